@@ -1,0 +1,102 @@
+//! What the engine asks of a device: load cells, take tasks in order, say what is done.
+//!
+//! A [`Backend`] is one worker's device. It owns the bytes (arenas, weights); the scheduler owns the numbers (slots, lanes, tasks). The suite in
+//! `conformance` is what every backend must pass.
+
+pub mod lane;
+pub mod layout;
+pub mod task;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellwright_cell_graph::TypedCell;
+
+pub use lane::{EarlierChain, Lane, PlacedGrowth, RequestFlags};
+pub use layout::{NodeLayout, SLOT_BYTES};
+pub use task::{CellIndex, Completed, Delivered, LaneIndex, Refused, Row, RowError, Slot, Stopped, Task};
+
+/// A device and what it can hold, for people and for planning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Such as `cpu: 2 threads, AVX-512`.
+    pub name: String,
+    /// Workers of one numeric class give bit-identical results.
+    pub numeric_class: String,
+    /// Where its memory is; workers that say the same share an arena.
+    pub domain: String,
+    /// Slots of the domain's arena.
+    pub arena_slots: u32,
+}
+
+/// Why a cell cannot be loaded on a device.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum LoadError {
+    /// The device has no such operation.
+    #[error("cell `{cell}`: {device} cannot run {what}")]
+    Unsupported {
+        /// Which cell.
+        cell: String,
+        /// Which device.
+        device: String,
+        /// What of it.
+        what: String,
+    },
+    /// It does not fit.
+    #[error("cell `{cell}` needs {needed} bytes of device memory, {available} are free")]
+    OutOfMemory {
+        /// Which cell.
+        cell: String,
+        /// Bytes it needs.
+        needed: u64,
+        /// Bytes there are.
+        available: u64,
+    },
+}
+
+/// A device is lost: its requests fail, the process goes on.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{device} is lost: {cause}")]
+pub struct DeviceLost {
+    /// Which.
+    pub device: String,
+    /// In the driver's words.
+    pub cause: String,
+}
+
+/// One worker's device.
+///
+/// Tasks complete in the order in which they were submitted. A backend promises batch invariance: a row's results are bit-identical whatever
+/// rows it runs with, at every batch size. It does not promise anything about rows of requests that were marked dead.
+pub trait Backend: Send {
+    /// What it is.
+    fn info(&self) -> DeviceInfo;
+
+    /// Makes a cell ready to run under that index: weights packed, plan built. Loading an index again replaces it.
+    ///
+    /// # Errors
+    /// If the device cannot run the cell or has no room for it.
+    fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError>;
+
+    /// Forgets a cell that no task in flight names.
+    fn unload(&mut self, index: CellIndex);
+
+    /// Takes a task; at most as many as the engine's configuration allows are outstanding. Returns without waiting for it where the device is
+    /// asynchronous.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn submit(&mut self, task: Task) -> Result<(), DeviceLost>;
+
+    /// The oldest completed task, waiting for it if one is outstanding; none if nothing is.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn complete(&mut self) -> Result<Option<Completed>, DeviceLost>;
+
+    /// Median time of one step of that cell over a batch of so many rows of scratch data.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn time_batch(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost>;
+}

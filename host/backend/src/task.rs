@@ -1,0 +1,121 @@
+//! Tasks and completions: what crosses between the engine and a worker.
+
+use std::sync::Arc;
+
+use crate::lane::Lane;
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident($inner:ty);)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+
+        impl $name {
+            /// As an index.
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// A loaded cell type, dense.
+    CellIndex(u32);
+    /// A lane in a worker's table, dense.
+    LaneIndex(u32);
+    /// A position in an arena, in units of [`crate::SLOT_BYTES`].
+    Slot(u32);
+}
+
+/// A lane and the (first) step it executes. A step at or beyond the chain's bound is padding: computed on zeros, leaving nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Row {
+    pub lane: LaneIndex,
+    pub step: u32,
+}
+
+/// Rows of one cell type to run together, `steps` times.
+#[derive(Debug, Default)]
+pub struct Task {
+    /// Counts up by one from task to task on a worker.
+    pub seq: u64,
+    /// What to run.
+    pub cell: CellIndex,
+    /// Each row runs its step and the following ones, so many.
+    pub steps: u32,
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// Lanes this worker does not know yet and this or a later task names.
+    pub joins: Vec<(LaneIndex, Arc<Lane>)>,
+    /// Lanes that no task from this one on names, to be forgotten before the joins.
+    pub leaves: Vec<LaneIndex>,
+    /// Runs of slots `(first, count)` to zero first, because another tenant held them.
+    pub scrub: Vec<(Slot, u32)>,
+}
+
+/// A chain that stopped in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Stopped {
+    pub lane: LaneIndex,
+    pub step: u32,
+}
+
+/// Why a kernel refused a row.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RowError {
+    /// Gather.
+    #[error("index {index} is out of range for a table of {rows} rows (operator Gather, cell `{cell}`)")]
+    Index {
+        /// The index.
+        index: i64,
+        /// Rows of the table.
+        rows: u64,
+        /// The cell.
+        cell: String,
+    },
+}
+
+/// A row that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Refused {
+    pub lane: LaneIndex,
+    pub step: u32,
+    pub error: RowError,
+}
+
+/// An output that leaves the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivered {
+    /// Whose.
+    pub lane: LaneIndex,
+    /// Which output of the stage.
+    pub output: u32,
+    /// Which step.
+    pub step: u32,
+    /// Where its bytes begin in [`Completed::bytes`]; they end where the next one's begin.
+    pub offset: u32,
+}
+
+/// A completed task. Buffers come back to their worker with [`Task`]s, emptied.
+#[derive(Debug, Default)]
+pub struct Completed {
+    /// Which.
+    pub seq: u64,
+    /// Device time it took, nanoseconds.
+    pub busy_ns: u64,
+    /// Chains that stopped.
+    pub stopped: Vec<Stopped>,
+    /// Rows that failed.
+    pub refused: Vec<Refused>,
+    /// Outputs that leave.
+    pub delivered: Vec<Delivered>,
+    /// Their bytes.
+    pub bytes: Vec<u8>,
+    /// The task's own row buffer, to be used again.
+    pub rows: Vec<Row>,
+}

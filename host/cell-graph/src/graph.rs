@@ -1,0 +1,231 @@
+//! What a plugin's `unfold` and `resume` say: run-length coded chains of cells, outputs, and how the graph goes on.
+//!
+//! These types mirror the plugin ABI one to one and are unchecked; [`crate::unfolded`] is what is left once every reference resolves.
+
+use crate::tensor::Tensor;
+
+/// One output of one stage of a chain, at every step. Chains are numbered over the whole request, across growths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct OutputRef {
+    pub chain: u32,
+    pub stage: u32,
+    pub output: u32,
+}
+
+/// Step t means number `first + t · stride`; `from_end` counts from the last executed step backwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Affine {
+    pub first: u32,
+    pub stride: i32,
+    pub from_end: bool,
+}
+
+impl Affine {
+    /// 0, 1, 2, …
+    pub const EVERY: Self = Self { first: 0, stride: 1, from_end: false };
+
+    /// The number that step `step` means, counted from the front or (`from_end`) from the back; none below zero or past 2³².
+    #[must_use]
+    pub fn at(self, step: u32) -> Option<u32> {
+        u32::try_from(i64::from(self.first) + i64::from(step) * i64::from(self.stride)).ok()
+    }
+}
+
+/// A node by its chain and step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Node {
+    pub chain: u32,
+    pub step: u32,
+}
+
+/// Where a run of rows for a ragged port comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub enum SpanOf {
+    Chain(OutputRef),
+    Tensor(u32),
+}
+
+/// A run of rows; without a count, to the end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Span {
+    pub of: SpanOf,
+    pub at: Affine,
+    pub count: Option<u32>,
+}
+
+/// What an input of a stage sees at each step (for an input that a feedback feeds: at step 0).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// A row of zeros.
+    Zeros,
+    /// The same row for every step; its name is ignored.
+    Literal(Tensor),
+    /// Step t takes element t.
+    Ints(Vec<i64>),
+    /// Step t takes the number itself.
+    Index(Affine),
+    /// Step t takes a row of a request's tensor.
+    Rows {
+        /// Which tensor, counted over the whole request.
+        tensor: u32,
+        /// Which row.
+        at: Affine,
+    },
+    /// Step t takes a step of another chain.
+    Steps {
+        /// Whose.
+        of: OutputRef,
+        /// Which step.
+        at: Affine,
+    },
+    /// The last executed step of another chain.
+    Last(OutputRef),
+    /// Step t takes that output of the node named by element t: an earlier chain's, or an earlier step of this one.
+    Nodes {
+        /// Stage within the named chain.
+        stage: u32,
+        /// Output of that stage.
+        output: u32,
+        /// One node a step.
+        of: Vec<Node>,
+    },
+    /// An earlier stage of the same step.
+    Sibling {
+        /// Which stage.
+        stage: u32,
+        /// Which of its outputs.
+        output: u32,
+    },
+    /// The step of `of` whose number is the integer in this stage's own input `by`.
+    Pick {
+        /// Whose.
+        of: OutputRef,
+        /// Which input holds the number.
+        by: u32,
+    },
+    /// Ragged ports only.
+    Many(Vec<Span>),
+}
+
+/// What a feedback does with what the next step sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedbackMode {
+    /// The next step sees this step's row.
+    Replace,
+    /// The next step sees all rows so far (ragged ports only).
+    Append,
+}
+
+/// An output of one step becomes an input of the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Feedback {
+    pub stage: u32,
+    pub output: u32,
+    pub to_stage: u32,
+    pub input: u32,
+    pub mode: FeedbackMode,
+}
+
+/// One cell of a step, with a source for each of its inputs.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Stage {
+    pub cell: u32,
+    pub inputs: Vec<Source>,
+}
+
+/// How many steps a chain has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// That many, or fewer if it stops.
+    Fixed(u32),
+    /// As many as that chain executes.
+    Like(u32),
+}
+
+/// `length` steps, each of which runs its stages in order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chain {
+    /// The cells of one step.
+    pub stages: Vec<Stage>,
+    /// The number of steps.
+    pub length: Extent,
+    /// What a step hands to the next. Without any, and without `nodes` among themselves, steps are independent.
+    pub feedback: Vec<Feedback>,
+    /// A BOOL output `(stage, output)`: the step in which it is true is the last.
+    pub stop: Option<(u32, u32)>,
+}
+
+/// What a response tensor is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Gathered {
+    /// The last executed step.
+    Last(OutputRef),
+    /// Every executed step, stacked.
+    All(OutputRef),
+    /// Those outputs, each at its chain's last executed step, stacked.
+    Listed(Vec<OutputRef>),
+}
+
+/// A tensor of the response.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResponseTensor {
+    /// A name of the model's description.
+    pub name: String,
+    /// Its contents.
+    pub from: Gathered,
+    /// Whether each step is sent as it arrives, in order.
+    pub stream: bool,
+}
+
+/// When a continuation is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// When all watched chains have ended.
+    All,
+    /// Every so many steps, without holding the chain up.
+    Every(u32),
+}
+
+/// "Call me with these outputs."
+#[derive(Clone, Debug, PartialEq)]
+pub struct Continuation {
+    /// What the plugin wants to see. Nothing: it waits for input (sessions).
+    pub watch: Vec<OutputRef>,
+    /// When.
+    pub pace: Pace,
+    /// What later growths may still refer to.
+    pub keep: Vec<OutputRef>,
+    /// The first request tensor that later growths may still refer to.
+    pub keep_tensors_from: u32,
+    /// The plugin's own, handed back unread.
+    pub state: Vec<u8>,
+}
+
+/// A graph, or a further piece of one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Growth {
+    /// Numbered on from the chains the request already has.
+    pub chains: Vec<Chain>,
+    /// Tensors of the response that come from this growth.
+    pub outputs: Vec<ResponseTensor>,
+    /// Chains of this request that need not go on.
+    pub cancel: Vec<u32>,
+    /// How the graph goes on.
+    pub next: Option<Continuation>,
+}
+
+/// A plugin's answer to an event.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reaction {
+    /// Response tensors to send now.
+    pub emit: Vec<Tensor>,
+    /// How the graph goes on. None: a watch that has more to see goes on as it was; otherwise the request ends.
+    pub growth: Option<Growth>,
+}

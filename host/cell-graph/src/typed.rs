@@ -1,0 +1,269 @@
+//! A cell whose names, types and shapes are resolved: what backends compile and what a cell type's identity is made of.
+//!
+//! Every value is either *batched* (one row per node, the batch dimension left out of its shape) or a constant (a weight of the bundle or a
+//! `Constant`). No operation mixes rows of a batch; resolution refuses a body in which one would.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::cell::Port;
+use crate::datatype::Datatype;
+use crate::tensor::Tensor;
+
+/// The content hash that makes two cells the same type: canonical body, weights, input shapes, datatypes, precision and tenant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CellTypeKey(pub [u8; 32]);
+
+impl fmt::Display for CellTypeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..6].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for CellTypeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CellTypeKey({self})")
+    }
+}
+
+/// How weights and activations are stored and summed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32-bit floats throughout.
+    #[default]
+    F32,
+}
+
+/// A value of a body, by position in [`TypedCell::values`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct ValueId(pub u32);
+
+/// Where a value comes from.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// The cell's input of that position.
+    Input(u32),
+    /// A weight of the bundle, or a `Constant`.
+    Constant(Arc<Tensor>),
+    /// An output of the operation of that position.
+    Operation(u32),
+}
+
+/// A value of a body.
+#[derive(Clone, Debug)]
+pub struct Value {
+    /// The name the plugin gave it.
+    pub name: String,
+    /// BOOL, INT32, INT64, UINT8 or FP32.
+    pub datatype: Datatype,
+    /// The shape of one row if batched, of the whole otherwise.
+    pub shape: Vec<usize>,
+    /// Whether there is a row of it per node.
+    pub batched: bool,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+impl Value {
+    /// Elements of one row (batched) or of the whole.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// One operand: element-wise operators of one argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[expect(missing_docs, reason = "the names are ONNX's own")]
+pub enum UnaryKind {
+    Neg,
+    Sigmoid,
+    Tanh,
+    Relu,
+    /// The exact form, x/2 · (1 + erf(x/√2)).
+    Gelu,
+    /// `approximate = "tanh"`.
+    GeluTanh,
+    /// x · sigmoid(x).
+    Silu,
+    Exp,
+    Log,
+    Sqrt,
+    Not,
+}
+
+/// Element-wise operators of two arguments, with ONNX (numpy) broadcasting of the row shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[expect(missing_docs, reason = "the names are ONNX's own")]
+pub enum BinaryKind {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Pow,
+    Equal,
+    Greater,
+    Less,
+    And,
+    Or,
+}
+
+/// Reductions over axes of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[expect(missing_docs, reason = "the names are ONNX's own")]
+pub enum ReduceKind {
+    Sum,
+    Mean,
+    Max,
+}
+
+/// What an operation computes. Axes count the dimensions of a row (ONNX's axis − 1); constants are resolved.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub enum Compute {
+    /// `y[.., n] = alpha · Σ_k x[.., k] · w[k, n] + beta · c[n]`: ONNX Gemm and MatMul with a constant right-hand side.
+    /// Operands: x (batched, rank 1 or more), w (constant, rank 2), and c if there is one (constant or batched, broadcast to y).
+    Linear {
+        /// Whether w is stored as `[N, K]` (Gemm's `transB`).
+        transposed: bool,
+        /// Factor of the product.
+        alpha: f32,
+        /// Factor of c.
+        beta: f32,
+    },
+    /// One operand.
+    Unary(UnaryKind),
+    /// Two operands of one datatype, broadcast.
+    Binary(BinaryKind),
+    /// Operands: condition (BOOL), then, otherwise; broadcast.
+    Where,
+    /// One operand; the target is the result's datatype. Float to integer truncates and saturates, to BOOL is `≠ 0`.
+    Cast,
+    /// Any number of batched or constant operands along an axis (a constant is repeated for each row).
+    Concat {
+        /// Axis of the row.
+        axis: u32,
+    },
+    /// One operand, as many results as sizes.
+    Split {
+        /// Axis of the row.
+        axis: u32,
+        /// Extent of each result.
+        sizes: Vec<u32>,
+    },
+    /// One operand. `step` may be negative; `start` is already clamped as ONNX says and the result's shape gives the count.
+    Slice {
+        /// (axis of the row, start, step), each axis at most once.
+        axes: Vec<(u32, u32, i32)>,
+    },
+    /// `y = table[index]`: operands table (constant, rank ≥ 1, axis 0) and index (batched INT32 or INT64, any row shape).
+    /// An index outside −V..V fails its request.
+    Gather,
+    /// One operand, over one axis of the row.
+    Softmax {
+        /// Axis of the row.
+        axis: u32,
+    },
+    /// One operand, over one axis of the row.
+    LogSoftmax {
+        /// Axis of the row.
+        axis: u32,
+    },
+    /// One operand; INT64 result; ties go to the first (or last) position; NaN counts as the largest.
+    ArgMax {
+        /// Axis of the row.
+        axis: u32,
+        /// Whether ties go to the last position.
+        select_last: bool,
+    },
+    /// One operand, two results: values and INT64 positions, sorted, ties to the smaller position.
+    TopK {
+        /// Axis of the row.
+        axis: u32,
+        /// How many.
+        k: u32,
+        /// Largest first, or smallest first.
+        largest: bool,
+    },
+    /// One operand. Whether the axes stay as extent 1 is in the result's shape.
+    Reduce {
+        /// Which.
+        kind: ReduceKind,
+        /// Axes of the row, ascending.
+        axes: Vec<u32>,
+    },
+    /// Operands x, scale and, if there is one, bias; over the axes from `axis` on.
+    LayerNormalization {
+        /// First normalised axis of the row.
+        axis: u32,
+        /// Added to the variance.
+        epsilon: f32,
+    },
+    /// Operands x and scale; over the axes from `axis` on.
+    RmsNormalization {
+        /// First normalised axis of the row.
+        axis: u32,
+        /// Added to the mean square.
+        epsilon: f32,
+    },
+    /// One operand; the shape is the result's. Also Squeeze, Unsqueeze, Flatten and Identity of a row.
+    Reshape,
+}
+
+/// An operation of a body; operands stand before it.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// What it computes.
+    pub compute: Compute,
+    /// What it takes.
+    pub operands: Vec<ValueId>,
+    /// What it gives.
+    pub results: Vec<ValueId>,
+}
+
+/// An output of a cell.
+#[derive(Clone, Debug)]
+pub struct CellOutput {
+    /// As the plugin declared it, checked against the value.
+    pub port: Port,
+    /// The (batched) value it carries; possibly an input passed through.
+    pub value: ValueId,
+}
+
+/// A cell, resolved.
+#[derive(Clone, Debug)]
+pub struct TypedCell {
+    /// The plugin's name for it, for people.
+    pub name: String,
+    /// Its identity.
+    pub key: CellTypeKey,
+    /// Its inputs: `values[i]` is input i.
+    pub inputs: Vec<Port>,
+    /// Its outputs.
+    pub outputs: Vec<CellOutput>,
+    /// Every value, operands before results.
+    pub values: Vec<Value>,
+    /// In an order in which they can be computed; none is unused.
+    pub operations: Vec<Operation>,
+    /// How it is computed.
+    pub precision: Precision,
+    /// The plugin's own bound on the batch.
+    pub batch_max: Option<u32>,
+    /// The plugin's own priority.
+    pub priority: Option<i32>,
+    /// Floating-point operations of one row.
+    pub flops: u64,
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
+}
+
+impl TypedCell {
+    /// The value of that id.
+    ///
+    /// # Panics
+    /// If the id is not of this cell.
+    #[must_use]
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.0 as usize]
+    }
+}

@@ -1,0 +1,239 @@
+//! A growth that has been checked against its model and its request: every reference resolves, every type and shape fits, every number is
+//! bounded. The scheduler reads its dependencies, backends its sources; neither checks again.
+//!
+//! Within a growth dependencies are known step by step. A reference to a chain of an earlier growth waits for that chain's end.
+
+use crate::graph::{Affine, Node, Pace};
+use crate::tensor::Tensor;
+
+/// Which nodes of a stage form subgraphs: connected, of one cell type, convex; scheduled and pinned as a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Grouping {
+    /// All steps are one subgraph.
+    Whole,
+    /// Every step is one.
+    Each,
+    /// Element t is the number of step t's subgraph, numbered from 0 in order of first appearance.
+    Components(Vec<u32>),
+}
+
+/// How many nodes of a stage must be held, and where step t's node lies in the stage's block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retention {
+    /// Nobody reads it in place; it is at most delivered.
+    None,
+    /// The next step, a later stage of the same step or whoever waits for the end reads it: two places, by parity of the step.
+    Double,
+    /// Any step may be read: a place for each.
+    All,
+}
+
+impl Retention {
+    /// Places needed for a chain of at most `bound` steps.
+    #[must_use]
+    pub const fn places(self, bound: u32) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Double => 2,
+            Self::All => bound,
+        }
+    }
+
+    /// Place of a step's node.
+    #[must_use]
+    pub const fn place(self, step: u32) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Double => step & 1,
+            Self::All => step,
+        }
+    }
+}
+
+/// Which steps of an output leave the worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// None.
+    None,
+    /// The last executed step alone.
+    Last,
+    /// Every executed step.
+    All,
+}
+
+/// What a node of a stage waits for. Chains are numbered over the whole request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dependency {
+    /// Step t − 1 of that stage of this chain (step 0 does not wait).
+    Previous {
+        /// Which stage.
+        stage: u32,
+    },
+    /// The same step of an earlier stage of this chain.
+    Sibling {
+        /// Which stage.
+        stage: u32,
+    },
+    /// A step of another chain of this growth. Never `from_end` of a chain that may stop early: that is `End`.
+    Step {
+        /// Which chain.
+        chain: u32,
+        /// Which stage.
+        stage: u32,
+        /// Which step; `from_end` counts from the chain's (fixed) end.
+        at: Affine,
+    },
+    /// The real end of another chain: all its executed steps are complete (or queued ahead, if its length is fixed).
+    End {
+        /// Which chain.
+        chain: u32,
+    },
+    /// The node named for each step by this stage's input `input` ([`Source::Nodes`]), which has [`UnfoldedStage::successors`] the other way.
+    Nodes {
+        /// Which input.
+        input: u32,
+    },
+}
+
+/// The checked form of [`crate::graph::Source`]. Rows are in the port's datatype.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "as in crate::graph::Source")]
+pub enum Source {
+    Zeros,
+    Literal(Box<[u8]>),
+    Ints(Vec<i64>),
+    Index(Affine),
+    Rows { tensor: u32, at: Affine },
+    Steps { chain: u32, stage: u32, output: u32, at: Affine },
+    Last { chain: u32, stage: u32, output: u32 },
+    Nodes { stage: u32, output: u32, of: Vec<Node> },
+    Sibling { stage: u32, output: u32 },
+}
+
+/// An input of a stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnfoldedInput {
+    /// What it sees at every step, or, if it is fed back, at step 0.
+    pub source: Source,
+    /// `(stage, output)` of the previous step, from step 1 on.
+    pub feedback: Option<(u32, u32)>,
+}
+
+/// Who waits for each step's node by name: `targets[offsets[t]..offsets[t + 1]]` are `(chain, stage, step)` of the same growth, each once,
+/// ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Successors {
+    pub offsets: Vec<u32>,
+    pub targets: Vec<(u32, u32, u32)>,
+}
+
+/// One stage of a chain.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnfoldedStage {
+    /// The cell, by position in the model.
+    pub cell: u32,
+    /// One for each of the cell's inputs.
+    pub inputs: Vec<UnfoldedInput>,
+    /// What its nodes wait for, each once.
+    pub depends: Vec<Dependency>,
+    /// For each step, how many distinct nodes of this growth it waits for by name (`Dependency::Nodes`); empty if it has none.
+    pub named_producers: Vec<u32>,
+    /// The inverse of every `Dependency::Nodes` that names this stage; empty if none does.
+    pub successors: Successors,
+    /// What is held of it.
+    pub retention: Retention,
+    /// Its subgraphs.
+    pub grouping: Grouping,
+    /// One for each of the cell's outputs.
+    pub delivery: Vec<Delivery>,
+}
+
+/// How many steps a chain has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Length {
+    /// At most so many; exactly so many if it neither stops nor follows a chain that may.
+    pub bound: u32,
+    /// It executes as many as that chain, which may stop early.
+    pub like: Option<u32>,
+}
+
+/// One chain.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnfoldedChain {
+    /// The cells of a step.
+    pub stages: Vec<UnfoldedStage>,
+    /// Its number of steps.
+    pub length: Length,
+    /// Whether a step waits for the step before it (feedback or stop).
+    pub sequential: bool,
+    /// `(stage, output)`: the step in which this BOOL is true is the last.
+    pub stop: Option<(u32, u32)>,
+}
+
+impl UnfoldedChain {
+    /// Whether fewer steps than the bound may be executed.
+    #[must_use]
+    pub const fn may_stop(&self) -> bool {
+        self.stop.is_some() || self.length.like.is_some()
+    }
+}
+
+/// A response tensor's contents: outputs as `(chain, stage, output)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "as in crate::graph::Gathered")]
+pub enum ResponseFrom {
+    Last((u32, u32, u32)),
+    All((u32, u32, u32)),
+    Listed(Vec<(u32, u32, u32)>),
+}
+
+/// A tensor of the response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnfoldedResponse {
+    /// The model's output tensor, by position in its description.
+    pub output: u32,
+    /// Its contents.
+    pub from: ResponseFrom,
+    /// Whether each step is sent as it arrives.
+    pub stream: bool,
+}
+
+/// How the graph goes on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Watch {
+    /// Watched outputs, as `(chain, stage, output)`, of this growth or kept from earlier ones.
+    pub outputs: Vec<(u32, u32, u32)>,
+    /// When the plugin is called.
+    pub pace: Pace,
+    /// Chains whose values later growths may refer to, ascending.
+    pub keep: Vec<u32>,
+    /// First request tensor that later growths may refer to.
+    pub keep_tensors_from: u32,
+    /// The plugin's own.
+    pub state: Vec<u8>,
+}
+
+/// A checked growth.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnfoldedGrowth {
+    /// Number of its first chain in the request.
+    pub first_chain: u32,
+    /// Its chains.
+    pub chains: Vec<UnfoldedChain>,
+    /// Response tensors that it fills.
+    pub outputs: Vec<UnfoldedResponse>,
+    /// Chains of this request that need not go on.
+    pub cancel: Vec<u32>,
+    /// How the graph goes on; none: it ends with these chains.
+    pub next: Option<Watch>,
+    /// Expanded nodes (at most).
+    pub nodes: u64,
+}
+
+/// A literal's bytes, for tests and tools that build sources by hand.
+impl From<&Tensor> for Source {
+    fn from(tensor: &Tensor) -> Self {
+        Self::Literal(tensor.data.clone().into_boxed_slice())
+    }
+}

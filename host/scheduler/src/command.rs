@@ -1,0 +1,136 @@
+//! What a scheduler wants done: one reusable structure of arrays.
+//!
+//! The caller carries out one `handle`'s commands in this order: `released`, `placements`, `moves`, `launches` (as they stand), `finished`,
+//! `failed`. Nothing per node crosses this interface but the rows of launches.
+
+use std::ops::Range;
+
+use crate::id::{CellTypeId, DomainId, LaneId, ModelId, RequestId, Slot, TaskSeq, Time, WorkerId};
+
+/// One row of a task: a lane, and the (first) step it executes. A step at or beyond the chain's length is padding: it is computed on zeros
+/// and leaves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Row {
+    pub lane: LaneId,
+    pub step: u32,
+}
+
+/// A task for a worker. Tasks of one worker run in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Who runs it.
+    pub worker: WorkerId,
+    /// What it runs.
+    pub cell_type: CellTypeId,
+    /// Whose turn it was (rows of other models of the same type may ride along).
+    pub model: ModelId,
+    /// Its number on that worker.
+    pub seq: TaskSeq,
+    /// Every row runs `step`, `step + 1`, …, so many.
+    pub steps: u32,
+    /// Its rows, in [`Commands::rows`].
+    pub rows: Range<usize>,
+}
+
+/// A growth of a request gets its place: lanes and slots for its stages, chain by chain, stage by stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Whose.
+    pub request: RequestId,
+    /// Which of its growths, from 0.
+    pub growth: u32,
+    /// Where.
+    pub domain: DomainId,
+    /// One (lane, first slot) for each stage, in [`Commands::places`].
+    pub places: Range<usize>,
+    /// Whether those slots last held another tenant's values and must be zeroed.
+    pub scrub: bool,
+}
+
+/// A request's state goes to another domain before anything of it runs there. Its growths are placed anew (`placements`, before this in
+/// order), old lanes are released when `Event::Moved` has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Move {
+    pub request: RequestId,
+    pub from: DomainId,
+    pub to: DomainId,
+    /// What to copy: (slot there before, slot after, number of slots), in [`Commands::copies`].
+    pub copies: Range<usize>,
+}
+
+/// Why a request was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It was cancelled.
+    Cancelled,
+    /// It needs more slots than any arena has.
+    TooLarge {
+        /// Slots it needs.
+        needed: u64,
+        /// Slots there are.
+        available: u64,
+    },
+    /// A growth went beyond the request's reservation.
+    GrewTooLarge {
+        /// Slots the reservation has.
+        reserved: u64,
+    },
+    /// A model grew that declares no `live-max`.
+    MayNotGrow,
+    /// A kernel refused one of its rows.
+    Row,
+    /// A step was named that its chain never executed.
+    BeyondEnd {
+        /// The chain that ended.
+        chain: u32,
+    },
+    /// The worker that held its state is gone.
+    WorkerLost,
+    /// There is no worker of its model's class.
+    NoWorker,
+    /// Too many requests wait for a place.
+    Overloaded,
+}
+
+/// Everything one `handle` wants done. Cleared by `handle`, not by the caller.
+#[derive(Debug, Default)]
+pub struct Commands {
+    /// Tasks.
+    pub launches: Vec<Launch>,
+    /// Their rows.
+    pub rows: Vec<Row>,
+    /// Growths that get their place.
+    pub placements: Vec<Placement>,
+    /// Their lanes and first slots (a stage that holds nothing has the slot `Slot(u32::MAX)`).
+    pub places: Vec<(LaneId, Slot)>,
+    /// State that changes domain.
+    pub moves: Vec<Move>,
+    /// What moves copy.
+    pub copies: Vec<(Slot, Slot, u32)>,
+    /// Lanes that nothing in flight names any more: tables may forget them.
+    pub released: Vec<LaneId>,
+    /// Requests whose last node is complete.
+    pub finished: Vec<RequestId>,
+    /// Requests that end otherwise.
+    pub failed: Vec<(RequestId, Failure)>,
+    /// When to send `Event::Wake`, if at all.
+    pub wake_at: Option<Time>,
+}
+
+impl Commands {
+    /// Forgets everything, keeps the memory.
+    pub fn clear(&mut self) {
+        self.launches.clear();
+        self.rows.clear();
+        self.placements.clear();
+        self.places.clear();
+        self.moves.clear();
+        self.copies.clear();
+        self.released.clear();
+        self.finished.clear();
+        self.failed.clear();
+        self.wake_at = None;
+    }
+}

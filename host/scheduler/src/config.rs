@@ -1,0 +1,45 @@
+//! What an operator may choose.
+
+/// When a node may be queued (DESIGN: Algorithm 1 with its gaps filled).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Release {
+    /// When each input is complete or its producer is queued ahead on the same worker.
+    #[default]
+    Node,
+    /// The paper's rule: when all outside inputs of its subgraph are complete.
+    Subgraph,
+}
+
+/// Who decides what runs together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// Cellular batching: Algorithm 1 of BatchMaker (EuroSys'18, section 4.3).
+    #[default]
+    Cellular,
+    /// Whole graphs, padded to buckets of that many steps, round robin over buckets, no time-out: the paper's baseline.
+    Graph {
+        /// Steps per bucket, at least 1.
+        bucket_width: u32,
+    },
+}
+
+/// A scheduler's configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The policy.
+    pub policy: PolicyKind,
+    /// The release rule of `Cellular`.
+    pub release: Release,
+    /// How many tasks one decision may submit (the paper's `MaxTasksToSubmit`).
+    pub max_tasks_to_submit: u32,
+    /// A worker asks for more when so few of its tasks are outstanding; 0 is the paper's "when idle".
+    pub low_water: u32,
+    /// Requests admitted but not yet placed, at most; one more is failed with `Failure::Overloaded`.
+    pub waiting_max: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { policy: PolicyKind::default(), release: Release::default(), max_tasks_to_submit: 5, low_water: 2, waiting_max: 1 << 20 }
+    }
+}

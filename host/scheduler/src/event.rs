@@ -1,0 +1,109 @@
+//! What happens to a scheduler.
+
+use std::sync::Arc;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+
+use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, TaskSeq, TenantId, WorkerId};
+
+/// Supported batch sizes of a cell type: multiples of `quantum` from `min` to `max` (a last, smaller one when nothing else is ready).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct BatchSizes {
+    pub min: u32,
+    pub quantum: u32,
+    pub max: u32,
+}
+
+/// A cell of a model, as the scheduler sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellInfo {
+    /// Its type.
+    pub cell_type: CellTypeId,
+    /// Arena slots that one node's outputs take.
+    pub slots: u32,
+    /// Rank among the model's types; higher first.
+    pub priority: i32,
+    /// Batch limits.
+    pub batch: BatchSizes,
+}
+
+/// A model, as the scheduler sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// Its id.
+    pub model: ModelId,
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// Its share of device time, relative to others; at least 1.
+    pub weight: u32,
+    /// Workers of this class alone may run it.
+    pub class: NumericClass,
+    /// Its cells, by position.
+    pub cells: Vec<CellInfo>,
+    /// Slots that a request of a growing model reserves (its `live-max` times the largest node); none: its requests may not grow.
+    pub growth_slots: Option<u32>,
+}
+
+/// A request that arrives.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// Its id, unused until now.
+    pub request: RequestId,
+    /// Its model.
+    pub model: ModelId,
+    /// Its graph. If `growth.next` is set it stays open until a growth without `next`, or `Event::Close`.
+    pub growth: Arc<UnfoldedGrowth>,
+}
+
+/// An event.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A worker is ready; a domain's first worker says how many slots its arena has.
+    WorkerUp {
+        /// Which.
+        worker: WorkerId,
+        /// Where its memory is.
+        domain: DomainId,
+        /// How it computes.
+        class: NumericClass,
+        /// Slots of the domain's arena.
+        arena_slots: u32,
+    },
+    /// A worker is lost: what it had in flight fails, what was in its domain fails with its last worker.
+    WorkerDown(WorkerId),
+    /// A model may be asked for.
+    ModelUp(Arc<ModelInfo>),
+    /// A model goes: no submission names it any more (those in flight go on).
+    ModelDown(ModelId),
+    /// A request arrives.
+    Submit(Submission),
+    /// A request's graph goes on.
+    Grow {
+        /// Whose.
+        request: RequestId,
+        /// Its next piece.
+        growth: Arc<UnfoldedGrowth>,
+    },
+    /// A request that was left open will not grow any more.
+    Close(RequestId),
+    /// Nobody wants the answer any more. The request ends with `Failure::Cancelled`.
+    Cancel(RequestId),
+    /// A worker completed every task up to this one.
+    Done {
+        /// Which worker.
+        worker: WorkerId,
+        /// The last completed task.
+        up_to: TaskSeq,
+        /// Device time those tasks took, nanoseconds.
+        busy_ns: u64,
+        /// Chains that stopped: a lane of the chain, and the step in which it did.
+        stopped: Vec<(LaneId, u32)>,
+        /// Lanes of requests that failed in a kernel (an index out of range).
+        failed: Vec<LaneId>,
+    },
+    /// A move that was commanded is complete.
+    Moved(RequestId),
+    /// The time asked for by `Commands::wake_at` has come.
+    Wake,
+}

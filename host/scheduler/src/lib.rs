@@ -1,0 +1,15 @@
+//! Decides which nodes run together, where and when.
+//!
+//! [`Scheduler::handle`] is a state machine: events in, commands out. It never waits, spawns, locks, reads a clock or draws a random number,
+//! so the same events give the same commands, whether the engine drives it with real workers, the simulator in virtual time or a test with
+//! generated traffic.
+
+pub mod command;
+pub mod config;
+pub mod event;
+pub mod id;
+
+pub use command::{Commands, Failure, Launch, Move, Placement, Row};
+pub use config::{Config, PolicyKind, Release};
+pub use event::{BatchSizes, CellInfo, Event, ModelInfo, Submission};
+pub use id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, TaskSeq, TenantId, Time, WorkerId};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use cellwright_cell_graph::unfolded::{Retention, UnfoldedChain, UnfoldedStage};
 use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
 
-use crate::task::Slot;
+use crate::task::{CellIndex, Slot};
 
 /// What is true of a whole request.
 #[derive(Debug, Default)]
@@ -22,8 +22,16 @@ pub struct EarlierChain {
     pub chain: u32,
     /// For each stage, its first slot, what is held of it, and its cell (by position in the model).
     pub stages: Vec<(Slot, Retention, u32)>,
-    /// How many steps it executed (it has ended).
-    pub executed: u32,
+    /// Its growth's [`PlacedGrowth::executed`], and its position in it.
+    pub executed: (Arc<[AtomicU32]>, u32),
+}
+
+impl EarlierChain {
+    /// How many steps it executed. Final when something that refers to it runs, because that waits for its end.
+    #[must_use]
+    pub fn executed(&self) -> u32 {
+        self.executed.0.get(self.executed.1 as usize).map_or(0, |executed| executed.load(Ordering::Acquire))
+    }
 }
 
 /// A growth and its place in a domain.
@@ -31,10 +39,12 @@ pub struct EarlierChain {
 pub struct PlacedGrowth {
     /// The graph.
     pub growth: Arc<UnfoldedGrowth>,
+    /// The model's cells, by position, as they are loaded.
+    pub cells: Arc<[CellIndex]>,
     /// For each chain of it and each stage: the first slot.
     pub slots: Vec<Vec<Slot>>,
     /// For each chain of it: how many steps it executes; the length's bound until a stop is known. Written by the worker that runs it.
-    pub executed: Vec<AtomicU32>,
+    pub executed: Arc<[AtomicU32]>,
     /// Chains of earlier growths it refers to, ascending.
     pub earlier: Vec<EarlierChain>,
     /// The request's tensors from number `first_tensor` on.
@@ -108,7 +118,7 @@ impl Lane {
         let Some(like) = self.chain().length.like else { return own };
         match like.checked_sub(self.growth.growth.first_chain) {
             Some(local) => own.min(self.growth.executed.get(local as usize).map_or(own, |executed| executed.load(Ordering::Acquire))),
-            None => own.min(self.growth.earlier(like).map_or(own, |earlier| earlier.executed)),
+            None => own.min(self.growth.earlier(like).map_or(own, EarlierChain::executed)),
         }
     }
 }

@@ -94,6 +94,18 @@ pub trait Backend: Send {
     /// If the device is lost.
     fn complete(&mut self) -> Result<Option<Completed>, DeviceLost>;
 
+    /// The bytes of a run of slots, for a request that moves to another domain. Nothing that writes them is outstanding.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn read(&mut self, first: Slot, count: u32) -> Result<Vec<u8>, DeviceLost>;
+
+    /// Fills slots from `first` on with what another domain's [`Backend::read`] gave.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn write(&mut self, first: Slot, bytes: &[u8]) -> Result<(), DeviceLost>;
+
     /// Median time of one step of that cell over a batch of so many rows of scratch data.
     ///
     /// # Errors

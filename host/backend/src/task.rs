@@ -56,7 +56,7 @@ pub struct Task {
     pub scrub: Vec<(Slot, u32)>,
 }
 
-/// A chain that stopped in a step.
+/// A chain that may stop executed its last step: its stop was true, or it reached its bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Stopped {

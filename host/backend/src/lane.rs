@@ -68,6 +68,25 @@ impl PlacedGrowth {
         self.tensors.get(tensor.checked_sub(self.first_tensor)? as usize)
     }
 
+    /// How many steps a chain, by its number in the request, executes as far as is known: its own stop, or that of the chain it follows (and
+    /// of the one that follows); none if there is no such chain.
+    #[must_use]
+    pub fn executed_steps(&self, chain: u32) -> Option<u32> {
+        let (mut number, mut executed) = (chain, u32::MAX);
+        // Following is acyclic (checked), so this ends; the bound says so to the reader.
+        for _ in 0..=self.executed.len() {
+            let Some(local) = number.checked_sub(self.growth.first_chain) else {
+                return self.earlier(number).map(|earlier| executed.min(earlier.executed()));
+            };
+            executed = executed.min(self.executed.get(local as usize)?.load(Ordering::Acquire));
+            match self.growth.chains.get(local as usize)?.length.like {
+                Some(like) => number = like,
+                None => break,
+            }
+        }
+        Some(executed)
+    }
+
     /// An earlier chain by its number.
     #[must_use]
     pub fn earlier(&self, chain: u32) -> Option<&EarlierChain> {
@@ -114,11 +133,6 @@ impl Lane {
     /// How many steps its chain executes, as far as is known: its own stop, or that of the chain it follows.
     #[must_use]
     pub fn executed(&self) -> u32 {
-        let own = self.growth.executed[self.chain as usize].load(Ordering::Acquire);
-        let Some(like) = self.chain().length.like else { return own };
-        match like.checked_sub(self.growth.growth.first_chain) {
-            Some(local) => own.min(self.growth.executed.get(local as usize).map_or(own, |executed| executed.load(Ordering::Acquire))),
-            None => own.min(self.growth.earlier(like).map_or(own, EarlierChain::executed)),
-        }
+        self.growth.executed_steps(self.growth.growth.first_chain + self.chain).unwrap_or_default()
     }
 }

@@ -2,6 +2,8 @@
 
 use cellwright_cell_graph::{Datatype, TypedCell};
 
+use crate::task::Slot;
+
 /// The unit in which arenas are handed out: a cache line.
 pub const SLOT_BYTES: usize = 64;
 
@@ -32,5 +34,15 @@ impl NodeLayout {
         debug_assert!(cell.outputs.iter().all(|output| output.port.datatype != Datatype::Bytes), "checked when the cell was resolved");
         let slots = u32::try_from(offset / SLOT_BYTES).unwrap_or(u32::MAX).max(1);
         Self { offsets, sizes, slots }
+    }
+
+    /// Slot of the node at a place (see [`cellwright_cell_graph::unfolded::Retention::place`]) of a block that begins at `first`.
+    ///
+    /// # Panics
+    /// If the block reaches past the largest slot number, which no arena has.
+    #[must_use]
+    pub fn slot(&self, first: Slot, place: u32) -> Slot {
+        let slot = place.checked_mul(self.slots).and_then(|offset| first.0.checked_add(offset));
+        Slot(slot.expect("slots of a placed growth lie in its arena"))
     }
 }

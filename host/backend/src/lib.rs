@@ -5,6 +5,7 @@
 
 pub mod lane;
 pub mod layout;
+pub mod resolve;
 pub mod task;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use cellwright_cell_graph::TypedCell;
 
 pub use lane::{EarlierChain, Lane, PlacedGrowth, RequestFlags};
 pub use layout::{NodeLayout, SLOT_BYTES};
+pub use resolve::InputRef;
 pub use task::{CellIndex, Completed, Delivered, LaneIndex, Refused, Row, RowError, Slot, Stopped, Task};
 
 /// A device and what it can hold, for people and for planning.
@@ -81,8 +83,8 @@ pub trait Backend: Send {
     /// Forgets a cell that no task in flight names.
     fn unload(&mut self, index: CellIndex);
 
-    /// Takes a task; at most as many as the engine's configuration allows are outstanding. Returns without waiting for it where the device is
-    /// asynchronous.
+    /// Takes a task; at most as many as the engine's configuration allows are outstanding. Returns at once: an asynchronous device is given
+    /// the work, a synchronous one does it in [`Backend::complete`].
     ///
     /// # Errors
     /// If the device is lost.
@@ -105,6 +107,11 @@ pub trait Backend: Send {
     /// # Errors
     /// If the device is lost.
     fn write(&mut self, first: Slot, bytes: &[u8]) -> Result<(), DeviceLost>;
+
+    /// Takes a completion back whose contents are no longer needed, so that its buffers may be filled again. What it holds is ignored.
+    fn recycle(&mut self, completed: Completed) {
+        drop(completed);
+    }
 
     /// Median time of one step of that cell over a batch of so many rows of scratch data.
     ///

@@ -1,0 +1,170 @@
+//! A tensor's `data` as it stands in JSON: scalars in order, and the shape of the lists around them.
+//!
+//! It is read before its datatype is known (JSON's keys come in any order), so scalars keep the type they were written with.
+
+use std::fmt;
+
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
+
+/// An element as it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Scalar {
+    Truth(bool),
+    Signed(i64),
+    Unsigned(u64),
+    Float(f64),
+    Text(String),
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// Longer texts are cut in messages.
+        const TEXT_MAX: usize = 40;
+        match self {
+            Self::Truth(truth) => write!(f, "{truth}"),
+            Self::Signed(int) => write!(f, "{int}"),
+            Self::Unsigned(int) => write!(f, "{int}"),
+            Self::Float(float) => write!(f, "{float:?}"),
+            Self::Text(text) if text.chars().nth(TEXT_MAX).is_some() => {
+                write!(f, "{:?} …", text.chars().take(TEXT_MAX).collect::<String>())
+            }
+            Self::Text(text) => write!(f, "{text:?}"),
+        }
+    }
+}
+
+/// `data`, flattened.
+#[derive(Debug, Default)]
+pub(crate) struct Data {
+    /// Its elements in row-major order.
+    pub(crate) scalars: Vec<Scalar>,
+    /// The extents of the lists it was written as, outermost first.
+    pub(crate) nesting: Vec<usize>,
+    /// The depth at which lists of unequal length, or lists beside elements, were first seen.
+    pub(crate) ragged: Option<usize>,
+}
+
+impl<'de> Deserialize<'de> for Data {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut reading = Reading::default();
+        deserializer.deserialize_seq(Level { reading: &mut reading, depth: 0 })?;
+        let nesting = reading.extents.into_iter().map(Option::unwrap_or_default).collect();
+        Ok(Self { scalars: reading.scalars, nesting, ragged: reading.ragged })
+    }
+}
+
+#[derive(Default)]
+struct Reading {
+    scalars: Vec<Scalar>,
+    /// By depth, the length of the first list that ended there.
+    extents: Vec<Option<usize>>,
+    /// The depth of the first element.
+    leaves_at: Option<usize>,
+    ragged: Option<usize>,
+}
+
+impl Reading {
+    fn element(&mut self, scalar: Scalar, depth: usize) {
+        let lists_beside = self.extents.len() > depth;
+        if *self.leaves_at.get_or_insert(depth) != depth || lists_beside {
+            self.ragged.get_or_insert(depth);
+        }
+        self.scalars.push(scalar);
+    }
+
+    fn list_begins(&mut self, depth: usize) {
+        if self.extents.len() <= depth {
+            self.extents.resize(depth + 1, None);
+        }
+        if self.leaves_at.is_some_and(|leaves| leaves <= depth) {
+            self.ragged.get_or_insert(depth);
+        }
+    }
+
+    fn list_ends(&mut self, depth: usize, length: usize) {
+        if let Some(extent) = self.extents.get_mut(depth)
+            && *extent.get_or_insert(length) != length
+        {
+            self.ragged.get_or_insert(depth);
+        }
+    }
+}
+
+/// The list at one depth.
+struct Level<'a> {
+    reading: &'a mut Reading,
+    depth: usize,
+}
+
+impl<'de> Visitor<'de> for Level<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`data` as a list of elements, flat or nested")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        self.reading.list_begins(self.depth);
+        let mut length = 0;
+        while list.next_element_seed(Item { reading: self.reading, depth: self.depth + 1 })?.is_some() {
+            length += 1;
+        }
+        self.reading.list_ends(self.depth, length);
+        Ok(())
+    }
+}
+
+/// An element, or a list one level down.
+struct Item<'a> {
+    reading: &'a mut Reading,
+    depth: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for Item<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Item<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an element of `data`: a number, a boolean, a string, or a list of them")
+    }
+
+    fn visit_bool<E: Error>(self, truth: bool) -> Result<(), E> {
+        self.reading.element(Scalar::Truth(truth), self.depth);
+        Ok(())
+    }
+
+    fn visit_i64<E: Error>(self, int: i64) -> Result<(), E> {
+        self.reading.element(Scalar::Signed(int), self.depth);
+        Ok(())
+    }
+
+    fn visit_u64<E: Error>(self, int: u64) -> Result<(), E> {
+        self.reading.element(Scalar::Unsigned(int), self.depth);
+        Ok(())
+    }
+
+    fn visit_f64<E: Error>(self, float: f64) -> Result<(), E> {
+        self.reading.element(Scalar::Float(float), self.depth);
+        Ok(())
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        self.visit_string(text.to_owned())
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<(), E> {
+        self.reading.element(Scalar::Text(text), self.depth);
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {
+        Level { reading: self.reading, depth: self.depth }.visit_seq(list)
+    }
+}

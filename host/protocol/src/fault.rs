@@ -1,0 +1,94 @@
+//! What can be wrong with a message, each in one sentence that names the tensor and what to look for.
+
+use cellwright_cell_graph::Datatype;
+
+/// A request that is not what the protocol says, and its id where that could be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{fault}")]
+pub struct BadRequest {
+    /// The id the client gave, so that the refusal can carry it.
+    pub id: Option<String>,
+    /// What is wrong.
+    #[source]
+    pub fault: RequestFault,
+}
+
+/// What is wrong with a request or, read by a client, with a response.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences say it")]
+pub enum RequestFault {
+    #[error("the message is not the JSON that the protocol asks for: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the request has no inputs")]
+    NoInputs,
+    #[error("{role} `{name}` is given twice")]
+    Duplicate { role: &'static str, name: String },
+    #[error("{role} `{name}`: {fault}")]
+    Tensor { role: &'static str, name: String, fault: TensorFault },
+    #[error("parameter `{name}` is given twice")]
+    DuplicateParameter { name: String },
+}
+
+/// What is wrong with one tensor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences say it")]
+pub enum TensorFault {
+    #[error("`{0}` is no datatype; the datatypes are {names}", names = names())]
+    UnknownDatatype(String),
+    #[error("{0} travels only as binary data, JSON has no form for it; send FP32")]
+    BinaryOnly(Datatype),
+    #[error("`data` is missing")]
+    NoData,
+    #[error("its data is announced as binary (parameter `binary_data_size`), but the message is JSON alone")]
+    BinaryData,
+    #[error("the tensor parameter `{0}` is not known")]
+    UnknownParameter(String),
+    #[error("dimension {axis} of the shape is {extent}; a request's extents are 0 or more")]
+    NegativeExtent { axis: usize, extent: i64 },
+    #[error("shape {shape:?} has more elements than can be counted")]
+    ShapeTooLarge { shape: Vec<usize> },
+    #[error("shape {shape:?} has {expected} elements, the data has {found}")]
+    Count { shape: Vec<usize>, expected: usize, found: usize },
+    #[error("the nested lists of `data` are ragged: at depth {depth} one is not like the ones before it")]
+    Ragged { depth: usize },
+    #[error("the nested lists of `data` have shape {found:?}, the tensor's shape is {shape:?}")]
+    Nesting { shape: Vec<usize>, found: Vec<usize> },
+    #[error("element {position} is {found}, which is no {datatype}")]
+    Element { position: usize, found: String, datatype: Datatype },
+}
+
+fn names() -> String {
+    Datatype::ALL.map(Datatype::name).join(", ")
+}
+
+/// A message that JSON cannot say.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences say it")]
+pub enum BadResponse {
+    #[error("output `{output}` has datatype {datatype}, which travels only as binary data")]
+    BinaryOnly { output: String, datatype: Datatype },
+    #[error("element {position} of output `{output}` is not UTF-8, JSON cannot carry it")]
+    NotUtf8 { output: String, position: usize },
+    #[error("output `{output}` has {found} bytes of data, its shape and datatype ask for another number")]
+    Inconsistent { output: String, found: usize },
+    #[error("the message has no form in JSON: {0}")]
+    Json(String),
+}
+
+/// Why a call cannot be taken as one request per row, or the answers not be put together again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences say it")]
+pub enum RowsFault {
+    #[error("input `{input}` is a scalar; every input of this model has a leading dimension that counts requests")]
+    Scalar { input: String },
+    #[error("input `{input}` has {found} rows, `{other}` has {expected}; the leading dimension of every input counts the same requests")]
+    Counts { input: String, found: usize, other: String, expected: usize },
+    #[error("the call has no rows: its leading dimension is 0")]
+    Empty,
+    #[error("the call has {found} rows, at most {bound} are taken in one")]
+    TooMany { found: usize, bound: usize },
+    #[error("input `{input}` has data that its shape and datatype do not ask for")]
+    Inconsistent { input: String },
+    #[error("rows 0 and {row} answered differently ({what}); only equal answers can be put together, send such requests one by one")]
+    Answers { row: usize, what: String },
+}

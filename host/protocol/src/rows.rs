@@ -1,0 +1,94 @@
+//! Calls whose rows are requests: one call taken apart into a request per row, their answers put together again.
+//!
+//! A model that says `rows-are-requests` counts independent requests by the leading dimension of every input. Each of them sees its inputs without that
+//! dimension, and their outputs are stacked along a new one.
+
+use cellwright_cell_graph::{Datatype, Tensor};
+
+use crate::fault::RowsFault;
+use crate::request::InferRequest;
+use crate::response::InferResponse;
+
+/// One request for each row of the inputs, all with the call's id, parameters and requested outputs.
+///
+/// # Errors
+/// If the inputs do not have the same number of rows, or there are none, or more than `rows_max`.
+pub fn split_rows(request: &InferRequest, rows_max: usize) -> Result<Vec<InferRequest>, RowsFault> {
+    let rows = count_rows(&request.inputs)?;
+    if rows == 0 {
+        return Err(RowsFault::Empty);
+    }
+    if rows > rows_max {
+        return Err(RowsFault::TooMany { found: rows, bound: rows_max });
+    }
+    let parameters = &request.parameters;
+    let empty =
+        InferRequest { id: request.id.clone(), parameters: parameters.clone(), inputs: Vec::new(), outputs: request.outputs.clone() };
+    let mut requests = vec![empty; rows];
+    for input in &request.inputs {
+        let inconsistent = || RowsFault::Inconsistent { input: input.name.clone() };
+        let pieces = split_data(input, rows).ok_or_else(inconsistent)?;
+        for (request, data) in requests.iter_mut().zip(pieces) {
+            let shape = input.shape.iter().skip(1).copied().collect();
+            request.inputs.push(Tensor { name: input.name.clone(), datatype: input.datatype, shape, data });
+        }
+    }
+    Ok(requests)
+}
+
+/// The call's response, from the responses of its rows in order.
+///
+/// # Errors
+/// If there are none, or if they differ in their outputs' names, datatypes or shapes.
+pub fn join_rows(responses: Vec<InferResponse>) -> Result<InferResponse, RowsFault> {
+    let rows = responses.len();
+    let mut responses = responses.into_iter();
+    let mut joined = responses.next().ok_or(RowsFault::Empty)?;
+    for (row, response) in responses.enumerate().map(|(position, response)| (position + 1, response)) {
+        if response.outputs.len() != joined.outputs.len() {
+            return Err(RowsFault::Answers { row, what: format!("{} and {} outputs", joined.outputs.len(), response.outputs.len()) });
+        }
+        for (whole, piece) in joined.outputs.iter_mut().zip(response.outputs) {
+            if (&whole.name, whole.datatype, &whole.shape) != (&piece.name, piece.datatype, &piece.shape) {
+                let what = format!(
+                    "`{}` {} {:?} and `{}` {} {:?}",
+                    whole.name, whole.datatype, whole.shape, piece.name, piece.datatype, piece.shape
+                );
+                return Err(RowsFault::Answers { row, what });
+            }
+            whole.data.extend_from_slice(&piece.data);
+        }
+    }
+    for output in &mut joined.outputs {
+        output.shape.insert(0, rows);
+    }
+    Ok(joined)
+}
+
+fn count_rows(inputs: &[Tensor]) -> Result<usize, RowsFault> {
+    let mut rows: Option<(usize, &str)> = None;
+    for input in inputs {
+        let found = *input.shape.first().ok_or_else(|| RowsFault::Scalar { input: input.name.clone() })?;
+        let (expected, other) = *rows.get_or_insert((found, &input.name));
+        if found != expected {
+            return Err(RowsFault::Counts { input: input.name.clone(), found, other: other.to_owned(), expected });
+        }
+    }
+    Ok(rows.map_or(0, |(rows, _)| rows))
+}
+
+/// The data of each row; none if the tensor is not consistent.
+fn split_data(input: &Tensor, rows: usize) -> Option<Vec<Vec<u8>>> {
+    if !input.is_consistent() {
+        return None;
+    }
+    let elements = input.elements()?.checked_div(rows)?;
+    if input.datatype != Datatype::Bytes {
+        let bytes = elements.checked_mul(input.datatype.size()?)?;
+        let piece = |row: usize| input.data.get(row * bytes..(row + 1) * bytes).map(<[u8]>::to_vec);
+        return (0..rows).map(piece).collect();
+    }
+    let texts = input.texts()?;
+    let piece = |row: usize| texts.get(row * elements..(row + 1) * elements).map(|texts| Tensor::from_texts("", &[], texts).data);
+    (0..rows).map(piece).collect()
+}

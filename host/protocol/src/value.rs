@@ -1,0 +1,108 @@
+//! Parameters: strings, numbers and booleans by name.
+
+use std::fmt;
+
+use cellwright_cell_graph::{Attribute, AttributeValue};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+/// The parameters of a message, a tensor or a requested output, in the order in which they were written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parameters(pub(crate) Vec<Attribute>);
+
+impl Parameters {
+    /// The first name that occurs twice.
+    pub(crate) fn duplicate(&self) -> Option<&str> {
+        let mut names: Vec<&str> = self.0.iter().map(|parameter| parameter.name.as_str()).collect();
+        names.sort_unstable();
+        names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+    }
+}
+
+impl<'de> Deserialize<'de> for Parameters {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ParametersVisitor)
+    }
+}
+
+struct ParametersVisitor;
+
+impl<'de> Visitor<'de> for ParametersVisitor {
+    type Value = Parameters;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("parameters: an object of strings, numbers and booleans")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Parameters, A::Error> {
+        let mut parameters = Vec::new();
+        while let Some((name, value)) = map.next_entry::<String, Value>()? {
+            parameters.push(Attribute { name, value: value.0 });
+        }
+        Ok(Parameters(parameters))
+    }
+}
+
+struct Value(AttributeValue);
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor).map(Self)
+    }
+}
+
+struct ValueVisitor;
+
+impl Visitor<'_> for ValueVisitor {
+    type Value = AttributeValue;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a parameter's value: a string, a number (integers up to 2^63 − 1) or a boolean")
+    }
+
+    fn visit_bool<E: Error>(self, truth: bool) -> Result<AttributeValue, E> {
+        Ok(AttributeValue::Truth(truth))
+    }
+
+    fn visit_i64<E: Error>(self, int: i64) -> Result<AttributeValue, E> {
+        Ok(AttributeValue::Int(int))
+    }
+
+    fn visit_u64<E: Error>(self, int: u64) -> Result<AttributeValue, E> {
+        i64::try_from(int).map(AttributeValue::Int).map_err(|_| E::invalid_value(serde::de::Unexpected::Unsigned(int), &self))
+    }
+
+    fn visit_f64<E: Error>(self, float: f64) -> Result<AttributeValue, E> {
+        Ok(AttributeValue::Float(float))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<AttributeValue, E> {
+        Ok(AttributeValue::Text(text.to_owned()))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<AttributeValue, E> {
+        Ok(AttributeValue::Text(text))
+    }
+}
+
+/// Parameters on their way out.
+pub(crate) struct PrintParameters<'a>(pub(crate) &'a [Attribute]);
+
+impl Serialize for PrintParameters<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for parameter in self.0 {
+            let name = &parameter.name;
+            match &parameter.value {
+                AttributeValue::Int(int) => map.serialize_entry(name, int)?,
+                AttributeValue::Float(float) => map.serialize_entry(name, float)?,
+                AttributeValue::Text(text) => map.serialize_entry(name, text)?,
+                AttributeValue::Truth(truth) => map.serialize_entry(name, truth)?,
+                AttributeValue::Ints(ints) => map.serialize_entry(name, ints)?,
+                AttributeValue::Floats(floats) => map.serialize_entry(name, floats)?,
+                AttributeValue::Texts(texts) => map.serialize_entry(name, texts)?,
+            }
+        }
+        map.end()
+    }
+}

@@ -1,0 +1,193 @@
+//! Requests and responses through JSON: what is read, what is refused and with which sentence, and that nothing panics.
+
+use cellwright_cell_graph::{Attribute, AttributeValue, Datatype, Tensor};
+use cellwright_protocol::{InferRequest, InferResponse};
+use proptest::prelude::*;
+
+fn read_tensor(datatype: &str, shape: &str, data: &str) -> Result<Tensor, String> {
+    let text = format!(r#"{{"inputs":[{{"name":"x","shape":{shape},"datatype":"{datatype}","data":{data}}}]}}"#);
+    InferRequest::from_json(text.as_bytes()).map(|mut request| request.inputs.remove(0)).map_err(|bad| bad.to_string())
+}
+
+#[test]
+fn a_whole_request_is_read() {
+    let text = br#" {"id":"r1","parameters":{"a":1,"b":2.5,"c":"t","d":true},
+        "inputs":[{"data":[[1,2],[3,4.5]],"datatype":"FP32","shape":[2,2],"name":"x"},{"name":"t","shape":[1],"datatype":"BYTES","data":["h\u00e9"]}],
+        "outputs":[{"name":"y","parameters":{"binary_data":false}},{"name":"z"}]}"#;
+    let request = InferRequest::from_json(text).unwrap();
+    assert_eq!(request.id.as_deref(), Some("r1"));
+    let values: Vec<_> = request.parameters.iter().map(|parameter| parameter.value.clone()).collect();
+    let expected = [AttributeValue::Int(1), AttributeValue::Float(2.5), AttributeValue::Text("t".into()), AttributeValue::Truth(true)];
+    assert_eq!(values, expected);
+    assert_eq!(request.inputs, [Tensor::from_f32("x", &[2, 2], &[1.0, 2.0, 3.0, 4.5]), Tensor::from_texts("t", &[1], &["hé"])]);
+    assert_eq!(request.outputs.iter().map(|output| output.name.as_str()).collect::<Vec<_>>(), ["y", "z"]);
+    assert_eq!(InferRequest::from_json(request.to_json().unwrap().as_bytes()).unwrap(), request);
+}
+
+#[test]
+fn every_datatype_keeps_its_extremes() {
+    let cases = [
+        ("BOOL", "[true,false]", 2),
+        ("UINT8", "[0,255]", 2),
+        ("UINT16", "[0,65535]", 4),
+        ("UINT32", "[0,4294967295]", 8),
+        ("UINT64", "[0,18446744073709551615]", 16),
+        ("INT8", "[-128,127]", 2),
+        ("INT16", "[-32768,32767]", 4),
+        ("INT32", "[-2147483648,2147483647]", 8),
+        ("INT64", "[-9223372036854775808,9223372036854775807]", 16),
+        ("FP32", "[3.4028235e+38,-0.0]", 8),
+        ("FP64", "[5e-324,0.1]", 16),
+        ("BYTES", r#"["","\"é"]"#, 11),
+    ];
+    for (datatype, data, bytes) in cases {
+        let tensor = read_tensor(datatype, "[2]", data).unwrap();
+        assert_eq!((tensor.datatype.name(), tensor.data.len(), tensor.is_consistent()), (datatype, bytes, true));
+        let response = InferResponse { model_name: "m".into(), outputs: vec![tensor], ..InferResponse::default() };
+        let printed = response.to_json().unwrap();
+        assert!(printed.contains(&format!("\"data\":{data}")), "{printed}");
+        assert_eq!(InferResponse::from_json(printed.as_bytes()).unwrap(), response);
+    }
+}
+
+#[test]
+fn what_json_has_no_number_for_passes_as_text() {
+    let tensor = read_tensor("FP32", "[3]", r#"["NaN","Infinity","-Infinity"]"#).unwrap();
+    let values = tensor.to_f32().unwrap();
+    assert!(values[0].is_nan() && values[1] == f32::INFINITY && values[2] == f32::NEG_INFINITY);
+    let printed = InferResponse { outputs: vec![tensor], ..InferResponse::default() }.to_json().unwrap();
+    assert!(printed.contains(r#""data":["NaN","Infinity","-Infinity"]"#), "{printed}");
+    let values = read_tensor("FP64", "[1]", r#"["-Infinity"]"#).unwrap();
+    assert_eq!(values.data, f64::NEG_INFINITY.to_le_bytes());
+}
+
+#[test]
+fn nested_or_flat_or_empty() {
+    for data in ["[1,2,3,4]", "[[1,2],[3,4]]"] {
+        assert_eq!(read_tensor("INT64", "[2,2]", data).unwrap(), Tensor::from_i64("x", &[2, 2], &[1, 2, 3, 4]));
+    }
+    for data in ["[]", "[[],[]]"] {
+        assert!(read_tensor("INT64", "[2,0,5]", data).unwrap().data.is_empty());
+    }
+    assert_eq!(read_tensor("INT64", "[]", "[7]").unwrap(), Tensor::from_i64("x", &[], &[7]));
+}
+
+#[test]
+fn each_fault_has_its_sentence() {
+    let input = |rest: &str| format!("input `x`: {rest}");
+    let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+    let cases = [
+        ("FP32", "[3]", "[1,2]", input("shape [3] has 3 elements, the data has 2")),
+        ("FP32", "[2,2]", "[[1,2],[3]]", input("the nested lists of `data` are ragged: at depth 1 one is not like the ones before it")),
+        ("FP32", "[2]", "[1,[2]]", input("the nested lists of `data` are ragged: at depth 1 one is not like the ones before it")),
+        ("FP32", "[2]", "[[],2]", input("the nested lists of `data` are ragged: at depth 1 one is not like the ones before it")),
+        ("FP32", "[2,3]", "[[1,2],[3,4],[5,6]]", input("the nested lists of `data` have shape [3, 2], the tensor's shape is [2, 3]")),
+        ("FP32", "[0,2]", "[[],[]]", input("the nested lists of `data` have shape [2, 0], the tensor's shape is [0, 2]")),
+        ("FP32", "[1]", "[1e39]", input("element 0 is 1e39, which is no FP32")),
+        ("FP32", "[1]", r#"["1.5"]"#, input(r#"element 0 is "1.5", which is no FP32"#)),
+        ("FP32", "[1]", "[true]", input("element 0 is true, which is no FP32")),
+        ("INT8", "[2]", "[1,128]", input("element 1 is 128, which is no INT8")),
+        ("UINT64", "[1]", "[-1]", input("element 0 is -1, which is no UINT64")),
+        ("INT64", "[1]", "[9223372036854775808]", input("element 0 is 9223372036854775808, which is no INT64")),
+        ("INT64", "[1]", "[1.0]", input("element 0 is 1.0, which is no INT64")),
+        ("BOOL", "[1]", "[1]", input("element 0 is 1, which is no BOOL")),
+        ("BYTES", "[1]", "[1]", input("element 0 is 1, which is no BYTES")),
+        ("FP16", "[1]", "[1]", input("FP16 travels only as binary data, JSON has no form for it; send FP32")),
+        ("BF16", "[1]", "[1]", input("BF16 travels only as binary data, JSON has no form for it; send FP32")),
+        ("fp32", "[1]", "[1]", input("`fp32` is no datatype; the datatypes are BOOL, UINT8")),
+        ("FP32", "[-1]", "[1]", input("dimension 0 of the shape is -1; a request's extents are 0 or more")),
+        ("FP32", "[4611686018427387904,8]", "[1]", input("shape [4611686018427387904, 8] has more elements than can be counted")),
+        ("FP32", "[1]", "null", input("`data` is missing")),
+        ("FP32", "[1]", "[null]", "invalid type: null, expected an element of `data`: a number".into()),
+        ("FP32", "[1]", "5", "invalid type: integer `5`, expected `data` as a list of elements".into()),
+        ("FP32", "[1]", "[NaN]", "expected value at line 1".into()),
+        ("FP32", "[1]", &deep, "recursion limit exceeded".into()),
+    ];
+    for (datatype, shape, data, sentence) in cases {
+        let message = read_tensor(datatype, shape, data).unwrap_err();
+        assert!(message.contains(&sentence), "{datatype} {shape} {data}: {message}");
+    }
+}
+
+#[test]
+fn each_fault_of_the_request_has_its_sentence() {
+    let x = r#"{"name":"x","shape":[1],"datatype":"FP32","data":[1]}"#;
+    let cases = [
+        (String::from("{"), "the message is not the JSON that the protocol asks for: EOF while parsing"),
+        (String::from(r#"{"inputs":[]}"#), "the request has no inputs"),
+        (String::from(r#"{"id":"a"}"#), "missing field `inputs`"),
+        (format!(r#"{{"inputs":[{x}],"input":1}}"#), "unknown field `input`, expected one of `id`, `parameters`, `inputs`, `outputs`"),
+        (format!(r#"{{"inputs":[{x}],"id":5}}"#), "invalid type: integer `5`, expected a string"),
+        (format!(r#"{{"inputs":[{x},{x}]}}"#), "input `x` is given twice"),
+        (format!(r#"{{"inputs":[{x}],"outputs":[{{"name":"y"}},{{"name":"y"}}]}}"#), "requested output `y` is given twice"),
+        (format!(r#"{{"inputs":[{x}],"parameters":{{"a":1,"a":2}}}}"#), "parameter `a` is given twice"),
+        (format!(r#"{{"inputs":[{x}],"parameters":{{"a":[1]}}}}"#), "expected a parameter's value: a string, a number"),
+        (format!(r#"{{"inputs":[{x}],"parameters":{{"a":18446744073709551615}}}}"#), "expected a parameter's value"),
+        (x.replace("\"data\"", "\"parameters\":{\"binary_data_size\":4},\"data\""), "its data is announced as binary"),
+        (x.replace("\"data\"", "\"parameters\":{\"tile\":4},\"data\""), "input `x`: the tensor parameter `tile` is not known"),
+        (x.replace("\"data\"", "\"strides\":[1],\"data\""), "unknown field `strides`"),
+    ];
+    for (text, sentence) in cases {
+        let text = if text.starts_with(r#"{"name""#) { format!(r#"{{"inputs":[{text}]}}"#) } else { text };
+        let message = InferRequest::from_json(text.as_bytes()).unwrap_err().to_string();
+        assert!(message.contains(sentence), "{text}: {message}");
+    }
+}
+
+#[test]
+fn a_refusal_keeps_the_id_where_it_could_be_read() {
+    let bad = InferRequest::from_json(br#"{"id":"r7","inputs":[]}"#).unwrap_err();
+    assert_eq!(bad.id.as_deref(), Some("r7"));
+}
+
+#[test]
+fn a_response_that_json_cannot_say_is_refused() {
+    let respond = |tensor: Tensor| InferResponse { outputs: vec![tensor], ..InferResponse::default() }.to_json().unwrap_err().to_string();
+    assert_eq!(respond(Tensor::from_texts("y", &[1], &[b"\xff"])), "element 0 of output `y` is not UTF-8, JSON cannot carry it");
+    let half = Tensor { name: "y".into(), datatype: Datatype::Fp16, shape: vec![1], data: vec![0, 0] };
+    assert_eq!(respond(half), "output `y` has datatype FP16, which travels only as binary data");
+    let short = Tensor { name: "y".into(), datatype: Datatype::Fp32, shape: vec![2], data: vec![0; 4] };
+    assert!(respond(short).starts_with("output `y` has 4 bytes of data"));
+}
+
+#[test]
+fn the_response_is_one_line_in_the_protocols_order() {
+    let response = InferResponse {
+        model_name: "digits".into(),
+        model_version: Some("3".into()),
+        id: Some("a\n".into()),
+        parameters: vec![Attribute { name: "p".into(), value: AttributeValue::Int(1) }],
+        outputs: vec![Tensor::from_f32("y", &[2], &[0.1, 1e-7])],
+    };
+    let line = r#"{"model_name":"digits","model_version":"3","id":"a\n","parameters":{"p":1},"outputs":[{"name":"y","shape":[2],"datatype":"FP32","data":[0.1,1e-7]}]}"#;
+    assert_eq!(response.to_json().unwrap(), line);
+    assert_eq!(InferResponse::from_json(line.as_bytes()).unwrap(), response);
+}
+
+proptest! {
+    #[test]
+    fn floats_survive_bit_for_bit(bits in prop::collection::vec(any::<u32>(), 64), wide in prop::collection::vec(any::<u64>(), 16)) {
+        let narrow: Vec<f32> = bits.into_iter().map(f32::from_bits).filter(|float| !float.is_nan()).collect();
+        let wide: Vec<f64> = wide.into_iter().map(f64::from_bits).filter(|float| !float.is_nan()).collect();
+        let wide_bytes = wide.iter().flat_map(|float| float.to_le_bytes()).collect();
+        let wide = Tensor { name: "w".into(), datatype: Datatype::Fp64, shape: vec![wide.len()], data: wide_bytes };
+        let request = InferRequest { inputs: vec![Tensor::from_f32("n", &[narrow.len()], &narrow), wide], ..InferRequest::default() };
+        prop_assert_eq!(InferRequest::from_json(request.to_json().unwrap().as_bytes()).unwrap(), request);
+    }
+
+    #[test]
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = InferRequest::from_json(&bytes);
+    }
+
+    #[test]
+    fn no_damage_to_a_request_panics(position in 0_usize..150, byte in any::<u8>(), cut in 0_usize..150) {
+        let mut text = br#"{"id":"r","parameters":{"a":1},"inputs":[{"name":"x","shape":[2,2],"datatype":"INT8","data":[[1,-2],[3,4]]}],"outputs":[{"name":"y"}]}"#.to_vec();
+        if let Some(place) = text.get_mut(position) {
+            *place = byte;
+        }
+        let _ = InferRequest::from_json(&text);
+        text.truncate(cut);
+        let _ = InferRequest::from_json(&text);
+    }
+}

@@ -1,0 +1,59 @@
+//! A plugin that does, on request, everything a plugin must not do.
+//!
+//! It is written against the bare ABI, because the SDK makes most of this hard to say. The request parameter `behave` names what `unfold` does,
+//! the model parameter `describe` what `describe` does; without them the plugin is honest: its answer `sum` is the column-wise sum of the
+//! rows of `x`, plus `bias` once a row. Tests therefore know what every honest request that runs beside a hostile one must answer.
+
+mod description;
+mod faults;
+mod graphs;
+mod resumes;
+
+wit_bindgen::generate!({ path: "../../../guest-sdk/wit", world: "plugin" });
+
+use cellwright::plugin::request::Incoming;
+use cellwright::plugin::types::{Description, Event, Growth, Parameter, Reaction, Refusal, Value};
+use exports::cellwright::plugin::unfolding::Guest;
+
+struct Hostile;
+
+impl Guest for Hostile {
+    fn describe(parameters: Vec<Parameter>) -> Result<Description, Refusal> {
+        let behaviour = text(&parameters, "describe").unwrap_or("honest");
+        faults::commit(behaviour);
+        description::of(behaviour)
+    }
+
+    fn unfold(request: &Incoming) -> Result<Growth, Refusal> {
+        let parameters = request.parameters();
+        let behaviour = text(&parameters, "behave").unwrap_or("honest");
+        faults::commit(behaviour);
+        faults::misread(behaviour, request);
+        if let Some(refusal) = faults::refusal(behaviour) {
+            return Err(refusal);
+        }
+        let rows = request.tensors().first().and_then(|x| x.shape.first().copied()).unwrap_or(0);
+        if rows == 0 {
+            return Err(Refusal::InvalidInput("input `x` must have at least one row, it has none".into()));
+        }
+        let rows = u32::try_from(rows).map_err(|_| Refusal::InvalidInput("input `x` has more than 2^32 rows".into()))?;
+        if let Some(growth) = resumes::first(behaviour, rows) {
+            return Ok(growth);
+        }
+        graphs::of(behaviour, rows).ok_or_else(|| Refusal::Unsupported(format!("there is no behaviour `{behaviour}`")))
+    }
+
+    fn resume(state: Vec<u8>, _: Event, _: &Incoming) -> Result<Reaction, Refusal> {
+        resumes::next(&state)
+    }
+}
+
+export!(Hostile);
+
+/// The text parameter of that name.
+fn text<'a>(parameters: &'a [Parameter], name: &str) -> Option<&'a str> {
+    parameters.iter().find(|parameter| parameter.name == name).and_then(|parameter| match &parameter.value {
+        Value::Text(text) => Some(text.as_str()),
+        _ => None,
+    })
+}

@@ -1,0 +1,122 @@
+//! What a plugin author implements, and how the exported functions reach it.
+//!
+//! The host describes every fresh instance once before anything else, so what a plugin derives from its parameters lives in the plugin's own
+//! struct. A request's state never does: any instance may serve any call, so it goes into a continuation's `state`.
+
+use std::cell::RefCell;
+use std::thread::LocalKey;
+
+use crate::abi::cellwright::plugin::types::{Description, Event, Growth, Parameter, Reaction, Refusal};
+use crate::files::Files;
+use crate::parameters::Parameters;
+use crate::request::{Incoming, Request};
+
+/// A model plugin.
+pub trait Plugin: Sized + 'static {
+    /// Says what the model takes, gives and consists of, and keeps in `Self` what unfolding needs.
+    ///
+    /// # Errors
+    /// A refusal, where the parameters or the bundle's files are not what the plugin needs.
+    fn describe(parameters: &Parameters, files: &Files) -> Result<(Self, Description), Refusal>;
+
+    /// Turns a request into its cell graph.
+    ///
+    /// # Errors
+    /// A refusal that says who is at fault, in one sentence for the client.
+    fn unfold(&self, request: &Request<'_>) -> Result<Growth, Refusal>;
+
+    /// Goes on after a continuation: with the outputs it watched, or a session's next input.
+    ///
+    /// # Errors
+    /// As [`Plugin::unfold`]; unless it is overridden, always.
+    fn resume(&self, state: &[u8], event: &Event, request: &Request<'_>) -> Result<Reaction, Refusal> {
+        let _ = (state, event, request);
+        Err(Refusal::Internal("this plugin asks for no continuation, so there is nothing to resume".into()))
+    }
+}
+
+/// Where an instance keeps its plugin.
+pub type Holder<P> = LocalKey<RefCell<Option<P>>>;
+
+/// Describes `P` and keeps it: the exported `describe`.
+///
+/// # Errors
+/// The plugin's refusal, or one that names a parameter the plugin never asked for.
+pub fn describe<P: Plugin>(holder: &'static Holder<P>, parameters: Vec<Parameter>) -> Result<Description, Refusal> {
+    report_panics();
+    let (plugin, description) = describe_with(parameters, &Files::of_bundle())?;
+    holder.set(Some(plugin));
+    Ok(description)
+}
+
+/// Describes `P`, reading the given files.
+///
+/// # Errors
+/// The plugin's refusal, or one that names a parameter the plugin never asked for.
+pub fn describe_with<P: Plugin>(parameters: Vec<Parameter>, files: &Files) -> Result<(P, Description), Refusal> {
+    let parameters = Parameters::new(parameters);
+    let described = P::describe(&parameters, files)?;
+    parameters.refuse_unknown()?;
+    Ok(described)
+}
+
+/// The exported `unfold`.
+///
+/// # Errors
+/// The plugin's refusal.
+pub fn unfold<P: Plugin>(holder: &'static Holder<P>, request: &dyn Incoming) -> Result<Growth, Refusal> {
+    described(holder, |plugin| plugin.unfold(&Request::new(request)))
+}
+
+/// The exported `resume`.
+///
+/// # Errors
+/// The plugin's refusal.
+pub fn resume<P: Plugin>(holder: &'static Holder<P>, state: &[u8], event: &Event, request: &dyn Incoming) -> Result<Reaction, Refusal> {
+    described(holder, |plugin| plugin.resume(state, event, &Request::new(request)))
+}
+
+fn described<P: Plugin, T>(holder: &'static Holder<P>, call: impl FnOnce(&P) -> Result<T, Refusal>) -> Result<T, Refusal> {
+    holder.with_borrow(|plugin| match plugin {
+        Some(plugin) => call(plugin),
+        None => Err(Refusal::Internal("this instance was never described".into())),
+    })
+}
+
+/// A trap alone says "unreachable"; the panic's message leaves the sandbox as a note before it.
+fn report_panics() {
+    #[cfg(target_arch = "wasm32")]
+    std::panic::set_hook(Box::new(|panic| crate::abi::cellwright::plugin::host::note(&panic.to_string())));
+}
+
+/// Exports a [`Plugin`] from a `cdylib`. On other targets than WebAssembly it exports nothing, so that unit tests link anywhere.
+#[macro_export]
+macro_rules! export_plugin {
+    ($plugin:ty) => {
+        #[cfg(not(target_arch = "wasm32"))]
+        const _: () = {
+            const fn is_plugin<P: $crate::Plugin>() {}
+            is_plugin::<$plugin>()
+        };
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            use $crate::abi::cellwright::plugin::{request::Incoming, types};
+            ::std::thread_local! {
+                static PLUGIN: ::std::cell::RefCell<::std::option::Option<$plugin>> = const { ::std::cell::RefCell::new(None) };
+            }
+            struct Exported;
+            impl $crate::abi::exports::cellwright::plugin::unfolding::Guest for Exported {
+                fn describe(parameters: ::std::vec::Vec<types::Parameter>) -> Result<types::Description, types::Refusal> {
+                    $crate::plugin::describe(&PLUGIN, parameters)
+                }
+                fn unfold(request: &Incoming) -> Result<types::Growth, types::Refusal> {
+                    $crate::plugin::unfold(&PLUGIN, request)
+                }
+                fn resume(state: ::std::vec::Vec<u8>, event: types::Event, request: &Incoming) -> Result<types::Reaction, types::Refusal> {
+                    $crate::plugin::resume(&PLUGIN, &state, &event, request)
+                }
+            }
+            $crate::abi::export_abi!(Exported with_types_in $crate::abi);
+        };
+    };
+}

@@ -1,0 +1,88 @@
+//! Runs a plugin natively, so that its unit tests need neither WebAssembly nor a host.
+
+mod request;
+
+pub use request::TestRequest;
+
+use crate::Files;
+use crate::plugin::{self, Plugin};
+use crate::request::Request;
+use crate::types::{Description, Event, Growth, Parameter, Reaction, Refusal, Value};
+
+/// A plugin that has been described, as the host would.
+pub struct Described<P> {
+    /// The plugin.
+    pub plugin: P,
+    /// What it said of its model.
+    pub description: Description,
+}
+
+impl<P: Plugin> Described<P> {
+    /// Describes a plugin with these parameters and no files.
+    ///
+    /// # Errors
+    /// The plugin's refusal, or that of a parameter it does not know.
+    pub fn new(parameters: &[(&str, Value)]) -> Result<Self, Refusal> {
+        Self::with_files(parameters, &Files::default())
+    }
+
+    /// Describes a plugin with these parameters and files.
+    ///
+    /// # Errors
+    /// The plugin's refusal, or that of a parameter it does not know.
+    pub fn with_files(parameters: &[(&str, Value)], files: &Files) -> Result<Self, Refusal> {
+        let parameters = parameters.iter().map(|(name, value)| Parameter { name: (*name).into(), value: value.clone() });
+        let (plugin, description) = plugin::describe_with(parameters.collect(), files)?;
+        Ok(Self { plugin, description })
+    }
+
+    /// Unfolds a request.
+    ///
+    /// # Errors
+    /// The plugin's refusal.
+    pub fn unfold(&self, request: &TestRequest) -> Result<Growth, Refusal> {
+        self.plugin.unfold(&Request::new(request))
+    }
+
+    /// Resumes a request.
+    ///
+    /// # Errors
+    /// The plugin's refusal.
+    pub fn resume(&self, state: &[u8], event: &Event, request: &TestRequest) -> Result<Reaction, Refusal> {
+        self.plugin.resume(state, event, &Request::new(request))
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Int(number)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(truth: bool) -> Self {
+        Self::Truth(truth)
+    }
+}
+
+impl From<&[&str]> for Value {
+    fn from(texts: &[&str]) -> Self {
+        Self::Texts(texts.iter().map(|text| (*text).into()).collect())
+    }
+}
+
+impl Refusal {
+    /// Its sentence, whoever is at fault.
+    #[must_use]
+    pub fn sentence(&self) -> &str {
+        match self {
+            Self::InvalidInput(sentence) | Self::Unsupported(sentence) | Self::Internal(sentence) => sentence,
+        }
+    }
+}

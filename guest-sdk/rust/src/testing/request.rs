@@ -1,0 +1,94 @@
+//! A request made by a test.
+
+use crate::request::Incoming;
+use crate::types::{Datatype, Parameter, TensorSpec, Value};
+
+enum Contents {
+    Ints(Vec<i64>),
+    Floats(Vec<f32>),
+    Texts(Vec<String>),
+}
+
+/// A request with contents, built tensor by tensor.
+#[derive(Default)]
+pub struct TestRequest {
+    tensors: Vec<(TensorSpec, Contents)>,
+    parameters: Vec<Parameter>,
+}
+
+impl TestRequest {
+    /// A request without anything.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An FP32 tensor. Without values: zeros.
+    #[must_use]
+    pub fn floats(self, name: &str, shape: &[i64], values: &[f32]) -> Self {
+        let count = elements(shape);
+        assert!(values.is_empty() || values.len() == count, "{} values do not fill {shape:?}", values.len());
+        let values = if values.is_empty() { vec![0.0; count] } else { values.to_vec() };
+        self.tensor(name, Datatype::Fp32, shape, Contents::Floats(values))
+    }
+
+    /// An INT64 tensor.
+    #[must_use]
+    pub fn ints(self, name: &str, shape: &[i64], values: &[i64]) -> Self {
+        assert_eq!(values.len(), elements(shape), "{} values do not fill {shape:?}", values.len());
+        self.tensor(name, Datatype::Int64, shape, Contents::Ints(values.to_vec()))
+    }
+
+    /// A BYTES tensor of shape [1].
+    #[must_use]
+    pub fn text(self, name: &str, text: &str) -> Self {
+        self.tensor(name, Datatype::Bytes, &[1], Contents::Texts(vec![text.into()]))
+    }
+
+    /// A parameter of the request.
+    #[must_use]
+    pub fn parameter(mut self, name: &str, value: Value) -> Self {
+        self.parameters.push(Parameter { name: name.into(), value });
+        self
+    }
+
+    fn tensor(mut self, name: &str, datatype: Datatype, shape: &[i64], contents: Contents) -> Self {
+        self.tensors.push((TensorSpec { name: name.into(), datatype, shape: shape.to_vec() }, contents));
+        self
+    }
+}
+
+fn elements(shape: &[i64]) -> usize {
+    shape.iter().map(|extent| usize::try_from(*extent).expect("a request's extents are from 0 on")).product()
+}
+
+impl Incoming for TestRequest {
+    fn tensors(&self) -> Vec<TensorSpec> {
+        self.tensors.iter().map(|(spec, _)| spec.clone()).collect()
+    }
+
+    fn parameters(&self) -> Vec<Parameter> {
+        self.parameters.clone()
+    }
+
+    fn ints(&self, tensor: u32) -> Vec<i64> {
+        match &self.tensors[tensor as usize].1 {
+            Contents::Ints(values) => values.clone(),
+            _ => panic!("tensor {tensor} holds no integers"),
+        }
+    }
+
+    fn floats(&self, tensor: u32) -> Vec<f32> {
+        match &self.tensors[tensor as usize].1 {
+            Contents::Floats(values) => values.clone(),
+            _ => panic!("tensor {tensor} holds no floats"),
+        }
+    }
+
+    fn texts(&self, tensor: u32) -> Vec<String> {
+        match &self.tensors[tensor as usize].1 {
+            Contents::Texts(values) => values.clone(),
+            _ => panic!("tensor {tensor} holds no texts"),
+        }
+    }
+}

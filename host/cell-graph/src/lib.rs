@@ -5,14 +5,20 @@
 //! plugin, so nothing here panics on its input.
 
 pub mod cell;
+pub mod check;
 pub mod datatype;
+#[cfg(any(test, feature = "testing"))]
+pub mod generate;
 pub mod graph;
+pub mod resolve;
 pub mod tensor;
 pub mod typed;
 pub mod unfolded;
 
 pub use cell::{Attribute, AttributeValue, Body, Cell, Description, Operator, Port, TensorSpec};
+pub use check::{GraphError, GraphLimits, Model, ModelError, Unfolding};
 pub use datatype::Datatype;
+pub use resolve::{CellError, CellLimits, ResolveContext, Weights};
 pub use tensor::Tensor;
 pub use typed::{CellTypeKey, TypedCell};
 pub use unfolded::UnfoldedGrowth;

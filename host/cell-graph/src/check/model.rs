@@ -1,0 +1,99 @@
+//! A model: its description, checked, and its cells, resolved.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::cell::{Description, TensorSpec};
+use crate::resolve::{CellError, ResolveContext, short};
+use crate::typed::TypedCell;
+
+/// Cells of a model, tensors of its interface, and their dimensions.
+const CELLS_MAX: usize = 256;
+const TENSORS_MAX: usize = 256;
+const RANK_MAX: usize = 16;
+
+/// A checked description and its resolved cells.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// As the plugin gave it.
+    pub description: Description,
+    /// In the description's order.
+    pub cells: Vec<Arc<TypedCell>>,
+}
+
+/// What is wrong with a description.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences say it")]
+pub enum ModelError {
+    #[error(transparent)]
+    Cell(#[from] CellError),
+    #[error("the model describes {count} {what}, but must have 1 to {limit}")]
+    Count { what: &'static str, count: usize, limit: usize },
+    #[error("two {what} are called `{name}`")]
+    NameTwice { what: &'static str, name: String },
+    #[error("one of the {what} has no name")]
+    NoName { what: &'static str },
+    #[error("tensor `{name}` has {rank} dimensions, more than the limit of {limit}")]
+    Rank { name: String, rank: usize, limit: usize },
+    #[error("tensor `{name}` has an extent of {extent}; an extent is -1 (any) or at least 0")]
+    Extent { name: String, extent: i64 },
+    #[error("input tensor `{name}` has no leading dimension, which `rows-are-requests` counts")]
+    NoRows { name: String },
+    #[error("`live-max` is 0, so that no request could hold a value")]
+    NothingLives,
+}
+
+impl Model {
+    /// Checks a description and resolves its cells.
+    ///
+    /// # Errors
+    /// One sentence for what is wrong with the description or one of its cells.
+    pub fn resolve(description: Description, context: &ResolveContext<'_>) -> Result<Self, ModelError> {
+        check_tensors("input tensors", &description.inputs)?;
+        check_tensors("output tensors", &description.outputs)?;
+        check_count("cells", description.cells.len(), CELLS_MAX)?;
+        check_names("cells", description.cells.iter().map(|cell| cell.name.as_str()))?;
+        if description.rows_are_requests
+            && let Some(spec) = description.inputs.iter().find(|spec| spec.shape.is_empty())
+        {
+            return Err(ModelError::NoRows { name: short(&spec.name) });
+        }
+        if description.live_max == Some(0) {
+            return Err(ModelError::NothingLives);
+        }
+        let cells = description.cells.iter().map(|cell| TypedCell::resolve(cell, context).map(Arc::new));
+        let cells = cells.collect::<Result<_, _>>()?;
+        Ok(Self { description, cells })
+    }
+}
+
+fn check_tensors(what: &'static str, specs: &[TensorSpec]) -> Result<(), ModelError> {
+    check_count(what, specs.len(), TENSORS_MAX)?;
+    check_names(what, specs.iter().map(|spec| spec.name.as_str()))?;
+    for spec in specs {
+        if spec.shape.len() > RANK_MAX {
+            return Err(ModelError::Rank { name: short(&spec.name), rank: spec.shape.len(), limit: RANK_MAX });
+        }
+        if let Some(extent) = spec.shape.iter().find(|extent| **extent < -1) {
+            return Err(ModelError::Extent { name: short(&spec.name), extent: *extent });
+        }
+    }
+    Ok(())
+}
+
+fn check_count(what: &'static str, count: usize, limit: usize) -> Result<(), ModelError> {
+    if (1..=limit).contains(&count) { Ok(()) } else { Err(ModelError::Count { what, count, limit }) }
+}
+
+fn check_names<'a>(what: &'static str, names: impl Iterator<Item = &'a str>) -> Result<(), ModelError> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if name.is_empty() {
+            return Err(ModelError::NoName { what });
+        }
+        if !seen.insert(name) {
+            return Err(ModelError::NameTwice { what, name: short(name) });
+        }
+    }
+    Ok(())
+}

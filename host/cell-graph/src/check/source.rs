@@ -1,0 +1,217 @@
+//! One input of one stage: where its rows come from, whether they fit, and what that makes the node wait for.
+
+use super::chain::{Building, same_row, shape_text};
+use super::draft::{Draft, Found, Whereabouts};
+use super::error::GraphFault;
+use crate::cell::Port;
+use crate::datatype::Datatype;
+use crate::graph::{self, Affine, Node, OutputRef};
+use crate::resolve::{ShapeText, short};
+use crate::tensor::Tensor;
+use crate::unfolded::{Dependency, Retention, Source};
+
+/// One input that is being checked.
+pub(super) struct Reader<'d, 'a, 'b> {
+    pub(super) draft: &'d mut Draft<'a>,
+    pub(super) building: &'b mut Building,
+    pub(super) stage: usize,
+    pub(super) input: usize,
+    pub(super) port: &'a Port,
+}
+
+impl<'a> Reader<'_, 'a, '_> {
+    pub(super) fn check(&mut self, source: graph::Source) -> Result<Source, GraphFault> {
+        match source {
+            graph::Source::Zeros => Ok(Source::Zeros),
+            graph::Source::Literal(tensor) => self.literal(tensor),
+            graph::Source::Ints(numbers) => self.ints(numbers),
+            graph::Source::Index(at) => self.index(at),
+            graph::Source::Rows { tensor, at } => self.rows(tensor, at),
+            graph::Source::Steps { of, at } => self.steps(of, at),
+            graph::Source::Last(of) => self.last(of),
+            graph::Source::Nodes { stage, output, of } => self.nodes(stage, output, of),
+            graph::Source::Sibling { stage, output } => self.sibling(stage, output),
+            graph::Source::Pick { .. } => Err(GraphFault::Unsupported { what: "`pick`" }),
+            graph::Source::Many(_) => Err(GraphFault::Unsupported { what: "`many`" }),
+        }
+    }
+
+    /// Steps in which the source is read: with a feedback only the first.
+    fn steps_read(&self) -> u32 {
+        if self.building.stages[self.stage].inputs[self.input].feedback.is_some() { 1 } else { self.building.bound }
+    }
+
+    fn depend(&mut self, dependency: Dependency) {
+        self.building.stages[self.stage].depends.push(dependency);
+    }
+
+    fn literal(&self, tensor: Tensor) -> Result<Source, GraphFault> {
+        if tensor.datatype != self.port.datatype {
+            return Err(GraphFault::Datatype { wanted: self.port.datatype, given: tensor.datatype });
+        }
+        if !same_shape(self.port, &tensor.shape) {
+            return Err(GraphFault::Shape { wanted: shape_text(&self.port.shape), given: ShapeText::row(tensor.shape) });
+        }
+        let broken_bool = tensor.datatype == Datatype::Bool && tensor.data.iter().any(|byte| *byte > 1);
+        if !tensor.is_consistent() || broken_bool {
+            return Err(GraphFault::Inconsistent { name: short(&tensor.name) });
+        }
+        Ok(Source::Literal(tensor.data.into_boxed_slice()))
+    }
+
+    fn ints(&self, numbers: Vec<i64>) -> Result<Source, GraphFault> {
+        let (least, most) = self.number_range()?;
+        let wanted = self.steps_read();
+        if numbers.len() != wanted as usize {
+            return Err(GraphFault::ElementCount { given: numbers.len(), wanted });
+        }
+        match numbers.iter().position(|number| !(least..=most).contains(number)) {
+            Some(step) => Err(GraphFault::NumberRange { step: step as u32, number: numbers[step] }),
+            None => Ok(Source::Ints(numbers)),
+        }
+    }
+
+    fn index(&self, at: Affine) -> Result<Source, GraphFault> {
+        let (_, most) = self.number_range()?;
+        if at.from_end && self.building.may_stop {
+            return Err(GraphFault::OwnEnd);
+        }
+        let count = if at.from_end { u64::from(self.building.bound) } else { most.cast_unsigned().min(u64::from(u32::MAX)) + 1 };
+        self.affine("number", at, count, at.from_end).map(Source::Index)
+    }
+
+    /// What the port's datatype holds, if it takes numbers.
+    fn number_range(&self) -> Result<(i64, i64), GraphFault> {
+        match (self.port.datatype, self.port.shape.as_slice()) {
+            (Datatype::Int64, [] | [1]) => Ok((i64::MIN, i64::MAX)),
+            (Datatype::Int32, [] | [1]) => Ok((i64::from(i32::MIN), i64::from(i32::MAX))),
+            _ => Err(GraphFault::NotANumberPort),
+        }
+    }
+
+    fn rows(&self, number: u32, at: Affine) -> Result<Source, GraphFault> {
+        let tensor = self.draft.tensor(number)?;
+        if tensor.datatype != self.port.datatype {
+            return Err(GraphFault::Datatype { wanted: self.port.datatype, given: tensor.datatype });
+        }
+        let Some((rows, row)) = tensor.shape.split_first() else { return Err(GraphFault::Scalar { name: short(&tensor.name) }) };
+        if !same_shape(self.port, row) {
+            return Err(GraphFault::Shape { wanted: shape_text(&self.port.shape), given: ShapeText::row(row.iter().copied()) });
+        }
+        let at = self.affine("row", at, *rows as u64, true)?;
+        Ok(Source::Rows { tensor: number, at })
+    }
+
+    fn steps(&mut self, of: OutputRef, at: Affine) -> Result<Source, GraphFault> {
+        let found = self.found(of, Retention::All)?;
+        let at = self.affine("step", at, u64::from(found.bound), !found.may_stop)?;
+        let OutputRef { chain, stage, output } = of;
+        let waits_for_end = found.at == Whereabouts::Earlier || at.from_end;
+        self.depend(if waits_for_end { Dependency::End { chain } } else { Dependency::Step { chain, stage, at } });
+        Ok(Source::Steps { chain, stage, output, at })
+    }
+
+    fn last(&mut self, of: OutputRef) -> Result<Source, GraphFault> {
+        self.found(of, Retention::Double)?;
+        let OutputRef { chain, stage, output } = of;
+        self.depend(Dependency::End { chain });
+        Ok(Source::Last { chain, stage, output })
+    }
+
+    /// An output of an earlier chain, which fits and will be held.
+    fn found(&mut self, of: OutputRef, retention: Retention) -> Result<Found<'a>, GraphFault> {
+        let found = self.draft.find(of)?;
+        same_row(self.port, found.port)?;
+        self.draft.charge_edges(self.steps_read())?;
+        if let Whereabouts::Here(local) = found.at {
+            let facts = self.draft.facts[local];
+            let enough = retention == Retention::Double && facts.bound > 2 && facts.double >> of.stage & 1 == 1;
+            self.draft.retain(local, of.stage, if enough { Retention::Double } else { Retention::All });
+        }
+        Ok(found)
+    }
+
+    fn sibling(&mut self, stage: u32, output: u32) -> Result<Source, GraphFault> {
+        if stage as usize >= self.stage {
+            return Err(GraphFault::NotEarlierStage { stage });
+        }
+        same_row(self.port, self.draft.own_output(self.building, stage, output)?)?;
+        self.draft.charge_edges(self.steps_read())?;
+        self.depend(Dependency::Sibling { stage });
+        Ok(Source::Sibling { stage, output })
+    }
+
+    fn nodes(&mut self, stage: u32, output: u32, of: Vec<Node>) -> Result<Source, GraphFault> {
+        let wanted = self.steps_read();
+        if of.len() != wanted as usize {
+            return Err(GraphFault::ElementCount { given: of.len(), wanted });
+        }
+        self.draft.charge_edges(wanted)?;
+        let mut known: Option<(u32, u32)> = None;
+        let mut here = false;
+        for (step, node) in of.iter().enumerate() {
+            let bound = match known {
+                Some((chain, bound)) if chain == node.chain => bound,
+                _ => self.named_chain(stage, output, node.chain, &mut here)?,
+            };
+            known = Some((node.chain, bound));
+            if node.chain == self.building.chain {
+                let step = step as u32;
+                if node.step >= step {
+                    return Err(GraphFault::NotEarlierStep { step, named: node.step });
+                }
+            } else if node.step >= bound {
+                return Err(GraphFault::NoStep { chain: node.chain, step: node.step, bound });
+            }
+        }
+        if here {
+            self.depend(Dependency::Nodes { input: self.input as u32 });
+        }
+        Ok(Source::Nodes { stage, output, of })
+    }
+
+    /// Checks that a chain named by nodes has a fitting output, and that it will be held; gives the chain's bound.
+    fn named_chain(&mut self, stage: u32, output: u32, chain: u32, here: &mut bool) -> Result<u32, GraphFault> {
+        if chain == self.building.chain {
+            same_row(self.port, self.draft.own_output(self.building, stage, output)?)?;
+            self.building.retain(stage, Retention::All);
+            *here = true;
+            return Ok(self.building.bound);
+        }
+        let found = self.draft.find(OutputRef { chain, stage, output })?;
+        same_row(self.port, found.port)?;
+        match found.at {
+            Whereabouts::Here(local) => {
+                self.draft.retain(local, stage, Retention::All);
+                *here = true;
+            }
+            Whereabouts::Earlier => self.depend(Dependency::End { chain }),
+        }
+        Ok(found.bound)
+    }
+
+    /// Checks that every step read means a number below `count` (a line is in range if both its ends are), and counts from the front what
+    /// can be.
+    fn affine(&self, what: &'static str, at: Affine, count: u64, end_known: bool) -> Result<Affine, GraphFault> {
+        let last = self.steps_read() - 1;
+        for step in [0, last] {
+            if at.at(step).is_none_or(|number| u64::from(number) >= count) {
+                let number = i64::from(at.first) + i64::from(step) * i64::from(at.stride);
+                return Err(GraphFault::OutOfRange { what, step, number, count });
+            }
+        }
+        let stride = if last == 0 { 0 } else { at.stride };
+        if !(at.from_end && end_known) {
+            return Ok(Affine { stride, ..at });
+        }
+        let first = u32::try_from(count - 1 - u64::from(at.first)).ok();
+        match (first, stride.checked_neg()) {
+            (Some(first), Some(stride)) => Ok(Affine { first, stride, from_end: false }),
+            _ => Err(GraphFault::OutOfRange { what, step: 0, number: i64::from(at.first), count }),
+        }
+    }
+}
+
+fn same_shape(port: &Port, shape: &[usize]) -> bool {
+    port.shape.len() == shape.len() && port.shape.iter().zip(shape).all(|(wanted, given)| *wanted as usize == *given)
+}

@@ -1,0 +1,217 @@
+//! From a cell as a plugin describes it to a [`TypedCell`]: names, types and shapes resolved, rows proved independent, costs bounded.
+//!
+//! Operators mean what ONNX says they mean. A batched value of row shape `[H]` is ONNX's `[N, H]`: axis 0 is the batch, and an operator that
+//! would let rows of a batch meet is refused. Nothing is converted silently, and nothing here trusts its input.
+
+mod arithmetic;
+mod attributes;
+mod cost;
+mod error;
+mod identity;
+mod linear;
+mod normalize;
+mod operator;
+mod prune;
+mod reduce;
+mod reshape;
+mod scope;
+mod select;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::cell::{Body, Cell, Operator, Port};
+use crate::datatype::Datatype;
+use crate::tensor::Tensor;
+use crate::typed::{CellOutput, Precision, TypedCell};
+
+pub(crate) use error::short;
+pub use error::{CellError, CellFault, CellPlace, ShapeText};
+use scope::Scope;
+
+/// The weights of a bundle, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Weights(BTreeMap<String, Arc<Tensor>>);
+
+impl Weights {
+    /// The weight of that name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Arc<Tensor>> {
+        self.0.get(name)
+    }
+
+    /// Every weight, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Tensor>> {
+        self.0.values()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<BTreeMap<String, Arc<Tensor>>> for Weights {
+    fn from(weights: BTreeMap<String, Arc<Tensor>>) -> Self {
+        Self(weights)
+    }
+}
+
+/// By the tensors' own names; of two with one name the later stays.
+impl FromIterator<Tensor> for Weights {
+    fn from_iter<I: IntoIterator<Item = Tensor>>(tensors: I) -> Self {
+        Self(tensors.into_iter().map(|tensor| (tensor.name.clone(), Arc::new(tensor))).collect())
+    }
+}
+
+/// What a cell may cost, checked before anything is allocated or calibrated for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellLimits {
+    /// Operators of a body.
+    pub operators_max: usize,
+    /// Inputs, and outputs, of a cell; inputs and outputs of an operator.
+    pub ports_max: usize,
+    /// Dimensions of a row.
+    pub rank_max: usize,
+    /// Elements of all batched values of one row together.
+    pub row_elements_max: u64,
+    /// Bytes of a cell's weights.
+    pub weight_bytes_max: u64,
+    /// Floating-point operations of one row.
+    pub flops_max: u64,
+}
+
+impl Default for CellLimits {
+    fn default() -> Self {
+        Self { operators_max: 4096, ports_max: 256, rank_max: 7, row_elements_max: 1 << 24, weight_bytes_max: 1 << 32, flops_max: 1 << 36 }
+    }
+}
+
+/// What a cell is resolved against.
+#[derive(Clone, Copy, Debug)]
+pub struct ResolveContext<'a> {
+    /// The bundle's weights.
+    pub weights: &'a Weights,
+    /// How it will be computed.
+    pub precision: Precision,
+    /// Whose it is: cells of two tenants are never of one type.
+    pub tenant: &'a str,
+    /// What it may cost.
+    pub limits: CellLimits,
+}
+
+impl TypedCell {
+    /// Resolves a cell.
+    ///
+    /// # Errors
+    /// One sentence that names the cell, the operator where it is one, and what is wrong.
+    pub fn resolve(cell: &Cell, context: &ResolveContext<'_>) -> Result<Self, CellError> {
+        let within = |fault| CellError::in_cell(&cell.name, fault);
+        let Body::Operators(operators) = &cell.body else { return Err(within(CellFault::OnnxBody)) };
+        check_limit("operators", operators.len(), context.limits.operators_max).map_err(within)?;
+        let mut scope = Scope::new(context);
+        check_limit("inputs", cell.inputs.len(), context.limits.ports_max).map_err(within)?;
+        for port in &cell.inputs {
+            check_port("input", port).map_err(within)?;
+            scope.add_input(port).map_err(within)?;
+        }
+        for (position, operator) in operators.iter().enumerate() {
+            resolve_operator(&mut scope, operator).map_err(|fault| CellError::at_operator(&cell.name, position, &operator.kind, fault))?;
+        }
+        let outputs = outputs(&scope, &cell.outputs, context.limits).map_err(within)?;
+        let mut typed = Self {
+            name: cell.name.clone(),
+            key: crate::typed::CellTypeKey([0; 32]),
+            inputs: cell.inputs.clone(),
+            outputs,
+            values: scope.values,
+            operations: scope.operations,
+            precision: context.precision,
+            batch_max: cell.batch_max,
+            priority: cell.priority,
+            flops: 0,
+            weight_bytes: 0,
+        };
+        prune::drop_dead(&mut typed);
+        cost::measure(&mut typed, context.limits).map_err(within)?;
+        typed.key = identity::key(&typed, context.tenant);
+        Ok(typed)
+    }
+}
+
+fn resolve_operator<'a>(scope: &mut Scope<'a>, operator: &'a Operator) -> Result<(), CellFault> {
+    let limit = scope.limits.ports_max;
+    check_limit("inputs", operator.inputs.len(), limit)?;
+    check_limit("outputs", operator.outputs.len(), limit)?;
+    let results = operator::resolve(scope, operator)?;
+    if operator.outputs.is_empty() || operator.outputs.len() > results.len() {
+        return Err(CellFault::OutputCount { given: operator.outputs.len(), most: results.len() });
+    }
+    for (name, result) in operator.outputs.iter().zip(results) {
+        scope.bind(name, result)?;
+    }
+    Ok(())
+}
+
+fn check_limit(what: &'static str, count: usize, limit: usize) -> Result<(), CellFault> {
+    if count > limit { Err(CellFault::Limit { what, count: count as u64, limit: limit as u64 }) } else { Ok(()) }
+}
+
+fn check_port(what: &'static str, port: &Port) -> Result<(), CellFault> {
+    let named = || error::short(&port.name);
+    if port.name.is_empty() {
+        return Err(CellFault::NoName { what });
+    }
+    if port.ragged {
+        return Err(CellFault::Ragged { what, name: named() });
+    }
+    if !matches!(port.datatype, Datatype::Bool | Datatype::Uint8 | Datatype::Int32 | Datatype::Int64 | Datatype::Fp32) {
+        return Err(CellFault::PortDatatype { what, name: named(), datatype: port.datatype });
+    }
+    if port.shape.contains(&0) {
+        return Err(CellFault::EmptyPort { what, name: named() });
+    }
+    Ok(())
+}
+
+fn outputs(scope: &Scope<'_>, ports: &[Port], limits: CellLimits) -> Result<Vec<CellOutput>, CellFault> {
+    check_limit("outputs", ports.len(), limits.ports_max)?;
+    if ports.is_empty() {
+        return Err(CellFault::NoOutputs);
+    }
+    let mut seen = BTreeSet::new();
+    ports
+        .iter()
+        .map(|port| {
+            check_port("output", port)?;
+            if !seen.insert(port.name.as_str()) {
+                return Err(CellFault::NameTaken { what: "output", name: error::short(&port.name), by: "another output" });
+            }
+            output(scope, port)
+        })
+        .collect()
+}
+
+fn output(scope: &Scope<'_>, port: &Port) -> Result<CellOutput, CellFault> {
+    let named = || error::short(&port.name);
+    let Some(id) = scope.find(&port.name) else { return Err(CellFault::OutputMissing { name: named() }) };
+    let value = scope.value(id);
+    if !value.batched {
+        return Err(CellFault::OutputConstant { name: named() });
+    }
+    if value.datatype != port.datatype {
+        return Err(CellFault::OutputDatatype { name: named(), declared: port.datatype, computed: value.datatype });
+    }
+    if !port.shape.iter().map(|extent| *extent as usize).eq(value.shape.iter().copied()) {
+        let declared = ShapeText::row(port.shape.iter().map(|extent| *extent as usize));
+        return Err(CellFault::OutputShape { name: named(), declared, computed: ShapeText::row(value.shape.iter().copied()) });
+    }
+    Ok(CellOutput { port: port.clone(), value: id })
+}

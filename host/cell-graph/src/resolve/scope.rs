@@ -1,0 +1,175 @@
+//! The values of a body while it is resolved: who has which name, of what type and shape.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::error::{CellFault, ShapeText, short};
+use super::{CellLimits, ResolveContext, Weights};
+use crate::cell::Port;
+use crate::datatype::Datatype;
+use crate::tensor::Tensor;
+use crate::typed::{Compute, Operation, Origin, Value, ValueId};
+
+/// Type and shape of a result to be.
+pub(super) type Typed = (Datatype, Vec<usize>);
+
+/// Names, values and operations so far.
+pub(super) struct Scope<'a> {
+    names: BTreeMap<&'a str, ValueId>,
+    weights: &'a Weights,
+    pub(super) limits: CellLimits,
+    pub(super) values: Vec<Value>,
+    pub(super) operations: Vec<Operation>,
+    row_elements: u64,
+    copied_bytes: u64,
+}
+
+impl<'a> Scope<'a> {
+    pub(super) fn new(context: &ResolveContext<'a>) -> Self {
+        Self {
+            names: BTreeMap::new(),
+            weights: context.weights,
+            limits: context.limits,
+            values: Vec::new(),
+            operations: Vec::new(),
+            row_elements: 0,
+            copied_bytes: 0,
+        }
+    }
+
+    pub(super) fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.0 as usize]
+    }
+
+    /// The value of a name that an input or an operator's output has.
+    pub(super) fn find(&self, name: &str) -> Option<ValueId> {
+        self.names.get(name).copied()
+    }
+
+    pub(super) fn add_input(&mut self, port: &'a Port) -> Result<(), CellFault> {
+        let by = match self.weights.get(&port.name) {
+            Some(_) => Some("a weight of the bundle"),
+            None => self.find(&port.name).map(|_| "another input"),
+        };
+        if let Some(by) = by {
+            return Err(CellFault::NameTaken { what: "input", name: short(&port.name), by });
+        }
+        let shape: Vec<usize> = port.shape.iter().map(|extent| *extent as usize).collect();
+        self.charge_row(&shape)?;
+        let id = self.next_id()?;
+        self.values.push(Value { name: port.name.clone(), datatype: port.datatype, shape, batched: true, origin: Origin::Input(id.0) });
+        self.names.insert(&port.name, id);
+        Ok(())
+    }
+
+    /// Gives a value the name of an operator's output; ONNX's empty name is none.
+    pub(super) fn bind(&mut self, name: &'a str, id: ValueId) -> Result<(), CellFault> {
+        if name.is_empty() {
+            return Ok(());
+        }
+        let by = match self.weights.get(name) {
+            Some(_) => Some("a weight of the bundle"),
+            None => self.names.get(name).map(|_| "an input or an earlier output"),
+        };
+        if let Some(by) = by {
+            return Err(CellFault::NameTaken { what: "output", name: short(name), by });
+        }
+        self.names.insert(name, id);
+        Ok(())
+    }
+
+    /// The value an operator's input names: known already, or a weight that becomes a constant.
+    pub(super) fn operand(&mut self, name: &'a str) -> Result<ValueId, CellFault> {
+        if let Some(id) = self.find(name) {
+            return Ok(id);
+        }
+        let Some(tensor) = self.weights.get(name) else { return Err(CellFault::UnknownName { name: short(name) }) };
+        if !matches!(tensor.datatype, Datatype::Fp32 | Datatype::Int32 | Datatype::Int64) {
+            return Err(CellFault::WeightDatatype { name: short(name), datatype: tensor.datatype });
+        }
+        if !tensor.is_consistent() || tensor.data.is_empty() || tensor.shape.len() > self.limits.rank_max {
+            return Err(CellFault::WeightShape { name: short(name) });
+        }
+        let id = self.add_constant(Arc::clone(tensor))?;
+        self.names.insert(name, id);
+        Ok(id)
+    }
+
+    /// A constant: consistent, and of a datatype of values.
+    pub(super) fn add_constant(&mut self, tensor: Arc<Tensor>) -> Result<ValueId, CellFault> {
+        let id = self.next_id()?;
+        let (name, datatype, shape) = (tensor.name.clone(), tensor.datatype, tensor.shape.clone());
+        self.values.push(Value { name, datatype, shape, batched: false, origin: Origin::Constant(tensor) });
+        Ok(id)
+    }
+
+    /// The same constant in another shape of as many elements.
+    pub(super) fn reshape_constant(&mut self, id: ValueId, shape: Vec<usize>) -> Result<ValueId, CellFault> {
+        let Origin::Constant(tensor) = &self.value(id).origin else { return Ok(id) };
+        if tensor.shape == shape {
+            return Ok(id);
+        }
+        let (copied, limit) = (self.copied_bytes.saturating_add(tensor.data.len() as u64), self.limits.weight_bytes_max);
+        if copied > limit {
+            return Err(CellFault::Limit { what: "bytes of weights", count: copied, limit });
+        }
+        let tensor = Tensor { shape, ..Tensor::clone(tensor) };
+        self.copied_bytes = copied;
+        self.add_constant(Arc::new(tensor))
+    }
+
+    /// Adds an operation whose results are batched.
+    pub(super) fn emit(&mut self, compute: Compute, operands: Vec<ValueId>, results: Vec<Typed>) -> Result<Vec<ValueId>, CellFault> {
+        let operation = u32::try_from(self.operations.len()).unwrap_or(u32::MAX);
+        let mut ids = Vec::with_capacity(results.len());
+        for (datatype, shape) in results {
+            if shape.contains(&0) {
+                return Err(CellFault::EmptyResult);
+            }
+            self.charge_row(&shape)?;
+            let id = self.next_id()?;
+            self.values.push(Value { name: String::new(), datatype, shape, batched: true, origin: Origin::Operation(operation) });
+            ids.push(id);
+        }
+        self.operations.push(Operation { compute, operands, results: ids.clone() });
+        Ok(ids)
+    }
+
+    /// Names an operation's results for people.
+    pub(super) fn label(&mut self, ids: &[ValueId], names: &[String]) {
+        for (id, name) in ids.iter().zip(names) {
+            let value = &mut self.values[id.0 as usize];
+            if value.name.is_empty() {
+                value.name.clone_from(name);
+            }
+        }
+    }
+
+    /// A value's shape as ONNX sees it, for sentences.
+    pub(super) fn text(&self, id: ValueId) -> ShapeText {
+        let value = self.value(id);
+        let shape = value.shape.iter().copied();
+        if value.batched { ShapeText::batched(shape) } else { ShapeText::row(shape) }
+    }
+
+    fn next_id(&self) -> Result<ValueId, CellFault> {
+        let limit = self.limits.operators_max.saturating_add(1).saturating_mul(self.limits.ports_max.saturating_add(1));
+        match u32::try_from(self.values.len()) {
+            Ok(id) if self.values.len() < limit => Ok(ValueId(id)),
+            _ => Err(CellFault::Limit { what: "values", count: self.values.len() as u64 + 1, limit: limit as u64 }),
+        }
+    }
+
+    fn charge_row(&mut self, shape: &[usize]) -> Result<(), CellFault> {
+        if shape.len() > self.limits.rank_max {
+            return Err(CellFault::Limit { what: "dimensions in a row", count: shape.len() as u64, limit: self.limits.rank_max as u64 });
+        }
+        let elements = shape.iter().try_fold(1_u64, |product, extent| product.checked_mul(*extent as u64)).unwrap_or(u64::MAX);
+        self.row_elements = self.row_elements.saturating_add(elements);
+        let limit = self.limits.row_elements_max;
+        if self.row_elements > limit {
+            return Err(CellFault::Limit { what: "elements in the values of a row", count: self.row_elements, limit });
+        }
+        Ok(())
+    }
+}

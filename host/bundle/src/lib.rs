@@ -1,1 +1,20 @@
-//! placeholder
+//! The bundle format: a folder with `model.toml`, a plugin, weights, samples, and files the plugin may read when it describes itself.
+//!
+//! [`Bundle::open`] reads one and checks everything that can be checked without running the plugin: every name, key, type, size and file. It does not
+//! know where bundles are kept, what a plugin will say, or what a server allows; and no bundle, however broken, makes it panic. Whatever is wrong is one
+//! sentence that names the file and the cause.
+
+mod builtin;
+mod bundle;
+mod error;
+mod folder;
+mod manifest;
+mod parameters;
+mod samples;
+mod weights;
+
+pub use bundle::{Bundle, PluginBytes};
+pub use error::{BundleError, FileFault, ManifestFault, SampleFault, WeightsFault};
+pub use folder::Folder;
+pub use manifest::{CellSettings, LimitSettings};
+pub use samples::{Sample, Samples};

@@ -1,0 +1,89 @@
+//! What can be wrong with a bundle, in sentences for the person who made it.
+
+use std::path::PathBuf;
+
+use cellwright_protocol::RequestFault;
+
+/// Why a bundle cannot be used. Files are named as the bundle names them.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences say it")]
+pub enum BundleError {
+    #[error("{folder} cannot be opened: {cause}", folder = folder.display())]
+    Folder { folder: PathBuf, cause: std::io::Error },
+    #[error("{folder} is not a folder; a bundle is a folder with a model.toml", folder = folder.display())]
+    NotAFolder { folder: PathBuf },
+    #[error("`{file}` {fault}")]
+    File { file: String, fault: FileFault },
+    #[error("model.toml: {0}")]
+    Manifest(#[from] ManifestFault),
+    #[error("`{file}`: {fault}")]
+    Weights { file: String, fault: WeightsFault },
+    #[error("`{file}`, line {line}: {fault}")]
+    Sample { file: String, line: usize, fault: SampleFault },
+    #[error("`{file}` has no samples; at least one sample request is needed, to learn shapes from and to test each version with")]
+    NoSamples { file: String },
+    #[error("`{expected}` has {found} answers, `{requests}` has {wanted} requests; they belong together line by line")]
+    SampleCounts { expected: String, found: usize, requests: String, wanted: usize },
+}
+
+/// Why a file of a bundle cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences say it")]
+pub enum FileFault {
+    #[error("is missing from the bundle")]
+    Missing,
+    #[error("is no name of a file in the bundle: names are relative and stay inside it")]
+    Outside,
+    #[error("is not a regular file")]
+    NotAFile,
+    #[error("has {found} bytes, at most {bound} are read")]
+    TooLarge { found: u64, bound: u64 },
+    #[error("is not UTF-8 text")]
+    NotText,
+    #[error("cannot be read: {0}")]
+    Unreadable(std::io::Error),
+}
+
+/// What is wrong with `model.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences say it")]
+pub enum ManifestFault {
+    #[error("line {line}: {message}")]
+    Toml { line: usize, message: String },
+    #[error("the name `{0}` does not do: 1 to 64 letters, digits, `_`, `.` and `-`, beginning with a letter or a digit")]
+    Name(String),
+    #[error("the plugin `{0}` does not exist; the built-in ones are {known}", known = crate::builtin::names())]
+    UnknownBuiltin(String),
+    #[error("{key} is 0; it must be at least 1")]
+    Zero { key: String },
+    #[error("samples.tolerance is {0}; it must be a number from 0 to 1")]
+    Tolerance(String),
+    #[error("parameter `{name}` is {what}; parameters are integers, floats, texts, booleans, and lists of integers, of floats or of texts")]
+    Parameter { name: String, what: &'static str },
+    #[error("parameter `{0}` is given twice, as a dotted name and in a table")]
+    DuplicateParameter(String),
+}
+
+/// What is wrong with the weights.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences say it")]
+pub enum WeightsFault {
+    #[error("it is not a valid safetensors file: {0}")]
+    Safetensors(#[from] safetensors::SafeTensorError),
+    #[error("weight `{name}` has datatype {datatype}; F32, I64 and I32 are taken, nothing is converted silently")]
+    Datatype { name: String, datatype: String },
+    #[error("weight `{name}` has {found} bytes, its shape {shape:?} asks for another number")]
+    Size { name: String, shape: Vec<usize>, found: usize },
+}
+
+/// What is wrong with a line of samples.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences say it")]
+pub enum SampleFault {
+    #[error("{0}")]
+    Message(RequestFault),
+    #[error("the answer is for `{found}`, the request of that line is `{wanted}`")]
+    Id { found: String, wanted: String },
+    #[error("there are more than {0} samples")]
+    TooMany(usize),
+}

@@ -1,0 +1,82 @@
+//! The files of a bundle, by names that cannot lead out of it.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Component, Path, PathBuf};
+
+use cellwright_plugin_runtime::Files;
+
+use crate::error::{BundleError, FileFault};
+
+/// Of what a plugin may read when it describes itself.
+const PLUGIN_FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// A bundle's folder. Names are relative; `..`, absolute names and links that lead out are refused.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    root: PathBuf,
+}
+
+impl Folder {
+    /// Opens a folder.
+    ///
+    /// # Errors
+    /// If it does not exist or is not a folder.
+    pub fn open(path: &Path) -> Result<Self, BundleError> {
+        let cannot = |cause| BundleError::Folder { folder: path.to_owned(), cause };
+        let root = path.canonicalize().map_err(cannot)?;
+        if !root.is_dir() {
+            return Err(BundleError::NotAFolder { folder: path.to_owned() });
+        }
+        Ok(Self { root })
+    }
+
+    /// The contents of a file of at most so many bytes.
+    ///
+    /// # Errors
+    /// If there is no such file in the bundle, or it is too large.
+    pub fn read(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>, FileFault> {
+        let path = self.resolve(name)?;
+        let metadata = path.metadata().map_err(FileFault::Unreadable)?;
+        if !metadata.is_file() {
+            return Err(FileFault::NotAFile);
+        }
+        let file = File::open(&path).map_err(FileFault::Unreadable)?;
+        let mut bytes = Vec::new();
+        // One byte more than allowed shows a file that has grown since.
+        file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(FileFault::Unreadable)?;
+        let found = metadata.len().max(bytes.len() as u64);
+        if found > bytes_max {
+            return Err(FileFault::TooLarge { found, bound: bytes_max });
+        }
+        Ok(bytes)
+    }
+
+    /// As [`Folder::read`], for text.
+    ///
+    /// # Errors
+    /// Also if it is not UTF-8.
+    pub fn read_text(&self, name: &str, bytes_max: u64) -> Result<String, FileFault> {
+        String::from_utf8(self.read(name, bytes_max)?).map_err(|_| FileFault::NotText)
+    }
+
+    fn resolve(&self, name: &str) -> Result<PathBuf, FileFault> {
+        let relative = Path::new(name);
+        let inside = relative.components().all(|component| matches!(component, Component::Normal(_)));
+        if name.is_empty() || name.contains('\0') || !inside {
+            return Err(FileFault::Outside);
+        }
+        let path = self.root.join(relative).canonicalize().map_err(|cause| match cause.kind() {
+            ErrorKind::NotFound => FileFault::Missing,
+            _ => FileFault::Unreadable(cause),
+        })?;
+        if path.starts_with(&self.root) { Ok(path) } else { Err(FileFault::Outside) }
+    }
+}
+
+/// What cannot be read is not there, as far as a plugin is concerned.
+impl Files for Folder {
+    fn read(&self, path: &str) -> Option<Vec<u8>> {
+        Self::read(self, path, PLUGIN_FILE_BYTES_MAX).ok()
+    }
+}

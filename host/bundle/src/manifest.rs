@@ -1,0 +1,138 @@
+//! `model.toml`: its keys, and what can be checked of their values alone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cellwright_cell_graph::typed::Precision;
+use cellwright_plugin_runtime::Limits;
+use serde::Deserialize;
+
+use crate::error::ManifestFault;
+
+/// The name of the file.
+pub(crate) const FILE: &str = "model.toml";
+/// Longer ones are refused unread.
+pub(crate) const BYTES_MAX: u64 = 1 << 20;
+const NAME_LENGTH_MAX: usize = 64;
+
+/// `model.toml` as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Manifest {
+    pub(crate) name: String,
+    pub(crate) plugin: String,
+    #[serde(default)]
+    pub(crate) weights: Option<String>,
+    #[serde(default)]
+    pub(crate) precision: Precision,
+    #[serde(default)]
+    pub(crate) latency_objective_ms: Option<u64>,
+    #[serde(default)]
+    pub(crate) parameters: toml::Table,
+    #[serde(default)]
+    pub(crate) limits: LimitSettings,
+    #[serde(default)]
+    pub(crate) cells: BTreeMap<String, CellSettings>,
+    pub(crate) samples: SampleSettings,
+}
+
+/// Limits a model sets for itself. Each may only lower what the server allows; what is not set is the server's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitSettings {
+    /// Wall time of one call of the plugin, milliseconds.
+    pub wall_ms: Option<u64>,
+    /// Linear memory of one instance of the plugin, MiB.
+    pub memory_mb: Option<usize>,
+    /// Expanded nodes of one request's graph.
+    pub nodes_max: Option<u64>,
+    /// Expanded edges of one request's graph.
+    pub edges_max: Option<u64>,
+    /// Chains of one request.
+    pub chains_max: Option<usize>,
+    /// State that a continuation leaves, bytes.
+    pub state_bytes_max: Option<usize>,
+    /// Calls of `resume` in one request.
+    pub resumes_max: Option<u32>,
+}
+
+impl LimitSettings {
+    /// What is set here of the limits on one call of the plugin; all others are as wide as can be, so that the server's own decide.
+    #[must_use]
+    pub fn plugin(&self) -> Limits {
+        Limits {
+            call_time: self.wall_ms.map_or(Duration::MAX, Duration::from_millis),
+            describe_time: Duration::MAX,
+            memory_bytes: self.memory_mb.map_or(usize::MAX, |mib| mib.saturating_mul(1 << 20)),
+            table_elements: usize::MAX,
+            answer_bytes: usize::MAX,
+            chains: self.chains_max.unwrap_or(usize::MAX),
+            list_elements: usize::MAX,
+            state_bytes: self.state_bytes_max.unwrap_or(usize::MAX),
+        }
+    }
+}
+
+/// What a model says of one of its cells, over what its plugin and calibration say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CellSettings {
+    /// Bound on the batch.
+    pub batch_max: Option<u32>,
+    /// Higher runs first.
+    pub priority: Option<i32>,
+}
+
+/// Where the samples are.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SampleSettings {
+    pub(crate) requests: String,
+    #[serde(default)]
+    pub(crate) expected: Option<String>,
+    #[serde(default)]
+    pub(crate) tolerance: Option<f64>,
+}
+
+impl Manifest {
+    pub(crate) fn parse(text: &str) -> Result<Self, ManifestFault> {
+        let manifest: Self = toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let message = error.message().replace('\n', ": ");
+            ManifestFault::Toml { line: before.matches('\n').count() + 1, message }
+        })?;
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    fn check(&self) -> Result<(), ManifestFault> {
+        if !is_name(&self.name) {
+            return Err(ManifestFault::Name(self.name.clone()));
+        }
+        let limits = &self.limits;
+        let at_least_one = [
+            ("latency_objective_ms", self.latency_objective_ms),
+            ("limits.wall_ms", limits.wall_ms),
+            ("limits.memory_mb", limits.memory_mb.map(|mib| mib as u64)),
+            ("limits.nodes_max", limits.nodes_max),
+            ("limits.edges_max", limits.edges_max),
+            ("limits.chains_max", limits.chains_max.map(|chains| chains as u64)),
+        ];
+        if let Some((key, _)) = at_least_one.into_iter().find(|(_, value)| *value == Some(0)) {
+            return Err(ManifestFault::Zero { key: key.to_owned() });
+        }
+        if let Some(cell) = self.cells.iter().find(|(_, settings)| settings.batch_max == Some(0)) {
+            return Err(ManifestFault::Zero { key: format!("cells.{}.batch_max", cell.0) });
+        }
+        match self.samples.tolerance {
+            Some(tolerance) if !(0.0..=1.0).contains(&tolerance) => Err(ManifestFault::Tolerance(tolerance.to_string())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Names of models go into addresses and file names.
+fn is_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    name.len() <= NAME_LENGTH_MAX && name.bytes().all(allowed) && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+}

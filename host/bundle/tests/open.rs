@@ -1,0 +1,214 @@
+//! Bundles in temporary folders: one that is whole, and for each way to break it the sentence that says so.
+
+use std::fs;
+use std::path::Path;
+
+use cellwright_bundle::{Bundle, CellSettings};
+use cellwright_cell_graph::{AttributeValue, Datatype};
+use tempfile::TempDir;
+
+const MODEL: &str = r#"name = "tiny"
+plugin = "plugin.wasm"
+weights = "weights.safetensors"
+
+[parameters]
+hidden = 4
+scale = 0.5
+kind = "lstm"
+deep.list = [1, 2]
+words = ["a", "b"]
+
+[limits]
+nodes_max = 100
+
+[cells.step]
+batch_max = 8
+priority = -1
+
+[samples]
+requests = "samples.jsonl"
+expected = "expected.jsonl"
+"#;
+
+const SAMPLES: &str = r#"{"id":"a","inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1]}]}
+
+{"id":"b","inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":["NaN"]}]}
+"#;
+
+const EXPECTED: &str = r#"{"id":"a","outputs":[{"name":"y","shape":[1],"datatype":"INT64","data":[1]}]}
+{"id":"b","outputs":[]}
+"#;
+
+/// A safetensors file of one tensor `w` with that dtype, shape and data.
+fn safetensors(dtype: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let header = format!(r#"{{"w":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[0,{}]}}}}"#, data.len());
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(header.as_bytes());
+    file.extend_from_slice(data);
+    file
+}
+
+fn whole() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |file: &str, bytes: &[u8]| fs::write(folder.path().join(file), bytes).unwrap();
+    write("model.toml", MODEL.as_bytes());
+    write("plugin.wasm", b"\0asm");
+    write("weights.safetensors", &safetensors("F32", "[2,1]", &[0; 8]));
+    write("samples.jsonl", SAMPLES.as_bytes());
+    write("expected.jsonl", EXPECTED.as_bytes());
+    folder
+}
+
+#[test]
+fn a_whole_bundle_is_read() {
+    let folder = whole();
+    let bundle = Bundle::open(folder.path()).unwrap();
+    assert_eq!((bundle.name(), bundle.plugin_name(), bundle.plugin_bytes()), ("tiny", "plugin.wasm", &b"\0asm"[..]));
+    let parameters: Vec<_> = bundle.parameters().iter().map(|parameter| (parameter.name.as_str(), &parameter.value)).collect();
+    let expected = [
+        ("deep.list", &AttributeValue::Ints(vec![1, 2])),
+        ("hidden", &AttributeValue::Int(4)),
+        ("kind", &AttributeValue::Text("lstm".into())),
+        ("scale", &AttributeValue::Float(0.5)),
+        ("words", &AttributeValue::Texts(vec!["a".into(), "b".into()])),
+    ];
+    assert_eq!(parameters, expected);
+    let weight = bundle.weights().get("w").unwrap();
+    assert_eq!((weight.datatype, weight.shape.as_slice()), (Datatype::Fp32, &[2, 1][..]));
+    assert_eq!(bundle.limits().nodes_max, Some(100));
+    assert_eq!(bundle.cells()["step"], CellSettings { batch_max: Some(8), priority: Some(-1) });
+    assert_eq!(bundle.samples().all.len(), 2);
+    assert_eq!(bundle.samples().all[0].expected.as_ref().unwrap()[0].name, "y");
+    assert!((bundle.samples().tolerance - 1e-4).abs() < 1e-12);
+}
+
+#[test]
+fn a_stock_plugin_and_no_weights_will_do() {
+    let folder = whole();
+    let model = "name = \"t\"\nplugin = \"builtin:chain\"\n[samples]\nrequests = \"samples.jsonl\"\n";
+    fs::write(folder.path().join("model.toml"), model).unwrap();
+    let bundle = Bundle::open(folder.path()).unwrap();
+    assert!(bundle.plugin_bytes().starts_with(b"\0asm") && bundle.weights().is_empty() && bundle.samples().all[0].expected.is_none());
+}
+
+/// Replaces a piece of `model.toml`.
+fn edited(from: &str, to: &str) -> impl Fn(&Path) {
+    let text = MODEL.replace(from, to);
+    assert_ne!(text, MODEL);
+    move |folder: &Path| fs::write(folder.join("model.toml"), &text).unwrap()
+}
+
+/// Writes a file of the bundle anew.
+fn written(file: &str, bytes: &[u8]) -> impl Fn(&Path) {
+    move |folder: &Path| fs::write(folder.join(file), bytes).unwrap()
+}
+
+fn removed(file: &str) -> impl Fn(&Path) {
+    move |folder: &Path| fs::remove_file(folder.join(file)).unwrap()
+}
+
+#[track_caller]
+fn assert_refused(damage: impl Fn(&Path), sentence: &str) {
+    let folder = whole();
+    damage(folder.path());
+    let message = Bundle::open(folder.path()).unwrap_err().to_string();
+    assert!(message.contains(sentence), "{message}\n instead of\n{sentence}");
+    assert!(!message.contains('\n'), "{message}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    for file in ["model.toml", "plugin.wasm", "weights.safetensors", "samples.jsonl", "expected.jsonl"] {
+        assert_refused(removed(file), &format!("`{file}` is missing from the bundle"));
+    }
+    let message = Bundle::open(Path::new("no/such/folder")).unwrap_err().to_string();
+    assert!(message.starts_with("no/such/folder cannot be opened: "), "{message}");
+    let message = Bundle::open(&whole().path().join("model.toml")).unwrap_err().to_string();
+    assert!(
+        message.contains("cannot be opened") || message.ends_with("is not a folder; a bundle is a folder with a model.toml"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_wrong_key_or_value_is_named() {
+    assert_refused(
+        edited("weights =", "weight ="),
+        "model.toml: line 3: unknown field `weight`, expected one of `name`, `plugin`, `weights`",
+    );
+    assert_refused(edited("nodes_max", "nodes"), "line 13: unknown field `nodes`, expected one of `wall_ms`, `memory_mb`");
+    assert_refused(edited("batch_max", "batch"), "unknown field `batch`, expected `batch_max` or `priority`");
+    assert_refused(edited("requests =", "request ="), "unknown field `request`, expected one of `requests`, `expected`, `tolerance`");
+    assert_refused(edited("name = \"tiny\"\n", ""), "missing field `name`");
+    assert_refused(edited("\"tiny\"", "7"), "line 1: invalid type: integer `7`, expected a string");
+    assert_refused(edited("nodes_max = 100", "nodes_max = -1"), "line 13: invalid value: integer `-1`, expected u64");
+    assert_refused(edited("nodes_max = 100", "nodes_max = 0"), "limits.nodes_max is 0; it must be at least 1");
+    assert_refused(edited("batch_max = 8", "batch_max = 0"), "cells.step.batch_max is 0; it must be at least 1");
+    assert_refused(edited("[parameters]", "precision = \"bf16\"\n[parameters]"), "unknown variant `bf16`, expected `f32`");
+    assert_refused(edited("[samples]", "[samples]\ntolerance = 2.0"), "samples.tolerance is 2; it must be a number from 0 to 1");
+    assert_refused(edited("[samples]", "[samples"), "model.toml: line 19: ");
+    for name in ["", "a b", "../x", ".hidden", "ü", &"n".repeat(65)] {
+        assert_refused(edited("\"tiny\"", &format!("{name:?}")), &format!("the name `{name}` does not do"));
+    }
+    assert_refused(
+        edited("plugin.wasm", "builtin:lstm"),
+        "the plugin `builtin:lstm` does not exist; the built-in ones are `builtin:chain`, ",
+    );
+}
+
+#[test]
+fn a_parameter_of_no_known_type_is_named() {
+    assert_refused(edited("hidden = 4", "hidden = 2020-01-01"), "parameter `hidden` is a date or a time; parameters are integers, ");
+    assert_refused(edited("[1, 2]", "[1, 2.5]"), "parameter `deep.list` is a list of mixed or unsuitable elements");
+    assert_refused(edited("[1, 2]", "[]"), "parameter `deep.list` is an empty list");
+    assert_refused(edited("hidden = 4", "hidden = 4\n\"deep.list\" = 3"), "parameter `deep.list` is given twice");
+}
+
+#[test]
+fn names_do_not_lead_out() {
+    for name in ["../secret", "/etc/passwd", "", "a/../../x", "./plugin.wasm"] {
+        assert_refused(edited("plugin.wasm", name), &format!("`{name}` is no name of a file in the bundle"));
+    }
+    #[cfg(unix)]
+    {
+        let link = |folder: &Path| {
+            fs::remove_file(folder.join("plugin.wasm")).unwrap();
+            std::os::unix::fs::symlink("/etc/passwd", folder.join("plugin.wasm")).unwrap();
+        };
+        assert_refused(link, "`plugin.wasm` is no name of a file in the bundle");
+    }
+    let folder_instead = |folder: &Path| {
+        fs::remove_file(folder.join("plugin.wasm")).unwrap();
+        fs::create_dir(folder.join("plugin.wasm")).unwrap();
+    };
+    assert_refused(folder_instead, "`plugin.wasm` is not a regular file");
+}
+
+#[test]
+fn wrong_weights_are_named() {
+    assert_refused(written("weights.safetensors", b"nonsense"), "`weights.safetensors`: it is not a valid safetensors file: ");
+    let whole = safetensors("F32", "[2,1]", &[0; 8]);
+    assert_refused(written("weights.safetensors", &whole[..whole.len() - 1]), "it is not a valid safetensors file: ");
+    assert_refused(written("weights.safetensors", &safetensors("F32", "[3]", &[0; 8])), "it is not a valid safetensors file: ");
+    let half = safetensors("F16", "[4]", &[0; 8]);
+    assert_refused(written("weights.safetensors", &half), "weight `w` has datatype F16; F32, I64 and I32 are taken");
+}
+
+#[test]
+fn wrong_samples_are_named() {
+    assert_refused(written("samples.jsonl", b"\n"), "`samples.jsonl` has no samples; at least one sample request is needed");
+    assert_refused(written("samples.jsonl", b"\n{}"), "`samples.jsonl`, line 2: the message is not the JSON that the protocol asks for");
+    let wrong = SAMPLES.replace("[\"NaN\"]", "[1,2]");
+    assert_refused(
+        written("samples.jsonl", wrong.as_bytes()),
+        "`samples.jsonl`, line 3: input `x`: shape [1] has 1 elements, the data has 2",
+    );
+    assert_refused(written("samples.jsonl", b"\xff"), "`samples.jsonl` is not UTF-8 text");
+    let first = EXPECTED.lines().next().unwrap();
+    assert_refused(written("expected.jsonl", first.as_bytes()), "`expected.jsonl` has 1 answers, `samples.jsonl` has 2 requests");
+    assert_refused(
+        written("expected.jsonl", format!("{first}\n{first}").as_bytes()),
+        "line 2: the answer is for `a`, the request of that line is `b`",
+    );
+    assert_refused(removed("samples.jsonl"), "`samples.jsonl` is missing from the bundle");
+}

@@ -1,1 +1,23 @@
-//! placeholder
+//! The CPU worker: cells compiled into plans of matrix products and fused element-wise groups, run over rows that lie in an arena.
+//!
+//! [`CpuDomain`] owns what workers share: the arena and the packed weights. [`CpuWorker`] is one worker, with a team of threads of its own.
+//! Every sum is taken in an order that is fixed when a cell is compiled, so that a row's bits depend neither on the batch it is in nor on the
+//! number of threads. This crate decides nothing about batches and never checks a graph again.
+#![expect(
+    unsafe_code,
+    reason = "the arena is shared memory written through raw pointers, and kernels are compiled for features found at run time"
+)]
+
+mod arena;
+mod domain;
+mod kernels;
+mod level;
+mod matrix;
+mod memory;
+mod plan;
+mod team;
+mod worker;
+
+pub use domain::{CpuDomain, DomainError, DomainOptions};
+pub use level::{Kernels, Level};
+pub use worker::{CpuOptions, CpuWorker, Shares};

@@ -1,0 +1,148 @@
+//! Products against sums in 64 bits, and the promise of this module: a row's bits are the row's own.
+
+use super::{Form, Left, PANEL, Product, Target};
+use crate::level::{Kernels, Level};
+
+/// Deterministic values that are not symmetric in anything.
+fn value(seed: usize) -> f32 {
+    let mut state = (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x1234_5678_9abc_def1);
+    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((state ^ (state >> 31)) >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
+}
+
+fn product(form: Form, ks: &[usize], n: usize, bias: bool) -> Product {
+    let mut product = Product::new(form, n);
+    for (term, k) in ks.iter().enumerate() {
+        product.push(*k, &|row, column| value(term * 1_000_003 + row * 4099 + column));
+    }
+    if bias {
+        product.set_bias(&(0..n).map(|column| value(77_000_000 + column)).collect::<Vec<_>>());
+    }
+    product
+}
+
+/// Rows `rows` of a fixed infinite batch, for each term.
+fn inputs(ks: &[usize], rows: &[usize]) -> Vec<Vec<f32>> {
+    let padded = rows.iter().copied().chain([usize::MAX / 2]);
+    ks.iter()
+        .enumerate()
+        .map(|(term, k)| {
+            padded
+                .clone()
+                .flat_map(|row| (0..*k).map(move |i| value(term.wrapping_mul(31).wrapping_add(row.wrapping_mul(7919)).wrapping_add(i))))
+                .collect()
+        })
+        .collect()
+}
+
+fn run(product: &Product, ks: &[usize], rows: &[usize], threads: usize) -> Vec<f32> {
+    let inputs = inputs(ks, rows);
+    let lefts: Vec<Left> = inputs.iter().zip(ks).map(|(input, k)| Left { rows: input.as_ptr(), stride: *k }).collect();
+    let mut y = vec![f32::NAN; (rows.len() + 1) * product.n];
+    for thread in 0..threads {
+        let target = Target { rows: y.as_mut_ptr(), stride: product.n };
+        // SAFETY: the buffers have a row more than `rows`, and threads run one after the other.
+        unsafe { product.run(&lefts, target, rows.len(), product.share(thread, threads)) };
+    }
+    y.truncate(rows.len() * product.n);
+    y
+}
+
+fn forms(k: usize, n: usize) -> Vec<Form> {
+    let mut forms = vec![Form::Plain];
+    if k > 2 && n > 1 {
+        forms.push(Form::Library);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if Level::detect() == Level::Avx512 {
+        forms.push(Form::Panels);
+    }
+    forms
+}
+
+const SHAPES: [(&[usize], usize); 12] = [
+    (&[1], 1),
+    (&[2], 3),
+    (&[3], 2),
+    (&[5, 7], 28),
+    (&[16, 16], 64),
+    (&[16], 33),
+    (&[64], 65),
+    (&[100], 10),
+    (&[300, 41], 97),
+    (&[513], 129),
+    (&[1025], 63),
+    (&[64, 700], 256),
+];
+
+#[test]
+fn products_are_right() {
+    for (ks, n) in SHAPES {
+        for form in forms(*ks.iter().min().unwrap(), n) {
+            for bias in [false, true] {
+                let product = product(form, ks, n, bias);
+                let rows: Vec<usize> = (0..29).collect();
+                let (y, x) = (run(&product, ks, &rows, 1), inputs(ks, &rows));
+                for row in 0..rows.len() {
+                    for column in 0..n {
+                        let mut sum = if bias { f64::from(value(77_000_000 + column)) } else { 0.0 };
+                        for (term, k) in ks.iter().enumerate() {
+                            sum += (0..*k)
+                                .map(|i| f64::from(x[term][row * k + i]) * f64::from(value(term * 1_000_003 + i * 4099 + column)))
+                                .sum::<f64>();
+                        }
+                        let got = f64::from(y[row * n + column]);
+                        assert!((got - sum).abs() < 1e-4, "{form:?} {ks:?} × {n}, row {row}, column {column}: {got} instead of {sum}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_is_the_same_at_every_batch_size_up_to_600_and_for_every_number_of_threads() {
+    for (ks, n) in SHAPES {
+        for form in forms(*ks.iter().min().unwrap(), n) {
+            let product = product(form, ks, n, true);
+            let alone: Vec<Vec<u32>> = (0..600).map(|row| run(&product, ks, &[row], 1).iter().map(|y| y.to_bits()).collect()).collect();
+            let large = ks.iter().sum::<usize>() * n > 20_000;
+            for size in (1..=600).filter(|size| !large || *size < 40 || size % 37 == 0 || size % 64 < 2) {
+                // Another composition at every size, so that rows move through all positions.
+                let rows: Vec<usize> = (0..size).map(|at| (at * 7 + size * 13) % 600).collect();
+                let y = run(&product, ks, &rows, 1 + size % 3);
+                for (at, row) in rows.iter().enumerate() {
+                    let got: Vec<u32> = y[at * n..(at + 1) * n].iter().map(|y| y.to_bits()).collect();
+                    assert!(got == alone[*row], "{form:?} {ks:?} × {n}: row {row} at {at} of {size}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_share_all_columns_once() {
+    for n in [1, 31, 32, 33, 63, 64, 65, 4096] {
+        for form in forms(8, n) {
+            let product = Product::new(form, n);
+            for threads in 1..=5 {
+                let mut next = 0;
+                for thread in 0..threads {
+                    let share = product.share(thread, threads);
+                    assert_eq!(share.start, next);
+                    next = share.end;
+                }
+                assert!(product.columns(0..next).end >= n && next * PANEL >= n / PANEL * PANEL);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_form_follows_the_processor_and_the_option() {
+    assert_eq!(Form::choose(Level::Avx2, Kernels::Best, 100, 100), Form::Library);
+    assert_eq!(Form::choose(Level::Avx512, Kernels::Library, 100, 100), Form::Library);
+    assert_eq!(Form::choose(Level::Avx2, Kernels::Best, 2, 100), Form::Plain);
+    assert_eq!(Form::choose(Level::Avx2, Kernels::Best, 100, 1), Form::Plain);
+}

@@ -1,0 +1,183 @@
+//! A cell compiled once: matrix products, and between them fused groups of everything element-wise, over buffers whose places are fixed.
+//!
+//! A plan knows rows only by number. It is made in four passes: [`lower`] turns operations into few kinds with all broadcasting and axis order
+//! resolved, [`storage`] says which values share memory so that splits and concatenations need no copies, [`fuse`] orders steps and forms groups,
+//! [`run`] carries them out.
+
+mod fuse;
+mod lower;
+mod run;
+mod storage;
+mod sums;
+
+use std::sync::Arc;
+
+use cellwright_backend::LoadError;
+use cellwright_cell_graph::{Datatype, TypedCell};
+
+pub(crate) use run::{Frame, Memory, RefusedRow, share};
+
+use crate::kernels::element::{Element, Kernel};
+use crate::kernels::rows::{RowKernel, Shape};
+use crate::level::{Kernels, Level};
+use crate::matrix::Product;
+use crate::memory::Lines;
+
+/// Elements that a fused group works on at a time: few enough that they and its intermediate values stay in the nearest cache.
+const TILE: usize = 1024;
+
+/// A place in each row of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) buffer: usize,
+    /// Bytes from the row's beginning.
+    pub(crate) offset: usize,
+}
+
+/// Where an input is gathered to or an output scattered from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terminal {
+    pub(crate) place: Place,
+    pub(crate) bytes: usize,
+    pub(crate) element: Element,
+}
+
+/// Something a step reads.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Buffer(Place),
+    /// Bytes from the beginning of a thread's registers.
+    Register(usize),
+    /// A constant of the plan.
+    Constant(usize),
+}
+
+/// One element-wise operation of a group. The last source repeats where there are fewer than three.
+#[derive(Debug)]
+struct Instruction {
+    kernel: Kernel,
+    result: Source,
+    result_size: usize,
+    sources: [Source; 3],
+    source_sizes: [usize; 3],
+}
+
+/// Element-wise operations on rows of one width, run tile by tile.
+#[derive(Debug)]
+struct Group {
+    width: usize,
+    tile_rows: usize,
+    instructions: Vec<Instruction>,
+}
+
+/// A matrix product: `lead` rows of the matrix for each row of the batch.
+#[derive(Debug)]
+struct Linear {
+    product: Product,
+    lefts: Vec<(Place, usize)>,
+    lead: usize,
+    n: usize,
+    result: Place,
+}
+
+/// Bytes copied from one place of a row to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    source: usize,
+    result: usize,
+    bytes: usize,
+}
+
+/// Slices that are no views, broadcasts, concatenations that could not be placed.
+#[derive(Debug)]
+struct Assembly {
+    parts: Vec<(Source, Vec<Run>)>,
+    result: Place,
+}
+
+/// Rows of a table by number.
+#[derive(Debug)]
+struct Lookup {
+    table: usize,
+    table_rows: usize,
+    row_bytes: usize,
+    index: Place,
+    index_element: Element,
+    count: usize,
+    result: Place,
+}
+
+/// A row kernel.
+#[derive(Debug)]
+struct Whole {
+    kernel: RowKernel,
+    shape: Shape,
+    source: Place,
+    result: Place,
+    second: Option<Place>,
+}
+
+#[derive(Debug)]
+enum StepKind {
+    Linear(Linear),
+    Group(Group),
+    Assembly(Assembly),
+    Lookup(Lookup),
+    Whole(Whole),
+}
+
+#[derive(Debug)]
+struct Step {
+    kind: StepKind,
+    /// Roughly how long a row takes, in picoseconds: whether threads are worth it.
+    row_ps: usize,
+}
+
+/// A compiled cell.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) inputs: Vec<Terminal>,
+    pub(crate) outputs: Vec<Terminal>,
+    /// Bytes from row to row of each buffer.
+    strides: Vec<usize>,
+    /// Bytes of registers a thread needs.
+    register_bytes: usize,
+    constants: Vec<Lines>,
+    steps: Vec<Step>,
+}
+
+impl Plan {
+    /// Compiles a cell.
+    ///
+    /// # Errors
+    /// If it has an operation or a datatype that there is no kernel for.
+    pub(crate) fn compile(cell: &TypedCell, level: Level, kernels: Kernels) -> Result<Self, LoadError> {
+        let unsupported = |what: String| LoadError::Unsupported { cell: cell.name.clone(), device: "the CPU worker".to_owned(), what };
+        let lowered = lower::lower(cell, level, kernels).map_err(unsupported)?;
+        fuse::plan(lowered, level).map_err(unsupported)
+    }
+
+    /// Bytes of weights and constants.
+    pub(crate) fn bytes(&self) -> usize {
+        let products = self.steps.iter().map(|step| match &step.kind {
+            StepKind::Linear(linear) => linear.product.bytes(),
+            _ => 0,
+        });
+        products.sum::<usize>() + self.constants.iter().map(Lines::bytes).sum::<usize>()
+    }
+}
+
+/// The element type of a datatype; none if cells cannot compute with it.
+pub(crate) const fn element_of(datatype: Datatype) -> Option<Element> {
+    Some(match datatype {
+        Datatype::Fp32 => Element::F32,
+        Datatype::Int64 => Element::I64,
+        Datatype::Int32 => Element::I32,
+        Datatype::Uint8 => Element::U8,
+        Datatype::Bool => Element::Bool,
+        _ => return None,
+    })
+}
+
+/// A plan that workers share.
+pub(crate) type SharedPlan = Arc<Plan>;

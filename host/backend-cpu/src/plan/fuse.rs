@@ -1,0 +1,271 @@
+//! Orders steps and forms groups: what is element-wise and of one width runs tile by tile, intermediate values in registers.
+
+use std::collections::BTreeMap;
+
+use super::lower::{LowOp, Lowered, Operand, Val};
+use super::storage::Storage;
+use super::{Assembly, Group, Instruction, Linear, Lookup, Place, Plan, Source, Step, StepKind, TILE, Terminal, Whole};
+use crate::kernels::element::{Element, ElementOp};
+use crate::kernels::rows::Shape;
+use crate::level::Level;
+use crate::memory::Lines;
+
+/// What is done at once: an operation by itself, or several element-wise ones of equal width.
+#[derive(Debug)]
+enum Work {
+    Single(usize),
+    Fused(Vec<usize>),
+}
+
+/// Makes the plan.
+pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
+    let storage = Storage::share(&mut lowered);
+    let order = order(&lowered);
+    let registers = registers(&lowered, &storage, &order);
+    let (places, strides) = storage.allocate(&lowered, |value| !registers[value.0]);
+    let terminals = |values: &[Val]| -> Result<Vec<Terminal>, String> {
+        let terminal = |value: &Val| {
+            let low = lowered.values[value.0];
+            places[value.0].map(|place| Terminal { place, bytes: low.bytes(), element: low.element })
+        };
+        values.iter().map(|value| terminal(value).ok_or_else(|| "a value without a place".to_owned())).collect()
+    };
+    let (inputs, outputs) = (terminals(&lowered.inputs)?, terminals(&lowered.outputs)?);
+    let mut builder = Builder { level, places, constants: Vec::new(), constant_of: BTreeMap::new(), register_bytes: 0, steps: Vec::new() };
+    let Lowered { values, constants, ops, .. } = lowered;
+    let sizes: Vec<(Element, usize)> = values.iter().map(|value| (value.element, value.count)).collect();
+    let mut ops: Vec<Option<LowOp>> = ops.into_iter().map(Some).collect();
+    for work in order {
+        match work {
+            Work::Single(index) => {
+                if let Some(op) = ops[index].take() {
+                    builder.single(op, &sizes, &constants)?;
+                }
+            }
+            Work::Fused(indices) => {
+                let group: Vec<LowOp> = indices.iter().filter_map(|index| ops[*index].take()).collect();
+                builder.group(&group, &sizes, &constants)?;
+            }
+        }
+    }
+    Ok(Plan { inputs, outputs, strides, register_bytes: builder.register_bytes, constants: builder.constants, steps: builder.steps })
+}
+
+fn values_of(operands: &[Operand]) -> impl Iterator<Item = Val> {
+    operands.iter().filter_map(|operand| match operand {
+        Operand::Value(value) => Some(*value),
+        Operand::Constant(_) => None,
+    })
+}
+
+/// Everything in an order in which it can be done: what is not element-wise as early as it can, so that groups become large.
+fn order(lowered: &Lowered) -> Vec<Work> {
+    let mut known = vec![false; lowered.values.len()];
+    lowered.inputs.iter().for_each(|input| known[input.0] = true);
+    let mut left: Vec<usize> = (0..lowered.ops.len()).collect();
+    let mut order = Vec::new();
+    let ready = |known: &[bool], op: &LowOp| values_of(&op.operands()).all(|value| known[value.0]);
+    while !left.is_empty() {
+        let mut fused = Vec::new();
+        let single =
+            left.iter().position(|index| !matches!(lowered.ops[*index], LowOp::Element { .. }) && ready(&known, &lowered.ops[*index]));
+        if let Some(at) = single {
+            let index = left.remove(at);
+            lowered.ops[index].results().for_each(|result| known[result.0] = true);
+            order.push(Work::Single(index));
+            continue;
+        }
+        let mut width = None;
+        left.retain(|index| {
+            let op = &lowered.ops[*index];
+            let LowOp::Element { result, .. } = op else { return true };
+            let count = lowered.values[result.0].count;
+            if width.is_some_and(|width| width != count) || !ready(&known, op) {
+                return true;
+            }
+            width = Some(count);
+            known[result.0] = true;
+            fused.push(*index);
+            false
+        });
+        assert!(!fused.is_empty(), "operands stand before results");
+        order.push(Work::Fused(fused));
+    }
+    order
+}
+
+/// For each value whether it lives in a register: made and used by one group alone.
+fn registers(lowered: &Lowered, storage: &Storage, order: &[Work]) -> Vec<bool> {
+    let mut group_of = vec![None; lowered.values.len()];
+    for (number, work) in order.iter().enumerate() {
+        let Work::Fused(indices) = work else { continue };
+        for index in indices {
+            lowered.ops[*index].results().for_each(|result| group_of[result.0] = Some(number));
+        }
+    }
+    let mut is_register: Vec<bool> =
+        (0..lowered.values.len()).map(|value| group_of[value].is_some() && !storage.is_shared(Val(value))).collect();
+    lowered.outputs.iter().for_each(|output| is_register[output.0] = false);
+    for (number, work) in order.iter().enumerate() {
+        let indices = match work {
+            Work::Single(index) => std::slice::from_ref(index),
+            Work::Fused(indices) => indices.as_slice(),
+        };
+        for value in indices.iter().flat_map(|index| values_of(&lowered.ops[*index].operands()).collect::<Vec<_>>()) {
+            is_register[value.0] &= group_of[value.0] == Some(number);
+        }
+    }
+    is_register
+}
+
+struct Builder {
+    level: Level,
+    places: Vec<Option<Place>>,
+    constants: Vec<Lines>,
+    /// Constants by number and how often they are repeated.
+    constant_of: BTreeMap<(usize, usize), usize>,
+    register_bytes: usize,
+    steps: Vec<Step>,
+}
+
+impl Builder {
+    fn place(&self, value: Val) -> Result<Place, String> {
+        self.places[value.0].ok_or_else(|| "a value without a place".to_owned())
+    }
+
+    /// A constant, so many times one after the other.
+    fn constant(&mut self, constants: &[Vec<u8>], number: usize, times: usize) -> usize {
+        *self.constant_of.entry((number, times)).or_insert_with(|| {
+            let bytes = constants[number].repeat(times);
+            let mut lines = Lines::zeroed(bytes.len());
+            lines.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
+            self.constants.push(lines);
+            self.constants.len() - 1
+        })
+    }
+
+    fn push(&mut self, kind: StepKind, row_ps: usize) {
+        self.steps.push(Step { kind, row_ps });
+    }
+
+    fn single(&mut self, op: LowOp, sizes: &[(Element, usize)], constants: &[Vec<u8>]) -> Result<(), String> {
+        match op {
+            LowOp::Linear { product, lefts, lead, n, result } => {
+                let lefts = lefts.into_iter().map(|(left, k)| Ok((self.place(left)?, k))).collect::<Result<_, String>>()?;
+                let row_ps = product.flops() * lead * 10;
+                let result = self.place(result)?;
+                self.push(StepKind::Linear(Linear { product, lefts, lead, n, result }), row_ps);
+            }
+            LowOp::Assemble { parts, result } => {
+                let result = self.place(result)?;
+                let mut kept = Vec::new();
+                for (operand, runs) in parts.into_iter().filter(|(_, runs)| !runs.is_empty()) {
+                    let source = match operand {
+                        Operand::Value(value) => Source::Buffer(self.place(value)?),
+                        Operand::Constant(number) => Source::Constant(self.constant(constants, number, 1)),
+                    };
+                    kept.push((source, runs));
+                }
+                if !kept.is_empty() {
+                    let row_ps = kept.iter().flat_map(|(_, runs)| runs).map(|run| 3_000 + run.bytes * 30).sum();
+                    self.push(StepKind::Assembly(Assembly { parts: kept, result }), row_ps);
+                }
+            }
+            LowOp::Lookup { table, table_rows, row_bytes, index, result } => {
+                let (index_element, count) = sizes[index.0];
+                let table = self.constant(constants, table, 1);
+                let (index, result) = (self.place(index)?, self.place(result)?);
+                let row_ps = count * (20_000 + row_bytes * 50);
+                self.push(StepKind::Lookup(Lookup { table, table_rows, row_bytes, index, index_element, count, result }), row_ps);
+            }
+            LowOp::Whole { op, outer, n, k, epsilon, source, result, second } => {
+                let kernel = op.kernel(sizes[source.0].0, self.level).ok_or_else(|| format!("{op:?}"))?;
+                let shape = Shape { outer, n, k, epsilon };
+                let second = second.map(|second| self.place(second)).transpose()?;
+                let (source, result) = (self.place(source)?, self.place(result)?);
+                self.push(StepKind::Whole(Whole { kernel, shape, source, result, second }), outer * (n + 16) * 500);
+            }
+            // A view is a place.
+            LowOp::View { .. } => {}
+            LowOp::Element { .. } => self.group(&[op], sizes, constants)?,
+        }
+        Ok(())
+    }
+
+    fn group(&mut self, ops: &[LowOp], sizes: &[(Element, usize)], constants: &[Vec<u8>]) -> Result<(), String> {
+        let Some(LowOp::Element { result, .. }) = ops.first() else { return Ok(()) };
+        let width = sizes[result.0].1;
+        let tile_rows = (TILE / width).max(1);
+        let register = (tile_rows * width * size_of::<u64>()).next_multiple_of(64);
+        let mut file = Registers { assigned: BTreeMap::new(), free: Vec::new(), count: 0, bytes: register };
+        let mut instructions = Vec::with_capacity(ops.len());
+        for (at, op) in ops.iter().enumerate() {
+            let LowOp::Element { op, element, operands, result } = op else { continue };
+            let mut sources = Vec::with_capacity(3);
+            for operand in operands {
+                sources.push(match operand {
+                    Operand::Constant(number) => Source::Constant(self.constant(constants, *number, tile_rows)),
+                    Operand::Value(value) => match self.places[value.0] {
+                        Some(place) => Source::Buffer(place),
+                        None => file.of(*value)?,
+                    },
+                });
+            }
+            let into = match self.places[result.0] {
+                Some(place) => Source::Buffer(place),
+                None => file.take(*result),
+            };
+            // A register is free again when nothing behind reads it; only then, so that a result never overwrites an operand on the way.
+            let is_read_later = |value: Val| ops[at + 1..].iter().any(|op| values_of(&op.operands()).any(|other| other == value));
+            file.release(|value| !is_read_later(value));
+            let kernel = op.kernel(*element, self.level).ok_or_else(|| format!("{op:?}"))?;
+            let (first, last) = (sources[0], *sources.last().unwrap_or(&sources[0]));
+            let size_of_source = |index: usize| if *op == ElementOp::Where && index == 0 { 1 } else { element.size() };
+            instructions.push(Instruction {
+                kernel,
+                result: into,
+                result_size: sizes[result.0].0.size(),
+                sources: [first, sources.get(1).copied().unwrap_or(last), last],
+                source_sizes: if sources.len() == 3 { [0, 1, 2].map(size_of_source) } else { [element.size(); 3] },
+            });
+        }
+        self.register_bytes = self.register_bytes.max(file.count * register);
+        let row_ps = instructions.len() * (4_000 + width * 150);
+        self.push(StepKind::Group(Group { width, tile_rows, instructions }), row_ps);
+        Ok(())
+    }
+}
+
+/// Registers of a group, given to values and taken back.
+struct Registers {
+    assigned: BTreeMap<Val, usize>,
+    free: Vec<usize>,
+    count: usize,
+    bytes: usize,
+}
+
+impl Registers {
+    fn of(&self, value: Val) -> Result<Source, String> {
+        self.assigned.get(&value).map(|number| Source::Register(number * self.bytes)).ok_or_else(|| "a value without a place".to_owned())
+    }
+
+    fn take(&mut self, value: Val) -> Source {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.count += 1;
+            self.count - 1
+        });
+        self.assigned.insert(value, number);
+        Source::Register(number * self.bytes)
+    }
+
+    fn release(&mut self, is_done: impl Fn(Val) -> bool) {
+        let free = &mut self.free;
+        self.assigned.retain(|value, number| {
+            let done = is_done(*value);
+            if done {
+                free.push(*number);
+            }
+            !done
+        });
+    }
+}

@@ -1,0 +1,276 @@
+//! Carries a plan out over the rows of a frame. Nothing here allocates.
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::sums::TERMS;
+use super::{Assembly, Group, Instruction, Linear, Lookup, Place, Plan, Source, StepKind, Whole};
+use crate::kernels::element::Element;
+use crate::kernels::rows::Rows;
+use crate::matrix::{Left, Target};
+use crate::memory::Lines;
+use crate::team::Team;
+
+/// Work below so many picoseconds is done by one thread: waking another takes as long.
+const WORTH_SHARING_PS: usize = 4_000_000;
+
+/// The memory in which a plan runs, reused from task to task.
+#[derive(Debug, Default)]
+pub(crate) struct Frame {
+    lines: Lines,
+    /// Where each buffer begins.
+    offsets: Vec<usize>,
+    /// Where registers begin, and how many bytes of them a thread has.
+    registers: (usize, usize),
+}
+
+/// A row that asked for a row its table does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RefusedRow {
+    pub(crate) row: usize,
+    pub(crate) index: i64,
+    pub(crate) table_rows: u64,
+}
+
+/// How long the kinds of steps took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bench {
+    pub(crate) products: Duration,
+    pub(crate) others: Duration,
+}
+
+/// A frame's memory as threads see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory<'a> {
+    base: *mut u8,
+    offsets: &'a [usize],
+    strides: &'a [usize],
+    registers: (usize, usize),
+}
+
+// SAFETY: threads that share it write different rows or columns of a buffer, and registers of their own.
+unsafe impl Send for Memory<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Memory<'_> {}
+
+impl Memory<'_> {
+    /// A row's value at a place.
+    pub(crate) fn at(&self, place: Place, row: usize) -> *mut u8 {
+        // The frame has room for every row of every buffer (`Frame::prepare`).
+        self.base.wrapping_add(self.offsets[place.buffer] + place.offset + row * self.strides[place.buffer])
+    }
+
+    fn stride(&self, place: Place) -> usize {
+        self.strides[place.buffer]
+    }
+
+    fn register(&self, thread: usize, offset: usize) -> *mut u8 {
+        self.base.wrapping_add(self.registers.0 + thread * self.registers.1 + offset)
+    }
+}
+
+impl Frame {
+    /// Makes room for a plan's buffers of that many rows and for its threads' registers.
+    pub(crate) fn prepare<'a>(&'a mut self, plan: &'a Plan, rows: usize, threads: usize) -> Memory<'a> {
+        // Two at least: a product of one row may be computed as two.
+        let rows = rows.max(2);
+        let mut end = 0;
+        self.offsets.clear();
+        for stride in &plan.strides {
+            self.offsets.push(end);
+            end += (stride * rows).next_multiple_of(64);
+        }
+        self.registers = (end, plan.register_bytes.next_multiple_of(64));
+        self.lines.reserve(end + self.registers.1 * threads);
+        Memory { base: self.lines.pointer_mut(), offsets: &self.offsets, strides: &plan.strides, registers: self.registers }
+    }
+}
+
+/// The part of `rows` that one of several threads has.
+pub(crate) fn share(rows: usize, thread: usize, threads: usize) -> Range<usize> {
+    rows * thread / threads..rows * (thread + 1) / threads
+}
+
+impl Plan {
+    /// Computes outputs from inputs for the first `rows` rows of a frame that was prepared for this plan and at least as many rows. Rows that
+    /// name what is not there are reported, and computed on something else.
+    pub(crate) fn run(&self, memory: Memory<'_>, rows: usize, team: &mut Team, refused: &Mutex<Vec<RefusedRow>>) {
+        for step in &self.steps {
+            self.step(&step.kind, step.row_ps, memory, rows, team, refused);
+        }
+    }
+
+    /// As [`Self::run`], saying how long each kind of step took.
+    pub(crate) fn run_timed(&self, memory: Memory<'_>, rows: usize, team: &mut Team, refused: &Mutex<Vec<RefusedRow>>) -> Bench {
+        let mut bench = Bench::default();
+        for step in &self.steps {
+            let began = Instant::now();
+            self.step(&step.kind, step.row_ps, memory, rows, team, refused);
+            let took = began.elapsed();
+            match step.kind {
+                StepKind::Linear(_) => bench.products += took,
+                _ => bench.others += took,
+            }
+        }
+        bench
+    }
+
+    fn step(&self, kind: &StepKind, row_ps: usize, memory: Memory<'_>, rows: usize, team: &mut Team, refused: &Mutex<Vec<RefusedRow>>) {
+        let threads = if row_ps.saturating_mul(rows) < WORTH_SHARING_PS { 1 } else { team.size() };
+        let job = |thread: usize| {
+            if thread >= threads {
+                return;
+            }
+            let mine = share(rows, thread, threads);
+            // SAFETY: the frame was prepared for this plan and these rows; threads take different columns of a product and different rows of
+            // everything else; kernels were chosen for this processor when the plan was compiled.
+            unsafe {
+                match kind {
+                    StepKind::Linear(linear) => linear.run(memory, rows, thread, threads),
+                    StepKind::Group(group) => group.run(&self.constants, memory, mine, thread),
+                    StepKind::Assembly(assembly) => assembly.run(&self.constants, memory, mine),
+                    StepKind::Lookup(lookup) => lookup.run(&self.constants, memory, mine, refused),
+                    StepKind::Whole(whole) => whole.run(memory, mine),
+                }
+            }
+        };
+        if threads == 1 { job(0) } else { team.run(&job) }
+    }
+}
+
+impl Linear {
+    /// # Safety
+    /// The frame has room for `rows` rows (two at least), and no other thread has this one's number.
+    unsafe fn run(&self, memory: Memory<'_>, rows: usize, thread: usize, threads: usize) {
+        let units = self.product.share(thread, threads);
+        let float = size_of::<f32>();
+        let result_stride = memory.stride(self.result);
+        // All rows of the matrix at once if they are evenly apart, else those of one row of the batch at a time.
+        let is_even = self.lead == 1
+            || (result_stride == self.lead * self.n * float
+                && self.lefts.iter().all(|(left, k)| memory.stride(*left) == self.lead * k * float));
+        let (calls, rows_a_call) = if is_even { (1, rows * self.lead) } else { (rows, self.lead) };
+        for call in 0..calls {
+            let mut lefts = [Left { rows: std::ptr::null(), stride: 0 }; TERMS];
+            for (left, (place, k)) in lefts.iter_mut().zip(&self.lefts) {
+                let stride = if self.lead == 1 { memory.stride(*place) / float } else { *k };
+                *left = Left { rows: memory.at(*place, call).cast(), stride };
+            }
+            let stride = if self.lead == 1 { result_stride / float } else { self.n };
+            let target = Target { rows: memory.at(self.result, call).cast(), stride };
+            // SAFETY: the caller's promise; `sums` makes no more than [`TERMS`] terms.
+            unsafe { self.product.run(&lefts[..self.lefts.len()], target, rows_a_call, units.clone()) };
+        }
+    }
+}
+
+impl Group {
+    /// # Safety
+    /// The frame has room for these rows, which are no other thread's.
+    unsafe fn run(&self, constants: &[Lines], memory: Memory<'_>, rows: Range<usize>, thread: usize) {
+        let mut first = rows.start;
+        while first < rows.end {
+            let count = self.tile_rows.min(rows.end - first);
+            for instruction in &self.instructions {
+                // SAFETY: the caller's promise.
+                unsafe { instruction.run(constants, memory, (first, count), self.width, thread) };
+            }
+            first += count;
+        }
+    }
+}
+
+impl Instruction {
+    /// # Safety
+    /// As for [`Group::run`].
+    unsafe fn run(&self, constants: &[Lines], memory: Memory<'_>, (first, rows): (usize, usize), width: usize, thread: usize) {
+        let resolve = |source: Source, size: usize| match source {
+            Source::Buffer(place) => (memory.at(place, first).cast_const(), memory.stride(place)),
+            Source::Register(offset) => (memory.register(thread, offset).cast_const(), width * size),
+            Source::Constant(number) => (constants[number].pointer(), width * size),
+        };
+        let sources = std::array::from_fn(|index| resolve(self.sources[index], self.source_sizes[index]));
+        let (result, stride) = resolve(self.result, self.result_size);
+        // Rows that stand one behind the other are one long row.
+        let is_dense =
+            stride == width * self.result_size && sources.iter().zip(self.source_sizes).all(|((_, stride), size)| *stride == width * size);
+        let (rows, width) = if is_dense { (1, rows * width) } else { (rows, width) };
+        // SAFETY: the caller's promise.
+        unsafe { (self.kernel)(result.cast_mut(), stride, sources, rows, width) }
+    }
+}
+
+impl Assembly {
+    /// # Safety
+    /// As for [`Group::run`].
+    unsafe fn run(&self, constants: &[Lines], memory: Memory<'_>, rows: Range<usize>) {
+        for row in rows {
+            for (source, runs) in &self.parts {
+                let from = match source {
+                    Source::Buffer(place) => memory.at(*place, row).cast_const(),
+                    Source::Constant(number) => constants[*number].pointer(),
+                    Source::Register(_) => continue,
+                };
+                for run in runs {
+                    // SAFETY: the caller's promise; a run is within its value's row, and no value is assembled from itself.
+                    unsafe { std::ptr::copy_nonoverlapping(from.add(run.source), memory.at(self.result, row).add(run.result), run.bytes) };
+                }
+            }
+        }
+    }
+}
+
+impl Lookup {
+    /// # Safety
+    /// As for [`Group::run`].
+    unsafe fn run(&self, constants: &[Lines], memory: Memory<'_>, rows: Range<usize>, refused: &Mutex<Vec<RefusedRow>>) {
+        for row in rows {
+            for at in 0..self.count {
+                // SAFETY: the caller's promise.
+                let index = unsafe {
+                    match self.index_element {
+                        Element::I32 => i64::from(*memory.at(self.index, row).cast::<i32>().add(at)),
+                        _ => *memory.at(self.index, row).cast::<i64>().add(at),
+                    }
+                };
+                let found = self.table_row(index);
+                if found.is_none() {
+                    let mut refused = refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    refused.push(RefusedRow { row, index, table_rows: self.table_rows as u64 });
+                }
+                // SAFETY: the table's row exists; the rest is the caller's promise.
+                unsafe {
+                    let from = constants[self.table].pointer().add(found.unwrap_or(0) * self.row_bytes);
+                    let into = memory.at(self.result, row).add(at * self.row_bytes);
+                    std::ptr::copy_nonoverlapping(from, into, self.row_bytes);
+                }
+            }
+        }
+    }
+
+    /// Which row of the table an index means; a negative one counts from the end.
+    fn table_row(&self, index: i64) -> Option<usize> {
+        let rows = self.table_rows as i64;
+        let row = if index < 0 { index.checked_add(rows)? } else { index };
+        (0..rows).contains(&row).then_some(row as usize)
+    }
+}
+
+impl Whole {
+    /// # Safety
+    /// As for [`Group::run`].
+    unsafe fn run(&self, memory: Memory<'_>, rows: Range<usize>) {
+        let at = |place: Place| (memory.at(place, rows.start), memory.stride(place));
+        let (source, stride) = at(self.source);
+        let work = Rows {
+            source: (source, stride),
+            result: at(self.result),
+            second: self.second.map_or((std::ptr::null_mut(), 0), at),
+            rows: rows.len(),
+            shape: self.shape,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { (self.kernel)(work) }
+    }
+}

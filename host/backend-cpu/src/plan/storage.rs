@@ -1,0 +1,74 @@
+//! Which values share memory: a stretch of another value is a view of it, and what is concatenated is computed where it will stand.
+
+use super::Place;
+use super::lower::{LowOp, Lowered, Operand, Val};
+
+/// Rows that long or longer are kept from beginning at equal positions of a page, where they would compete for the same cache lines.
+const LONG_ROW: usize = 2048;
+
+/// For each value, where it lies within another one, or that it has memory of its own.
+#[derive(Debug)]
+pub(super) struct Storage {
+    parents: Vec<Option<(Val, usize)>>,
+}
+
+impl Storage {
+    /// Finds the values that can share memory, and removes from concatenations what then needs no copy.
+    pub(super) fn share(lowered: &mut Lowered) -> Self {
+        let mut storage = Self { parents: vec![None; lowered.values.len()] };
+        let mut is_view = vec![false; lowered.values.len()];
+        for op in &lowered.ops {
+            if let LowOp::View { source, offset, result } = op {
+                storage.parents[result.0] = Some((*source, *offset));
+                is_view[result.0] = true;
+            }
+        }
+        // Last first, so that a concatenation is placed in another before what it concatenates is placed in it.
+        for op in lowered.ops.iter_mut().rev() {
+            let LowOp::Assemble { parts, result } = op else { continue };
+            for (operand, runs) in parts {
+                let (Operand::Value(value), [run]) = (*operand, runs.as_slice()) else { continue };
+                let whole = run.source == 0 && run.bytes == lowered.values[value.0].bytes();
+                if whole && !is_view[value.0] && storage.parents[value.0].is_none() {
+                    storage.parents[value.0] = Some((*result, run.result));
+                    runs.clear();
+                }
+            }
+        }
+        storage
+    }
+
+    /// Whether the value has a place in, or gives place to, another.
+    pub(super) fn is_shared(&self, value: Val) -> bool {
+        self.parents[value.0].is_some() || self.parents.iter().flatten().any(|(parent, _)| *parent == value)
+    }
+
+    fn root(&self, value: Val) -> (Val, usize) {
+        let (mut value, mut offset) = (value, 0);
+        while let Some((parent, more)) = self.parents[value.0] {
+            (value, offset) = (parent, offset + more);
+        }
+        (value, offset)
+    }
+
+    /// Gives every value that needs memory its place; the strides of the buffers.
+    pub(super) fn allocate(&self, lowered: &Lowered, needs: impl Fn(Val) -> bool) -> (Vec<Option<Place>>, Vec<usize>) {
+        let mut buffers: Vec<Option<usize>> = vec![None; lowered.values.len()];
+        let mut strides = Vec::new();
+        let places = (0..lowered.values.len())
+            .map(Val)
+            .map(|value| {
+                needs(value).then(|| {
+                    let (root, offset) = self.root(value);
+                    let buffer = *buffers[root.0].get_or_insert_with(|| {
+                        let bytes = lowered.values[root.0].bytes();
+                        strides.push(if bytes >= LONG_ROW && bytes.is_multiple_of(1024) { bytes + 64 } else { bytes });
+                        strides.len() - 1
+                    });
+                    Place { buffer, offset }
+                })
+            })
+            .collect();
+        (places, strides)
+    }
+}

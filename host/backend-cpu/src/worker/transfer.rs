@@ -1,0 +1,133 @@
+//! Rows into a frame and out of it: the arena, the request's tensors and literals on one side, the plan's inputs and outputs on the other.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cellwright_backend::{InputRef, Lane, SLOT_BYTES};
+use cellwright_cell_graph::unfolded::Retention;
+
+use super::{Active, Loaded};
+use crate::arena::Arena;
+use crate::kernels::element::Element;
+use crate::plan::{Memory, Terminal, share};
+use crate::team::Team;
+
+/// Bytes below which one thread copies alone.
+const WORTH_SHARING: usize = 256 << 10;
+
+/// What transfers of one step need.
+pub(super) struct Transfer<'a> {
+    pub(super) arena: &'a Arena,
+    pub(super) cells: &'a [Option<Loaded>],
+    pub(super) lanes: &'a [Option<Arc<Lane>>],
+    pub(super) loaded: &'a Loaded,
+    pub(super) memory: Memory<'a>,
+}
+
+/// Calls `work` with the part of the rows that each thread has; one thread alone if there are few bytes.
+fn by_rows(team: &mut Team, rows: usize, row_bytes: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
+    if rows * row_bytes < WORTH_SHARING {
+        return work(0..rows);
+    }
+    let threads = team.size();
+    team.run(&|thread| work(share(rows, thread, threads)));
+}
+
+impl Transfer<'_> {
+    pub(super) fn lane(&self, active: &Active) -> Option<&Lane> {
+        self.lanes.get(active.row.lane.index()).and_then(Option::as_deref)
+    }
+
+    /// Fills the plan's inputs.
+    pub(super) fn gather(&self, batch: &[Active], team: &mut Team) {
+        let inputs = &self.loaded.plan.inputs;
+        by_rows(team, batch.len(), inputs.iter().map(|input| input.bytes).sum(), &|rows| {
+            for row in rows {
+                let lane = self.lane(&batch[row]).filter(|_| !batch[row].is_padding);
+                for (index, input) in inputs.iter().enumerate() {
+                    let from = lane.map_or(InputRef::Zeros, |lane| lane.input(index, batch[row].row.step));
+                    self.fill(from, input, row);
+                }
+            }
+        });
+    }
+
+    /// Writes one row of one input.
+    fn fill(&self, from: InputRef<'_>, input: &Terminal, row: usize) {
+        let into = self.memory.at(input.place, row);
+        // SAFETY (all blocks): the frame has this row of this input, and no other thread writes it.
+        match from {
+            InputRef::Slot { first, place, output, cell } => {
+                let producer = self.cells.get(cell.index()).and_then(Option::as_ref);
+                let Some(layout) = producer.map(|producer| &producer.layout) else { return zero(into, input.bytes) };
+                let output = output as usize;
+                if layout.sizes.get(output) != Some(&input.bytes) {
+                    debug_assert!(false, "the graph was checked");
+                    return zero(into, input.bytes);
+                }
+                let offset = layout.slot(first, place).index() * SLOT_BYTES + layout.offsets[output];
+                // SAFETY: above; what wrote the node has run, and nothing writes it now (the scheduler's promise).
+                unsafe { self.arena.read(offset, into, input.bytes) }
+            }
+            InputRef::Host(bytes) if bytes.len() == input.bytes => {
+                // SAFETY: above.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), into, input.bytes) }
+            }
+            InputRef::Int(number) => {
+                // SAFETY: above; the value is aligned to its element.
+                unsafe {
+                    match input.element {
+                        Element::I64 => into.cast::<i64>().write(number),
+                        Element::I32 => into.cast::<i32>().write(number as i32),
+                        _ => zero(into, input.bytes),
+                    }
+                }
+            }
+            InputRef::Zeros | InputRef::Host(_) => {
+                debug_assert!(matches!(from, InputRef::Zeros), "the graph was checked");
+                zero(into, input.bytes);
+            }
+        }
+    }
+
+    /// Leaves the plan's outputs in the slots of those rows whose nodes are held.
+    pub(super) fn scatter(&self, batch: &[Active], team: &mut Team) {
+        let outputs = &self.loaded.plan.outputs;
+        let layout = &self.loaded.layout;
+        by_rows(team, batch.len(), outputs.iter().map(|output| output.bytes).sum(), &|rows| {
+            for row in rows {
+                let active = &batch[row];
+                let Some(lane) = self.lane(active).filter(|_| !active.is_padding && !active.is_refused) else { continue };
+                let retention = lane.stage().retention;
+                if retention == Retention::None {
+                    continue;
+                }
+                let node = layout.slot(lane.slot(), retention.place(active.row.step)).index() * SLOT_BYTES;
+                for (output, offset) in outputs.iter().zip(&layout.offsets) {
+                    // SAFETY: the frame has this row of this output; the node's slots are this lane's alone (the scheduler's promise).
+                    unsafe { self.arena.write(node + offset, self.memory.at(output.place, row), output.bytes) };
+                }
+            }
+        });
+    }
+
+    /// A row of an output.
+    pub(super) fn output(&self, output: usize, row: usize) -> &[u8] {
+        let Some(terminal) = self.loaded.plan.outputs.get(output) else { return &[] };
+        // SAFETY: the frame has this row of this output, and nobody writes it between a step's end and the next one's beginning.
+        unsafe { std::slice::from_raw_parts(self.memory.at(terminal.place, row), terminal.bytes) }
+    }
+}
+
+/// Zeroes a row of an input.
+fn zero(into: *mut u8, bytes: usize) {
+    // SAFETY: callers pass a row of an input, which no other thread writes.
+    unsafe { std::ptr::write_bytes(into, 0, bytes) }
+}
+
+/// Makes every input of a frame zeros.
+pub(super) fn zero_inputs(loaded: &Loaded, memory: Memory<'_>, rows: usize) {
+    for input in &loaded.plan.inputs {
+        (0..rows).for_each(|row| zero(memory.at(input.place, row), input.bytes));
+    }
+}

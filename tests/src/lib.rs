@@ -1,1 +1,9 @@
-//! placeholder
+//! What the end-to-end tests share: bundles made on the spot, hosts to serve them, and honest requests that run beside everything bad.
+//!
+//! Nothing depends on this crate. It panics where a test would: on a set-up that does not work.
+
+pub mod binary;
+pub mod bundle_folder;
+pub mod host;
+pub mod neighbours;
+pub mod requests;

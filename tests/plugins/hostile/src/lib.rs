@@ -3,11 +3,13 @@
 //! It is written against the bare ABI, because the SDK makes most of this hard to say. The request parameter `behave` names what `unfold` does,
 //! the model parameter `describe` what `describe` does; without them the plugin is honest: its answer `sum` is the column-wise sum of the
 //! rows of `x`, plus `bias` once a row. Tests therefore know what every honest request that runs beside a hostile one must answer.
+//! `behave = "session"` is the same as an honest session.
 
 mod description;
 mod faults;
 mod graphs;
 mod resumes;
+mod sessions;
 
 wit_bindgen::generate!({ path: "../../../guest-sdk/wit", world: "plugin" });
 
@@ -37,14 +39,13 @@ impl Guest for Hostile {
             return Err(Refusal::InvalidInput("input `x` must have at least one row, it has none".into()));
         }
         let rows = u32::try_from(rows).map_err(|_| Refusal::InvalidInput("input `x` has more than 2^32 rows".into()))?;
-        if let Some(growth) = resumes::first(behaviour, rows) {
-            return Ok(growth);
-        }
-        graphs::of(behaviour, rows).ok_or_else(|| Refusal::Unsupported(format!("there is no behaviour `{behaviour}`")))
+        let growth = sessions::first(behaviour, rows).or_else(|| resumes::first(behaviour, rows));
+        let growth = growth.or_else(|| graphs::of(behaviour, rows));
+        growth.ok_or_else(|| Refusal::Unsupported(format!("there is no behaviour `{behaviour}`")))
     }
 
-    fn resume(state: Vec<u8>, _: Event, _: &Incoming) -> Result<Reaction, Refusal> {
-        resumes::next(&state)
+    fn resume(state: Vec<u8>, event: Event, request: &Incoming) -> Result<Reaction, Refusal> {
+        sessions::next(&state, &event, request).unwrap_or_else(|| resumes::next(&state))
     }
 }
 

@@ -1,1 +1,24 @@
-//! placeholder
+//! Feeds the scheduler and the workers: the one thread that owns the scheduler, a thread for each device, and everything between them.
+//!
+//! The engine carries out what the scheduler decides and decides nothing about batches itself. Everything in it is bounded: requests in
+//! flight, submissions queued, tasks outstanding. It knows graphs and tensors, not plugins, protocols or who is asking.
+
+pub mod calibration;
+pub mod engine;
+pub mod model;
+pub mod options;
+pub mod sink;
+pub mod trace;
+
+mod calibration_store;
+mod core;
+mod lanes;
+mod requests;
+mod worker;
+
+pub use calibration::{BatchLimits, Calibration};
+pub use engine::{Counters, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError};
+pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec};
+pub use options::EngineOptions;
+pub use sink::{RequestFailure, Sink, Value};
+pub use trace::{TaskTrace, TraceRow};

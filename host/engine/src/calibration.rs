@@ -1,0 +1,106 @@
+//! How large a cell type's batches should be on this machine: the knee of measured throughput against batch size (paper, section 7.2).
+
+use std::time::Duration;
+
+use cellwright_scheduler::BatchSizes;
+use serde::{Deserialize, Serialize};
+
+/// Limits in force for a cell type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchLimits {
+    /// Rows of a task, at most.
+    pub max: u32,
+}
+
+impl BatchLimits {
+    /// As the scheduler wants them.
+    #[must_use]
+    pub const fn sizes(self) -> BatchSizes {
+        BatchSizes { min: 1, quantum: 1, max: self.max }
+    }
+}
+
+/// One measured batch size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Point {
+    pub rows: u32,
+    pub time: Duration,
+}
+
+/// What was measured for a cell type on one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Batch sizes tried, ascending.
+    pub points: Vec<Point>,
+    /// The smallest batch size that gets 95 % of the best throughput seen within the bound on a task's time.
+    pub knee: u32,
+}
+
+/// Share of the best throughput that the knee must reach.
+const KNEE_SHARE: f64 = 0.95;
+
+/// Measures powers of two up to `batch_max`, no task longer than `task_time_max` (a single row is always allowed).
+///
+/// # Errors
+/// What `time` fails with.
+pub fn calibrate<E>(batch_max: u32, task_time_max: Duration, mut time: impl FnMut(u32) -> Result<Duration, E>) -> Result<Calibration, E> {
+    let mut points: Vec<Point> = Vec::new();
+    let mut rows = 1_u32;
+    loop {
+        let point = Point { rows, time: time(rows)? };
+        if point.time > task_time_max && !points.is_empty() {
+            break;
+        }
+        points.push(point);
+        // A task twice as large would take about twice as long: do not even try what cannot be allowed.
+        if rows >= batch_max || point.time > task_time_max {
+            break;
+        }
+        rows = rows.saturating_mul(2).min(batch_max);
+    }
+    let knee = knee(&points);
+    Ok(Calibration { points, knee })
+}
+
+/// The smallest measured size whose throughput is within [`KNEE_SHARE`] of the best.
+fn knee(points: &[Point]) -> u32 {
+    let throughput = |point: &Point| f64::from(point.rows) / point.time.as_secs_f64().max(1e-9);
+    let best = points.iter().map(throughput).fold(0.0, f64::max);
+    points.iter().find(|point| throughput(point) >= KNEE_SHARE * best).map_or(1, |point| point.rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(batch_max: u32, limit: Duration, time: impl Fn(u32) -> Duration) -> Calibration {
+        calibrate(batch_max, limit, |rows| Ok::<_, ()>(time(rows))).unwrap()
+    }
+
+    #[test]
+    fn the_knee_is_where_throughput_stops_growing() {
+        let flat_then_linear = |rows: u32| Duration::from_micros(u64::from(rows.max(64)));
+        let calibration = measured(512, Duration::from_secs(1), flat_then_linear);
+        assert_eq!(calibration.knee, 64);
+        assert_eq!(calibration.points.last().map(|point| point.rows), Some(512));
+    }
+
+    #[test]
+    fn a_task_that_would_take_too_long_lowers_the_limit() {
+        let calibration = measured(512, Duration::from_millis(50), |rows| Duration::from_millis(10 + u64::from(rows)));
+        assert_eq!(calibration.knee, 32);
+    }
+
+    #[test]
+    fn one_row_is_always_allowed() {
+        let calibration = measured(512, Duration::from_millis(1), |_| Duration::from_secs(2));
+        assert_eq!((calibration.knee, calibration.points.len()), (1, 1));
+    }
+
+    #[test]
+    fn the_largest_batch_need_not_be_a_power_of_two() {
+        let calibration = measured(100, Duration::from_secs(1), |_| Duration::from_micros(10));
+        assert_eq!(calibration.knee, 100);
+    }
+}

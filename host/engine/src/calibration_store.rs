@@ -1,0 +1,113 @@
+//! Measured batch sizes, kept between starts. A cache: keyed by all it depends on, written whole or not at all, and safe to delete.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cellwright_backend::DeviceInfo;
+use cellwright_cell_graph::CellTypeKey;
+
+use crate::calibration::Calibration;
+
+/// What a calibration is of.
+pub(crate) struct Subject<'a> {
+    pub(crate) cell: CellTypeKey,
+    pub(crate) device: &'a DeviceInfo,
+    pub(crate) batch_max: u32,
+    pub(crate) task_time_max: Duration,
+}
+
+impl Subject<'_> {
+    fn file_name(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        hash.update(&self.cell.0);
+        for text in [&self.device.name, &self.device.numeric_class, env!("CARGO_PKG_VERSION")] {
+            hash.update(&(text.len() as u64).to_le_bytes());
+            hash.update(text.as_bytes());
+        }
+        hash.update(&self.batch_max.to_le_bytes());
+        hash.update(&self.task_time_max.as_nanos().to_le_bytes());
+        format!("{}.calibration", hash.finalize().to_hex())
+    }
+}
+
+/// A folder of calibrations.
+#[derive(Debug)]
+pub(crate) struct CalibrationStore {
+    folder: PathBuf,
+}
+
+impl CalibrationStore {
+    pub(crate) const fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// What was measured before. Anything unreadable counts as not there.
+    pub(crate) fn find(&self, subject: &Subject<'_>) -> Option<Calibration> {
+        let bytes = std::fs::read(self.folder.join(subject.file_name())).ok()?;
+        let (digest, body) = bytes.split_first_chunk::<{ blake3::OUT_LEN }>()?;
+        if blake3::hash(body) != *digest {
+            return None;
+        }
+        let calibration: Calibration = bincode::deserialize(body).ok()?;
+        (calibration.knee > 0 && !calibration.points.is_empty()).then_some(calibration)
+    }
+
+    /// Keeps what was measured. That it cannot be kept is worth a line in the log, not an error.
+    pub(crate) fn keep(&self, subject: &Subject<'_>, calibration: &Calibration) {
+        if let Err(error) = self.write(subject, calibration) {
+            tracing::warn!(folder = %self.folder.display(), "calibration is not kept: {error}");
+        }
+    }
+
+    fn write(&self, subject: &Subject<'_>, calibration: &Calibration) -> std::io::Result<()> {
+        std::fs::create_dir_all(&self.folder)?;
+        let body = bincode::serialize(calibration).map_err(std::io::Error::other)?;
+        let name = subject.file_name();
+        let temporary = self.folder.join(format!("{name}.{}", std::process::id()));
+        let mut file = std::fs::File::create(&temporary)?;
+        file.write_all(blake3::hash(&body).as_bytes())?;
+        file.write_all(&body)?;
+        file.sync_all()?;
+        std::fs::rename(temporary, self.folder.join(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calibration::Point;
+
+    fn device(name: &str) -> DeviceInfo {
+        DeviceInfo { name: name.to_owned(), numeric_class: "c".to_owned(), domain: "d".to_owned(), arena_slots: 1 }
+    }
+
+    #[test]
+    fn a_calibration_comes_back_for_its_own_subject_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = CalibrationStore::new(folder.path().join("deeper"));
+        let (here, elsewhere) = (device("a"), device("b"));
+        let subject =
+            |device, batch_max| Subject { cell: CellTypeKey([7; 32]), device, batch_max, task_time_max: Duration::from_millis(50) };
+        let calibration = Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }], knee: 1 };
+        assert_eq!(store.find(&subject(&here, 8)), None);
+        store.keep(&subject(&here, 8), &calibration);
+        assert_eq!(store.find(&subject(&here, 8)), Some(calibration));
+        assert_eq!(store.find(&subject(&here, 16)), None);
+        assert_eq!(store.find(&subject(&elsewhere, 8)), None);
+    }
+
+    #[test]
+    fn a_damaged_file_counts_as_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = CalibrationStore::new(folder.path().to_owned());
+        let device = device("a");
+        let subject = Subject { cell: CellTypeKey([7; 32]), device: &device, batch_max: 8, task_time_max: Duration::from_millis(50) };
+        store.keep(&subject, &Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }], knee: 1 });
+        let file = folder.path().join(subject.file_name());
+        let mut bytes = std::fs::read(&file).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        assert_eq!(store.find(&subject), None);
+    }
+}

@@ -1,0 +1,50 @@
+//! What an operator may choose of the engine.
+
+use std::fmt;
+
+use crate::trace::TaskTrace;
+
+/// Called on the engine's thread for every task, as it is handed to its worker.
+pub type TraceFn = Box<dyn FnMut(&TaskTrace<'_>) + Send>;
+
+/// The engine's configuration.
+pub struct EngineOptions {
+    /// The scheduler's.
+    pub scheduler: cellwright_scheduler::Config,
+    /// Requests in flight, at most; one more is refused.
+    pub in_flight_max: u32,
+    /// The largest batch that calibration tries.
+    pub batch_max: u32,
+    /// A task should not take longer: a cell type's batch limit is lowered until it does not.
+    pub task_time_max: std::time::Duration,
+    /// Where measured batch sizes are kept between starts; none: they are measured at every load.
+    pub calibration_folder: Option<std::path::PathBuf>,
+    /// What wants to see every task, if anything does.
+    pub trace: Option<TraceFn>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            scheduler: cellwright_scheduler::Config::default(),
+            in_flight_max: 1 << 14,
+            batch_max: 512,
+            task_time_max: std::time::Duration::from_millis(50),
+            calibration_folder: None,
+            trace: None,
+        }
+    }
+}
+
+impl fmt::Debug for EngineOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineOptions")
+            .field("scheduler", &self.scheduler)
+            .field("in_flight_max", &self.in_flight_max)
+            .field("batch_max", &self.batch_max)
+            .field("task_time_max", &self.task_time_max)
+            .field("calibration_folder", &self.calibration_folder)
+            .field("trace", &self.trace.is_some())
+            .finish()
+    }
+}

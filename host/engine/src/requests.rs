@@ -1,0 +1,242 @@
+//! Requests in flight, as the engine's thread sees them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cellwright_backend::{EarlierChain, PlacedGrowth, RequestFlags, RowError, Slot};
+use cellwright_cell_graph::unfolded::{Retention, Source};
+use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
+use cellwright_scheduler::RequestId;
+
+use crate::model::LoadedModel;
+use crate::sink::Sink;
+
+/// Names a request in flight. A handle of a request that has ended names nothing, even when its place is taken by another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle {
+    pub(crate) id: RequestId,
+    pub(crate) generation: u32,
+}
+
+/// Handles that may be given out: the bound on requests in flight.
+#[derive(Debug)]
+pub(crate) struct Handles {
+    free: Mutex<Vec<Handle>>,
+}
+
+impl Handles {
+    pub(crate) fn new(count: u32) -> Self {
+        Self { free: Mutex::new((0..count).rev().map(|id| Handle { id: RequestId(id), generation: 0 }).collect()) }
+    }
+
+    pub(crate) fn take(&self) -> Option<Handle> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    pub(crate) fn give_back(&self, handle: Handle) {
+        let next = Handle { id: handle.id, generation: handle.generation.wrapping_add(1) };
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(next);
+    }
+}
+
+/// The tensors a growth may refer to.
+#[derive(Clone, Debug, Default)]
+pub struct RequestTensors {
+    /// Number of the first.
+    pub first: u32,
+    /// They, in order.
+    pub tensors: Vec<Arc<Tensor>>,
+}
+
+/// A growth of a request.
+pub(crate) struct GrowthEntry {
+    pub(crate) growth: Arc<UnfoldedGrowth>,
+    tensors: RequestTensors,
+    executed: Arc<[AtomicU32]>,
+    pub(crate) placed: Option<Arc<PlacedGrowth>>,
+    /// Lanes of it that are placed.
+    pub(crate) lanes: u32,
+    /// Slots to be zeroed before anything of it runs.
+    pub(crate) scrub: Vec<(Slot, u32)>,
+}
+
+impl GrowthEntry {
+    pub(crate) fn new(growth: Arc<UnfoldedGrowth>, tensors: RequestTensors) -> Self {
+        let executed = growth.chains.iter().map(|chain| AtomicU32::new(chain.length.bound)).collect();
+        Self { growth, tensors, executed, placed: None, lanes: 0, scrub: Vec::new() }
+    }
+}
+
+/// A request in flight.
+pub(crate) struct RequestEntry {
+    pub(crate) handle: Handle,
+    /// Counted from 0 in order of arrival, for people.
+    pub(crate) number: u64,
+    /// Gone once the request has ended.
+    pub(crate) sink: Option<Box<dyn Sink>>,
+    pub(crate) flags: Arc<RequestFlags>,
+    pub(crate) model: Arc<LoadedModel>,
+    /// What a kernel said of one of its rows.
+    pub(crate) row_error: Option<RowError>,
+    /// Growths that still have lanes, or may get some; element 0 is number `first_growth`.
+    growths: VecDeque<GrowthEntry>,
+    first_growth: u32,
+    /// Lanes of all growths that are placed.
+    pub(crate) lanes: u32,
+}
+
+impl RequestEntry {
+    pub(crate) fn new(handle: Handle, number: u64, sink: Box<dyn Sink>, model: Arc<LoadedModel>, growth: GrowthEntry) -> Self {
+        Self {
+            handle,
+            number,
+            sink: Some(sink),
+            flags: Arc::default(),
+            model,
+            row_error: None,
+            growths: VecDeque::from([growth]),
+            first_growth: 0,
+            lanes: 0,
+        }
+    }
+
+    pub(crate) fn grow(&mut self, growth: GrowthEntry) {
+        self.growths.push_back(growth);
+    }
+
+    pub(crate) fn growth_mut(&mut self, number: u32) -> Option<&mut GrowthEntry> {
+        self.growths.get_mut(number.checked_sub(self.first_growth)? as usize)
+    }
+
+    /// Gives a growth its place. `slots` are per chain and stage.
+    pub(crate) fn place(&mut self, number: u32, slots: Vec<Vec<Slot>>) -> Option<Arc<PlacedGrowth>> {
+        let position = number.checked_sub(self.first_growth)? as usize;
+        let earlier = self.earlier(self.growths.get(position)?.growth.clone().as_ref());
+        let (flags, cells) = (self.flags.clone(), self.model.indices.clone());
+        let entry = self.growths.get_mut(position)?;
+        let placed = Arc::new(PlacedGrowth {
+            growth: entry.growth.clone(),
+            cells,
+            slots,
+            executed: entry.executed.clone(),
+            earlier,
+            tensors: entry.tensors.tensors.clone(),
+            first_tensor: entry.tensors.first,
+            flags,
+        });
+        entry.placed = Some(placed.clone());
+        Some(placed)
+    }
+
+    /// Where the chains of earlier growths lie that a growth refers to.
+    fn earlier(&self, growth: &UnfoldedGrowth) -> Vec<EarlierChain> {
+        if growth.first_chain == 0 {
+            return Vec::new();
+        }
+        let mut chains: Vec<u32> = Vec::new();
+        for chain in &growth.chains {
+            chains.extend(chain.length.like);
+            for source in chain.stages.iter().flat_map(|stage| &stage.inputs).map(|input| &input.source) {
+                match source {
+                    Source::Steps { chain, .. } | Source::Last { chain, .. } => chains.push(*chain),
+                    Source::Nodes { of, .. } => chains.extend(of.iter().map(|node| node.chain)),
+                    Source::Zeros
+                    | Source::Literal(_)
+                    | Source::Ints(_)
+                    | Source::Index(_)
+                    | Source::Rows { .. }
+                    | Source::Sibling { .. } => {}
+                }
+            }
+        }
+        chains.retain(|chain| *chain < growth.first_chain);
+        chains.sort_unstable();
+        chains.dedup();
+        chains.into_iter().filter_map(|chain| self.earlier_chain(chain)).collect()
+    }
+
+    fn earlier_chain(&self, chain: u32) -> Option<EarlierChain> {
+        self.growths.iter().find_map(|entry| {
+            let local = chain.checked_sub(entry.growth.first_chain)?;
+            let unfolded = entry.growth.chains.get(local as usize)?;
+            let slots = entry.placed.as_ref()?.slots.get(local as usize)?;
+            let stages = unfolded.stages.iter().zip(slots).map(|(stage, slot)| (*slot, stage.retention, stage.cell)).collect();
+            Some(EarlierChain { chain, stages, executed: (entry.executed.clone(), local) })
+        })
+    }
+
+    /// One lane less. Growths in front that have none left are forgotten.
+    pub(crate) fn release_lane(&mut self, growth: u32) {
+        self.lanes = self.lanes.saturating_sub(1);
+        if let Some(entry) = self.growth_mut(growth) {
+            entry.lanes = entry.lanes.saturating_sub(1);
+        }
+        while self.growths.len() > 1 && self.growths.front().is_some_and(|entry| entry.placed.is_some() && entry.lanes == 0) {
+            self.growths.pop_front();
+            self.first_growth += 1;
+        }
+    }
+
+    /// Nothing more of it is worth computing.
+    pub(crate) fn mark_dead(&self) {
+        self.flags.dead.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Slots of each stage that another tenant held, as runs to zero.
+pub(crate) fn scrub_runs(growth: &UnfoldedGrowth, slots: &[Vec<Slot>], node_slots: impl Fn(u32) -> u32) -> Vec<(Slot, u32)> {
+    let mut runs = Vec::new();
+    for (chain, firsts) in growth.chains.iter().zip(slots) {
+        for (stage, first) in chain.stages.iter().zip(firsts) {
+            let count = stage.retention.places(chain.length.bound).saturating_mul(node_slots(stage.cell));
+            if stage.retention != Retention::None && count > 0 {
+                runs.push((*first, count));
+            }
+        }
+    }
+    runs
+}
+
+/// Requests in flight, by id.
+#[derive(Default)]
+pub(crate) struct Requests {
+    entries: Vec<Option<RequestEntry>>,
+    pub(crate) count: usize,
+}
+
+impl Requests {
+    pub(crate) fn insert(&mut self, entry: RequestEntry) {
+        let index = entry.handle.id.index();
+        if self.entries.len() <= index {
+            self.entries.resize_with(index + 1, || None);
+        }
+        self.entries[index] = Some(entry);
+        self.count += 1;
+    }
+
+    pub(crate) fn get_mut(&mut self, id: RequestId) -> Option<&mut RequestEntry> {
+        self.entries.get_mut(id.index())?.as_mut()
+    }
+
+    pub(crate) fn get(&self, id: RequestId) -> Option<&RequestEntry> {
+        self.entries.get(id.index())?.as_ref()
+    }
+
+    /// The request that the handle names, if it is still going on.
+    pub(crate) fn live(&mut self, handle: Handle) -> Option<&mut RequestEntry> {
+        self.get_mut(handle.id).filter(|entry| entry.handle == handle && entry.sink.is_some())
+    }
+
+    pub(crate) fn remove(&mut self, id: RequestId) -> Option<RequestEntry> {
+        let entry = self.entries.get_mut(id.index())?.take()?;
+        self.count -= 1;
+        Some(entry)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RequestEntry> {
+        self.entries.iter_mut().flatten()
+    }
+}

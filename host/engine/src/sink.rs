@@ -1,0 +1,103 @@
+//! Where a request's results go.
+
+use cellwright_backend::RowError;
+use cellwright_scheduler::Failure;
+
+/// An output of one node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Value<'a> {
+    /// The chain, counted over the request.
+    pub chain: u32,
+    /// The stage.
+    pub stage: u32,
+    /// The output.
+    pub output: u32,
+    /// The step.
+    pub step: u32,
+    /// The row, in the output's datatype.
+    pub bytes: &'a [u8],
+}
+
+/// Why a request ended without finishing.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RequestFailure {
+    /// It was cancelled.
+    #[error("the request was cancelled")]
+    Cancelled,
+    /// It needs more memory than there is.
+    #[error("the request's graph needs {needed} bytes of state, the largest arena has {available}: send a shorter request")]
+    TooLarge {
+        /// Bytes it needs.
+        needed: u64,
+        /// Bytes there are.
+        available: u64,
+    },
+    /// It grew beyond its reservation.
+    #[error("the request's graph grew beyond the {reserved} bytes that its model's live-max reserves")]
+    GrewTooLarge {
+        /// Bytes it had reserved.
+        reserved: u64,
+    },
+    /// Its model may not grow.
+    #[error("the plugin let its graph grow, but its description declares no live-max")]
+    MayNotGrow,
+    /// A kernel refused one of its rows.
+    #[error("{0}")]
+    Row(RowError),
+    /// It named a step that was never executed.
+    #[error("the graph names a step beyond the end of chain {chain}, which stopped early")]
+    BeyondEnd {
+        /// The chain.
+        chain: u32,
+    },
+    /// The device that held its state is gone.
+    #[error("the device that ran this request is lost")]
+    WorkerLost,
+    /// Nothing can run it.
+    #[error("no worker can run this model")]
+    NoWorker,
+    /// Too much is waiting.
+    #[error("too many requests wait for memory on the device")]
+    Overloaded,
+    /// The engine is shutting down.
+    #[error("the engine is shutting down")]
+    Stopped,
+}
+
+impl RequestFailure {
+    /// What the scheduler said, in the engine's terms; `row` is what the kernel said.
+    pub(crate) fn from_scheduler(failure: Failure, row: Option<RowError>) -> Self {
+        const BYTES: u64 = cellwright_backend::SLOT_BYTES as u64;
+        match failure {
+            Failure::Cancelled => Self::Cancelled,
+            Failure::TooLarge { needed, available } => {
+                Self::TooLarge { needed: needed.saturating_mul(BYTES), available: available.saturating_mul(BYTES) }
+            }
+            Failure::GrewTooLarge { reserved } => Self::GrewTooLarge { reserved: reserved.saturating_mul(BYTES) },
+            Failure::MayNotGrow => Self::MayNotGrow,
+            Failure::Row => row.map_or(Self::WorkerLost, Self::Row),
+            Failure::BeyondEnd { chain } => Self::BeyondEnd { chain },
+            Failure::WorkerLost => Self::WorkerLost,
+            Failure::NoWorker => Self::NoWorker,
+            Failure::Overloaded => Self::Overloaded,
+        }
+    }
+}
+
+/// Receives a request's results on the engine's thread, which waits for it: an implementation copies or signals and returns.
+///
+/// Of one output, values come in the order of steps where the chain is sequential, in any order otherwise. After `finished` or `failed`
+/// nothing more comes.
+pub trait Sink: Send {
+    /// An output that its graph delivers.
+    fn value(&mut self, value: Value<'_>);
+
+    /// A chain that may stop executed its last step: so many in all. Chains of fixed length do not say so. Comes after the step's values.
+    fn ended(&mut self, chain: u32, executed: u32);
+
+    /// The last node is complete.
+    fn finished(self: Box<Self>);
+
+    /// It ended otherwise.
+    fn failed(self: Box<Self>, failure: RequestFailure);
+}

@@ -1,0 +1,131 @@
+//! A thread that owns one device: takes tasks in order, gives completions in order, and answers the few questions asked at load.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Slot, Task};
+use cellwright_cell_graph::TypedCell;
+use cellwright_scheduler::WorkerId;
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+
+/// What a worker is told.
+pub(crate) enum ToWorker {
+    /// Run this.
+    Task(Task),
+    /// Load a cell.
+    Load { index: CellIndex, cell: Arc<TypedCell>, reply: Sender<Result<(), LoadError>> },
+    /// Forget a cell.
+    Unload(CellIndex),
+    /// Measure a batch.
+    Time { index: CellIndex, rows: u32, reply: Sender<Result<Duration, DeviceLost>> },
+    /// Read runs of slots and hand them to another worker, for a request that moves.
+    Read { runs: Vec<(Slot, Slot, u32)>, to: Sender<ToWorker>, request: u32 },
+    /// Write what another worker read.
+    Write { runs: Vec<(Slot, Vec<u8>)>, request: u32 },
+}
+
+/// What a worker tells the engine.
+pub(crate) enum FromWorker {
+    /// A task is done.
+    Completed(WorkerId, Completed),
+    /// A request's state has been written.
+    Moved(u32),
+    /// The device is gone.
+    Lost(WorkerId, DeviceLost),
+}
+
+/// The engine's end of a worker.
+pub(crate) struct WorkerLink {
+    pub(crate) info: DeviceInfo,
+    pub(crate) sender: Sender<ToWorker>,
+    pub(crate) thread: Option<JoinHandle<()>>,
+}
+
+impl WorkerLink {
+    /// Starts the thread. `queue` bounds what may be sent to it without waiting.
+    pub(crate) fn start(id: WorkerId, backend: Box<dyn Backend>, queue: usize, engine: Sender<FromWorker>) -> std::io::Result<Self> {
+        let info = backend.info();
+        let (sender, receiver) = bounded(queue);
+        let device = info.name.clone();
+        let thread = std::thread::Builder::new().name(format!("worker-{}", id.0)).spawn(move || {
+            let run = AssertUnwindSafe(|| Worker { id, backend, receiver, engine: engine.clone(), outstanding: 0 }.run());
+            let lost = match catch_unwind(run) {
+                Ok(Ok(())) => return,
+                Ok(Err(lost)) => lost,
+                Err(_) => DeviceLost { device, cause: "its worker panicked".to_owned() },
+            };
+            // If the engine is gone too there is nobody left to tell.
+            let _ = engine.send(FromWorker::Lost(id, lost));
+        })?;
+        Ok(Self { info, sender, thread: Some(thread) })
+    }
+}
+
+struct Worker {
+    id: WorkerId,
+    backend: Box<dyn Backend>,
+    receiver: Receiver<ToWorker>,
+    engine: Sender<FromWorker>,
+    outstanding: usize,
+}
+
+impl Worker {
+    /// Until the engine hangs up.
+    fn run(mut self) -> Result<(), DeviceLost> {
+        loop {
+            let message =
+                if self.outstanding == 0 { self.receiver.recv().map_err(|_| TryRecvError::Disconnected) } else { self.receiver.try_recv() };
+            match message {
+                Ok(ToWorker::Task(task)) => {
+                    self.backend.submit(task)?;
+                    self.outstanding += 1;
+                }
+                Ok(control) => self.control(control)?,
+                Err(TryRecvError::Empty) => self.complete()?,
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+
+    fn complete(&mut self) -> Result<(), DeviceLost> {
+        if let Some(completed) = self.backend.complete()? {
+            self.outstanding -= 1;
+            let _ = self.engine.send(FromWorker::Completed(self.id, completed));
+        }
+        Ok(())
+    }
+
+    /// Replies may find nobody waiting any more; that is theirs to decide.
+    fn control(&mut self, control: ToWorker) -> Result<(), DeviceLost> {
+        // State may be read or measured only when nothing runs that writes it.
+        while self.outstanding > 0 && !matches!(control, ToWorker::Load { .. } | ToWorker::Unload(_)) {
+            self.complete()?;
+        }
+        match control {
+            ToWorker::Task(_) => unreachable!("tasks are taken by `run`"),
+            ToWorker::Load { index, cell, reply } => {
+                let _ = reply.send(self.backend.load(index, &cell));
+            }
+            ToWorker::Unload(index) => self.backend.unload(index),
+            ToWorker::Time { index, rows, reply } => {
+                let _ = reply.send(self.backend.time_batch(index, rows));
+            }
+            ToWorker::Read { runs, to, request } => {
+                let mut read = Vec::with_capacity(runs.len());
+                for (from, target, count) in runs {
+                    read.push((target, self.backend.read(from, count)?));
+                }
+                let _ = to.send(ToWorker::Write { runs: read, request });
+            }
+            ToWorker::Write { runs, request } => {
+                for (first, bytes) in runs {
+                    self.backend.write(first, &bytes)?;
+                }
+                let _ = self.engine.send(FromWorker::Moved(request));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! What can go wrong with a request or a model, and whose fault it is.
+
+use cellwright_cell_graph::check::{GraphError, ModelError};
+use cellwright_engine::{RequestFailure, SubmitError};
+use cellwright_plugin_runtime::{CallError, CompileError, Fault, RuntimeError};
+use cellwright_protocol::RowsFault;
+
+/// Who is at fault, for whoever turns errors into statuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The client sent something that the model does not take.
+    BadInput,
+    /// The model does not do this.
+    Unsupported,
+    /// The plugin trapped, went over a limit or returned a malformed graph.
+    PluginFault,
+    /// As many requests as allowed are in flight: try again later.
+    Busy,
+    /// The client went away.
+    Cancelled,
+    /// The host cannot run it now.
+    Unavailable,
+}
+
+/// Why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum InferError {
+    /// The request is not what the model takes.
+    #[error("{0}")]
+    Invalid(String),
+    /// Its rows cannot be taken apart or its responses put together.
+    #[error(transparent)]
+    Rows(#[from] RowsFault),
+    /// The plugin refused it, trapped, or went over a limit.
+    #[error(transparent)]
+    Plugin(#[from] CallError),
+    /// The plugin's graph is malformed.
+    #[error("plugin `{plugin}` returned a graph that is refused: {source}")]
+    Graph {
+        /// Which plugin.
+        plugin: String,
+        /// Why.
+        source: GraphError,
+    },
+    /// The plugin emitted something that is not an output of its model.
+    #[error("plugin `{plugin}` emitted {what}")]
+    Emitted {
+        /// Which plugin.
+        plugin: String,
+        /// What.
+        what: String,
+    },
+    /// The plugin asked to be called back too often.
+    #[error("plugin `{plugin}` was called back {limit} times for one request, which is the limit")]
+    Resumes {
+        /// Which plugin.
+        plugin: String,
+        /// The limit.
+        limit: u32,
+    },
+    /// A part of a session came after its end.
+    #[error("the session has ended")]
+    SessionOver,
+    /// The engine gave it up.
+    #[error(transparent)]
+    Engine(#[from] RequestFailure),
+    /// The engine did not take it.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+}
+
+impl InferError {
+    /// Whose fault it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Invalid(_) | Self::Rows(_) | Self::SessionOver => ErrorKind::BadInput,
+            Self::Plugin(CallError::Refused { fault: Fault::InvalidInput, .. }) => ErrorKind::BadInput,
+            Self::Plugin(CallError::Refused { fault: Fault::Unsupported, .. }) => ErrorKind::Unsupported,
+            Self::Plugin(CallError::Busy { .. }) => ErrorKind::Busy,
+            Self::Plugin(_) | Self::Graph { .. } | Self::Emitted { .. } | Self::Resumes { .. } => ErrorKind::PluginFault,
+            Self::Submit(SubmitError::Full) => ErrorKind::Busy,
+            Self::Submit(SubmitError::Stopped) => ErrorKind::Unavailable,
+            Self::Engine(failure) => match failure {
+                RequestFailure::Cancelled => ErrorKind::Cancelled,
+                RequestFailure::TooLarge { .. } | RequestFailure::Row(_) => ErrorKind::BadInput,
+                RequestFailure::GrewTooLarge { .. } | RequestFailure::MayNotGrow | RequestFailure::BeyondEnd { .. } => {
+                    ErrorKind::PluginFault
+                }
+                RequestFailure::Overloaded => ErrorKind::Busy,
+                RequestFailure::WorkerLost | RequestFailure::NoWorker | RequestFailure::Stopped => ErrorKind::Unavailable,
+            },
+        }
+    }
+}
+
+/// Why a host did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No plugin runtime.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// No engine.
+    #[error(transparent)]
+    Engine(#[from] cellwright_engine::StartError),
+    /// No threads.
+    #[error("a thread could not be started")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Why a bundle does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Its plugin does not compile.
+    #[error("plugin `{plugin}`: {source}")]
+    Compile {
+        /// Which plugin.
+        plugin: String,
+        /// Why.
+        source: CompileError,
+    },
+    /// Its plugin does not describe a model.
+    #[error(transparent)]
+    Describe(#[from] CallError),
+    /// The description is not sound, or its weights are not there.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A setting names a cell the model does not have.
+    #[error("model.toml sets `cells.{name}`, but the model's cells are {known}")]
+    UnknownCell {
+        /// What it names.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A device cannot hold or run it.
+    #[error(transparent)]
+    Engine(#[from] cellwright_engine::ModelError),
+}

@@ -1,0 +1,131 @@
+//! A model that serves: its plugin, its cells on the devices, its limits.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
+use cellwright_cell_graph::{CellTypeKey, Description, TypedCell};
+use cellwright_engine::{LoadedCell, LoadedModel};
+use cellwright_plugin_runtime::PluginModel;
+
+/// What one request of a model may use beyond what the plugin runtime bounds for each call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestLimits {
+    /// How often its plugin may be called back.
+    pub resumes_max: u32,
+    /// Rows of one call of a model whose rows are requests.
+    pub rows_max: usize,
+    /// Chunks of a session that may wait.
+    pub chunks_waiting_max: usize,
+    /// The expanded graph.
+    pub graph: GraphLimits,
+}
+
+impl Default for RequestLimits {
+    fn default() -> Self {
+        Self { resumes_max: 1 << 16, rows_max: 1 << 12, chunks_waiting_max: 64, graph: GraphLimits::default() }
+    }
+}
+
+/// A cell of a served model, for people.
+#[derive(Clone, Debug)]
+pub struct CellSummary {
+    /// The plugin's name for it.
+    pub name: String,
+    /// Its type's identity.
+    pub key: CellTypeKey,
+    /// Floating-point operations of one row.
+    pub flops: u64,
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
+    /// Batch sizes that were measured.
+    pub measured: Vec<(u32, Duration)>,
+    /// The knee of what was measured.
+    pub calibrated: u32,
+    /// The limit in force.
+    pub batch_max: u32,
+    /// Its rank among the model's types.
+    pub priority: i32,
+}
+
+/// A model that serves.
+pub struct ServedModel {
+    pub(crate) name: String,
+    pub(crate) plugin_name: String,
+    pub(crate) plugin: PluginModel,
+    pub(crate) model: Arc<Model>,
+    pub(crate) loaded: Arc<LoadedModel>,
+    pub(crate) limits: RequestLimits,
+}
+
+impl fmt::Debug for ServedModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServedModel").field("name", &self.name).field("plugin", &self.plugin_name).finish_non_exhaustive()
+    }
+}
+
+impl ServedModel {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What its plugin says of it.
+    #[must_use]
+    pub fn description(&self) -> &Description {
+        &self.model.description
+    }
+
+    /// Its plugin, described and ready.
+    #[must_use]
+    pub const fn plugin(&self) -> &PluginModel {
+        &self.plugin
+    }
+
+    /// What its requests may use.
+    #[must_use]
+    pub const fn limits(&self) -> &RequestLimits {
+        &self.limits
+    }
+
+    /// Its cells, in the plugin's order.
+    #[must_use]
+    pub fn cells(&self) -> Vec<CellSummary> {
+        self.loaded.cells.iter().map(summary).collect()
+    }
+
+    /// A request's graph, before its first growth.
+    #[must_use]
+    pub fn unfolding(&self) -> Unfolding {
+        Unfolding::new(self.model.clone(), self.limits.graph)
+    }
+
+    /// As the engine has it.
+    #[must_use]
+    pub const fn loaded(&self) -> &Arc<LoadedModel> {
+        &self.loaded
+    }
+
+    pub(crate) fn plugin_name(&self) -> &str {
+        &self.plugin_name
+    }
+
+    pub(crate) fn cell(&self, position: u32) -> Option<&TypedCell> {
+        self.model.cells.get(position as usize).map(AsRef::as_ref)
+    }
+}
+
+fn summary(loaded: &LoadedCell) -> CellSummary {
+    CellSummary {
+        name: loaded.cell.name.clone(),
+        key: loaded.cell.key,
+        flops: loaded.cell.flops,
+        weight_bytes: loaded.cell.weight_bytes,
+        measured: loaded.calibration.points.iter().map(|point| (point.rows, point.time)).collect(),
+        calibrated: loaded.calibration.knee,
+        batch_max: loaded.limits.max,
+        priority: loaded.priority,
+    }
+}

@@ -1,0 +1,268 @@
+//! The host as its front ends see it: load models, take requests.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cellwright_backend::Backend;
+use cellwright_bundle::Bundle;
+use cellwright_cell_graph::check::Model;
+use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
+use cellwright_engine::{CellOverride, Engine, EngineOptions, ModelSpec};
+use cellwright_plugin_runtime::{Runtime, RuntimeOptions};
+use cellwright_protocol::{InferRequest, InferResponse, join_rows, split_rows};
+
+use crate::error::{InferError, LoadError, StartError};
+use crate::input::arrange;
+use crate::model::{RequestLimits, ServedModel};
+use crate::plugin_threads::PluginThreads;
+use crate::reply::{Client, Delivery, Reply};
+use crate::request::{Active, Begin};
+
+/// A host's configuration.
+#[derive(Debug)]
+pub struct ServingOptions {
+    /// The plugin runtime's.
+    pub runtime: RuntimeOptions,
+    /// The engine's.
+    pub engine: EngineOptions,
+    /// Threads on which plugins are called back.
+    pub plugin_threads: usize,
+}
+
+/// What requests need of the host.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) engine: Engine,
+    pub(crate) plugin_threads: PluginThreads,
+}
+
+/// A host: a plugin runtime, an engine, and the models that serve on them.
+pub struct Serving {
+    runtime: Runtime,
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Serving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Serving").field("engine", &self.inner.engine).finish_non_exhaustive()
+    }
+}
+
+impl Serving {
+    /// Starts the engine on those devices.
+    ///
+    /// # Errors
+    /// If the runtime, the engine or a thread cannot be had.
+    pub fn start(options: ServingOptions, backends: Vec<Box<dyn Backend>>) -> Result<Self, StartError> {
+        let in_flight_max = options.engine.in_flight_max as usize;
+        let runtime = Runtime::new(options.runtime)?;
+        let plugin_threads = PluginThreads::start(options.plugin_threads, in_flight_max)?;
+        let engine = Engine::start(options.engine, backends)?;
+        Ok(Self { runtime, inner: Arc::new(Inner { engine, plugin_threads }) })
+    }
+
+    /// The engine, for figures and for graphs that need no plugin.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+
+    /// The plugin runtime.
+    #[must_use]
+    pub const fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Compiles a bundle's plugin, asks it for its description, resolves its cells and loads them on the devices.
+    ///
+    /// # Errors
+    /// One sentence that says which part of the bundle does not hold; nothing of it is left then.
+    pub fn load(&self, bundle: &Bundle, tenant: &str) -> Result<Arc<ServedModel>, LoadError> {
+        let plugin_name = bundle.plugin_name().to_owned();
+        let compiled = self
+            .runtime
+            .compile(&plugin_name, bundle.plugin_bytes())
+            .map_err(|source| LoadError::Compile { plugin: plugin_name.clone(), source })?;
+        let plugin = compiled.with_parameters(bundle.parameters(), bundle.files(), &bundle.limits().plugin())?;
+        let context = ResolveContext { weights: bundle.weights(), precision: bundle.precision(), tenant, limits: CellLimits::default() };
+        let model = Arc::new(Model::resolve(plugin.description().clone(), &context)?);
+        let spec = ModelSpec {
+            name: bundle.name().to_owned(),
+            tenant: 0,
+            weight: 1,
+            cells: model.cells.clone(),
+            overrides: overrides(bundle, &model)?,
+            live_max: model.description.live_max,
+        };
+        let loaded = self.inner.engine.load(&spec)?;
+        let limits = request_limits(bundle);
+        Ok(Arc::new(ServedModel { name: bundle.name().to_owned(), plugin_name, plugin, model, loaded, limits }))
+    }
+
+    /// Takes a request. It is unfolded on the calling thread; the answer comes to the [`Reply`].
+    ///
+    /// # Errors
+    /// If the request is refused before anything of it runs.
+    pub fn infer(&self, model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery) -> Result<Reply, InferError> {
+        let (reply, client) = Reply::new();
+        self.infer_to(model, request, delivery, client)?;
+        Ok(reply)
+    }
+
+    /// Takes a request whose answer goes to `client`.
+    ///
+    /// # Errors
+    /// If the request is refused before anything of it runs; `client` hears nothing then.
+    pub fn infer_to(
+        &self,
+        model: &Arc<ServedModel>,
+        request: InferRequest,
+        delivery: Delivery,
+        client: Box<dyn Client>,
+    ) -> Result<(), InferError> {
+        if !model.description().rows_are_requests {
+            self.begin(model, request, (delivery, false), client)?;
+            return Ok(());
+        }
+        let rows = split_rows(&request, model.limits.rows_max)?;
+        let joint = Arc::new(Mutex::new(Joint { client: Some(client), id: request.id, responses: vec![None; rows.len()] }));
+        let mut begun = Vec::with_capacity(rows.len());
+        for (row, request) in rows.into_iter().enumerate() {
+            let row = Box::new(RowClient { joint: joint.clone(), row });
+            match self.begin(model, request, (Delivery::Whole, false), row) {
+                Ok(active) => begun.push(active),
+                Err(error) => {
+                    joint.lock().unwrap_or_else(PoisonError::into_inner).client = None;
+                    begun.iter().for_each(|active| active.cancel());
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a session: a request whose inputs keep arriving. `first` is its first chunk.
+    ///
+    /// # Errors
+    /// If the first chunk is refused.
+    pub fn open_session(&self, model: &Arc<ServedModel>, first: InferRequest) -> Result<Session, InferError> {
+        let (reply, client) = Reply::new();
+        let active = self.begin(model, first, (Delivery::Parts, true), client)?;
+        Ok(Session { active, reply })
+    }
+
+    fn begin(
+        &self,
+        model: &Arc<ServedModel>,
+        request: InferRequest,
+        (delivery, session): (Delivery, bool),
+        client: Box<dyn Client>,
+    ) -> Result<Arc<Active>, InferError> {
+        let tensors = arrange(&model.description().inputs, request.inputs)?;
+        let begin = Begin { model: model.clone(), id: request.id, parameters: request.parameters, tensors, delivery, session };
+        Active::begin(&self.inner, begin, client)
+    }
+}
+
+/// A request whose inputs keep arriving. Dropping it without [`Session::finish`] cancels it.
+pub struct Session {
+    active: Arc<Active>,
+    reply: Reply,
+}
+
+impl Session {
+    /// The next chunk.
+    ///
+    /// # Errors
+    /// If it is not what the model takes, too many chunks wait, or the session has ended.
+    pub fn push(&self, chunk: InferRequest) -> Result<(), InferError> {
+        let limit = self.active.model.limits.chunks_waiting_max;
+        if self.active.chunks_waiting() >= limit {
+            return Err(InferError::Invalid(format!("{limit} chunks of this session wait to be computed: send the next one later")));
+        }
+        self.active.push(arrange(&self.active.model.description().inputs, chunk.inputs)?)
+    }
+
+    /// The next part of the answer, waiting for it; none once the session has ended.
+    #[must_use]
+    pub fn next_part(&self) -> Option<cellwright_cell_graph::Tensor> {
+        self.reply.next_part()
+    }
+
+    /// No more input will come.
+    pub fn finish(&self) {
+        self.active.finish_input();
+    }
+
+    /// The end of the answer, waiting for it.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn wait(self) -> Result<InferResponse, InferError> {
+        self.finish();
+        self.reply.wait()
+    }
+}
+
+/// Rows of one call, each a request by itself.
+struct Joint {
+    client: Option<Box<dyn Client>>,
+    id: Option<String>,
+    responses: Vec<Option<InferResponse>>,
+}
+
+/// Receives one row's answer.
+struct RowClient {
+    joint: Arc<Mutex<Joint>>,
+    row: usize,
+}
+
+impl Client for RowClient {
+    fn part(&mut self, _part: cellwright_cell_graph::Tensor) {}
+
+    fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
+        let mut joint = self.joint.lock().unwrap_or_else(PoisonError::into_inner);
+        match result {
+            Err(error) => {
+                if let Some(client) = joint.client.take() {
+                    client.end(Err(error));
+                }
+            }
+            Ok(response) => {
+                joint.responses[self.row] = Some(response);
+                if joint.responses.iter().all(Option::is_some)
+                    && let Some(client) = joint.client.take()
+                {
+                    let id = joint.id.take();
+                    let rows = joint.responses.drain(..).flatten().collect();
+                    client.end(join_rows(rows).map(|response| InferResponse { id, ..response }).map_err(InferError::Rows));
+                }
+            }
+        }
+    }
+}
+
+/// What the bundle says of single cells, by position.
+fn overrides(bundle: &Bundle, model: &Model) -> Result<Vec<CellOverride>, LoadError> {
+    let mut overrides = vec![CellOverride::default(); model.cells.len()];
+    for (name, settings) in bundle.cells() {
+        let Some(position) = model.cells.iter().position(|cell| cell.name == *name) else {
+            let known = model.cells.iter().map(|cell| format!("`{}`", cell.name)).collect::<Vec<_>>().join(", ");
+            return Err(LoadError::UnknownCell { name: name.clone(), known });
+        };
+        overrides[position] = CellOverride { batch_max: settings.batch_max, priority: settings.priority };
+    }
+    Ok(overrides)
+}
+
+/// The server's limits, lowered where the bundle asks for less.
+fn request_limits(bundle: &Bundle) -> RequestLimits {
+    let own = bundle.limits();
+    let server = RequestLimits::default();
+    let mut limits = server;
+    limits.resumes_max = own.resumes_max.map_or(server.resumes_max, |max| max.min(server.resumes_max));
+    limits.graph.nodes_max = own.nodes_max.map_or(server.graph.nodes_max, |max| max.min(server.graph.nodes_max));
+    limits.graph.edges_max = own.edges_max.map_or(server.graph.edges_max, |max| max.min(server.graph.edges_max));
+    limits.graph.chains_max = own.chains_max.map_or(server.graph.chains_max, |max| max.min(server.graph.chains_max));
+    limits.graph.state_bytes_max = own.state_bytes_max.map_or(server.graph.state_bytes_max, |max| max.min(server.graph.state_bytes_max));
+    limits
+}

@@ -6,6 +6,7 @@ mod cells;
 mod families;
 mod random;
 mod session;
+mod wild;
 
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ pub use cells::{CELLS, ModelShape, description, weights};
 pub use families::{Family, growth_of};
 pub use random::Rng;
 pub use session::{Chunk, session};
+pub use wild::{garble, wild};
 
 /// A small model of all the generator's cells, with random widths and weights.
 ///

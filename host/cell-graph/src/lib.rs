@@ -10,6 +10,8 @@ pub mod datatype;
 #[cfg(any(test, feature = "testing"))]
 pub mod generate;
 pub mod graph;
+#[cfg(any(test, feature = "testing"))]
+pub mod oracle;
 pub mod resolve;
 pub mod tensor;
 pub mod typed;

@@ -274,6 +274,6 @@ impl Making<'_> {
 
     fn independent(&mut self) {
         let leaves = self.leaves();
-        self.respond("all", Gathered::All(output(leaves, 0, 0)), self.steps % 2 == 0);
+        self.respond("all", Gathered::All(output(leaves, 0, 0)), self.steps.is_multiple_of(2));
     }
 }

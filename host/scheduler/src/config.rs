@@ -34,12 +34,22 @@ pub struct Config {
     pub max_tasks_to_submit: u32,
     /// A worker asks for more when so few of its tasks are outstanding; 0 is the paper's "when idle".
     pub low_water: u32,
+    /// Consecutive tasks of one decision with the same rows, each a step further, become one launch of several steps, where no row's chain may
+    /// stop and none of their outputs is delivered step by step.
+    pub merge_steps: bool,
     /// Requests admitted but not yet placed, at most; one more is failed with `Failure::Overloaded`.
     pub waiting_max: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { policy: PolicyKind::default(), release: Release::default(), max_tasks_to_submit: 5, low_water: 2, waiting_max: 1 << 20 }
+        Self {
+            policy: PolicyKind::default(),
+            release: Release::default(),
+            max_tasks_to_submit: 5,
+            low_water: 2,
+            merge_steps: true,
+            waiting_max: 1 << 20,
+        }
     }
 }

@@ -4,12 +4,28 @@
 //! so the same events give the same commands, whether the engine drives it with real workers, the simulator in virtual time or a test with
 //! generated traffic.
 
+mod admission;
+mod arena;
 pub mod command;
+mod completion;
 pub mod config;
+mod ending;
 pub mod event;
+mod fairness;
+mod fleet;
 pub mod id;
+mod lane;
+mod listing;
+mod moving;
+mod policy;
+mod queues;
+mod readiness;
+mod request;
+mod reservation;
+pub mod scheduler;
 
 pub use command::{Commands, Failure, Launch, Move, Placement, Row};
 pub use config::{Config, PolicyKind, Release};
 pub use event::{BatchSizes, CellInfo, Event, ModelInfo, Submission};
 pub use id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, TaskSeq, TenantId, Time, WorkerId};
+pub use scheduler::Scheduler;

@@ -1,0 +1,290 @@
+//! Who gets a place, where, and when: requests wait in order of arrival for slots; what runs holds all the slots it will ever need.
+//!
+//! So there is no deadlock over slots: a request never waits for slots while it holds some. A growing request reserves its
+//! largest extent at once, and its growths are placed inside.
+
+use std::sync::Arc;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::unfolded::{Delivery, UnfoldedChain};
+
+use crate::command::{Failure, Placement};
+use crate::event::{ModelInfo, Submission};
+use crate::id::{DomainId, LaneId, NumericClass, RequestId, Slot};
+use crate::lane::{Lane, NO_SLOT, Progress};
+use crate::request::{Block, Chain, Growth, Phase, Request};
+use crate::reservation::Reservation;
+use crate::scheduler::Scheduler;
+
+/// Growths of one request that may wait for its place.
+const PENDING_MAX: usize = 64;
+
+impl Scheduler {
+    pub(crate) fn submit(&mut self, submission: Submission) {
+        let Submission { request: id, model, growth } = submission;
+        if id.index() >= self.requests.len() {
+            self.requests.resize_with(id.index() + 1, Request::default);
+        }
+        assert!(self.requests[id.index()].phase == Phase::Vacant, "a request id is in use");
+        let known = self.models.get(model.index()).and_then(Option::as_ref).filter(|model| !model.closed);
+        let Some(info) = known.map(|model| &model.info) else {
+            self.out.failed.push((id, Failure::NoWorker));
+            return;
+        };
+        let (tenant, class, may_grow) = (info.tenant, info.class, info.growth_slots.is_some());
+        let order = self.next_order;
+        self.next_order += 1;
+        let request = &mut self.requests[id.index()];
+        request.phase = Phase::Waiting;
+        (request.model, request.tenant, request.class, request.order) = (model, tenant, class, order);
+        (request.may_grow, request.open) = (may_grow, growth.next.is_some());
+        request.pending.push_back(growth);
+        self.requests_alive += 1;
+        self.requests_waiting += 1;
+        if self.class_mut(class).workers == 0 {
+            self.doom(id, Failure::NoWorker);
+            return;
+        }
+        self.class_mut(class).waiting.push_back((id, order));
+        self.admit(class);
+        if self.requests_waiting > self.config.waiting_max && self.request(id).phase == Phase::Waiting {
+            self.doom(id, Failure::Overloaded);
+        }
+    }
+
+    pub(crate) fn admit_all(&mut self) {
+        for class in 0..self.classes.len() {
+            self.admit(NumericClass(class as u32));
+        }
+    }
+
+    /// Places who waits for workers of a class, in order, as long as the first fits.
+    fn admit(&mut self, class: NumericClass) {
+        while let Some(&(id, order)) = self.classes[class.index()].waiting.front() {
+            let request = self.request(id);
+            if request.phase == Phase::Waiting && request.order == order && !self.place(id) {
+                return;
+            }
+            self.classes[class.index()].waiting.pop_front();
+        }
+    }
+
+    /// Gives a waiting request its place, or gives it up; whether it no longer waits.
+    fn place(&mut self, id: RequestId) -> bool {
+        let request = self.request(id);
+        let Some(growth) = request.pending.front().cloned() else { return true };
+        let first = self.slots_needed(id, &growth);
+        let grows = request.may_grow && growth.next.is_some();
+        let needed = if grows { first.max(u64::from(self.model(request.model).info.growth_slots.unwrap_or(0))) } else { first };
+        let class = request.class;
+        let largest = self.domains.iter().flatten().filter(|domain| domain.class == class).map(|domain| domain.arena.largest()).max();
+        let available = u64::from(largest.unwrap_or(0));
+        let Some(slots) = u32::try_from(needed).ok().filter(|_| needed <= available) else {
+            self.doom(id, Failure::TooLarge { needed, available });
+            return true;
+        };
+        let Some((domain, block)) = self.find_block(class, slots) else { return false };
+        self.settle_in(id, domain, block);
+        let request = self.request_mut(id);
+        request.reservation = grows.then(|| Reservation::new(slots));
+        request.phase = Phase::Placed;
+        self.requests_waiting -= 1;
+        self.place_pending(id);
+        true
+    }
+
+    /// A block in the domain of a class that has most free slots and room for it.
+    fn find_block(&mut self, class: NumericClass, slots: u32) -> Option<(DomainId, Option<Block>)> {
+        let mut candidates = [(0_u32, DomainId(0)); 8];
+        let mut count = 0;
+        for (index, domain) in self.domains.iter().enumerate() {
+            let Some(domain) = domain.as_ref().filter(|domain| domain.class == class) else { continue };
+            let at = candidates[..count].partition_point(|(free, _)| *free >= domain.arena.free_slots());
+            if at < candidates.len() {
+                count = (count + 1).min(candidates.len());
+                candidates[at..count].rotate_right(1);
+                candidates[at] = (domain.arena.free_slots(), DomainId(index as u32));
+            }
+        }
+        candidates[..count].iter().find_map(|(_, domain)| Some((*domain, self.take_block(*domain, slots)?)))
+    }
+
+    /// A block in that domain: none if there is no room, an empty one if nothing is needed.
+    pub(crate) fn take_block(&mut self, domain: DomainId, slots: u32) -> Option<Option<Block>> {
+        let home = self.domains.get_mut(domain.index())?.as_mut()?;
+        if slots == 0 {
+            return Some(None);
+        }
+        let start = home.arena.allocate(slots)?;
+        Some(Some(Block { start, slots, life: home.life }))
+    }
+
+    pub(crate) fn settle_in(&mut self, id: RequestId, domain: DomainId, block: Option<Block>) {
+        let tenant = self.request(id).tenant;
+        let scrub = match (block, self.domains[domain.index()].as_mut()) {
+            (Some(block), Some(home)) => home.arena.take_over(block.start, block.slots, tenant),
+            _ => false,
+        };
+        let request = self.request_mut(id);
+        (request.domain, request.block, request.scrub) = (domain, block, scrub);
+    }
+
+    /// Slots that a growth's values take.
+    fn slots_needed(&self, id: RequestId, growth: &UnfoldedGrowth) -> u64 {
+        let info = &self.model(self.request(id).model).info;
+        let stages = growth.chains.iter().flat_map(|chain| chain.stages.iter().map(move |stage| (chain.length.bound, stage)));
+        stages.map(|(bound, stage)| u64::from(stage_slots(info, stage.cell, stage.retention.places(bound)).unwrap_or(u32::MAX))).sum()
+    }
+
+    pub(crate) fn grow(&mut self, id: RequestId, growth: Arc<UnfoldedGrowth>) {
+        let Some(request) = self.alive(id) else { return };
+        if !request.open {
+            return;
+        }
+        if !request.may_grow {
+            self.doom(id, Failure::MayNotGrow);
+        } else if request.pending.len() >= PENDING_MAX {
+            self.doom(id, Failure::Overloaded);
+        } else {
+            let request = self.request_mut(id);
+            request.open = growth.next.is_some();
+            request.pending.push_back(growth);
+            self.place_pending(id);
+        }
+    }
+
+    /// Places the growths that wait, unless the request itself still waits, moves, or runs in a batch.
+    pub(crate) fn place_pending(&mut self, id: RequestId) {
+        loop {
+            let request = self.request_mut(id);
+            if request.phase != Phase::Placed || request.moving.is_some() || request.batch.is_some() {
+                return;
+            }
+            let Some(growth) = request.pending.pop_front() else { break };
+            if let Err(failure) = self.place_growth(id, growth) {
+                self.doom(id, failure);
+                return;
+            }
+        }
+        self.finish_if_over(id);
+    }
+
+    fn place_growth(&mut self, id: RequestId, graph: Arc<UnfoldedGrowth>) -> Result<(), Failure> {
+        let mut seats = std::mem::take(&mut self.seats);
+        seats.clear();
+        let seated = self.seat(id, &graph, &mut seats);
+        self.seats = seats;
+        seated?;
+        let request = self.request_mut(id);
+        let growth = request.growths_before + request.growths.len() as u32;
+        let first_chain = request.chains_before + request.chains.len() as u32;
+        assert_eq!(graph.first_chain, first_chain, "chains are numbered over the whole request");
+        request.growths.push_back(Growth { graph: Arc::clone(&graph), chains_held: graph.chains.len() as u32 });
+        let (domain, scrub) = (request.domain, request.scrub);
+        let places = self.out.places.len();
+        let mut seat = 0;
+        for (local, chain) in graph.chains.iter().enumerate() {
+            self.place_chain(id, growth, first_chain + local as u32, chain, seat);
+            seat += chain.stages.len();
+        }
+        let places = places..self.out.places.len();
+        self.out.placements.push(Placement { request: id, growth, domain, places, scrub });
+        self.connect(id, &graph);
+        for chain in &graph.cancel {
+            self.cancel_chain(id, *chain);
+        }
+        self.keep_for_later(id, &graph);
+        if self.in_order() {
+            self.join_bucket(id, growth);
+        } else {
+            self.start_growth(id, &graph);
+        }
+        Ok(())
+    }
+
+    /// Slots for every stage of a growth, in order: from the request's reservation, or from its block, one after the other.
+    fn seat(&mut self, id: RequestId, graph: &UnfoldedGrowth, seats: &mut Vec<(Slot, u32)>) -> Result<(), Failure> {
+        let request = &mut self.requests[id.index()];
+        let info = &self.models[request.model.index()].as_ref().expect("a request's model is known").info;
+        let base = request.block.map_or(0, |block| block.start);
+        let mut next = base;
+        for chain in &graph.chains {
+            for stage in &chain.stages {
+                let slots = stage_slots(info, stage.cell, stage.retention.places(chain.length.bound)).unwrap_or(u32::MAX);
+                let slot = match &mut request.reservation {
+                    _ if slots == 0 => NO_SLOT,
+                    Some(reservation) => {
+                        let failure = Failure::GrewTooLarge { reserved: u64::from(reservation.slots()) };
+                        Slot(base + reservation.allocate(slots).ok_or(failure)?)
+                    }
+                    None => {
+                        next += slots;
+                        Slot(next - slots)
+                    }
+                };
+                seats.push((slot, slots));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lanes for the stages of a chain, which sit from `seat` on.
+    fn place_chain(&mut self, id: RequestId, growth: u32, number: u32, graph: &UnfoldedChain, seat: usize) {
+        let in_order = self.in_order();
+        let Request { model, order, domain, .. } = *self.request(id);
+        let bound = graph.length.bound;
+        let mut lanes = (LaneId(u32::MAX), Vec::new());
+        for (index, stage) in graph.stages.iter().enumerate() {
+            let (slot, slots) = self.seats[seat + index];
+            let known = self.model(model);
+            let type_position = known.type_of_cell[stage.cell as usize];
+            let cell_type = known.types[type_position as usize].cell_type;
+            let lane = self.take_lane();
+            let placed_in = self.tick;
+            let place = self.lane_mut(lane);
+            place.readers.clear();
+            (place.request, place.model, place.type_position, place.cell_type) = (id, model, type_position, cell_type);
+            (place.domain, place.order, place.growth, place.chain, place.stage) = (domain, order, growth, number, index as u32);
+            (place.slot, place.slots, place.limit, place.flying, place.plain) = (slot, slots, bound, 0, false);
+            place.merges = !graph.may_stop() && !stage.delivery.contains(&Delivery::All);
+            place.progress = Progress::new(graph, index as u32, in_order);
+            place.placed_in = placed_in;
+            self.out.places.push((lane, slot));
+            if index == 0 { lanes.0 = lane } else { lanes.1.push(lane) }
+        }
+        let remaining = u64::from(bound) * graph.stages.len() as u64;
+        let request = self.request_mut(id);
+        request.live_chains += 1;
+        request.chains.push_back(Chain {
+            first_lane: lanes.0,
+            other_lanes: lanes.1,
+            bound,
+            end: bound,
+            stops: graph.stop.is_some(),
+            stop_stage: graph.stop.map(|(stage, _)| stage),
+            root: None,
+            followers: Vec::new(),
+            cancelled: false,
+            remaining,
+            ended: false,
+            gone: false,
+            kept: false,
+            readers: 0,
+            reads: Vec::new(),
+            end_waiters: Vec::new(),
+            end_seen: None,
+            growth,
+        });
+    }
+
+    fn take_lane(&mut self) -> LaneId {
+        self.free_lanes.pop().unwrap_or_else(|| {
+            self.lanes.push(Lane::vacant());
+            LaneId(self.lanes.len() as u32 - 1)
+        })
+    }
+}
+
+fn stage_slots(info: &ModelInfo, cell: u32, places: u32) -> Option<u32> {
+    info.cells[cell as usize].slots.checked_mul(places)
+}

@@ -1,0 +1,240 @@
+//! What completed tasks leave behind: nodes complete, chains that stopped, chains that ended, and a worker that is gone.
+
+use crate::command::Failure;
+use crate::id::{LaneId, RequestId, TaskSeq, WorkerId};
+use crate::lane::{Grouped, NodeState, Progress};
+use crate::request::Phase;
+use crate::scheduler::Scheduler;
+
+impl Scheduler {
+    /// A worker completed every task up to `up_to`.
+    pub(crate) fn done(&mut self, worker: WorkerId, up_to: TaskSeq, busy_ns: u64, stopped: &[(LaneId, u32)], failed: &[LaneId]) {
+        if self.worker(worker).is_none() {
+            return;
+        }
+        for lane in failed {
+            if self.lane(*lane).flying > 0 {
+                self.doom(self.lane(*lane).request, Failure::Row);
+            }
+        }
+        for (lane, step) in stopped {
+            if self.lane(*lane).flying > 0 {
+                let place = self.lane(*lane);
+                self.end_at(place.request, place.chain, step + 1);
+            }
+        }
+        self.settle();
+        self.account(worker, up_to, busy_ns);
+        while let Some(task) = self.workers[worker.index()].as_mut().and_then(|state| state.tasks.pop_front_if(|task| task.seq <= up_to)) {
+            if let Some(state) = self.workers[worker.index()].as_mut() {
+                state.outstanding -= task.steps;
+            }
+            self.types[task.cell_type.index()].running -= task.steps;
+            for _ in 0..task.rows {
+                let Some(row) = self.workers[worker.index()].as_mut().and_then(|state| state.rows.pop_front()) else { break };
+                for step in 0..task.steps {
+                    self.complete(row.lane, row.step + step, worker);
+                }
+            }
+            if self.in_order() {
+                self.batch_task_done(worker);
+            }
+        }
+    }
+
+    /// A node left its worker, executed or not.
+    fn complete(&mut self, lane: LaneId, step: u32, worker: WorkerId) {
+        let live = self.land_node(lane, step, worker);
+        let (id, number, model) = (self.lane(lane).request, self.lane(lane).chain, self.lane(lane).model);
+        self.model_mut(model).flying -= 1;
+        if self.model(model).ready + self.model(model).flying == 0 {
+            self.touched.push(model);
+        }
+        let request = self.request_mut(id);
+        request.flying -= 1;
+        if request.phase != Phase::Placed {
+            if request.flying == 0 {
+                self.over.push(id);
+            }
+            return;
+        }
+        if !live {
+            self.free_chain_if_unread(id, number);
+            return;
+        }
+        let Some(chain) = request.chain_mut(number) else { return };
+        chain.remaining -= 1;
+        if !self.in_order() {
+            self.after_done(lane, step);
+        }
+        self.end_chain_if_over(id, number);
+    }
+
+    /// A chain executes no step from `end` on: it stopped, or the chain it follows did.
+    pub(crate) fn end_at(&mut self, id: RequestId, number: u32, end: u32) {
+        let Some(chain) = self.request_mut(id).chain_mut(number).filter(|chain| end < chain.end && !chain.ended) else { return };
+        chain.end = end;
+        let followers = chain.followers.clone();
+        for stage in 0..chain.stages() {
+            let Some(lane) = self.request(id).chain(number).map(|chain| chain.lane(stage)) else { return };
+            self.drop_from(lane, end);
+        }
+        self.recompute_remaining(id, number);
+        for follower in followers {
+            self.end_at(id, follower, end);
+        }
+        self.end_chain_if_over(id, number);
+    }
+
+    /// Nobody needs the chain any more: what was not submitted is dropped.
+    pub(crate) fn cancel_chain(&mut self, id: RequestId, number: u32) {
+        let Some(chain) = self.request_mut(id).chain_mut(number).filter(|chain| !chain.ended) else { return };
+        chain.cancelled = true;
+        let followers = chain.followers.clone();
+        let mut executed = u32::MAX;
+        for stage in 0..chain.stages() {
+            let Some(lane) = self.request(id).chain(number).map(|chain| chain.lane(stage)) else { return };
+            self.abandon(lane);
+            executed = executed.min(self.lane(lane).limit);
+        }
+        self.recompute_remaining(id, number);
+        if let Some(chain) = self.request_mut(id).chain_mut(number) {
+            chain.end = chain.end.min(executed);
+        }
+        for follower in followers {
+            self.end_at(id, follower, executed);
+        }
+        self.end_chain_if_over(id, number);
+    }
+
+    fn recompute_remaining(&mut self, id: RequestId, number: u32) {
+        let Some(chain) = self.request(id).chain(number) else { return };
+        let lanes = (0..chain.stages()).map(|stage| self.lane(chain.lane(stage)));
+        let remaining = lanes.map(|lane| u64::from(lane.remaining())).sum();
+        let lanes: Vec<LaneId> = (0..chain.stages()).map(|stage| chain.lane(stage)).collect();
+        if let Some(chain) = self.request_mut(id).chain_mut(number) {
+            chain.remaining = remaining;
+        }
+        if !self.in_order() {
+            for lane in lanes {
+                self.tell_readers(lane);
+            }
+        }
+    }
+
+    /// Nodes from `end` on will not be executed.
+    fn drop_from(&mut self, lane: LaneId, end: u32) {
+        let place = self.lane_mut(lane);
+        let bound = place.limit;
+        match &place.progress {
+            Progress::Front(front) => {
+                if front.queued >= end {
+                    self.take_back(lane, end);
+                }
+            }
+            Progress::Each(_) | Progress::Grouped(_) => {
+                for step in end..bound {
+                    self.drop_node(lane, step);
+                }
+            }
+        }
+        let place = self.lane_mut(lane);
+        place.limit = place.limit.min(end);
+    }
+
+    /// Nodes that were not submitted will not be executed.
+    pub(crate) fn abandon(&mut self, lane: LaneId) {
+        let limit = self.lane(lane).limit;
+        match &self.lane(lane).progress {
+            Progress::Front(front) => {
+                let queued = front.queued;
+                self.take_back(lane, queued);
+                let place = self.lane_mut(lane);
+                place.limit = place.limit.min(queued);
+            }
+            Progress::Each(_) | Progress::Grouped(_) => {
+                for step in 0..limit {
+                    let (Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. })) = &self.lane(lane).progress else {
+                        return;
+                    };
+                    if matches!(nodes.states[step as usize], NodeState::Waiting | NodeState::Ready(_)) {
+                        self.drop_node(lane, step);
+                    }
+                }
+            }
+        }
+    }
+
+    fn drop_node(&mut self, lane: LaneId, step: u32) {
+        self.take_back(lane, step);
+        if let Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) = &mut self.lane_mut(lane).progress {
+            nodes.drop(step);
+        }
+    }
+
+    /// Ends a chain whose executed steps are all complete, and that follows none that goes on.
+    fn end_chain_if_over(&mut self, id: RequestId, number: u32) {
+        let request = self.request(id);
+        let Some(chain) = request.chain(number).filter(|chain| chain.remaining == 0 && !chain.ended) else { return };
+        let root = chain.root.filter(|_| !chain.cancelled).and_then(|root| request.chain(root));
+        if root.is_some_and(|root| !root.ended) {
+            return;
+        }
+        let request = self.request_mut(id);
+        request.live_chains -= 1;
+        if request.live_chains == 0 {
+            self.over.push(id);
+        }
+        let Some(chain) = self.request_mut(id).chain_mut(number) else { return };
+        chain.ended = true;
+        let (followers, waited) = (chain.followers.clone(), !chain.end_waiters.is_empty());
+        if waited && !self.in_order() {
+            self.tell_end_waiters(id, number);
+        }
+        for follower in followers {
+            self.end_chain_if_over(id, follower);
+        }
+        self.stop_reading(id, number);
+    }
+
+    pub(crate) fn worker_down(&mut self, worker: WorkerId) {
+        let Some(state) = self.workers.get_mut(worker.index()).and_then(Option::take) else { return };
+        let mut rows = state.rows;
+        for task in &state.tasks {
+            self.types[task.cell_type.index()].running -= task.steps;
+            for row in rows.range(..task.rows) {
+                self.doom(self.lane(row.lane).request, Failure::WorkerLost);
+            }
+            self.settle_failures();
+            for row in rows.drain(..task.rows) {
+                for step in 0..task.steps {
+                    self.complete(row.lane, row.step + step, worker);
+                }
+            }
+        }
+        self.batch_worker_lost(worker);
+        let workers = &mut self.class_mut(state.class).workers;
+        *workers -= 1;
+        let none_left = *workers == 0;
+        let Some(home) = self.domains[state.domain.index()].as_mut() else { return };
+        home.workers -= 1;
+        if home.workers == 0 {
+            self.domains[state.domain.index()] = None;
+            self.give_up_where(Failure::WorkerLost, |request| {
+                let leaves = request.moving.as_ref().is_some_and(|moving| moving.from == state.domain);
+                request.phase == Phase::Placed && (request.domain == state.domain || leaves)
+            });
+        }
+        if none_left {
+            self.give_up_where(Failure::NoWorker, |request| request.phase == Phase::Waiting && request.class == state.class);
+        }
+    }
+
+    fn give_up_where(&mut self, failure: Failure, concerned: impl Fn(&crate::request::Request) -> bool) {
+        let mut lost: Vec<_> = (0..self.requests.len()).filter(|index| concerned(&self.requests[*index])).collect();
+        lost.sort_unstable_by_key(|index| self.requests[*index].order);
+        for index in lost {
+            self.doom(RequestId(index as u32), failure);
+        }
+    }
+}

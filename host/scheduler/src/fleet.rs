@@ -1,0 +1,131 @@
+//! Workers, their memory domains, and the models they serve: what the scheduler knows of them, and nothing about requests.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::arena::Arena;
+use crate::command::Row;
+use crate::event::{BatchSizes, ModelInfo};
+use crate::id::{CellTypeId, DomainId, ModelId, NumericClass, RequestId, TaskSeq};
+use crate::queues::Tally;
+
+/// A task in flight. Its rows are in its worker's `rows`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Task {
+    pub(crate) seq: TaskSeq,
+    pub(crate) cell_type: CellTypeId,
+    pub(crate) steps: u32,
+    pub(crate) rows: usize,
+    /// Device time charged for it ahead.
+    pub(crate) charged_ns: u64,
+}
+
+/// A worker that is up.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) domain: DomainId,
+    pub(crate) class: NumericClass,
+    pub(crate) last_seq: TaskSeq,
+    pub(crate) tasks: VecDeque<Task>,
+    /// Rows of `tasks`, one after the other.
+    pub(crate) rows: VecDeque<Row>,
+    /// Steps of tasks in flight.
+    pub(crate) outstanding: u32,
+}
+
+/// A memory domain with at least one worker.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pub(crate) class: NumericClass,
+    pub(crate) workers: u32,
+    pub(crate) arena: Arena,
+    /// Counts how often the domain came up; blocks of an earlier life are not given back to this one.
+    pub(crate) life: u32,
+    /// Requests on their way into it.
+    pub(crate) arriving: u32,
+}
+
+/// What there is of a numeric class.
+#[derive(Debug, Default)]
+pub(crate) struct Class {
+    pub(crate) workers: u32,
+    /// Requests without a place, in order of admission; those that ended meanwhile are skipped by their order.
+    pub(crate) waiting: VecDeque<(RequestId, u64)>,
+}
+
+/// One of a model's distinct cell types.
+#[derive(Debug)]
+pub(crate) struct ModelType {
+    pub(crate) cell_type: CellTypeId,
+    pub(crate) priority: i32,
+    pub(crate) batch: BatchSizes,
+    /// This model's ready nodes of the type.
+    pub(crate) tally: Tally,
+}
+
+/// A model, and how much device time it had.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) info: Arc<ModelInfo>,
+    pub(crate) types: Vec<ModelType>,
+    /// For each cell, its type's position in `types`.
+    pub(crate) type_of_cell: Vec<u32>,
+    /// Charged device time over weight: nanoseconds, 16 bits of fraction.
+    pub(crate) virtual_time: i128,
+    pub(crate) active: bool,
+    /// Ready nodes.
+    pub(crate) ready: u32,
+    /// Rows in flight.
+    pub(crate) flying: u32,
+    /// It takes no more submissions.
+    pub(crate) closed: bool,
+}
+
+impl Model {
+    pub(crate) fn new(info: Arc<ModelInfo>) -> Self {
+        let mut types: Vec<ModelType> = Vec::new();
+        let mut type_of_cell = Vec::with_capacity(info.cells.len());
+        for cell in &info.cells {
+            let at = match types.iter().position(|known| known.cell_type == cell.cell_type) {
+                Some(at) => at,
+                None => {
+                    types.push(ModelType {
+                        cell_type: cell.cell_type,
+                        priority: cell.priority,
+                        batch: cell.batch,
+                        tally: Tally::default(),
+                    });
+                    types.len() - 1
+                }
+            };
+            // Equal cells under two names are one type; the higher rank counts.
+            types[at].priority = types[at].priority.max(cell.priority);
+            type_of_cell.push(at as u32);
+        }
+        for one in &mut types {
+            one.batch = sound(one.batch);
+        }
+        Self { info, types, type_of_cell, virtual_time: 0, active: false, ready: 0, flying: 0, closed: false }
+    }
+}
+
+/// Batch sizes under which every batch makes progress.
+fn sound(sizes: BatchSizes) -> BatchSizes {
+    let max = sizes.max.max(1);
+    BatchSizes { min: sizes.min.clamp(1, max), quantum: sizes.quantum.clamp(1, max), max }
+}
+
+/// A table indexed by an id; absent entries are none.
+pub(crate) fn entry<T>(table: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
+    if index >= table.len() {
+        table.resize_with(index + 1, || None);
+    }
+    &mut table[index]
+}
+
+/// The model's id and position of one of its types, for code that walks both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ModelTypeRef {
+    pub(crate) model: ModelId,
+    pub(crate) position: u32,
+}

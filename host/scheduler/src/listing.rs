@@ -1,0 +1,303 @@
+//! Keeps lanes, queues and tallies in step: the only code that makes a node ready, takes that back, or hands it to a worker.
+//!
+//! Invariant: a subgraph is listed in its type's queue if and only if it has a ready node (but for the moment between the submission of a
+//! batch and `tidy`), and every ready node is counted once, under who may run it.
+
+use crate::id::{DomainId, LaneId, Time, WorkerId};
+use crate::lane::{Lane, NodeState, Progress, Ready};
+use crate::queues::{Item, Key, Scope};
+use crate::scheduler::Scheduler;
+
+/// Who may run a ready node of a subgraph.
+pub(crate) const fn scope(domain: DomainId, pinned: Option<WorkerId>, only: Option<WorkerId>) -> Scope {
+    match (pinned, only) {
+        (None, None) => Scope::Domain(domain),
+        (Some(worker), None) | (None, Some(worker)) => Scope::Worker(worker),
+        (Some(one), Some(other)) if one.0 == other.0 => Scope::Worker(one),
+        _ => Scope::Nobody,
+    }
+}
+
+impl Lane {
+    pub(crate) const fn key(&self, time: Time, step: u32) -> Key {
+        Key { time, order: self.order, chain: self.chain, stage: self.stage, step }
+    }
+
+    /// The worker that an in-order subgraph is pinned to.
+    pub(crate) fn pinned(&self) -> Option<WorkerId> {
+        match &self.progress {
+            Progress::Front(front) if self.flying > 0 => Some(front.worker),
+            _ => None,
+        }
+    }
+}
+
+impl Scheduler {
+    pub(crate) fn count(&mut self, lane: LaneId, scope: Scope, by: i32) {
+        if scope == Scope::Nobody {
+            return;
+        }
+        let place = &self.lanes[lane.index()];
+        self.types[place.cell_type.index()].tally.change(scope, by);
+        let (model_id, position) = (place.model, place.type_position);
+        let model = self.model_mut(model_id);
+        model.types[position as usize].tally.change(scope, by);
+        model.ready = model.ready.checked_add_signed(by).expect("fewer ready nodes than none");
+        if model.active == (model.ready + model.flying == 0) {
+            self.touched.push(model_id);
+        }
+    }
+
+    /// A node may be queued from now on; or, if it could be already, on that worker alone or anywhere.
+    pub(crate) fn set_ready(&mut self, lane: LaneId, step: u32, only: Option<WorkerId>) {
+        let now = self.now;
+        let place = &mut self.lanes[lane.index()];
+        let (domain, cell_type, pinned) = (place.domain, place.cell_type, place.pinned());
+        let (order, chain, stage) = (place.order, place.chain, place.stage);
+        let key = |time, step| Key { time, order, chain, stage, step };
+        let (before, after, listing) = match &mut place.progress {
+            Progress::Front(front) => {
+                let before = front.ready.map(|ready| scope(domain, pinned, ready.only));
+                front.ready = Some(Ready { time: front.ready.map_or(now, |ready| ready.time), only });
+                let entered = *front.entered.get_or_insert(now);
+                let listing = (!front.listed).then(|| (key(entered, 0), Item::Front(lane)));
+                front.listed = true;
+                (before, scope(domain, pinned, only), listing)
+            }
+            Progress::Each(nodes) => {
+                let state = &mut nodes.states[step as usize];
+                let (before, time) = match *state {
+                    NodeState::Ready(ready) => (Some(scope(domain, None, ready.only)), ready.time),
+                    _ => (None, now),
+                };
+                *state = NodeState::Ready(Ready { time, only });
+                let listing = before.is_none().then(|| (key(time, step), Item::Run(lane, step, step + 1)));
+                (before, scope(domain, None, only), listing)
+            }
+            Progress::Grouped(grouped) => {
+                let group = grouped.group(step);
+                let subgraph = &mut grouped.subgraphs[group as usize];
+                let pinned = subgraph.pinned();
+                let state = &mut grouped.nodes.states[step as usize];
+                let (before, time) = match *state {
+                    NodeState::Ready(ready) => (Some(scope(domain, pinned, ready.only)), ready.time),
+                    _ => (None, now),
+                };
+                let ready = Ready { time, only };
+                *state = NodeState::Ready(ready);
+                match subgraph.ready.binary_search_by_key(&(time, step), |(step, ready)| (ready.time, *step)) {
+                    Ok(at) => subgraph.ready[at].1 = ready,
+                    Err(at) => subgraph.ready.insert(at, (step, ready)),
+                }
+                let entered = *subgraph.entered.get_or_insert(now);
+                let listing = (!subgraph.listed).then(|| (key(entered, subgraph.first), Item::Subgraph(lane, group)));
+                subgraph.listed = true;
+                (before, scope(domain, pinned, only), listing)
+            }
+        };
+        if before != Some(after) {
+            if let Some(before) = before {
+                self.count(lane, before, -1);
+            }
+            self.count(lane, after, 1);
+        }
+        if let Some((key, item)) = listing {
+            self.types[cell_type.index()].list(domain, key, item);
+        }
+    }
+
+    /// Single-node subgraphs `from..to` become ready together.
+    pub(crate) fn set_run_ready(&mut self, lane: LaneId, from: u32, to: u32, only: Option<WorkerId>) {
+        if from >= to {
+            return;
+        }
+        let time = self.now;
+        let place = &mut self.lanes[lane.index()];
+        let (domain, cell_type, key) = (place.domain, place.cell_type, place.key(time, from));
+        if let Progress::Each(nodes) = &mut place.progress {
+            nodes.states[from as usize..to as usize].fill(NodeState::Ready(Ready { time, only }));
+        }
+        self.types[cell_type.index()].list(domain, key, Item::Run(lane, from, to));
+        self.count(lane, scope(domain, None, only), (to - from) as i32);
+    }
+
+    /// A ready node is ready no more: it was dropped, or its request is parked.
+    pub(crate) fn take_back(&mut self, lane: LaneId, step: u32) {
+        let place = &mut self.lanes[lane.index()];
+        let (domain, pinned) = (place.domain, place.pinned());
+        let (scope, key) = match &mut place.progress {
+            Progress::Front(front) => {
+                let Some(ready) = front.ready.take() else { return };
+                (scope(domain, pinned, ready.only), None)
+            }
+            Progress::Each(nodes) => {
+                let NodeState::Ready(ready) = nodes.states[step as usize] else { return };
+                nodes.states[step as usize] = NodeState::Waiting;
+                (scope(domain, None, ready.only), Some(ready.time))
+            }
+            Progress::Grouped(grouped) => {
+                let NodeState::Ready(ready) = grouped.nodes.states[step as usize] else { return };
+                grouped.nodes.states[step as usize] = NodeState::Waiting;
+                let group = grouped.group(step);
+                let subgraph = &mut grouped.subgraphs[group as usize];
+                subgraph.ready.retain(|(other, _)| *other != step);
+                (scope(domain, subgraph.pinned(), ready.only), None)
+            }
+        };
+        self.count(lane, scope, -1);
+        self.tidy(lane, step, key);
+    }
+
+    /// Takes a subgraph off its queue's list if it has no ready node. `ready` is when the step, of a run, became so.
+    pub(crate) fn tidy(&mut self, lane: LaneId, step: u32, ready: Option<Time>) {
+        let place = &mut self.lanes[lane.index()];
+        let (domain, cell_type) = (place.domain, place.cell_type);
+        let (order, chain, stage) = (place.order, place.chain, place.stage);
+        let key = |time, step| Key { time, order, chain, stage, step };
+        let queue = &mut self.types[cell_type.index()];
+        match &mut place.progress {
+            Progress::Front(front) => {
+                if let (true, None, Some(entered)) = (front.listed, front.ready, front.entered) {
+                    queue.unlist(domain, &key(entered, 0));
+                    front.listed = false;
+                }
+            }
+            Progress::Each(nodes) => {
+                let Some(time) = ready else { return };
+                let Some((found, Item::Run(held, from, to))) = queue.run_mut(domain, &key(time, step)) else { return };
+                if *held != lane || *to <= step {
+                    return;
+                }
+                while from < to && !matches!(nodes.states[*from as usize], NodeState::Ready(_)) {
+                    *from += 1;
+                }
+                if from == to {
+                    queue.unlist(domain, &found);
+                }
+            }
+            Progress::Grouped(grouped) => {
+                let group = grouped.group(step);
+                let subgraph = &mut grouped.subgraphs[group as usize];
+                if let (true, true, Some(entered)) = (subgraph.listed, subgraph.ready.is_empty(), subgraph.entered) {
+                    queue.unlist(domain, &key(entered, subgraph.first));
+                    subgraph.listed = false;
+                }
+            }
+        }
+    }
+
+    /// Hands a ready node to a worker. Its subgraph stays listed until `tidy`; returns when the node became ready.
+    pub(crate) fn queue_node(&mut self, lane: LaneId, step: u32, worker: WorkerId) -> Option<Time> {
+        let before = self.subgraph_scopes(lane, step);
+        let place = &mut self.lanes[lane.index()];
+        place.flying += 1;
+        let (request, model) = (place.request, place.model);
+        let ready = match &mut place.progress {
+            Progress::Front(front) => {
+                assert!(front.queued == step, "steps of an in-order stage are queued in order");
+                (front.queued, front.worker) = (step + 1, worker);
+                front.ready.take().map(|ready| ready.time)
+            }
+            Progress::Each(nodes) => {
+                let NodeState::Ready(ready) = nodes.states[step as usize] else { panic!("a node that is not ready was picked") };
+                nodes.queue(step, worker);
+                Some(ready.time)
+            }
+            Progress::Grouped(grouped) => {
+                grouped.nodes.queue(step, worker);
+                let group = grouped.group(step);
+                let subgraph = &mut grouped.subgraphs[group as usize];
+                subgraph.ready.retain(|(other, _)| *other != step);
+                subgraph.flying += 1;
+                subgraph.worker = worker;
+                None
+            }
+        };
+        self.recount(lane, step, before);
+        self.request_mut(request).flying += 1;
+        self.model_mut(model).flying += 1;
+        ready
+    }
+
+    /// Takes a node off its worker; whether it was to be executed at all.
+    pub(crate) fn land_node(&mut self, lane: LaneId, step: u32, worker: WorkerId) -> bool {
+        let before = self.subgraph_scopes(lane, step);
+        let place = &mut self.lanes[lane.index()];
+        place.flying -= 1;
+        let live = place.status(step) == crate::lane::Status::Queued(worker);
+        match &mut place.progress {
+            Progress::Front(front) => {
+                if live {
+                    assert!(front.done == step, "steps of an in-order stage complete in order");
+                    front.done = step + 1;
+                }
+            }
+            Progress::Each(nodes) => nodes.land(step, worker),
+            Progress::Grouped(grouped) => {
+                grouped.nodes.land(step, worker);
+                let group = grouped.group(step);
+                grouped.subgraphs[group as usize].flying -= 1;
+            }
+        }
+        self.recount(lane, step, before);
+        live
+    }
+
+    /// Under which scopes the ready nodes of a step's subgraph are counted. Nothing for single nodes, whose pin changes nothing.
+    fn subgraph_scopes(&self, lane: LaneId, step: u32) -> Scopes {
+        let place = self.lane(lane);
+        match &place.progress {
+            Progress::Front(front) => Scopes::One(front.ready.map(|ready| scope(place.domain, place.pinned(), ready.only))),
+            Progress::Each(nodes) => Scopes::One(match nodes.states[step as usize] {
+                NodeState::Ready(ready) => Some(scope(place.domain, None, ready.only)),
+                _ => None,
+            }),
+            Progress::Grouped(grouped) => {
+                let subgraph = &grouped.subgraphs[grouped.group(step) as usize];
+                Scopes::Pin(
+                    subgraph.pinned(),
+                    match grouped.nodes.states[step as usize] {
+                        NodeState::Ready(ready) => Some(scope(place.domain, subgraph.pinned(), ready.only)),
+                        _ => None,
+                    },
+                )
+            }
+        }
+    }
+
+    fn recount(&mut self, lane: LaneId, step: u32, before: Scopes) {
+        let after = self.subgraph_scopes(lane, step);
+        if before == after {
+            return;
+        }
+        let (Scopes::One(was) | Scopes::Pin(_, was)) = before;
+        let (Scopes::One(is) | Scopes::Pin(_, is)) = after;
+        if let Some(scope) = was {
+            self.count(lane, scope, -1);
+        }
+        if let Some(scope) = is {
+            self.count(lane, scope, 1);
+        }
+        let (Scopes::Pin(old, _), Scopes::Pin(new, _)) = (before, after) else { return };
+        if old == new {
+            return;
+        }
+        let place = self.lane(lane);
+        let domain = place.domain;
+        let Progress::Grouped(grouped) = &place.progress else { return };
+        let group = grouped.group(step) as usize;
+        for index in 0..grouped.subgraphs[group].ready.len() {
+            let Progress::Grouped(grouped) = &self.lane(lane).progress else { return };
+            let (_, ready) = grouped.subgraphs[group].ready[index];
+            self.count(lane, scope(domain, old, ready.only), -1);
+            self.count(lane, scope(domain, new, ready.only), 1);
+        }
+    }
+}
+
+/// Where ready nodes are counted before and after a change: one node's scope, and the pin of the others in its subgraph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scopes {
+    One(Option<Scope>),
+    Pin(Option<WorkerId>, Option<Scope>),
+}

@@ -1,0 +1,106 @@
+//! Each cell type's queue of subgraphs, and how many ready nodes each worker would find in it.
+//!
+//! Only subgraphs that have a ready node are listed, under the place they got when they entered; one that has none for now comes back to
+//! its old place. So forming a batch touches what it takes, and little else.
+
+use std::collections::BTreeMap;
+
+use crate::id::{DomainId, LaneId, Time, WorkerId};
+
+/// A subgraph's place in its queue: first come, first served. Also a ready node's age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) time: Time,
+    pub(crate) order: u64,
+    pub(crate) chain: u32,
+    pub(crate) stage: u32,
+    pub(crate) step: u32,
+}
+
+/// A subgraph with ready nodes, or a run of single-node ones that became ready together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// A stage that is one subgraph in order.
+    Front(LaneId),
+    /// Steps of a stage whose every node is a subgraph; some may be submitted already.
+    Run(LaneId, u32, u32),
+    /// One of a stage's subgraphs.
+    Subgraph(LaneId, u32),
+}
+
+/// Who may run a ready node now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Any worker of the domain.
+    Domain(DomainId),
+    /// One worker.
+    Worker(WorkerId),
+    /// None for now: a producer is in flight on one worker, its subgraph on another.
+    Nobody,
+}
+
+/// Ready nodes by who may run them.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    domains: Vec<u32>,
+    workers: Vec<u32>,
+}
+
+impl Tally {
+    pub(crate) fn change(&mut self, scope: Scope, by: i32) {
+        let (counts, index) = match scope {
+            Scope::Domain(domain) => (&mut self.domains, domain.index()),
+            Scope::Worker(worker) => (&mut self.workers, worker.index()),
+            Scope::Nobody => return,
+        };
+        if index >= counts.len() {
+            counts.resize(index + 1, 0);
+        }
+        counts[index] = counts[index].checked_add_signed(by).expect("fewer ready nodes than none");
+    }
+
+    /// Ready nodes that this worker may run.
+    pub(crate) fn runnable(&self, worker: WorkerId, domain: DomainId) -> u32 {
+        self.domains.get(domain.index()).copied().unwrap_or(0) + self.workers.get(worker.index()).copied().unwrap_or(0)
+    }
+}
+
+/// A cell type's queue, one part for each domain: what waits in one cannot run in another.
+#[derive(Debug, Default)]
+pub(crate) struct TypeQueue {
+    domains: Vec<BTreeMap<Key, Item>>,
+    pub(crate) tally: Tally,
+    /// Tasks in flight.
+    pub(crate) running: u32,
+    /// Device time of a task, nanoseconds: a moving average.
+    pub(crate) estimate_ns: u64,
+}
+
+impl TypeQueue {
+    pub(crate) fn list(&mut self, domain: DomainId, key: Key, item: Item) {
+        if domain.index() >= self.domains.len() {
+            self.domains.resize_with(domain.index() + 1, BTreeMap::new);
+        }
+        let before = self.domains[domain.index()].insert(key, item);
+        assert!(before.is_none(), "two subgraphs in one place");
+    }
+
+    pub(crate) fn unlist(&mut self, domain: DomainId, key: &Key) -> Option<Item> {
+        self.domains.get_mut(domain.index())?.remove(key)
+    }
+
+    pub(crate) fn items(&self, domain: DomainId) -> impl Iterator<Item = (&Key, &Item)> {
+        self.domains.get(domain.index()).into_iter().flatten()
+    }
+
+    /// The run that holds a step: the last one that began at or before it.
+    pub(crate) fn run_mut(&mut self, domain: DomainId, key: &Key) -> Option<(Key, &mut Item)> {
+        let (found, item) = self.domains.get_mut(domain.index())?.range_mut(..=*key).next_back()?;
+        Some((*found, item))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.domains.iter().all(BTreeMap::is_empty)
+    }
+}

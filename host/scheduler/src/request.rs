@@ -1,0 +1,175 @@
+//! What is known of each request: its growths, its chains, where it is placed and how much of it is left.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+
+use crate::id::{DomainId, LaneId, ModelId, NumericClass, TenantId, WorkerId};
+use crate::lane::Status;
+use crate::policy::graph::BatchId;
+use crate::reservation::Reservation;
+
+/// Where a request is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The id is not in use.
+    #[default]
+    Vacant,
+    /// Admitted, no place yet.
+    Waiting,
+    /// Its lanes exist.
+    Placed,
+    /// Finished or failed; tasks in flight still name it.
+    Leaving,
+}
+
+/// Slots of a domain's arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) start: u32,
+    pub(crate) slots: u32,
+    /// Which life of the domain they belong to.
+    pub(crate) life: u32,
+}
+
+/// A growth that has lanes.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    pub(crate) graph: Arc<UnfoldedGrowth>,
+    /// Chains of it whose lanes exist.
+    pub(crate) chains_held: u32,
+}
+
+/// A chain of a placed growth.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    /// Its first stage's lane.
+    pub(crate) first_lane: LaneId,
+    /// The other stages'.
+    pub(crate) other_lanes: Vec<LaneId>,
+    pub(crate) bound: u32,
+    /// Steps that are executed, as far as is known.
+    pub(crate) end: u32,
+    /// A stop of its own or of the chain it follows may end it early.
+    pub(crate) stops: bool,
+    /// Its own stop's stage.
+    pub(crate) stop_stage: Option<u32>,
+    /// The chain with a stop that it follows, directly or along others.
+    pub(crate) root: Option<u32>,
+    /// Chains that follow it.
+    pub(crate) followers: Vec<u32>,
+    pub(crate) cancelled: bool,
+    /// Nodes still to be executed, as far as is known.
+    pub(crate) remaining: u64,
+    pub(crate) ended: bool,
+    /// Its lanes are released.
+    pub(crate) gone: bool,
+    /// Later growths may refer to it.
+    pub(crate) kept: bool,
+    /// Chains that read it and have not ended (counted where chains are freed one by one).
+    pub(crate) readers: u32,
+    /// Chains it reads.
+    pub(crate) reads: Vec<u32>,
+    /// Lanes that wait for its end.
+    pub(crate) end_waiters: Vec<LaneId>,
+    /// What they were told.
+    pub(crate) end_seen: Option<WorkerId>,
+    /// Growth it belongs to, from the request's first.
+    pub(crate) growth: u32,
+}
+
+impl Chain {
+    pub(crate) fn stages(&self) -> u32 {
+        1 + self.other_lanes.len() as u32
+    }
+
+    pub(crate) fn lane(&self, stage: u32) -> LaneId {
+        if stage == 0 { self.first_lane } else { self.other_lanes[stage as usize - 1] }
+    }
+}
+
+/// A request in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Request {
+    pub(crate) phase: Phase,
+    pub(crate) model: ModelId,
+    pub(crate) tenant: TenantId,
+    pub(crate) class: NumericClass,
+    /// Its place in order of admission.
+    pub(crate) order: u64,
+    pub(crate) domain: DomainId,
+    pub(crate) block: Option<Block>,
+    /// How its block is handed out, if it may grow.
+    pub(crate) reservation: Option<Reservation>,
+    pub(crate) scrub: bool,
+    pub(crate) may_grow: bool,
+    /// It may still be told to grow.
+    pub(crate) open: bool,
+    pub(crate) growths: VecDeque<Growth>,
+    /// Growths that are gone already.
+    pub(crate) growths_before: u32,
+    pub(crate) chains: VecDeque<Chain>,
+    /// Chains that are gone already, and no longer in `chains`.
+    pub(crate) chains_before: u32,
+    /// Growths that wait for a place, a move or a batch.
+    pub(crate) pending: VecDeque<Arc<UnfoldedGrowth>>,
+    /// Chains that have not ended.
+    pub(crate) live_chains: u32,
+    /// Rows of tasks in flight that name it.
+    pub(crate) flying: u32,
+    /// Lanes and slots it leaves behind when its move is complete.
+    pub(crate) moving: Option<Box<Moving>>,
+    /// The whole-graph batch it is part of.
+    pub(crate) batch: Option<BatchId>,
+}
+
+/// What a moving request leaves behind.
+#[derive(Debug)]
+pub(crate) struct Moving {
+    pub(crate) from: DomainId,
+    pub(crate) block: Option<Block>,
+    pub(crate) lanes: Vec<LaneId>,
+}
+
+impl Request {
+    /// Its state of a chain, by number; none once it is gone for good (or never was).
+    pub(crate) fn chain(&self, chain: u32) -> Option<&Chain> {
+        self.chains.get(chain.checked_sub(self.chains_before)? as usize)
+    }
+
+    pub(crate) fn chain_mut(&mut self, chain: u32) -> Option<&mut Chain> {
+        self.chains.get_mut(chain.checked_sub(self.chains_before)? as usize)
+    }
+
+    pub(crate) fn growth(&self, growth: u32) -> Option<&Growth> {
+        self.growths.get(growth.checked_sub(self.growths_before)? as usize)
+    }
+
+    /// Forgets everything, keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.phase = Phase::Vacant;
+        self.block = None;
+        self.reservation = None;
+        self.scrub = false;
+        self.open = false;
+        self.growths.clear();
+        self.growths_before = 0;
+        self.chains.clear();
+        self.chains_before = 0;
+        self.pending.clear();
+        self.live_chains = 0;
+        self.flying = 0;
+        self.moving = None;
+        self.batch = None;
+    }
+}
+
+/// What one status and another make together, for a node that needs both.
+pub(crate) const fn both(one: Status, other: Status) -> Status {
+    match (one, other) {
+        (Status::Done, status) | (status, Status::Done) => status,
+        (Status::Queued(one), Status::Queued(other)) if one.0 == other.0 => Status::Queued(one),
+        _ => Status::Waiting,
+    }
+}

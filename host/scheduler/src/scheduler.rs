@@ -1,0 +1,252 @@
+//! The state machine: events in, commands out.
+//!
+//! [`Scheduler::handle`] applies a batch of events one by one, places who waits, and lets the policy give work to every worker that asks. The
+//! parts are in files of their own: `admission` (places), `readiness` (dependencies), `completion` (what tasks leave behind), `ending`
+//! (who is done and who is given up), `moving`, `fairness`, and the policies. All of them change this one structure and none keeps state
+//! besides it.
+
+use std::sync::Arc;
+
+use crate::arena::Arena;
+use crate::command::{Commands, Failure};
+use crate::config::{Config, PolicyKind};
+use crate::event::{Event, ModelInfo};
+use crate::fleet::{Class, Domain, Model, Worker, entry};
+use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, TaskSeq, Time, WorkerId};
+use crate::lane::Lane;
+use crate::policy::cellular::Pick;
+use crate::policy::graph::GraphPolicy;
+use crate::queues::TypeQueue;
+use crate::request::{Phase, Request};
+
+/// Decides which nodes run together, where and when.
+#[derive(Debug)]
+pub struct Scheduler {
+    pub(crate) config: Config,
+    pub(crate) now: Time,
+    /// Counts `handle`s.
+    pub(crate) tick: u64,
+    pub(crate) out: Commands,
+    pub(crate) workers: Vec<Option<Worker>>,
+    pub(crate) domains: Vec<Option<Domain>>,
+    /// Lives that domains had.
+    pub(crate) lives: u32,
+    pub(crate) classes: Vec<Class>,
+    pub(crate) models: Vec<Option<Model>>,
+    /// Models with ready nodes or rows in flight, ascending.
+    pub(crate) active: Vec<ModelId>,
+    /// Models that may have become active or idle.
+    pub(crate) touched: Vec<ModelId>,
+    pub(crate) types: Vec<TypeQueue>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) requests_alive: u32,
+    pub(crate) requests_waiting: u32,
+    pub(crate) next_order: u64,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) free_lanes: Vec<LaneId>,
+    /// Lanes handed out and given back in one `handle`: released with the next, because placements are carried out after releases.
+    pub(crate) late_lanes: Vec<LaneId>,
+    /// Requests to be given up as soon as nothing is being changed.
+    pub(crate) doomed: Vec<(RequestId, Failure)>,
+    /// Requests that may be over, or may be released.
+    pub(crate) over: Vec<RequestId>,
+    /// Slots came free after this `handle`'s placements.
+    pub(crate) freed: bool,
+    pub(crate) graph: GraphPolicy,
+    pub(crate) picks: Vec<Pick>,
+    /// Slots of the stages of the growth that is being placed.
+    pub(crate) seats: Vec<(Slot, u32)>,
+}
+
+impl Scheduler {
+    /// A scheduler that knows of no workers, models or requests.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let config = Config { max_tasks_to_submit: config.max_tasks_to_submit.max(1), ..config };
+        Self {
+            config,
+            now: Time(0),
+            tick: 0,
+            out: Commands::default(),
+            workers: Vec::new(),
+            domains: Vec::new(),
+            lives: 0,
+            classes: Vec::new(),
+            models: Vec::new(),
+            active: Vec::new(),
+            touched: Vec::new(),
+            types: Vec::new(),
+            requests: Vec::new(),
+            requests_alive: 0,
+            requests_waiting: 0,
+            next_order: 0,
+            lanes: Vec::new(),
+            free_lanes: Vec::new(),
+            late_lanes: Vec::new(),
+            doomed: Vec::new(),
+            over: Vec::new(),
+            freed: false,
+            graph: GraphPolicy::default(),
+            picks: Vec::new(),
+            seats: Vec::new(),
+        }
+    }
+
+    /// Takes every event from `events`, in order, and writes what follows from them to `commands`, which is cleared first.
+    ///
+    /// Time must not run backwards; if it does, it stands still.
+    pub fn handle(&mut self, now: Time, events: &mut Vec<Event>, commands: &mut Commands) {
+        commands.clear();
+        std::mem::swap(&mut self.out, commands);
+        self.now = self.now.max(now);
+        self.tick += 1;
+        self.release_late_lanes();
+        for event in events.drain(..) {
+            self.apply(event);
+            self.settle();
+        }
+        self.freed = false;
+        self.admit_all();
+        self.settle();
+        match self.config.policy {
+            PolicyKind::Cellular => self.run_cellular(),
+            PolicyKind::Graph { .. } => self.run_graph(),
+        }
+        self.settle();
+        if !self.late_lanes.is_empty() || (self.freed && self.requests_waiting > 0) {
+            self.out.wake_at = Some(self.now);
+        }
+        std::mem::swap(&mut self.out, commands);
+    }
+
+    fn apply(&mut self, event: Event) {
+        match event {
+            Event::WorkerUp { worker, domain, class, arena_slots } => self.worker_up(worker, domain, class, arena_slots),
+            Event::WorkerDown(worker) => self.worker_down(worker),
+            Event::ModelUp(info) => self.model_up(info),
+            Event::ModelDown(model) => {
+                if let Some(Some(model)) = self.models.get_mut(model.index()) {
+                    model.closed = true;
+                }
+            }
+            Event::Submit(submission) => self.submit(submission),
+            Event::Grow { request, growth } => self.grow(request, growth),
+            Event::Close(request) => self.close(request),
+            Event::Cancel(request) => self.doom(request, Failure::Cancelled),
+            Event::Done { worker, up_to, busy_ns, stopped, failed } => self.done(worker, up_to, busy_ns, &stopped, &failed),
+            Event::Moved(request) => self.moved(request),
+            Event::Wake => {}
+        }
+    }
+
+    fn worker_up(&mut self, worker: WorkerId, domain: DomainId, class: NumericClass, arena_slots: u32) {
+        if self.workers.get(worker.index()).is_some_and(Option::is_some) {
+            return;
+        }
+        let known = entry(&mut self.domains, domain.index());
+        let home = known.get_or_insert_with(|| {
+            self.lives += 1;
+            Domain { class, workers: 0, arena: Arena::new(arena_slots), life: self.lives, arriving: 0 }
+        });
+        home.workers += 1;
+        let class = home.class;
+        *entry(&mut self.workers, worker.index()) =
+            Some(Worker { domain, class, last_seq: TaskSeq(0), tasks: Default::default(), rows: Default::default(), outstanding: 0 });
+        self.class_mut(class).workers += 1;
+    }
+
+    fn model_up(&mut self, info: Arc<ModelInfo>) {
+        let last = info.cells.iter().map(|cell| cell.cell_type.index()).max();
+        if last.is_some_and(|last| last >= self.types.len()) {
+            self.types.resize_with(last.map_or(0, |last| last + 1), TypeQueue::default);
+        }
+        self.class_mut(info.class);
+        let model = info.model;
+        self.active.retain(|active| *active != model);
+        *entry(&mut self.models, model.index()) = Some(Model::new(info));
+    }
+
+    pub(crate) fn class_mut(&mut self, class: NumericClass) -> &mut Class {
+        if class.index() >= self.classes.len() {
+            self.classes.resize_with(class.index() + 1, Class::default);
+        }
+        &mut self.classes[class.index()]
+    }
+
+    pub(crate) fn request(&self, request: RequestId) -> &Request {
+        &self.requests[request.index()]
+    }
+
+    pub(crate) fn request_mut(&mut self, request: RequestId) -> &mut Request {
+        &mut self.requests[request.index()]
+    }
+
+    /// The request, if it is in flight: neither ended nor unknown.
+    pub(crate) fn alive(&self, request: RequestId) -> Option<&Request> {
+        self.requests.get(request.index()).filter(|request| matches!(request.phase, Phase::Waiting | Phase::Placed))
+    }
+
+    pub(crate) fn lane(&self, lane: LaneId) -> &Lane {
+        &self.lanes[lane.index()]
+    }
+
+    pub(crate) fn lane_mut(&mut self, lane: LaneId) -> &mut Lane {
+        &mut self.lanes[lane.index()]
+    }
+
+    pub(crate) fn worker(&self, worker: WorkerId) -> Option<&Worker> {
+        self.workers.get(worker.index())?.as_ref()
+    }
+
+    pub(crate) fn model(&self, model: ModelId) -> &Model {
+        self.models[model.index()].as_ref().expect("a request's model is known")
+    }
+
+    pub(crate) fn model_mut(&mut self, model: ModelId) -> &mut Model {
+        self.models[model.index()].as_mut().expect("a request's model is known")
+    }
+
+    pub(crate) const fn in_order(&self) -> bool {
+        matches!(self.config.policy, PolicyKind::Graph { .. })
+    }
+}
+
+/// Views for metrics and tests.
+impl Scheduler {
+    /// Requests admitted that neither finished nor failed.
+    #[must_use]
+    pub const fn requests_in_flight(&self) -> u32 {
+        self.requests_alive
+    }
+
+    /// Requests that have no place yet.
+    #[must_use]
+    pub const fn requests_waiting(&self) -> u32 {
+        self.requests_waiting
+    }
+
+    /// Free slots of a domain's arena.
+    #[must_use]
+    pub fn free_slots(&self, domain: DomainId) -> u32 {
+        self.domains.get(domain.index()).and_then(Option::as_ref).map_or(0, |domain| domain.arena.free_slots())
+    }
+
+    /// Ready nodes of a type that a worker could run now.
+    #[must_use]
+    pub fn ready(&self, cell_type: CellTypeId, worker: WorkerId) -> u32 {
+        let (Some(queue), Some(worker_state)) = (self.types.get(cell_type.index()), self.worker(worker)) else { return 0 };
+        queue.tally.runnable(worker, worker_state.domain)
+    }
+
+    /// Tasks that a worker has in flight, each step of a longer launch counted.
+    #[must_use]
+    pub fn outstanding(&self, worker: WorkerId) -> u32 {
+        self.worker(worker).map_or(0, |worker| worker.outstanding)
+    }
+
+    /// Lanes that are handed out.
+    #[must_use]
+    pub fn lanes_held(&self) -> usize {
+        self.lanes.len() - self.free_lanes.len() - self.late_lanes.len()
+    }
+}

@@ -1,11 +1,13 @@
 //! A host in this process, as the binary would start one, but that it compiles plugins itself and keeps nothing.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker};
+use cellwright_backend::Backend;
+use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_bundle::Bundle;
 use cellwright_engine::EngineOptions;
-use cellwright_plugin_runtime::{Compiler, RuntimeOptions};
+use cellwright_plugin_runtime::{Compiler, Limits, RuntimeOptions};
 use cellwright_protocol::{InferRequest, InferResponse};
 use cellwright_serving::{Delivery, InferError, ServedModel, Serving, ServingOptions};
 
@@ -28,10 +30,13 @@ impl Host {
     /// Another one.
     #[must_use]
     pub fn start() -> Self {
-        let domain = Arc::new(CpuDomain::new(CpuDomainOptions::default()));
-        let worker = || -> Box<dyn cellwright_backend::Backend> { Box::new(CpuWorker::new(domain.clone(), CpuOptions::default())) };
+        let domain = CpuDomain::new(DomainOptions::default()).expect("memory for an arena");
+        let worker = || -> Box<dyn Backend> {
+            let options = CpuOptions { threads: 1, ..CpuOptions::default() };
+            Box::new(CpuWorker::new(domain.clone(), options).expect("a worker starts"))
+        };
         let options = ServingOptions {
-            runtime: RuntimeOptions { compiler: Compiler::InProcess, ..RuntimeOptions::default() },
+            runtime: RuntimeOptions { limits: patient(), ..RuntimeOptions::new(Compiler::InProcess) },
             engine: EngineOptions { batch_max: 64, ..EngineOptions::default() },
             plugin_threads: 2,
         };
@@ -66,4 +71,9 @@ impl Host {
     pub fn infer(&self, model: &Arc<ServedModel>, request: InferRequest) -> Result<InferResponse, InferError> {
         self.serving.infer(model, request, Delivery::Whole)?.wait()
     }
+}
+
+/// Wall time is the one limit that a busy machine runs into for its guests; tests must not fail for that.
+fn patient() -> Limits {
+    Limits { call_time: Duration::from_secs(1), ..Limits::default() }
 }

@@ -6,6 +6,9 @@ use crate::cellwright::plugin::types::{
 };
 use crate::description::WIDTH;
 
+/// More nodes than a host takes.
+const MANY: u32 = 1 << 21;
+
 /// 0, 1, 2, …
 pub const EVERY: Affine = Affine { first: 0, stride: 1, from_end: false };
 
@@ -17,8 +20,14 @@ pub fn of(behaviour: &str, rows: u32) -> Option<Growth> {
         "honest" => {}
 
         // Cyclic, in every way the ABI's types can spell.
-        "cycle-own-step" => chain.stages[0].inputs[1] = nodes(0, rows, |step| step),
-        "cycle-later-step" => chain.stages[0].inputs[1] = nodes(0, rows, |step| step + 1),
+        "cycle-own-step" => {
+            chain.feedback.clear();
+            chain.stages[0].inputs[1] = nodes(0, rows, |step| step);
+        }
+        "cycle-later-step" => {
+            chain.feedback.clear();
+            chain.stages[0].inputs[1] = nodes(0, rows, |step| (step + 1) % rows);
+        }
         "cycle-two-chains" => {
             growth.chains.push(chain_of(rows, nodes(0, rows, |step| step)));
             growth.chains[0].stages[0].inputs[1] = nodes(1, rows, |step| step);
@@ -37,7 +46,7 @@ pub fn of(behaviour: &str, rows: u32) -> Option<Growth> {
         "many-long-chains" => growth.chains = (0..64).map(|_| endless_chain()).collect(),
         "many-nodes" => {
             growth.chains.push(chain_of(1, Source::Zeros));
-            growth.chains.push(chain_of(1_000_000, nodes(1, 1_000_000, |_| 0)));
+            growth.chains.push(chain_of(MANY, nodes(1, MANY, |_| 0)));
         }
         "large-literal" => chain.stages[0].inputs[1] = literal(vec![1 << 20], 1 << 22),
 

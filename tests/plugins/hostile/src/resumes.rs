@@ -32,7 +32,7 @@ pub fn next(state: &[u8]) -> Result<Reaction, Refusal> {
     match kind {
         "honest" | "not-kept" => growth.outputs = vec![graphs::answer(1)],
         "forever" => growth.next = Some(watch(turn + 1, format!("forever {}", turn + 1).into_bytes(), true)),
-        "too-large" => growth.chains = (0..1000).map(|_| going_on(0)).collect(),
+        "too-large" => growth.chains = (0..1000).map(going_on).collect(),
         "emits-unknown" => {
             let tensor = Tensor { name: "product".into(), datatype: Datatype::Fp32, shape: vec![1], data: vec![0; 4] };
             return Ok(Reaction { emit: vec![tensor], growth: None });

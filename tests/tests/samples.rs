@@ -1,0 +1,90 @@
+//! The example bundles answer their own samples as PyTorch did, alone and all at once.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cellwright_backend::Backend;
+use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
+use cellwright_bundle::{Bundle, Sample};
+use cellwright_cell_graph::{Datatype, Tensor};
+use cellwright_engine::EngineOptions;
+use cellwright_plugin_runtime::{Compiler, RuntimeOptions};
+use cellwright_serving::{Delivery, Serving, ServingOptions};
+
+fn host(workers: usize) -> Serving {
+    let domain = CpuDomain::new(DomainOptions::default()).unwrap();
+    let backends = (0..workers).map(|_| -> Box<dyn Backend> { Box::new(CpuWorker::new(domain.clone(), CpuOptions::default()).unwrap()) });
+    let options =
+        ServingOptions { runtime: RuntimeOptions::new(Compiler::InProcess), engine: EngineOptions::default(), plugin_threads: 2 };
+    Serving::start(options, backends.collect()).unwrap()
+}
+
+fn bundle(name: &str) -> Bundle {
+    Bundle::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name)).unwrap()
+}
+
+fn assert_expected(sample: &Sample, outputs: &[Tensor], tolerance: f64) {
+    let id = sample.request.id.as_deref().unwrap_or_default();
+    for expected in sample.expected.as_ref().expect("examples say what they expect") {
+        let actual = outputs.iter().find(|tensor| tensor.name == expected.name).unwrap_or_else(|| panic!("{id}: no {}", expected.name));
+        assert_eq!((actual.datatype, &actual.shape), (expected.datatype, &expected.shape), "{id}: {}", expected.name);
+        if expected.datatype == Datatype::Fp32 {
+            for (a, b) in actual.to_f32().unwrap().into_iter().zip(expected.to_f32().unwrap()) {
+                assert!(f64::from((a - b).abs()) <= tolerance * (1.0 + f64::from(b.abs())), "{id}: {} has {a}, expected {b}", expected.name);
+            }
+        } else {
+            assert_eq!(actual.data, expected.data, "{id}: {}", expected.name);
+        }
+    }
+}
+
+fn check(name: &str) {
+    let bundle = bundle(name);
+    let serving = host(2);
+    let model = serving.load(&bundle, "tests").unwrap();
+    let samples = bundle.samples();
+    assert!(!samples.all.is_empty());
+    for sample in &samples.all {
+        let response = serving.infer(&model, sample.request.clone(), Delivery::Whole).unwrap().wait().unwrap();
+        assert_expected(sample, &response.outputs, samples.tolerance);
+    }
+    let many: Vec<&Sample> = samples.all.iter().cycle().take(500).collect();
+    let replies: Vec<_> = many.iter().map(|sample| serving.infer(&model, sample.request.clone(), Delivery::Whole).unwrap()).collect();
+    for (sample, reply) in many.into_iter().zip(replies) {
+        assert_expected(sample, &reply.wait().unwrap().outputs, samples.tolerance);
+    }
+}
+
+#[test]
+fn digits() {
+    check("digits");
+}
+
+#[test]
+fn dates() {
+    check("dates");
+}
+
+#[test]
+fn listops() {
+    check("listops");
+}
+
+/// Text that is streamed while it is generated comes in several parts, which together are the whole.
+#[test]
+fn dates_stream_their_text() {
+    let bundle = bundle("dates");
+    let serving = host(1);
+    let model: Arc<_> = serving.load(&bundle, "tests").unwrap();
+    let sample = &bundle.samples().all[0];
+    let reply = serving.infer(&model, sample.request.clone(), Delivery::Parts).unwrap();
+    let mut text = Vec::new();
+    let mut parts = 0;
+    while let Some(part) = reply.next_part() {
+        text.extend_from_slice(part.texts().unwrap()[0]);
+        parts += 1;
+    }
+    let expected = sample.expected.as_ref().unwrap()[0].texts().unwrap()[0].to_vec();
+    assert_eq!(text, expected);
+    assert!(parts > 1, "the text came in {parts} part(s)");
+}

@@ -27,8 +27,10 @@ pub fn root() -> &'static Path {
 /// # Panics
 /// If the program cannot be built or started.
 pub fn cellwright(arguments: &[&str], stdin: &str) -> Ran {
-    let mut child = Command::new(program())
+    let program = program();
+    let mut child = Command::new(program)
         .args(arguments)
+        .env("CELLWRIGHT_CACHE", program.with_file_name("cellwright-cache-of-tests"))
         .current_dir(root())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

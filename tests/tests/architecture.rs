@@ -22,7 +22,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cellwright-bundle", &["cellwright-cell-graph", "cellwright-plugin-runtime", "cellwright-protocol"]),
     (
         "cellwright-serving",
-        &["cellwright-bundle", "cellwright-cell-graph", "cellwright-engine", "cellwright-plugin-runtime", "cellwright-protocol"],
+        // Of `backend` the trait alone, to hand devices on to the engine.
+        &[
+            "cellwright-backend",
+            "cellwright-bundle",
+            "cellwright-cell-graph",
+            "cellwright-engine",
+            "cellwright-plugin-runtime",
+            "cellwright-protocol",
+        ],
     ),
 ];
 const BINARY: &str = "cellwright";
@@ -300,6 +308,15 @@ fn every_crate_has_its_sentence_in_the_architecture_page() -> Result<()> {
         }
     }
     assert_eq!(described, present);
+    Ok(())
+}
+
+#[test]
+fn the_readme_shows_the_example_plugin_as_it_is() -> Result<()> {
+    let example = std::fs::read_to_string(root().join("guest-sdk/rust/examples/classifier.rs"))?;
+    let code = example.lines().skip_while(|line| line.starts_with("//!") || line.is_empty()).collect::<Vec<_>>().join("\n");
+    let readme = std::fs::read_to_string(root().join("README.md"))?;
+    assert!(readme.contains(&format!("```rust\n{code}\n```")), "README.md shows another plugin than guest-sdk/rust/examples/classifier.rs");
     Ok(())
 }
 

@@ -1,0 +1,264 @@
+//! The command line as a person or a script meets it: verbs, exit statuses, what is printed where, and what errors say.
+
+use cellwright_tests::binary::{Ran, cellwright, root};
+use cellwright_tests::bundle_folder::BundleFolder;
+use serde_json::Value;
+
+/// Fails with everything that the program said.
+#[track_caller]
+fn assert_status(ran: &Ran, status: i32) {
+    assert_eq!(ran.status, Some(status), "stdout:\n{}\nstderr:\n{}", ran.stdout, ran.stderr);
+}
+
+/// Standard output as JSON lines.
+#[track_caller]
+fn lines(ran: &Ran) -> Vec<Value> {
+    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+/// An error is one line that begins with `error: `, and has these pieces.
+#[track_caller]
+fn assert_error(ran: &Ran, pieces: &[&str]) {
+    let error = ran.stderr.lines().find(|line| line.starts_with("error: "));
+    let error = error.unwrap_or_else(|| panic!("no error in:\n{}", ran.stderr));
+    for piece in pieces {
+        assert!(error.contains(piece), "`{piece}` is not in: {error}");
+    }
+}
+
+fn path(bundle: &BundleFolder) -> &str {
+    bundle.path().to_str().expect("temporary folders have plain names")
+}
+
+fn sum_request(id: &str, rows: &str) -> String {
+    format!("{{\"id\":\"{id}\",\"inputs\":[{{\"name\":\"x\",\"datatype\":\"FP32\",\"shape\":[1,4],\"data\":{rows}}}]}}\n")
+}
+
+#[test]
+fn run_answers_every_sample_in_order() {
+    for example in ["digits", "dates", "listops"] {
+        let folder = format!("examples/{example}");
+        let ran = cellwright(&["run", &folder, "--input", &format!("{folder}/samples.jsonl")], "");
+        assert_status(&ran, 0);
+        let expected = std::fs::read_to_string(root().join(&folder).join("expected.jsonl")).expect("the example says what it expects");
+        let answers = lines(&ran);
+        assert_eq!(answers.len(), expected.lines().count());
+        for (answer, expected) in answers.iter().zip(expected.lines()) {
+            let expected: Value = serde_json::from_str(expected).expect("JSON");
+            assert_eq!(answer["id"], expected["id"]);
+            assert_eq!(answer["model_name"], example);
+            for wanted in expected["outputs"].as_array().expect("outputs").iter().filter(|output| output["datatype"] != "FP32") {
+                assert!(answer["outputs"].as_array().expect("outputs").contains(wanted), "{wanted} is not in {answer}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failed_request_lets_the_others_be() {
+    let bundle = BundleFolder::summing();
+    let input = [
+        &sum_request("good", "[1,1,1,1]"),
+        "\n",
+        "this is no JSON\n",
+        &sum_request("short", "[1,1,1]"),
+        r#"{"id":"trap","parameters":{"behave":"trap"},"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0,0,0,0]}]}"#,
+        "\n",
+        &sum_request("fine", "[0.5,0,0,-4]"),
+    ]
+    .concat();
+    let ran = cellwright(&["run", path(&bundle), "--input", "-"], &input);
+    assert_status(&ran, 1);
+    assert_error(&ran, &["3 of 5 requests failed"]);
+    let answers = lines(&ran);
+    assert_eq!(answers.len(), 5);
+    assert_eq!(answers[0]["outputs"][0]["data"], serde_json::json!([2.0, 3.0, 4.0, 5.0]));
+    assert!(answers[1]["error"].as_str().is_some_and(|error| error.contains("line 3")), "{}", answers[1]);
+    assert!(answers[2]["error"].as_str().is_some_and(|error| error.contains('x') && error.contains('4')), "{}", answers[2]);
+    assert_eq!(answers[3]["id"], "trap");
+    assert!(answers[3]["error"].as_str().is_some_and(|error| error.contains("plugin.wasm") && error.contains("unfold")), "{}", answers[3]);
+    assert_eq!(answers[4]["outputs"][0]["data"], serde_json::json!([1.5, 2.0, 3.0, 0.0]));
+}
+
+#[test]
+fn a_stream_comes_in_parts_that_make_up_the_whole() {
+    let arguments = ["run", "examples/dates", "--input", "examples/dates/samples.jsonl"];
+    let whole = lines(&cellwright(&arguments, ""));
+    let ran = cellwright(&[&arguments[..], &["--stream"]].concat(), "");
+    assert_status(&ran, 0);
+    let parts = lines(&ran);
+    for answer in &whole {
+        let text: String = parts
+            .iter()
+            .filter(|part| part["id"] == answer["id"])
+            .flat_map(|part| part["outputs"].as_array().into_iter().flatten())
+            .filter_map(|output| output["data"][0].as_str())
+            .collect();
+        assert_eq!(answer["outputs"][0]["data"][0], text, "{}", answer["id"]);
+    }
+    assert!(parts.len() > whole.len() * 3, "{} lines are no stream of {} answers", parts.len(), whole.len());
+}
+
+#[test]
+fn a_session_reads_its_chunks_line_by_line() {
+    let bundle = BundleFolder::summing();
+    let input = [
+        r#"{"parameters":{"behave":"session"},"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[1,1,1,1]}]}"#,
+        "\n",
+        &sum_request("more", "[10,10,10,10]"),
+        &sum_request("more", "[100,100,100,100]"),
+    ]
+    .concat();
+    let ran = cellwright(&["run", path(&bundle), "--session", "--input", "-"], &input);
+    assert_status(&ran, 0);
+    let sums: Vec<f64> = lines(&ran)
+        .iter()
+        .flat_map(|line| line["outputs"].as_array().cloned().unwrap_or_default())
+        .filter_map(|output| output["data"][0].as_f64())
+        .collect();
+    assert!(sums.starts_with(&[2.0, 13.0, 114.0]), "{}", ran.stdout);
+}
+
+#[test]
+fn a_trace_says_what_ran_together() {
+    let arguments = ["run", "examples/digits", "--input", "examples/digits/samples.jsonl", "--trace"];
+    let ran = cellwright(&arguments, "");
+    assert_status(&ran, 0);
+    assert!(ran.stderr.contains("digits-0"), "{}", ran.stderr);
+
+    let ran = cellwright(&[&arguments[..], &["--json"]].concat(), "");
+    assert_status(&ran, 0);
+    let tasks: Vec<Value> = ran.stderr.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let rows = |task: &Value| task["rows"].as_array().map_or(0, Vec::len);
+    assert!(tasks.iter().any(|task| rows(task) > 1), "no batch has two rows:\n{}", ran.stderr);
+}
+
+#[test]
+fn policies_and_workers_do_not_change_answers() {
+    let run = |more: &[&str]| {
+        let ran = cellwright(&[&["run", "examples/dates", "--input", "examples/dates/samples.jsonl"], more].concat(), "");
+        assert_status(&ran, 0);
+        ran.stdout
+    };
+    let usual = run(&[]);
+    for more in [
+        &["--policy", "graph"][..],
+        &["--policy", "graph:10"],
+        &["--release", "subgraph"],
+        &["--worker", "cpu", "--worker", "cpu"],
+        &["--worker", "cpu:threads=2"],
+        &["--max-in-flight", "1"],
+    ] {
+        assert_eq!(run(more), usual, "{more:?}");
+    }
+}
+
+#[test]
+fn check_says_what_a_bundle_is_made_of() {
+    let ran = cellwright(&["check", "examples/digits"], "");
+    assert_status(&ran, 0);
+    for piece in ["digits", "lstm", "builtin:chain"] {
+        assert!(ran.stdout.contains(piece), "`{piece}` is not in:\n{}", ran.stdout);
+    }
+    let ran = cellwright(&["check", "examples/digits", "--json"], "");
+    assert_status(&ran, 0);
+    let report: Value = serde_json::from_str(&ran.stdout).expect("one JSON value");
+    let cells = report["cells"].as_array().expect("cells");
+    assert!(cells.iter().all(|cell| cell["name"].is_string() && cell["batch_max"].as_u64() >= Some(1)), "{report}");
+}
+
+#[test]
+fn check_refuses_a_wrong_answer() {
+    let bundle = BundleFolder::summing();
+    bundle.edit("model.toml", "[samples]", "[samples]\nexpected = \"expected.jsonl\"");
+    let expected =
+        |sum: &str| format!("{{\"id\":\"one\",\"outputs\":[{{\"name\":\"sum\",\"datatype\":\"FP32\",\"shape\":[4],\"data\":{sum}}}]}}\n");
+    bundle.write("expected.jsonl", expected("[8,12,16,20]").as_bytes());
+    assert_status(&cellwright(&["check", path(&bundle)], ""), 0);
+    bundle.write("expected.jsonl", expected("[8,12,16,21]").as_bytes());
+    let ran = cellwright(&["check", path(&bundle)], "");
+    assert_status(&ran, 1);
+    let said = format!("{}{}", ran.stdout, ran.stderr);
+    for piece in ["one", "sum", "21", "20"] {
+        assert!(said.contains(piece), "`{piece}` is not in:\n{said}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_bundle_is_said_in_one_line() {
+    let bundle = BundleFolder::summing();
+    bundle.remove("weights.safetensors");
+    for verb in [&["check", path(&bundle)][..], &["run", path(&bundle), "--input", "-"]] {
+        let ran = cellwright(verb, "");
+        assert_status(&ran, 1);
+        assert_error(&ran, &["weights.safetensors", "missing"]);
+        assert_eq!(ran.stdout, "");
+    }
+    let ran = cellwright(&["check", "examples/nowhere"], "");
+    assert_status(&ran, 1);
+    assert_error(&ran, &["examples/nowhere"]);
+    let ran = cellwright(&["run", "examples/digits", "--input", "nowhere.jsonl"], "");
+    assert_status(&ran, 1);
+    assert_error(&ran, &["nowhere.jsonl"]);
+}
+
+/// The plugin is compiled by another process, which a bad plugin cannot take the host down with.
+#[test]
+fn what_is_no_plugin_is_refused() {
+    let bundle = BundleFolder::summing();
+    bundle.write("plugin.wasm", b"\0asm\x0d\0\x01\0and then nothing that makes sense");
+    let ran = cellwright(&["check", path(&bundle)], "");
+    assert_status(&ran, 1);
+    assert_error(&ran, &["plugin.wasm", "not valid WebAssembly"]);
+}
+
+#[test]
+fn wrong_usage_is_status_2_and_says_what_to_do() {
+    for (arguments, piece) in [
+        (&["serve"][..], "serve"),
+        (&["run", "examples/digits"], "--input"),
+        (&["run", "examples/digits", "--input", "-", "--policy", "magic"], "magic"),
+        (&["run", "examples/digits", "--input", "-", "--worker", "tpu"], "tpu"),
+        (&["run", "examples/digits", "--input", "-", "--max-in-flight", "0"], "--max-in-flight"),
+        (&[], "Usage"),
+    ] {
+        let ran = cellwright(arguments, "");
+        assert_status(&ran, 2);
+        assert!(ran.stderr.contains(piece), "`{piece}` is not in:\n{}", ran.stderr);
+        assert!(ran.stderr.contains("--help") || ran.stderr.contains("Usage"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn help_shows_how_each_verb_is_used() {
+    for verb in [&["run"][..], &["check"], &["bench", "unfold"], &["bench", "engine"], &["completions"]] {
+        let ran = cellwright(&[verb, &["--help"]].concat(), "");
+        assert_status(&ran, 0);
+        assert!(ran.stdout.contains(&format!("cellwright {}", verb.join(" "))), "{}", ran.stdout);
+        assert!(ran.stdout.contains("Example"), "{verb:?} has no example:\n{}", ran.stdout);
+    }
+    let ran = cellwright(&["--version"], "");
+    assert_status(&ran, 0);
+    assert!(ran.stdout.starts_with("cellwright "), "{}", ran.stdout);
+}
+
+#[test]
+fn completions_are_printed_for_common_shells() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = cellwright(&["completions", shell], "");
+        assert_status(&ran, 0);
+        assert!(ran.stdout.contains("cellwright") && ran.stdout.contains("max-in-flight"), "{shell}");
+    }
+}
+
+/// Not for their figures, which are measured elsewhere.
+#[test]
+fn benchmarks_run_and_report_in_json() {
+    let ran = cellwright(&["bench", "unfold", "--calls", "50", "--json"], "");
+    assert_status(&ran, 0);
+    assert!(lines(&ran).len() >= 3, "{}", ran.stdout);
+    let engine = ["bench", "engine", "--hidden", "16", "--lengths", "fixed:3", "--rate", "200", "--duration", "0.5", "--json"];
+    let ran = cellwright(&[&engine[..], &["--policy", "cellular,graph:10"]].concat(), "");
+    assert_status(&ran, 0);
+    assert_eq!(lines(&ran).len(), 2, "one report for each policy:\n{}", ran.stdout);
+}

@@ -1,1 +1,32 @@
-//! placeholder
+//! Plugins: compiled from untrusted bytes, run in a sandbox, asked for cell graphs.
+//!
+//! This is the only crate that knows wasmtime. [`Runtime`] turns bytes into a [`Plugin`], a plugin and a model's parameters make a
+//! [`PluginModel`], and that unfolds requests into the types of `cellwright-cell-graph`. Whatever a plugin does, the call that it does it
+//! in ends with an error that names the plugin, the export and the cause, and nobody else notices.
+#![expect(unsafe_code, reason = "wasmtime trusts compiled code that it loads; it is loaded in one place, after authentication")]
+
+mod abi;
+mod cache;
+mod compiler;
+mod convert;
+mod engine;
+mod error;
+mod fault;
+mod instance;
+mod limits;
+mod model;
+mod plugin;
+mod prepare;
+mod request;
+mod runtime;
+mod sentence;
+mod warm;
+
+pub use abi::SERVED_VERSIONS;
+pub use compiler::{ChildCompiler, Compiler, compile_worker_main};
+pub use error::{CallError, CompileError, Defect, Export, Fault, LimitReached, RuntimeError, Site};
+pub use limits::Limits;
+pub use model::{Event, PluginModel};
+pub use plugin::Plugin;
+pub use request::{Files, NoFiles, RequestTensor, RequestView};
+pub use runtime::{Runtime, RuntimeOptions};

@@ -1,0 +1,36 @@
+//! The plugin ABI as the host sees it: the bindings generated from the WIT package, and which versions of it are served.
+//!
+//! The WIT file is the contract; nothing here adds to it.
+
+pub(crate) use bindings::cellwright::plugin::{host, request, types};
+pub(crate) use bindings::{Plugin as Bindings, PluginPre as BindingsPre};
+
+/// The WIT package, for modules that carry no description of their interface themselves.
+pub(crate) const WIT: &str = include_str!("../../../guest-sdk/wit/plugin.wit");
+
+/// Every version of the package that this host serves. A published version stays for good.
+pub const SERVED_VERSIONS: &[&str] = &["0.1.0"];
+
+/// The package all interfaces of the ABI belong to.
+pub(crate) const PACKAGE: &str = "cellwright:plugin";
+
+/// The interface a plugin exports, without its version.
+pub(crate) const EXPORTED: &str = "unfolding";
+
+/// The interfaces a plugin may import, without their version.
+pub(crate) const OFFERED: &[&str] = &["types", "request", "host"];
+
+/// The interface and the version of a name such as `cellwright:plugin/host@0.1.0`; none for names of other packages.
+pub(crate) fn interface(name: &str) -> Option<(&str, &str)> {
+    let name = name.strip_prefix(PACKAGE)?.strip_prefix('/')?;
+    Some(name.split_once('@').unwrap_or((name, "none")))
+}
+
+mod bindings {
+    wasmtime::component::bindgen!({
+        path: "../../guest-sdk/wit",
+        world: "plugin",
+        imports: { default: trappable },
+        with: { "cellwright:plugin/request.incoming": crate::request::Incoming },
+    });
+}

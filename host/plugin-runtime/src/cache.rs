@@ -1,0 +1,156 @@
+//! Compiled plugins on disk, so that a restart compiles nothing again.
+//!
+//! Loading machine code is trusting it, so every file carries a MAC under a key that never leaves the cache's folder, over the name it
+//! belongs to and its contents. A file that fails the check in any way is a miss, never an error, and is replaced. The folder may be
+//! deleted at any time.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+const KEY_FILE: &str = "key";
+const EXTENSION: &str = "code";
+const MAC_BYTES: usize = 32;
+
+/// What the contents of a compiled plugin are named by.
+pub(crate) type ContentName = blake3::Hash;
+
+#[derive(Debug)]
+pub(crate) struct Cache {
+    folder: PathBuf,
+    key: [u8; 32],
+    /// Largest code that is read back.
+    artifact_bytes_max: usize,
+    /// Bytes of all files together; the oldest go first.
+    bytes_max: u64,
+    temporary: AtomicU64,
+}
+
+impl Cache {
+    pub(crate) fn open(folder: &Path, artifact_bytes_max: usize, bytes_max: u64) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let key = key(folder)?;
+        Ok(Self { folder: folder.to_owned(), key, artifact_bytes_max, bytes_max, temporary: AtomicU64::new(0) })
+    }
+
+    /// The code of that name, if it is there and was written under this cache's key.
+    pub(crate) fn load(&self, name: &ContentName) -> Option<Vec<u8>> {
+        let path = self.path(name);
+        let file = File::open(&path).ok()?;
+        let mut bytes = Vec::new();
+        let bytes_max = (self.artifact_bytes_max + MAC_BYTES) as u64;
+        file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).ok()?;
+        // Comparing hashes takes the same time wherever they differ.
+        let fits = |(mac, code): (&[u8; MAC_BYTES], &[u8])| blake3::Hash::from_bytes(*mac) == self.mac(name, code);
+        let authentic = bytes.len() as u64 <= bytes_max && bytes.split_first_chunk().is_some_and(fits);
+        if !authentic {
+            tracing::warn!(file = %path.display(), "a compiled plugin in the cache is damaged or not ours: compiling it again");
+            return None;
+        }
+        bytes.drain(..MAC_BYTES);
+        Some(bytes)
+    }
+
+    /// Keeps code; where that fails, the plugin is compiled again next time.
+    pub(crate) fn store(&self, name: &ContentName, code: &[u8]) {
+        if let Err(error) = self.write(name, code).and_then(|()| self.make_room()) {
+            tracing::warn!(folder = %self.folder.display(), %error, "a compiled plugin could not be kept");
+        }
+    }
+
+    fn write(&self, name: &ContentName, code: &[u8]) -> io::Result<()> {
+        let unique = self.temporary.fetch_add(1, Ordering::Relaxed);
+        let temporary = self.folder.join(format!("{}.{unique}.new", std::process::id()));
+        let written =
+            write_synced(&temporary, &[self.mac(name, code).as_bytes(), code]).and_then(|()| fs::rename(&temporary, self.path(name)));
+        if written.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        written?;
+        File::open(&self.folder)?.sync_all()
+    }
+
+    /// Removes the oldest files until the rest fits, and what writers that died have left.
+    fn make_room(&self) -> io::Result<()> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let (path, metadata) = (entry.path(), entry.metadata()?);
+            let age = |modified| SystemTime::now().duration_since(modified).unwrap_or_default();
+            let modified = metadata.modified()?;
+            match path.extension().and_then(|extension| extension.to_str()) {
+                Some(EXTENSION) => files.push((modified, metadata.len(), path)),
+                Some("new") if age(modified).as_secs() > 3600 => fs::remove_file(path)?,
+                _ => {}
+            }
+        }
+        files.sort();
+        let mut total: u64 = files.iter().map(|(_, bytes, _)| *bytes).sum();
+        for (_, bytes, path) in files {
+            if total <= self.bytes_max {
+                break;
+            }
+            fs::remove_file(path)?;
+            total -= bytes;
+        }
+        Ok(())
+    }
+
+    fn mac(&self, name: &ContentName, code: &[u8]) -> blake3::Hash {
+        blake3::Hasher::new_keyed(&self.key).update(name.as_bytes()).update(code).finalize()
+    }
+
+    fn path(&self, name: &ContentName) -> PathBuf {
+        self.folder.join(name.to_hex().as_str()).with_extension(EXTENSION)
+    }
+}
+
+/// The cache's key: read if it is there and nobody else could have read it, made otherwise.
+fn key(folder: &Path) -> io::Result<[u8; 32]> {
+    let path = folder.join(KEY_FILE);
+    match read_key(&path)? {
+        Some(key) => return Ok(key),
+        None if path.exists() => {
+            tracing::warn!(file = %path.display(), "the plugin cache's key is damaged or was readable by others: making a new one");
+            fs::remove_file(&path)?;
+        }
+        None => {}
+    }
+    let mut key = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut key)?;
+    let temporary = folder.join(format!("{KEY_FILE}.{}.new", std::process::id()));
+    let _ = fs::remove_file(&temporary);
+    write_synced(&temporary, &[&key])?;
+    // Linking fails where another process was first; its key counts then.
+    let linked = fs::hard_link(&temporary, &path);
+    fs::remove_file(&temporary)?;
+    match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => read_key(&path)?.ok_or_else(|| io::Error::other("the key that was just written cannot be read")),
+    }
+}
+
+fn read_key(path: &Path) -> io::Result<Option<[u8; 32]>> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let metadata = file.metadata()?;
+    let mut key = [0; 32];
+    if metadata.len() != key.len() as u64 || metadata.mode() & 0o077 != 0 {
+        return Ok(None);
+    }
+    file.read_exact(&mut key)?;
+    Ok(Some(key))
+}
+
+fn write_synced(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    for part in parts {
+        file.write_all(part)?;
+    }
+    file.sync_all()
+}

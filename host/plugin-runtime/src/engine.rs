@@ -1,0 +1,133 @@
+//! The engine: how guests are compiled, where their memories lie, and the clock that ends calls which take too long.
+//!
+//! What influences machine code is set in one place, so that the compiler's process and the host agree on it.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use std::hash::{Hash, Hasher};
+use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+
+use crate::error::RuntimeError;
+use crate::limits::Limits;
+use crate::sentence;
+
+/// How often running guests are looked at; limits on time are as fine as this.
+const TICK: Duration = Duration::from_millis(2);
+
+/// Frames kept of a guest's stack when it traps: enough to name the function.
+const BACKTRACE_FRAMES: NonZeroUsize = NonZeroUsize::new(4).expect("4 is not 0");
+
+/// What stays in memory of an instance's memory and tables when it is dropped, so that the next one needs no page faults.
+const KEEP_RESIDENT_BYTES: usize = 256 << 10;
+const TABLE_KEEP_RESIDENT_BYTES: usize = 64 << 10;
+
+/// Per component: the largest runtimes seen (Python's) have 38 core instances.
+const CORE_INSTANCES_MAX: u32 = 64;
+const TABLES_MAX: u32 = 64;
+const MEMORIES_MAX: u32 = 8;
+
+/// Everything that the machine code depends on.
+fn code_settings() -> Config {
+    let mut config = Config::new();
+    config
+        .epoch_interruption(true)
+        .memory_init_cow(true)
+        .generate_address_map(false)
+        // A plugin is deterministic, on whatever machine it runs.
+        .cranelift_nan_canonicalization(true)
+        .relaxed_simd_deterministic(true);
+    config
+}
+
+/// An engine that compiles and runs nothing: it reserves no address space.
+pub(crate) fn for_compiling() -> Result<Engine, RuntimeError> {
+    Engine::new(&code_settings()).map_err(|error| RuntimeError::Engine(sentence::of_chain(&error)))
+}
+
+/// What the engine of a running host needs to know.
+pub(crate) struct PoolSize {
+    pub(crate) instances: u32,
+    pub(crate) stack_bytes: usize,
+}
+
+/// The engine of a running host.
+pub(crate) fn for_running(limits: &Limits, size: &PoolSize) -> Result<Engine, RuntimeError> {
+    let mut pool = PoolingAllocationConfig::default();
+    pool.total_component_instances(size.instances)
+        .total_core_instances(size.instances.saturating_mul(8).saturating_add(CORE_INSTANCES_MAX))
+        .total_memories(size.instances.saturating_mul(2).saturating_add(MEMORIES_MAX))
+        .total_tables(size.instances.saturating_mul(4).saturating_add(TABLES_MAX))
+        .max_core_instances_per_component(CORE_INSTANCES_MAX)
+        .max_memories_per_component(MEMORIES_MAX)
+        .max_tables_per_component(TABLES_MAX)
+        .max_tables_per_module(TABLES_MAX)
+        .max_memory_size(limits.memory_bytes)
+        .table_elements(limits.table_elements)
+        .max_core_instance_size(1 << 20)
+        .max_component_instance_size(1 << 20)
+        .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
+        .table_keep_resident(TABLE_KEEP_RESIDENT_BYTES);
+    let mut config = code_settings();
+    config
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
+        .max_wasm_stack(size.stack_bytes)
+        .async_stack_size(size.stack_bytes.max(2 << 20))
+        .wasm_backtrace_max_frames(Some(BACKTRACE_FRAMES));
+    Engine::new(&config).map_err(|error| RuntimeError::Engine(sentence::of_chain(&error)))
+}
+
+/// Starts the thread that advances the engine's epoch; it ends with the engine.
+pub(crate) fn start_ticker(engine: &Engine) -> Result<(), RuntimeError> {
+    let engine = engine.weak();
+    let tick = move || {
+        while let Some(engine) = engine.upgrade() {
+            engine.increment_epoch();
+            drop(engine);
+            std::thread::sleep(TICK);
+        }
+    };
+    std::thread::Builder::new().name("plugin-epoch".to_owned()).spawn(tick).map(drop).map_err(RuntimeError::Ticker)
+}
+
+/// The ticks after which a call that may take `limit` has certainly taken it.
+pub(crate) fn ticks(limit: Duration) -> u64 {
+    let ticks = limit.as_nanos().div_ceil(TICK.as_nanos()).saturating_add(1);
+    // Far below what would overflow when the engine adds it to the present epoch.
+    u64::try_from(ticks).unwrap_or(u64::MAX).min(1 << 40)
+}
+
+/// A hash of everything that decides whether compiled code fits an engine.
+pub(crate) fn compatibility(engine: &Engine) -> [u8; 32] {
+    struct Feed(blake3::Hasher);
+    impl Hasher for Feed {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.update(bytes);
+        }
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+    let mut feed = Feed(blake3::Hasher::new());
+    engine.precompile_compatibility_hash().hash(&mut feed);
+    feed.0.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_compilers_process_and_the_host_agree_on_machine_code() {
+        let running = for_running(&Limits::default(), &PoolSize { instances: 4, stack_bytes: 256 << 10 }).unwrap();
+        assert_eq!(compatibility(&for_compiling().unwrap()), compatibility(&running));
+        assert_ne!(compatibility(&Engine::default()), compatibility(&running));
+    }
+
+    #[test]
+    fn ticks_never_cut_a_limit_short_and_never_overflow() {
+        assert_eq!(ticks(Duration::from_millis(100)), 51);
+        assert_eq!(ticks(Duration::ZERO), 1);
+        assert_eq!(ticks(Duration::MAX), 1 << 40);
+    }
+}

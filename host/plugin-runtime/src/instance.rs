@@ -1,0 +1,207 @@
+//! One instance of a plugin with the store that owns it: its limits, what the host offers it, and the calls into it.
+//!
+//! An instance holds no request: what a call needs is put into the store for that call and taken out again. After a call that did not
+//! come to its own end an instance is not sound, and its user must drop it.
+
+use std::sync::Arc;
+
+use wasmtime::component::{HasSelf, Linker, Resource};
+use wasmtime::{Engine, ResourceLimiter, Store};
+
+use crate::abi::{Bindings, BindingsPre, host, request, types};
+use crate::engine;
+use crate::error::{Blame, LimitReached};
+use crate::limits::Limits;
+use crate::request::{Files, Incoming, RequestView};
+use crate::sentence;
+
+/// What a plugin may say during one call.
+const NOTES_MAX: usize = 32;
+const NOTE_BYTES_MAX: usize = 2 << 10;
+
+/// What the host's side of a call needs.
+pub(crate) struct State {
+    usage: Usage,
+    notes: Vec<String>,
+    request: Option<Arc<RequestView>>,
+    files: Option<Arc<dyn Files>>,
+}
+
+/// How much memory and how many table elements an instance has, against what it may have.
+struct Usage {
+    memory_bytes: usize,
+    memory_bytes_max: usize,
+    table_elements: usize,
+    table_elements_max: usize,
+}
+
+impl ResourceLimiter for Usage {
+    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        let total = self.memory_bytes.saturating_add(desired.saturating_sub(current));
+        if total > self.memory_bytes_max {
+            return Err(LimitReached::Memory(self.memory_bytes_max).into());
+        }
+        self.memory_bytes = total;
+        Ok(true)
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        let total = self.table_elements.saturating_add(desired.saturating_sub(current));
+        if total > self.table_elements_max {
+            return Err(LimitReached::TableElements(self.table_elements_max).into());
+        }
+        self.table_elements = total;
+        Ok(true)
+    }
+}
+
+impl types::Host for State {}
+impl request::Host for State {}
+
+impl State {
+    fn request(&self) -> Result<&RequestView, Blame> {
+        self.request.as_deref().ok_or_else(|| Blame::plugin("it asked about a request while there is none"))
+    }
+}
+
+impl request::HostIncoming for State {
+    fn tensors(&mut self, _: Resource<Incoming>) -> wasmtime::Result<Vec<types::TensorSpec>> {
+        Ok(self.request()?.specs())
+    }
+
+    fn parameters(&mut self, _: Resource<Incoming>) -> wasmtime::Result<Vec<types::Parameter>> {
+        Ok(self.request()?.parameters())
+    }
+
+    fn ints(&mut self, _: Resource<Incoming>, tensor: u32) -> wasmtime::Result<Vec<i64>> {
+        Ok(self.request()?.ints(tensor, self.usage.memory_bytes_max)?)
+    }
+
+    fn floats(&mut self, _: Resource<Incoming>, tensor: u32) -> wasmtime::Result<Vec<f32>> {
+        Ok(self.request()?.floats(tensor, self.usage.memory_bytes_max)?)
+    }
+
+    fn texts(&mut self, _: Resource<Incoming>, tensor: u32) -> wasmtime::Result<Vec<String>> {
+        Ok(self.request()?.texts(tensor, self.usage.memory_bytes_max)?)
+    }
+
+    fn drop(&mut self, _: Resource<Incoming>) -> wasmtime::Result<()> {
+        // Only borrows are ever handed out, and those end with the call by themselves.
+        Ok(())
+    }
+}
+
+impl host::Host for State {
+    fn note(&mut self, mut message: String) -> wasmtime::Result<()> {
+        if self.notes.len() < NOTES_MAX {
+            sentence::truncate(&mut message, NOTE_BYTES_MAX);
+            message.shrink_to_fit();
+            self.notes.push(message);
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, path: String) -> wasmtime::Result<Result<Vec<u8>, String>> {
+        let Some(files) = &self.files else {
+            return Err(
+                Blame::plugin(format!("it asked for the file \"{}\", and files are there in describe only", sentence::of(&path))).into()
+            );
+        };
+        Ok(match files.read(&path) {
+            Some(contents) if contents.len() > self.usage.memory_bytes_max => {
+                Err(format!("the file has {} bytes, more than this plugin's memory", contents.len()))
+            }
+            Some(contents) => Ok(contents),
+            None => Err("the bundle has no such file".to_owned()),
+        })
+    }
+}
+
+/// A linker with everything that the host offers.
+pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
+    let mut linker = Linker::new(engine);
+    Bindings::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
+    Ok(linker)
+}
+
+/// A plugin, running.
+pub(crate) struct Instance {
+    store: Store<State>,
+    bindings: Bindings,
+    call_ticks: u64,
+    sound: bool,
+}
+
+impl Instance {
+    /// A new instance and the answer to its first `describe`, both within the time of one.
+    pub(crate) fn start(plugin: &BindingsPre<State>, limits: &Limits) -> Result<Self, (wasmtime::Error, Vec<String>)> {
+        let usage =
+            Usage { memory_bytes: 0, memory_bytes_max: limits.memory_bytes, table_elements: 0, table_elements_max: limits.table_elements };
+        let mut store = Store::new(plugin.engine(), State { usage, notes: Vec::new(), request: None, files: None });
+        store.limiter(|state| &mut state.usage);
+        store.set_hostcall_fuel(limits.answer_bytes);
+        store.set_epoch_deadline(engine::ticks(limits.describe_time));
+        match plugin.instantiate(&mut store) {
+            Ok(bindings) => Ok(Self { store, bindings, call_ticks: engine::ticks(limits.call_time), sound: true }),
+            Err(error) => Err((error, std::mem::take(&mut store.data_mut().notes))),
+        }
+    }
+
+    /// Calls `describe`, which must come first, within what is left of the time given to [`Instance::start`].
+    pub(crate) fn describe(
+        &mut self,
+        parameters: &[types::Parameter],
+        files: &Arc<dyn Files>,
+    ) -> wasmtime::Result<Result<types::Description, types::Refusal>> {
+        self.store.data_mut().files = Some(Arc::clone(files));
+        let answer = self.bindings.cellwright_plugin_unfolding().call_describe(&mut self.store, parameters);
+        self.store.data_mut().files = None;
+        self.sound &= answer.is_ok();
+        answer
+    }
+
+    pub(crate) fn unfold(&mut self, request: &Arc<RequestView>) -> wasmtime::Result<Result<types::Growth, types::Refusal>> {
+        self.enter(request);
+        let answer = self.bindings.cellwright_plugin_unfolding().call_unfold(&mut self.store, incoming());
+        self.leave(answer.is_ok());
+        answer
+    }
+
+    pub(crate) fn resume(
+        &mut self,
+        state: &[u8],
+        event: &types::Event,
+        request: &Arc<RequestView>,
+    ) -> wasmtime::Result<Result<types::Reaction, types::Refusal>> {
+        self.enter(request);
+        let state: &Vec<u8> = &state.to_vec();
+        let answer = self.bindings.cellwright_plugin_unfolding().call_resume(&mut self.store, state, event, incoming());
+        self.leave(answer.is_ok());
+        answer
+    }
+
+    /// Whether every call so far came to its own end; one that did not leaves the guest in an unknown state.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.sound
+    }
+
+    /// What the plugin noted since this was last asked.
+    pub(crate) fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.store.data_mut().notes)
+    }
+
+    fn enter(&mut self, request: &Arc<RequestView>) {
+        self.store.set_epoch_deadline(self.call_ticks);
+        self.store.data_mut().request = Some(Arc::clone(request));
+    }
+
+    fn leave(&mut self, sound: bool) {
+        self.store.data_mut().request = None;
+        self.sound &= sound;
+    }
+}
+
+/// A borrow of the one request there is; its number means nothing.
+fn incoming() -> Resource<Incoming> {
+    Resource::new_borrow(0)
+}

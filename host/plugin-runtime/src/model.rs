@@ -1,0 +1,190 @@
+//! A plugin with a model's parameters: its description, its described instances, and the calls that requests make.
+//!
+//! Instances are shared by the requests of one model and by nobody else. Guests keep what they make of their parameters in their own
+//! memory, so every instance is described before it serves; an instance that any call failed on is dropped.
+
+use std::sync::Arc;
+
+use cellwright_cell_graph::graph::{Growth, Reaction};
+use cellwright_cell_graph::{Attribute, Description, Tensor};
+
+use crate::abi::types;
+use crate::convert::{self, Unfit};
+use crate::error::{CallError, Export, Site};
+use crate::fault;
+use crate::instance::Instance;
+use crate::limits::Limits;
+use crate::plugin::Plugin;
+use crate::request::{Files, RequestView};
+use crate::warm::Pool;
+
+/// Why a plugin is called again.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The outputs that it watches, in the order in which it named them.
+    Values(Vec<Tensor>),
+    /// A session's next chunk, whose tensors are numbered from here.
+    Input(u32),
+    /// A session's input has ended.
+    EndOfInput,
+}
+
+impl Event {
+    fn to_guest(&self) -> types::Event {
+        match self {
+            Self::Values(values) => types::Event::Values(values.iter().map(convert::tensor_to_guest).collect()),
+            Self::Input(first) => types::Event::Input(*first),
+            Self::EndOfInput => types::Event::EndOfInput,
+        }
+    }
+}
+
+/// A plugin that has described its model and may be asked to unfold requests, from any thread.
+#[derive(Clone)]
+pub struct PluginModel {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    recipe: Recipe,
+    description: Description,
+    idle: Arc<Pool<Instance>>,
+}
+
+/// What it takes to make a described instance.
+struct Recipe {
+    plugin: Plugin,
+    parameters: Vec<types::Parameter>,
+    files: Arc<dyn Files>,
+    limits: Limits,
+}
+
+impl PluginModel {
+    pub(crate) fn new(plugin: Plugin, parameters: &[Attribute], files: Arc<dyn Files>, limits: &Limits) -> Result<Self, CallError> {
+        let limits = plugin.runtime().limits.lowered_to(limits);
+        let parameters = parameters.iter().map(convert::parameter_to_guest).collect();
+        let recipe = Recipe { plugin, parameters, files, limits };
+        let (mut instance, described) = recipe.described()?;
+        let description = convert::description(described, &recipe.limits);
+        let description = description.map_err(|unfit| fault::unfit(unfit, recipe.site(Export::Describe, &mut instance)))?;
+        let idle = recipe.plugin.runtime().warmth.pool();
+        idle.put(instance);
+        Ok(Self { shared: Arc::new(Shared { recipe, description, idle }) })
+    }
+
+    /// What the plugin says of the model.
+    #[must_use]
+    pub fn description(&self) -> &Description {
+        &self.shared.description
+    }
+
+    /// The graph of a request.
+    ///
+    /// # Errors
+    ///
+    /// The plugin refuses, fails, or runs into a limit; other requests are not touched by that.
+    pub fn unfold(&self, request: &Arc<RequestView>) -> Result<Growth, CallError> {
+        self.call(Export::Unfold, self.instance()?, |instance| instance.unfold(request), convert::growth)
+    }
+
+    /// The graph of a request, by an instance that has served none before and serves none after. A plugin for which this and
+    /// [`PluginModel::unfold`] differ is not deterministic.
+    ///
+    /// # Errors
+    ///
+    /// As [`PluginModel::unfold`].
+    pub fn unfold_fresh(&self, request: &Arc<RequestView>) -> Result<Growth, CallError> {
+        let (mut instance, _) = self.shared.recipe.described()?;
+        self.shared.recipe.answer(Export::Unfold, &mut instance, |instance| instance.unfold(request), convert::growth)
+    }
+
+    /// What a continuation answers to an event, given the state that it left.
+    ///
+    /// # Errors
+    ///
+    /// As [`PluginModel::unfold`].
+    pub fn resume(&self, state: &[u8], event: &Event, request: &Arc<RequestView>) -> Result<Reaction, CallError> {
+        let event = event.to_guest();
+        self.call(Export::Resume, self.instance()?, |instance| instance.resume(state, &event, request), convert::reaction)
+    }
+
+    /// Makes idle instances ahead of requests, up to what a model may keep.
+    ///
+    /// # Errors
+    ///
+    /// An instance could not be made, or could not be described.
+    pub fn warm(&self, instances: usize) -> Result<(), CallError> {
+        let made = (0..instances).map(|_| self.shared.recipe.described()).collect::<Result<Vec<_>, _>>()?;
+        made.into_iter().for_each(|(instance, _)| self.shared.idle.put(instance));
+        Ok(())
+    }
+
+    fn instance(&self) -> Result<Instance, CallError> {
+        match self.shared.idle.take() {
+            Some(instance) => Ok(instance),
+            None => Ok(self.shared.recipe.described()?.0),
+        }
+    }
+
+    fn call<A, B>(
+        &self,
+        export: Export,
+        mut instance: Instance,
+        call: impl FnOnce(&mut Instance) -> wasmtime::Result<Result<A, types::Refusal>>,
+        convert: impl FnOnce(A, &Limits) -> Result<B, Unfit>,
+    ) -> Result<B, CallError> {
+        let answer = self.shared.recipe.answer(export, &mut instance, call, convert);
+        if instance.is_sound() {
+            self.shared.idle.put(instance);
+        }
+        answer
+    }
+}
+
+impl Recipe {
+    /// A new instance with its description.
+    fn described(&self) -> Result<(Instance, types::Description), CallError> {
+        let mut instance = self.start()?;
+        let same = |description, _: &Limits| Ok(description);
+        let description =
+            self.answer(Export::Describe, &mut instance, |instance| instance.describe(&self.parameters, &self.files), same)?;
+        Ok((instance, description))
+    }
+
+    fn start(&self) -> Result<Instance, CallError> {
+        let start = || Instance::start(self.plugin.code(), &self.limits);
+        let started = match start() {
+            Err((error, _)) if fault::is_busy(&error) => {
+                self.plugin.runtime().warmth.drop_all();
+                start()
+            }
+            started => started,
+        };
+        started.map_err(|(error, notes)| {
+            let site = Site { plugin: Arc::clone(self.plugin.shared_name()), export: Export::Start, notes };
+            fault::classify(&error, Box::new(site), &self.limits, self.plugin.runtime().stack)
+        })
+    }
+
+    fn answer<A, B>(
+        &self,
+        export: Export,
+        instance: &mut Instance,
+        call: impl FnOnce(&mut Instance) -> wasmtime::Result<Result<A, types::Refusal>>,
+        convert: impl FnOnce(A, &Limits) -> Result<B, Unfit>,
+    ) -> Result<B, CallError> {
+        let answered = match call(instance) {
+            Ok(Ok(answer)) => convert(answer, &self.limits).map_err(|unfit| fault::unfit(unfit, self.site(export, instance))),
+            Ok(Err(refusal)) => Err(fault::refused(refusal, self.site(export, instance))),
+            Err(error) => Err(fault::classify(&error, self.site(export, instance), &self.limits, self.plugin.runtime().stack)),
+        };
+        for note in instance.take_notes() {
+            tracing::debug!(plugin = self.plugin.name(), %export, note, "a plugin noted");
+        }
+        answered
+    }
+
+    fn site(&self, export: Export, instance: &mut Instance) -> Box<Site> {
+        Box::new(Site { plugin: Arc::clone(self.plugin.shared_name()), export, notes: instance.take_notes() })
+    }
+}

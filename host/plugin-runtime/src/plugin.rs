@@ -1,0 +1,82 @@
+//! A compiled plugin, before it knows a model's parameters.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cellwright_cell_graph::Attribute;
+use wasmtime::Engine;
+use wasmtime::component::{Component, Linker};
+
+use crate::abi::BindingsPre;
+use crate::error::{CallError, Defect};
+use crate::fault::StackBytes;
+use crate::instance::{Instance, State};
+use crate::limits::Limits;
+use crate::model::PluginModel;
+use crate::request::Files;
+use crate::sentence;
+use crate::warm::Warmth;
+
+/// Machine code of a plugin, checked to fit the ABI.
+#[derive(Clone)]
+pub struct Plugin {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: Arc<str>,
+    code: BindingsPre<State>,
+    runtime: Arc<Surroundings>,
+}
+
+/// What plugins need of their runtime for as long as they live.
+pub(crate) struct Surroundings {
+    pub(crate) engine: Engine,
+    pub(crate) linker: Linker<State>,
+    pub(crate) limits: Limits,
+    pub(crate) stack: StackBytes,
+    pub(crate) warmth: Arc<Warmth<Instance>>,
+}
+
+impl Plugin {
+    pub(crate) fn link(runtime: &Arc<Surroundings>, name: &str, component: &Component) -> Result<Self, Defect> {
+        let interface = |error: wasmtime::Error| Defect::Interface(sentence::of_chain(&error));
+        let code = runtime.linker.instantiate_pre(component).and_then(BindingsPre::new).map_err(interface)?;
+        Ok(Self { shared: Arc::new(Shared { name: Arc::from(name), code, runtime: Arc::clone(runtime) }) })
+    }
+
+    /// The name that errors call it by.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Asks the plugin to describe its model, given the model's parameters and files, and keeps what it takes to unfold requests.
+    ///
+    /// `limits` can only lower the runtime's own.
+    ///
+    /// # Errors
+    ///
+    /// The plugin refuses the parameters, fails, or runs into a limit.
+    pub fn with_parameters(&self, parameters: &[Attribute], files: Arc<dyn Files>, limits: &Limits) -> Result<PluginModel, CallError> {
+        PluginModel::new(self.clone(), parameters, files, limits)
+    }
+
+    pub(crate) fn shared_name(&self) -> &Arc<str> {
+        &self.shared.name
+    }
+
+    pub(crate) fn code(&self) -> &BindingsPre<State> {
+        &self.shared.code
+    }
+
+    pub(crate) fn runtime(&self) -> &Surroundings {
+        &self.shared.runtime
+    }
+}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugin").field("name", &self.shared.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,155 @@
+//! The runtime: one engine for all plugins, the way from uploaded bytes to a plugin, and the bounds on both.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use wasmtime::component::Component;
+
+use crate::cache::{Cache, ContentName};
+use crate::compiler::{Compiler, Gate};
+use crate::engine::{self, PoolSize};
+use crate::error::{CompileError, Defect, RuntimeError};
+use crate::fault::StackBytes;
+use crate::limits::Limits;
+use crate::plugin::{Plugin, Surroundings};
+use crate::warm::Warmth;
+use crate::{abi, instance, sentence};
+
+/// How a runtime is set up. [`RuntimeOptions::new`] gives values that fit one machine.
+#[derive(Clone, Debug)]
+pub struct RuntimeOptions {
+    /// Where compiled plugins are kept; nowhere if none.
+    pub cache_dir: Option<PathBuf>,
+    /// Bytes the cache may have.
+    pub cache_bytes_max: u64,
+    /// What calls may use; a model may have less.
+    pub limits: Limits,
+    /// Stack of a guest. Threads that call plugins need this and some 256 KiB more.
+    pub stack_bytes: usize,
+    /// Where plugins are compiled.
+    pub compiler: Compiler,
+    /// How many compilations run at once.
+    pub compilations_max: usize,
+    /// Bytes of an uploaded plugin.
+    pub module_bytes_max: usize,
+    /// Bytes of a compiled plugin.
+    pub artifact_bytes_max: usize,
+    /// Instances that exist at once, idle or called.
+    pub instances_max: u32,
+    /// Idle instances that one model keeps.
+    pub idle_per_model_max: usize,
+}
+
+impl RuntimeOptions {
+    /// The usual settings, without a cache.
+    #[must_use]
+    pub fn new(compiler: Compiler) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            cache_dir: None,
+            cache_bytes_max: 4 << 30,
+            limits: Limits::default(),
+            stack_bytes: 512 << 10,
+            compiler,
+            compilations_max: 2,
+            module_bytes_max: 64 << 20,
+            artifact_bytes_max: 512 << 20,
+            instances_max: 256,
+            idle_per_model_max: cores.saturating_mul(2),
+        }
+    }
+}
+
+/// Compiles plugins and holds what they run in. One per process is enough; it ends when the last plugin of it is dropped.
+pub struct Runtime {
+    surroundings: Arc<Surroundings>,
+    compiler: Compiler,
+    gate: Gate,
+    cache: Option<Cache>,
+    compatibility: [u8; 32],
+    module_bytes_max: usize,
+    artifact_bytes_max: usize,
+}
+
+impl Runtime {
+    /// Starts the engine and opens the cache.
+    ///
+    /// # Errors
+    ///
+    /// The engine finds no address space for its pool, or the cache's folder cannot be used.
+    pub fn new(options: RuntimeOptions) -> Result<Self, RuntimeError> {
+        let stack = StackBytes(options.stack_bytes);
+        let engine = engine::for_running(&options.limits, &PoolSize { instances: options.instances_max, stack_bytes: stack.0 })?;
+        engine::start_ticker(&engine)?;
+        let open = |folder: &PathBuf| {
+            Cache::open(folder, options.artifact_bytes_max, options.cache_bytes_max)
+                .map_err(|source| RuntimeError::Cache { folder: folder.display().to_string(), source })
+        };
+        let cache = options.cache_dir.as_ref().map(open).transpose()?;
+        let linker = instance::linker(&engine).map_err(|error| RuntimeError::Engine(sentence::of_chain(&error)))?;
+        // Half of the pool at most is idle, so that calls of other models find room without pushing anyone out.
+        let idle_max = usize::try_from(options.instances_max / 2).unwrap_or(usize::MAX);
+        let warmth = Arc::new(Warmth::new(options.idle_per_model_max, idle_max));
+        let compatibility = engine::compatibility(&engine);
+        let surroundings = Arc::new(Surroundings { engine, linker, limits: options.limits, stack, warmth });
+        Ok(Self {
+            surroundings,
+            compiler: options.compiler,
+            gate: Gate::new(options.compilations_max),
+            cache,
+            compatibility,
+            module_bytes_max: options.module_bytes_max,
+            artifact_bytes_max: options.artifact_bytes_max,
+        })
+    }
+
+    /// A plugin from a component or a core module. Blocks while it is compiled, and while others are.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no plugin of an ABI that this host serves, or compiling them took more than it may.
+    pub fn compile(&self, name: &str, bytes: &[u8]) -> Result<Plugin, CompileError> {
+        if bytes.len() > self.module_bytes_max {
+            return Err(CompileError::TooLarge { bytes: bytes.len(), bytes_max: self.module_bytes_max });
+        }
+        let content = self.content_name(bytes);
+        if let Some(plugin) = self.cached(name, &content) {
+            return Ok(plugin);
+        }
+        let _turn = self.gate.enter();
+        // Somebody may have compiled the same bytes while this call waited for its turn.
+        if let Some(plugin) = self.cached(name, &content) {
+            return Ok(plugin);
+        }
+        let artifact = self.compiler.compile(&self.surroundings.engine, bytes, self.artifact_bytes_max)?;
+        let plugin = self.load(name, &artifact)?;
+        if let Some(cache) = &self.cache {
+            cache.store(&content, &artifact);
+        }
+        Ok(plugin)
+    }
+
+    fn cached(&self, name: &str, content: &ContentName) -> Option<Plugin> {
+        let artifact = self.cache.as_ref()?.load(content)?;
+        self.load(name, &artifact).inspect_err(|error| tracing::warn!(%error, "a compiled plugin in the cache does not load")).ok()
+    }
+
+    /// `artifact` comes from this runtime's compiler, or from its cache, which authenticates what that compiler once made.
+    fn load(&self, name: &str, artifact: &[u8]) -> Result<Plugin, Defect> {
+        // SAFETY: the bytes are `Engine::precompile_component`'s own: they come straight from the compiler's process, which the host
+        // started from a program of its choice, or out of the cache, which only returns what carries a MAC under the cache's secret key.
+        let component = unsafe { Component::deserialize(&self.surroundings.engine, artifact) };
+        let component = component.map_err(|error| Defect::Uncompilable(sentence::of_chain(&error)))?;
+        Plugin::link(&self.surroundings, name, &component)
+    }
+
+    /// Names compiled code by all that decides what it is: the bytes, the engine's settings, the host's version and the ABI's.
+    fn content_name(&self, bytes: &[u8]) -> ContentName {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.compatibility);
+        for word in [env!("CARGO_PKG_VERSION")].iter().chain(abi::SERVED_VERSIONS) {
+            hasher.update(&(word.len() as u64).to_le_bytes()).update(word.as_bytes());
+        }
+        hasher.update(abi::WIT.as_bytes()).update(bytes).finalize()
+    }
+}

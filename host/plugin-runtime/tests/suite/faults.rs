@@ -1,0 +1,157 @@
+//! A guest that traps, loops, hoards or overflows: its call fails with a sentence, and nobody else's does.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cellwright_plugin_runtime::{CallError, Export, Fault, LimitReached, Limits, NoFiles};
+
+use crate::guest::{Guest, words};
+use crate::{model, model_with, nothing, runtime};
+
+fn unfold(guest: &Guest) -> CallError {
+    model(guest).unfold(&nothing()).unwrap_err()
+}
+
+fn limit(error: &CallError) -> LimitReached {
+    match error {
+        CallError::Limit { limit, .. } => *limit,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_trap_names_plugin_export_and_cause() {
+    let error = unfold(&Guest::unfolding("(unreachable)"));
+    assert_eq!(error.to_string(), "plugin \"testee\" failed in unfold: wasm `unreachable` instruction executed");
+    let error = unfold(&Guest::unfolding("(i32.div_u (i32.const 1) (i32.const 0))"));
+    assert_eq!(error.to_string(), "plugin \"testee\" failed in unfold: integer divide by zero");
+    let named = Guest::unfolding("(call $culprit)").with_extra("(func $culprit (result i32) (i32.load (i32.const -1)))");
+    let sentence = unfold(&named).to_string();
+    assert!(sentence.contains("out of bounds memory access") && sentence.ends_with("in function \"culprit\""), "{sentence}");
+}
+
+#[test]
+fn the_text_of_a_panic_is_handed_back() {
+    let guest = Guest::unfolding("(call $note (i32.const 3000) (i32.const 9)) (unreachable)")
+        .with_import(r#"(import "cellwright:plugin/host@0.1.0" "note" (func $note (param i32 i32)))"#)
+        .with_extra(r#"(data (i32.const 3000) "no weight")"#);
+    let error = unfold(&guest);
+    assert_eq!(error.to_string(), "plugin \"testee\" failed in unfold: wasm `unreachable` instruction executed (it noted: no weight)");
+    let CallError::Failed { site, .. } = error else { panic!("{error}") };
+    assert_eq!((site.export, site.notes), (Export::Unfold, vec!["no weight".to_owned()]));
+}
+
+#[test]
+fn notes_are_bounded_in_number_and_size_and_belong_to_one_call() {
+    let note = r#"(import "cellwright:plugin/host@0.1.0" "note" (func $note (param i32 i32)))"#;
+    let noisy = "(loop $again (call $note (i32.const 0) (i32.const 100000))
+        (global.set $left (i32.sub (global.get $left) (i32.const 1))) (br_if $again (global.get $left))) (unreachable)";
+    let error = unfold(&Guest::unfolding(noisy).with_import(note).with_extra("(global $left (mut i32) (i32.const 1000))"));
+    let CallError::Failed { site, .. } = error else { panic!("{error}") };
+    assert_eq!(site.notes.len(), 32);
+    assert!(site.notes.iter().all(|note| note.len() <= 2048));
+    // The first call notes and succeeds; the second traps and has noted nothing.
+    let once = "(if (global.get $called) (then (unreachable))) (global.set $called (i32.const 1))
+        (call $note (i32.const 0) (i32.const 5)) (i32.const 1024)";
+    let model = model(&Guest::unfolding(once).with_import(note).with_extra("(global $called (mut i32) (i32.const 0))"));
+    model.unfold(&nothing()).unwrap();
+    let CallError::Failed { site, .. } = model.unfold(&nothing()).unwrap_err() else { panic!() };
+    assert_eq!(site.notes, Vec::<String>::new());
+}
+
+#[test]
+fn an_endless_loop_ends_in_time() {
+    let limits = Limits { call_time: Duration::from_millis(30), ..Limits::default() };
+    let model = model_with(&Guest::unfolding("(loop $again (br $again)) (unreachable)"), &limits);
+    let begin = Instant::now();
+    let error = model.unfold(&nothing()).unwrap_err();
+    assert_eq!(error.to_string(), "plugin \"testee\" ran longer than 30 ms in unfold");
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_millis(28) && took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn describe_and_the_start_of_an_instance_have_a_time_of_their_own() {
+    let limits = Limits { describe_time: Duration::from_millis(20), ..Limits::default() };
+    let describe = |guest: &Guest| {
+        let plugin = runtime().compile("testee", &guest.wasm()).unwrap();
+        plugin.with_parameters(&[], Arc::new(NoFiles), &limits).err().map(|error| error.to_string())
+    };
+    let looping = Guest { describe: "(loop $again (br $again)) (unreachable)".to_owned(), ..Guest::default() };
+    assert_eq!(describe(&looping).as_deref(), Some("plugin \"testee\" ran longer than 20 ms in describe"));
+    let starting = Guest::default().with_extra("(func $start (loop $again (br $again))) (start $start)");
+    assert_eq!(describe(&starting).as_deref(), Some("plugin \"testee\" ran longer than 20 ms in its start"));
+}
+
+#[test]
+fn a_hoarder_of_memory_is_stopped_at_the_limit_of_its_model() {
+    let hoarding = Guest::unfolding("(loop $again (drop (memory.grow (i32.const 1))) (br $again)) (unreachable)");
+    assert_eq!(limit(&unfold(&hoarding)), LimitReached::Memory(64 << 20));
+    let limits = Limits { memory_bytes: 1 << 20, ..Limits::default() };
+    let error = model_with(&hoarding, &limits).unfold(&nothing()).unwrap_err();
+    assert_eq!(error.to_string(), "plugin \"testee\" asked for more than 1048576 bytes of memory in unfold");
+    let huge = Guest::unfolding("(memory.grow (i32.const 65535))");
+    assert_eq!(limit(&unfold(&huge)), LimitReached::Memory(64 << 20));
+}
+
+#[test]
+fn a_model_cannot_raise_a_limit() {
+    let hoarding = Guest::unfolding("(drop (memory.grow (i32.const 2000))) (i32.const 1024)");
+    let limits = Limits { memory_bytes: 1 << 30, ..Limits::default() };
+    assert_eq!(limit(&model_with(&hoarding, &limits).unfold(&nothing()).unwrap_err()), LimitReached::Memory(64 << 20));
+}
+
+#[test]
+fn a_hoarder_of_table_elements_is_stopped() {
+    let hoarding = Guest::unfolding("(loop $again (drop (table.grow $t (ref.null func) (i32.const 1000))) (br $again)) (unreachable)")
+        .with_extra("(table $t 1 funcref)");
+    assert_eq!(limit(&unfold(&hoarding)), LimitReached::TableElements(20_000));
+}
+
+#[test]
+fn deep_recursion_ends_at_the_stacks_limit() {
+    let recursing = Guest::unfolding("(call $deeper (i32.const 0))")
+        .with_extra("(func $deeper (param i32) (result i32) (i32.add (call $deeper (i32.add (local.get 0) (i32.const 1))) (i32.const 1)))");
+    let error = unfold(&recursing);
+    assert_eq!(limit(&error), LimitReached::Stack(512 << 10));
+    assert_eq!(error.to_string(), "plugin \"testee\" used more than 524288 bytes of stack in unfold");
+}
+
+#[test]
+fn a_shadow_stack_that_leaves_memory_is_said_to_be_one() {
+    let recursing = Guest::unfolding("(call $deeper)").with_extra(
+        "(global $stack (mut i32) (i32.const 65536))
+        (func $deeper (result i32)
+            (global.set $stack (i32.sub (global.get $stack) (i32.const 4096)))
+            (i32.store (global.get $stack) (i32.const 1))
+            (call $deeper))",
+    );
+    let CallError::Failed { cause, .. } = unfold(&recursing) else { panic!() };
+    assert!(cause.starts_with("out of bounds memory access (which is also how a stack ends"), "{cause}");
+}
+
+#[test]
+fn a_refusal_says_who_is_at_fault_in_the_plugins_words() {
+    for (number, expected) in [(0, Fault::InvalidInput), (1, Fault::Unsupported), (2, Fault::Internal)] {
+        let answer = words(&[1, number, 3000, 9]);
+        let data: String = answer.iter().map(|byte| format!("\\{byte:02x}")).collect();
+        let guest = Guest::unfolding("(i32.const 2048)")
+            .with_extra(&format!(r#"(data (i32.const 2048) "{data}") (data (i32.const 3000) "too short")"#));
+        let error = unfold(&guest);
+        assert_eq!(error.to_string(), "too short");
+        assert!(matches!(error, CallError::Refused { fault, .. } if fault == expected));
+    }
+}
+
+#[test]
+fn a_failed_call_takes_its_instance_with_it() {
+    // A guest that traps in its second call only: instances that failed would never be seen again, so calls alternate.
+    let second = Guest::unfolding(
+        "(if (global.get $called) (then (global.set $called (i32.const 0)) (unreachable)))
+        (global.set $called (i32.const 1)) (i32.const 1024)",
+    )
+    .with_extra("(global $called (mut i32) (i32.const 0))");
+    let model = model(&second);
+    let outcomes: Vec<bool> = (0..6).map(|_| model.unfold(&nothing()).is_ok()).collect();
+    assert_eq!(outcomes, [true, false, true, false, true, false]);
+}

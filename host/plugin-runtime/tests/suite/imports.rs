@@ -1,0 +1,185 @@
+//! What the host offers a guest: the request's contents, files, notes, and stand-ins for WASI.
+
+use std::sync::Arc;
+
+use cellwright_cell_graph::{Datatype, Tensor};
+use cellwright_plugin_runtime::{CallError, Fault, Files, Limits, RequestView};
+
+use crate::guest::{EMPTY_ANSWER, Guest};
+use crate::{model, nothing, runtime};
+
+fn asking(what: &str, then: &str) -> Guest {
+    let import = format!(r#"(import "cellwright:plugin/request@0.1.0" "[method]incoming.{what}" (func $ask (param i32 i32 i32)))"#);
+    let ask = format!("(call $ask (local.get 0) (i32.const 0) (i32.const 2048)) (call $drop_request (local.get 0)) {then} {EMPTY_ANSWER}");
+    Guest { keep_handle: true, ..Guest::unfolding(ask) }.with_import(&import)
+}
+
+fn request(tensor: Tensor) -> Arc<RequestView> {
+    Arc::new(RequestView::new([Arc::new(tensor)], vec![]))
+}
+
+/// Traps unless the list at 2048 has this length and its first element, loaded so, equals that.
+fn expecting(length: u32, loaded: &str) -> String {
+    format!(
+        "(if (i32.ne (i32.load (i32.const 2052)) (i32.const {length})) (then (unreachable)))
+        (if (i32.eqz {loaded}) (then (unreachable)))"
+    )
+}
+
+#[test]
+fn integers_of_every_width_arrive_as_64_bits() {
+    let guest = asking("ints", &expecting(2, "(i64.eq (i64.load (i32.load (i32.const 2048))) (i64.const -3))"));
+    let model = model(&guest);
+    model.unfold(&request(Tensor::from_i64("x", &[2], &[-3, 4]))).unwrap();
+    let narrow =
+        Tensor { name: "x".to_owned(), datatype: Datatype::Int16, shape: vec![2], data: [-3_i16, 4].map(i16::to_le_bytes).concat() };
+    model.unfold(&request(narrow)).unwrap();
+    assert!(model.unfold(&request(Tensor::from_i64("x", &[2], &[-2, 4]))).is_err());
+}
+
+#[test]
+fn floats_and_texts_arrive() {
+    let floats = asking("floats", &expecting(3, "(f32.eq (f32.load (i32.load (i32.const 2048))) (f32.const 1.5))"));
+    model(&floats).unfold(&request(Tensor::from_f32("x", &[3], &[1.5, 2.0, 3.0]))).unwrap();
+    let first = "(i32.eq (i32.load8_u (i32.load (i32.load (i32.const 2048)))) (i32.const 104))";
+    model(&asking("texts", &expecting(2, first))).unfold(&request(Tensor::from_texts("x", &[2], &["hello", "you"]))).unwrap();
+}
+
+#[test]
+fn contents_of_another_type_or_number_end_the_call_with_a_sentence() {
+    let floats = request(Tensor::from_f32("x", &[1], &[1.0]));
+    let ints = request(Tensor::from_i64("x", &[1], &[1]));
+    let ask = |what, request| model(&asking(what, "")).unfold(request).unwrap_err().to_string();
+    let prefix = "plugin \"testee\" failed in unfold: it asked for the";
+    assert_eq!(ask("ints", &floats), format!("{prefix} ints of tensor 0, which is FP32"));
+    assert_eq!(ask("floats", &ints), format!("{prefix} floats of tensor 0, which is INT64"));
+    assert_eq!(ask("texts", &ints), format!("{prefix} texts of tensor 0, which is INT64"));
+    assert_eq!(ask("ints", &nothing()), format!("{prefix} ints of tensor 0, and this request has tensors 0 to 0 (exclusive)"));
+}
+
+#[test]
+fn a_clients_bad_bytes_are_the_clients_fault() {
+    let bad = request(Tensor::from_texts("x", &[1], &[[0xff_u8, 0xfe]]));
+    let error = model(&asking("texts", "")).unfold(&bad).unwrap_err();
+    assert!(matches!(error, CallError::Refused { fault: Fault::InvalidInput, .. }), "{error}");
+    assert!(error.to_string().starts_with("tensor \"x\" is not UTF-8 text: "), "{error}");
+}
+
+#[test]
+fn contents_that_the_guest_could_not_hold_are_not_converted() {
+    let huge = Tensor { name: "x".to_owned(), datatype: Datatype::Int8, shape: vec![9 << 20], data: vec![0; 9 << 20] };
+    let sentence = model(&asking("ints", "")).unfold(&request(huge)).unwrap_err().to_string();
+    assert!(sentence.contains("memory of 67108864 bytes cannot hold"), "{sentence}");
+}
+
+#[test]
+fn a_later_chunk_of_a_session_is_numbered_on() {
+    let guest = asking("ints", "");
+    let mut view = RequestView::new([Arc::new(Tensor::from_i64("x", &[1], &[1]))], vec![]);
+    view.first_tensor = 3;
+    let sentence = model(&guest).unfold(&Arc::new(view)).unwrap_err().to_string();
+    assert!(sentence.ends_with("and this request has tensors 3 to 4 (exclusive)"), "{sentence}");
+}
+
+#[test]
+fn a_guest_that_keeps_the_request_beyond_its_call_fails() {
+    let keeping = Guest { keep_handle: true, ..Guest::default() };
+    let sentence = model(&keeping).unfold(&nothing()).unwrap_err().to_string();
+    assert!(sentence.contains("borrow"), "{sentence}");
+}
+
+struct OneFile;
+
+impl Files for OneFile {
+    fn read(&self, path: &str) -> Option<Vec<u8>> {
+        (path == "vocab").then(|| b"abc".to_vec())
+    }
+}
+
+#[test]
+fn files_are_read_while_describing_and_only_then() {
+    let import = r#"(import "cellwright:plugin/host@0.1.0" "file" (func $file (param i32 i32 i32)))"#;
+    let read = "(call $file (i32.const 3000) (i32.const 5) (i32.const 3100))";
+    let whole = format!("{read} (if (i32.ne (i32.load (i32.const 3108)) (i32.const 3)) (then (unreachable))) {EMPTY_ANSWER}");
+    let guest = |path: &str| {
+        Guest { describe: whole.clone(), ..Guest::unfolding(format!("{read} {EMPTY_ANSWER}")) }
+            .with_import(import)
+            .with_extra(&format!(r#"(data (i32.const 3000) "{path}")"#))
+    };
+    let describe =
+        |path| runtime().compile("testee", &guest(path).wasm()).unwrap().with_parameters(&[], Arc::new(OneFile), &Limits::default());
+    let model = describe("vocab").unwrap();
+    assert!(describe("other").is_err());
+    let sentence = model.unfold(&nothing()).unwrap_err().to_string();
+    assert!(sentence.ends_with("it asked for the file \"vocab\", and files are there in describe only"), "{sentence}");
+}
+
+/// A guest that imports these WASI functions, as name and signature, and whose `unfold` is that body.
+fn wasi(functions: &[(&str, &str)], body: &str) -> Guest {
+    let import = |(name, signature): &(&str, &str)| format!(r#"(import "wasi_snapshot_preview1" "{name}" (func ${name} {signature}))"#);
+    functions.iter().map(import).fold(Guest::unfolding(format!("{body} {EMPTY_ANSWER}")), |guest, import| guest.with_import(&import))
+}
+
+fn trap_unless(condition: &str) -> String {
+    format!("(if (i32.eqz {condition}) (then (unreachable)))")
+}
+
+#[test]
+fn the_clock_of_wasi_advances_by_a_constant() {
+    let read = "(drop (call $clock_time_get (i32.const 0) (i64.const 1) (i32.const 3000)))";
+    let is = |time: u64| trap_unless(&format!("(i64.eq (i64.load (i32.const 3000)) (i64.const {time}))"));
+    let body = format!("{read} {} {read} {}", is(1_000_000), is(2_000_000));
+    let model = model(&wasi(&[("clock_time_get", "(param i32 i64 i32) (result i32)")], &body));
+    model.unfold_fresh(&nothing()).unwrap();
+    model.unfold_fresh(&nothing()).unwrap();
+}
+
+#[test]
+fn the_randomness_of_wasi_is_the_same_for_everyone() {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let expected: [u8; 16] = std::array::from_fn(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[0]
+    });
+    let (first, second) = expected.split_at(8);
+    let number = |bytes: &[u8]| i64::from_le_bytes(bytes.try_into().unwrap());
+    let get = "(drop (call $random_get (i32.const 3000) (i32.const 8)))";
+    let is = |bytes| trap_unless(&format!("(i64.eq (i64.load (i32.const 3000)) (i64.const {}))", number(bytes)));
+    let body = format!("{get} {} {get} {}", is(first), is(second));
+    model(&wasi(&[("random_get", "(param i32 i32) (result i32)")], &body)).unfold_fresh(&nothing()).unwrap();
+}
+
+#[test]
+fn wasi_has_no_files_arguments_or_environment_and_no_way_out() {
+    let functions = [
+        ("args_sizes_get", "(param i32 i32) (result i32)"),
+        ("environ_get", "(param i32 i32) (result i32)"),
+        ("fd_write", "(param i32 i32 i32 i32) (result i32)"),
+        ("poll_oneoff", "(param i32 i32 i32 i32) (result i32)"),
+        ("proc_exit", "(param i32)"),
+    ];
+    let fails = |name: &str, error: u32| {
+        let call = format!("(call ${name} (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 3000))");
+        trap_unless(&format!("(i32.eq {call} (i32.const {error}))"))
+    };
+    let body = format!(
+        "(i32.store (i32.const 3000) (i32.const 7)) (drop (call $args_sizes_get (i32.const 3000) (i32.const 3004)))
+        {} {} {} (drop (call $environ_get (i32.const 0) (i32.const 0)))",
+        trap_unless("(i32.eqz (i32.load (i32.const 3000)))"),
+        fails("fd_write", 8),
+        fails("poll_oneoff", 52)
+    );
+    model(&wasi(&functions, &body)).unfold(&nothing()).unwrap();
+    let leaving = model(&wasi(&functions, "(call $proc_exit (i32.const 0))"));
+    assert!(leaving.unfold(&nothing()).unwrap_err().to_string().contains("failed in unfold: wasm `unreachable`"));
+}
+
+#[test]
+fn wasi_functions_with_signatures_of_their_own_are_refused() {
+    for signature in ["(param i32 i32) (result i64)", "(param i64 i32) (result i32)", "(param f32 i32) (result i32)"] {
+        let refused = runtime().compile("testee", &wasi(&[("random_get", signature)], "").wasm()).unwrap_err().to_string();
+        assert!(refused.ends_with("imports wasi_snapshot_preview1.random_get with a signature that WASI does not give it"), "{refused}");
+    }
+}

@@ -1,0 +1,103 @@
+//! What is accepted as a plugin, and the sentence that says why something is not.
+
+use std::sync::Arc;
+
+use cellwright_cell_graph::graph::Growth;
+use cellwright_plugin_runtime::{CompileError, Compiler, Defect, Limits, NoFiles, Runtime, RuntimeOptions};
+
+use crate::guest::Guest;
+use crate::{nothing, runtime};
+
+fn refused(bytes: &[u8]) -> String {
+    match runtime().compile("testee", bytes) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("accepted"),
+    }
+}
+
+fn component(text: &str) -> Vec<u8> {
+    wat::parse_str(text).unwrap()
+}
+
+#[test]
+fn a_module_without_any_metadata_is_a_plugin() {
+    let model = runtime().compile("testee", &Guest::default().wasm()).unwrap();
+    let model = model.with_parameters(&[], Arc::new(NoFiles), &Limits::default()).unwrap();
+    assert_eq!(model.unfold(&nothing()).unwrap(), Growth::default());
+}
+
+#[test]
+fn what_is_not_wasm_is_refused_with_the_parsers_words() {
+    assert_eq!(refused(b""), "the plugin is not valid WebAssembly: it does not begin as a WebAssembly module or component does");
+    assert!(refused(b"\0asm\x01\0\0\0\xff").starts_with("the plugin is not valid WebAssembly: "));
+    let mut truncated = Guest::default().wasm();
+    truncated.truncate(truncated.len() - 3);
+    let sentence = refused(&truncated);
+    assert!(sentence.starts_with("the plugin is not valid WebAssembly: ") && sentence.contains("offset"), "{sentence}");
+}
+
+#[test]
+fn other_versions_of_the_abi_are_refused_by_naming_both() {
+    let expected = "the plugin speaks cellwright:plugin@0.9.0, and this host serves 0.1.0";
+    assert_eq!(refused(&Guest { version: "0.9.0", ..Guest::default() }.wasm()), expected);
+    let exported = component(r#"(component (instance $none) (export "cellwright:plugin/unfolding@0.9.0" (instance $none)))"#);
+    assert_eq!(refused(&exported), expected);
+    let imported = component(
+        r#"(component (import "cellwright:plugin/host@0.9.0" (instance)) (instance $none)
+            (export "cellwright:plugin/unfolding@0.1.0" (instance $none)))"#,
+    );
+    assert_eq!(refused(&imported), expected);
+}
+
+#[test]
+fn foreign_imports_are_refused_by_name() {
+    let module = Guest::default().with_import(r#"(import "env" "system" (func (param i32)))"#);
+    assert_eq!(refused(&module.wasm()), "the plugin imports \"system\" from \"env\", which the host does not offer");
+    let component = component(
+        r#"(component (import "wasi:sockets/tcp@0.2.0" (instance)) (instance $none)
+            (export "cellwright:plugin/unfolding@0.1.0" (instance $none)))"#,
+    );
+    assert_eq!(refused(&component), "the plugin imports \"wasi:sockets/tcp@0.2.0\", which the host does not offer");
+    let unknown = Guest::default().with_import(r#"(import "cellwright:plugin/host@0.1.0" "open" (func (param i32)))"#);
+    assert!(refused(&unknown.wasm()).contains("open"), "{}", refused(&unknown.wasm()));
+}
+
+#[test]
+fn what_is_no_plugin_is_refused_by_what_it_lacks() {
+    let expected = "the plugin does not have the interface of one: it exports no cellwright:plugin/unfolding";
+    assert_eq!(refused(&wat::parse_str("(module (memory (export \"memory\") 1))").unwrap()), expected);
+    assert_eq!(refused(&component("(component)")), expected);
+    let without_resume = Guest::default().text().replace("#resume", "#resumes");
+    assert!(refused(&wat::parse_str(without_resume).unwrap()).contains("resume"));
+    let other_type =
+        Guest::default().text().replace("(param i32 i32) (result i32) (i32.const 1024)", "(param i64) (result i32) (i32.const 1024)");
+    let sentence = refused(&wat::parse_str(other_type).unwrap());
+    assert!(sentence.starts_with("the plugin does not have the interface of one: ") && sentence.contains("describe"), "{sentence}");
+    let empty = component(r#"(component (instance $none) (export "cellwright:plugin/unfolding@0.1.0" (instance $none)))"#);
+    let sentence = refused(&empty);
+    assert!(sentence.starts_with("the plugin does not have the interface of one: ") && sentence.contains("describe"), "{sentence}");
+}
+
+#[test]
+fn extra_exports_are_tolerated() {
+    let guest = Guest::default().with_extra(r#"(func (export "init"))"#);
+    runtime().compile("testee", &guest.wasm()).unwrap();
+}
+
+#[test]
+fn uploads_and_code_have_a_largest_size() {
+    let options = || RuntimeOptions { instances_max: 4, ..RuntimeOptions::new(Compiler::InProcess) };
+    let wasm = Guest::default().wasm();
+    let small = Runtime::new(RuntimeOptions { module_bytes_max: 100, ..options() }).unwrap().compile("testee", &wasm);
+    assert!(matches!(small, Err(CompileError::TooLarge { bytes, bytes_max: 100 }) if bytes == wasm.len()));
+    let small = Runtime::new(RuntimeOptions { artifact_bytes_max: 100, ..options() }).unwrap().compile("testee", &wasm);
+    assert!(matches!(small, Err(CompileError::ArtifactTooLarge(100))));
+}
+
+#[test]
+fn a_memory_that_starts_above_the_limit_is_refused() {
+    let guest = Guest { memory: "(memory (export \"memory\") 2000)", ..Guest::default() };
+    let refused = runtime().compile("testee", &guest.wasm());
+    let Err(CompileError::Defect(Defect::Uncompilable(sentence))) = refused else { panic!("{refused:?}") };
+    assert!(sentence.contains("memory") && sentence.contains("limit"), "{sentence}");
+}

@@ -15,12 +15,16 @@ fail() {
     exit 1
 }
 
+# The first package that PACKAGE depends on and whose name begins so: names carry versions.
+dependency() {
+    apt-cache depends "$1" 2> /dev/null | sed -n "s/.*Depends: \($2[^ ]*\).*/\1/p" | head -n 1
+}
+
 unpack_packages() {
-    local std package
-    std=$(apt-cache depends libstd-rust-web-dev 2> /dev/null | sed -n 's/.*Depends: \(libstd-rust-web-[^ ]*\).*/\1/p' | head -n 1)
+    local std llvm package
+    std=$(dependency libstd-rust-web-dev libstd-rust-web-)
     [[ -n $std ]] || fail "this system's package index has no rustc-web: add the target by \`rustup target add $target\`, or run \`apt-get update\`"
-    local llvm
-    llvm=$(apt-cache depends rustc-web | sed -n 's/.*Depends: \(libllvm[0-9]*\).*/\1/p' | head -n 1)
+    llvm=$(dependency "$std" libllvm)
     mkdir -p "$dir/packages" "$dir/root"
     (cd "$dir/packages" && apt-get download -q rustc-web rust-web-src libstd-rust-web-dev "$std" ${llvm:+"$llvm"})
     for package in "$dir"/packages/*.deb; do

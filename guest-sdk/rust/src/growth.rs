@@ -155,7 +155,8 @@ impl GrowthBuilder {
         self.watch(outputs)
     }
 
-    /// Asks to be called with the session's next input. Tensors before that number are no longer needed.
+    /// Asks to be called with the session's next input. Tensors before that number are no longer needed; whoever keeps none says
+    /// [`Request::end`](crate::Request::end).
     pub fn await_input(&mut self, keep_tensors_from: u32) -> &mut Self {
         self.next().keep_tensors_from = keep_tensors_from;
         self

@@ -116,7 +116,7 @@ macro_rules! export_plugin {
                     $crate::plugin::resume(&PLUGIN, &state, &event, request)
                 }
             }
-            $crate::abi::export_abi!(Exported with_types_in $crate::abi);
+    $crate::abi::export_abi!(Exported with_types_in $crate::abi);
         };
     };
 }

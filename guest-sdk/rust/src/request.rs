@@ -42,13 +42,26 @@ impl Incoming for crate::abi::cellwright::plugin::request::Incoming {
 pub struct Request<'a> {
     incoming: &'a dyn Incoming,
     tensors: OnceCell<Vec<TensorSpec>>,
+    first: u32,
 }
 
 impl<'a> Request<'a> {
     /// Wraps what a call was given.
     #[must_use]
     pub fn new(incoming: &'a dyn Incoming) -> Self {
-        Self { incoming, tensors: OnceCell::new() }
+        Self { incoming, tensors: OnceCell::new(), first: 0 }
+    }
+
+    /// The same request of a session that has dropped its tensors before that number: the one its last
+    /// [`await_input`](crate::GrowthBuilder::await_input) named.
+    #[must_use]
+    pub fn from_tensor(&self, first: u32) -> Self {
+        Self { incoming: self.incoming, tensors: self.tensors.clone(), first }
+    }
+
+    /// The number that the next tensor of this session will have.
+    pub fn end(&self) -> u32 {
+        self.first + u32::try_from(self.tensors().len()).expect("a request has fewer than 2³² tensors")
     }
 
     /// Its tensors, in order.
@@ -62,12 +75,12 @@ impl<'a> Request<'a> {
         self.incoming.parameters()
     }
 
-    /// The tensor of that name.
+    /// The tensor of that name; in a session, the latest.
     ///
     /// # Errors
     /// The request has none.
     pub fn input(&self, name: &str) -> Result<Input<'_>, Refusal> {
-        match self.tensors().iter().zip(0..).find(|(spec, _)| spec.name == name) {
+        match self.tensors().iter().zip(self.first..).filter(|(spec, _)| spec.name == name).last() {
             Some((spec, tensor)) => Ok(Input { request: self, tensor, spec }),
             None => {
                 let names: Vec<String> = self.tensors().iter().map(|spec| format!("`{}`", spec.name)).collect();

@@ -1,7 +1,13 @@
-//! Runs a plugin natively, so that its unit tests need neither WebAssembly nor a host.
+//! Runs a plugin natively, so that its unit tests need neither WebAssembly nor a host: [`Described`] calls it, [`evaluate`] computes the graphs
+//! it unfolds.
 
+mod array;
+mod evaluate;
+mod operators;
 mod request;
 
+pub use array::{Array, Weights};
+pub use evaluate::{Evaluated, evaluate};
 pub use request::TestRequest;
 
 use crate::Files;

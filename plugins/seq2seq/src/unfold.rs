@@ -62,20 +62,17 @@ pub(crate) fn render(model: &Seq2seq, event: &Event) -> Result<Reaction, Refusal
     let (Mode::Text { target, .. }, Event::Values(values)) = (&model.options.mode, event) else {
         return Err(Refusal::Internal("only a text's tokens are watched here".into()));
     };
-    let mut text = String::new();
-    for tokens in values {
-        for token in tokens.ints()? {
-            match usize::try_from(token).ok().and_then(|token| target.get(token)) {
-                Some(character) => text.push(*character),
-                None if token == i64::from(model.options.eos) => {}
-                None => {
-                    return Err(Refusal::Internal(format!(
-                        "the model wrote token {token}, which is neither in `target_alphabet` nor `eos`"
-                    )));
-                }
+    let (mut text, mut ended) = (String::new(), false);
+    for token in values.iter().map(Tensor::ints).collect::<Result<Vec<_>, _>>()?.concat() {
+        match usize::try_from(token).ok().and_then(|token| target.get(token)) {
+            Some(character) => text.push(*character),
+            None if token == i64::from(model.options.eos) => ended = true,
+            None => {
+                return Err(Refusal::Internal(format!("the model wrote token {token}, which is neither in `target_alphabet` nor `eos`")));
             }
         }
     }
-    // Also when it is empty, so that a response that says nothing still has its tensor.
-    Ok(Reaction::emit(Tensor::of_text(&model.options.output, &text)))
+    // The end is told even where no text goes with it, so that a response that says nothing still has its tensor.
+    let part = (ended || !text.is_empty()).then(|| Tensor::of_text(&model.options.output, &text));
+    Ok(Reaction { emit: part.into_iter().collect(), growth: None })
 }

@@ -1,6 +1,7 @@
 //! A request made by a test.
 
 use crate::request::Incoming;
+use crate::testing::Array;
 use crate::types::{Datatype, Parameter, TensorSpec, Value};
 
 enum Contents {
@@ -50,6 +51,18 @@ impl TestRequest {
     pub fn parameter(mut self, name: &str, value: Value) -> Self {
         self.parameters.push(Parameter { name: name.into(), value });
         self
+    }
+
+    /// A tensor's contents.
+    pub(super) fn array(&self, tensor: u32) -> Array {
+        let (spec, contents) = self.tensors.get(tensor as usize).unwrap_or_else(|| panic!("the request has no tensor {tensor}"));
+        let shape: Vec<usize> = spec.shape.iter().map(|extent| usize::try_from(*extent).expect("checked when it was made")).collect();
+        let values = match contents {
+            Contents::Ints(values) => values.iter().map(|value| *value as f64).collect(),
+            Contents::Floats(values) => values.iter().map(|value| f64::from(*value)).collect(),
+            Contents::Texts(_) => panic!("rows of tensor {tensor} are texts, which no cell takes"),
+        };
+        Array::new(&shape, values)
     }
 
     fn tensor(mut self, name: &str, datatype: Datatype, shape: &[i64], contents: Contents) -> Self {

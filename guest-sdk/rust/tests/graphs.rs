@@ -1,0 +1,135 @@
+//! What the builders say on the wire, for graphs beyond a plain chain; and that an author's mistakes are named.
+
+use cellwright_guest::Cell;
+use cellwright_guest::prelude::*;
+use cellwright_guest::testing::{Described, TestRequest};
+use cellwright_guest::types::{Continuation, Datatype::Int64, Extent, Feedback, FeedbackMode, Pace, Sibling, Steps};
+
+/// A counter: its state is its number.
+fn counter(model: &mut ModelBuilder, name: &str) -> Cell {
+    model.cell(name, |cell| {
+        let (n, by) = (cell.state("n", Int64, &[]), cell.input("by", Int64, &[]));
+        let sum = cell.add(n, by);
+        cell.next(n, sum);
+    })
+}
+
+#[test]
+fn an_output_of_an_inputs_name_gets_another_on_the_wire() {
+    let mut model = ModelBuilder::new();
+    let cell = counter(&mut model, "counter");
+    assert_eq!((cell.input("n"), cell.input("by"), cell.output("n")), (0, 1, 0));
+    let wire = &model.finish().cells[0];
+    assert_eq!(wire.outputs[0].name, "next_n");
+    assert!(wire.inputs[0].carried && !wire.inputs[1].carried && !wire.outputs[0].carried);
+}
+
+#[test]
+fn an_input_or_an_output_may_be_passed_on_under_another_name() {
+    let mut model = ModelBuilder::new();
+    model.cell("twice", |cell| {
+        let x = cell.input("x", Int64, &[]);
+        cell.output("y", x, Int64, &[]);
+        let z = cell.neg(x);
+        cell.output("z", z, Int64, &[]);
+        cell.output("again", z, Int64, &[]);
+    });
+    let cells = model.finish().cells;
+    let cellwright_guest::types::Body::Operators(operators) = &cells[0].body else { panic!("built from operators") };
+    let wire: Vec<_> =
+        operators.iter().map(|operator| (operator.kind.as_str(), &operator.inputs[0][..], &operator.outputs[0][..])).collect();
+    assert_eq!(wire, [("Identity", "x", "y"), ("Neg", "x", "z"), ("Identity", "z", "again")]);
+}
+
+#[test]
+fn stages_feedback_stop_like_and_continuations_are_said_as_meant() {
+    let mut model = ModelBuilder::new();
+    let (first, second) = (counter(&mut model, "first"), counter(&mut model, "second"));
+    let mut growth = GrowthBuilder::after(5);
+    let one = Source::Ints(vec![1; 9]);
+    let loop_ =
+        growth.chain(9).stage(&first).input("by", one).stage(&second).sibling("by", 0, "n").feedback((1, "n"), (0, "by")).stop("n").add();
+    let follower = growth.chain_like(&loop_).stage(&first).input("by", loop_.output("n").at(Affine::FROM_END)).add();
+    growth.watch_every(3, vec![follower.output("n")]).keep(loop_.output("n")).state(vec![7]).await_input(2).cancel(4);
+    let growth = growth.finish();
+
+    let of = |chain, stage| OutputRef { chain, stage, output: 0 };
+    let replace = |stage, to_stage, input| Feedback { stage, output: 0, to_stage, input, mode: FeedbackMode::Replace };
+    assert_eq!((loop_.number, follower.number), (5, 6));
+    assert_eq!(growth.chains[0].stages[1].inputs, [Source::Zeros, Source::Sibling(Sibling { stage: 0, output: 0 })]);
+    assert_eq!(growth.chains[0].feedback, [replace(0, 0, 0), replace(1, 1, 0), replace(1, 0, 1)]);
+    assert_eq!(growth.chains[0].stop, Some(Sibling { stage: 1, output: 0 }));
+    assert_eq!(growth.chains[1].length, Extent::Like(5));
+    assert_eq!(growth.chains[1].stages[0].inputs[1], Source::Steps(Steps { of: of(5, 1), at: Affine::FROM_END }));
+    let next = Continuation { watch: vec![of(6, 0)], pace: Pace::Every(3), keep: vec![of(5, 1)], keep_tensors_from: 2, state: vec![7] };
+    assert_eq!((growth.next, growth.cancel), (Some(next), vec![4]));
+}
+
+#[test]
+#[should_panic(expected = "input `by` of cell `first` has no source")]
+fn an_input_without_a_source_is_the_authors_mistake() {
+    let mut model = ModelBuilder::new();
+    let first = counter(&mut model, "first");
+    GrowthBuilder::new().chain(3).stage(&first).add();
+}
+
+#[test]
+#[should_panic(expected = "cell `first` has no output `m`")]
+fn an_output_that_does_not_exist_is_the_authors_mistake() {
+    let mut model = ModelBuilder::new();
+    let _ = counter(&mut model, "first").output("m");
+}
+
+/// A running sum over a session: each chunk is a chain that begins where the last one ended.
+struct Session(Cell);
+
+impl Session {
+    fn grow(&self, request: &Request, chains: u32) -> Result<Growth, Refusal> {
+        let x = request.input("x")?.sequence(Int64, &[], 100)?;
+        let mut growth = GrowthBuilder::after(chains);
+        let mut chain = growth.chain(x.count).stage(&self.0).input("by", x.forward());
+        if chains > 0 {
+            chain = chain.input("n", Source::Last(OutputRef { chain: chains - 1, stage: 0, output: 0 }));
+        }
+        let chain = chain.add();
+        growth
+            .output_streamed("sum", chain.output("n"))
+            .keep(chain.output("n"))
+            .await_input(request.end())
+            .state((chains + 1).to_le_bytes().into());
+        Ok(growth.finish())
+    }
+}
+
+impl Plugin for Session {
+    fn describe(_: &Parameters, _: &Files) -> Result<(Self, Description), Refusal> {
+        let mut model = ModelBuilder::new();
+        let cell = counter(&mut model, "sum");
+        Ok((Self(cell), model.finish()))
+    }
+
+    fn unfold(&self, request: &Request) -> Result<Growth, Refusal> {
+        self.grow(request, 0)
+    }
+
+    fn resume(&self, state: &[u8], event: &Event, request: &Request) -> Result<Reaction, Refusal> {
+        let chains = state.try_into().map(u32::from_le_bytes).map_err(|_| Refusal::Internal("this is not my state".into()))?;
+        match event {
+            Event::Input(first) => Ok(Reaction::grow(self.grow(&request.from_tensor(*first), chains)?)),
+            _ => Ok(Reaction::nothing()),
+        }
+    }
+}
+
+#[test]
+fn a_session_numbers_its_tensors_and_chains_on() {
+    let session = Described::<Session>::new(&[]).unwrap();
+    let chunk = TestRequest::new().ints("x", &[2], &[1, 2]);
+    let next = session.unfold(&chunk).unwrap().next.unwrap();
+    assert_eq!((next.keep_tensors_from, &next.state[..]), (1, &[1, 0, 0, 0][..]));
+    let growth = session.resume(&next.state, &Event::Input(1), &chunk).unwrap().growth.unwrap();
+    let inputs = &growth.chains[0].stages[0].inputs;
+    assert_eq!(inputs[0], Source::Last(OutputRef { chain: 0, stage: 0, output: 0 }));
+    assert!(matches!(&inputs[1], Source::Rows(rows) if rows.tensor == 1));
+    assert_eq!(growth.next.unwrap().keep_tensors_from, 2);
+}

@@ -1,0 +1,206 @@
+//! The command line: verbs, options and their help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::commands::bench::load::{LengthSource, ModelKind, Rate};
+use crate::policy::PolicySpec;
+use crate::worker::WorkerSpec;
+
+/// Serves recurrent and dynamically structured neural networks, batched cell by cell.
+#[derive(Debug, Parser)]
+#[command(name = "cellwright", version, max_term_width = 120, propagate_version = true)]
+pub(crate) struct Cli {
+    /// What to log to standard error: `error`, `warn`, `info`, `debug`, `trace`, or such a level for single crates (`cellwright_engine=debug`)
+    #[arg(long, global = true, env = "CELLWRIGHT_LOG", value_name = "FILTER", default_value = "warn")]
+    pub(crate) log: String,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run requests through a model bundle and print the answers
+    Run(RunArguments),
+    /// Check a model bundle: load it as a server would, run its samples, print its cells and limits
+    Check(CheckArguments),
+    /// Measure this machine
+    Bench {
+        #[command(subcommand)]
+        bench: Bench,
+    },
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  cellwright completions bash > /etc/bash_completion.d/cellwright")]
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Compile a plugin from standard input to standard output (the host calls this itself, to compile under limits)
+    #[command(hide = true)]
+    CompilePlugin,
+}
+
+const RUN_EXAMPLES: &str = "Examples:
+  cellwright run examples/digits --input examples/digits/samples.jsonl
+  cellwright run examples/dates --input requests.jsonl --stream
+  head -1 requests.jsonl | cellwright run examples/listops --input - --trace
+
+The input holds one Open Inference Protocol v2 request per line; blank lines are skipped. All of them are in flight at once, up to
+--max-in-flight; answers are printed in the order of the input, one line each. A request that fails prints {\"id\":…,\"error\":…} and lets the
+others be; the exit status is 1 then.";
+
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub(crate) struct RunArguments {
+    /// The bundle: a folder with a model.toml
+    pub(crate) bundle: PathBuf,
+    /// A file of requests, one JSON object per line; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: PathBuf,
+    /// Take the lines as the chunks of one session, not as requests of their own
+    #[arg(long)]
+    pub(crate) session: bool,
+    /// Print each part of a streamed output as a line of its own, as it comes
+    #[arg(long)]
+    pub(crate) stream: bool,
+    /// Say on standard error which cells ran in which batch
+    #[arg(long)]
+    pub(crate) trace: bool,
+    /// Write the trace and the summary as JSON lines (answers always are)
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Requests in flight at once
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) max_in_flight: u32,
+    /// Who decides what runs together: `cellular`, or whole graphs padded to buckets of steps, `graph` or `graph:WIDTH`
+    #[arg(long, value_name = "POLICY", default_value = "cellular")]
+    pub(crate) policy: PolicySpec,
+    /// When a cell may be queued behind cells it waits for: one by one (`node`), or when its whole subgraph may run (`subgraph`)
+    #[arg(long, value_enum, default_value_t = ReleaseRule::Node)]
+    pub(crate) release: ReleaseRule,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+}
+
+const CHECK_EXAMPLES: &str = "Examples:
+  cellwright check examples/digits
+  cellwright check examples/digits --json | jq .cells
+
+Exit status 0 means that a server would take this bundle: it loads, its samples run, and their answers are the expected ones within the tolerance.";
+
+#[derive(Debug, Args)]
+#[command(after_help = CHECK_EXAMPLES)]
+pub(crate) struct CheckArguments {
+    /// The bundle: a folder with a model.toml
+    pub(crate) bundle: PathBuf,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+}
+
+/// What every verb that runs models takes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct HostArguments {
+    /// A worker: `cpu`, or `cpu:threads=N`; may be given several times [default: one `cpu` with a thread per core, at most 8]
+    #[arg(long = "worker", value_name = "SPEC")]
+    pub(crate) workers: Vec<WorkerSpec>,
+    /// Where compiled plugins are kept; `none` keeps nothing [default: the user's cache folder]
+    #[arg(long, env = "CELLWRIGHT_CACHE", value_name = "FOLDER")]
+    pub(crate) cache: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReleaseRule {
+    Node,
+    Subgraph,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Time from the call of a plugin to a checked graph, on warm and on fresh instances
+    Unfold(UnfoldArguments),
+    /// Requests per second and latency of the engine under open-loop load, in this process
+    Engine(EngineArguments),
+}
+
+const UNFOLD_EXAMPLES: &str = "Examples:
+  cellwright bench unfold
+  cellwright bench unfold examples/dates
+
+Without a bundle the stock plugins are measured: chains of 24 and of 330 steps, and a tree of 20 leaves.";
+
+#[derive(Debug, Args)]
+#[command(after_help = UNFOLD_EXAMPLES)]
+pub(crate) struct UnfoldArguments {
+    /// A bundle, whose first sample is unfolded
+    pub(crate) bundle: Option<PathBuf>,
+    /// Calls on warm instances (a tenth of them on fresh ones)
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(10..))]
+    pub(crate) calls: u32,
+    /// Print JSON lines
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+}
+
+const ENGINE_EXAMPLES: &str = "Examples:
+  cellwright bench engine --hidden 16 --lengths fixed:1 --rate max
+  cellwright bench engine --hidden 1024 --lengths lognormal --rate half --policy cellular,graph:10
+  cellwright bench engine --model tree --hidden 128 --lengths file:shapes.tsv --rate 200
+
+Requests arrive at random (Poisson) whether or not earlier ones are done, and latency counts from the moment a request was meant to arrive, so that
+a stall delays everyone who would have come meanwhile. `--rate max` keeps --max-in-flight requests in flight instead, and finds the saturation
+throughput; `--rate half` finds it for the first policy and then offers half of it to each.";
+
+#[derive(Debug, Args)]
+#[command(after_help = ENGINE_EXAMPLES)]
+pub(crate) struct EngineArguments {
+    /// What requests are: sequences for an LSTM, or trees for a binary TreeLSTM; weights are random
+    #[arg(long, value_enum, default_value_t = ModelKind::Chain)]
+    pub(crate) model: ModelKind,
+    /// Hidden size, and the size of an element of the input
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub(crate) hidden: u32,
+    /// Lengths (leaves of a balanced tree): `fixed:N`, `lognormal[:MU:SIGMA:MAX]`, or `file:PATH[:COLUMN]` with a number, or for trees a shape
+    /// like `BLBLL`, per line
+    #[arg(long, default_value = "lognormal", value_name = "SOURCE")]
+    pub(crate) lengths: LengthSource,
+    /// Requests per second; or `max`, `half`
+    #[arg(long, default_value = "half")]
+    pub(crate) rate: Rate,
+    /// Seconds to measure, after a warm-up of a fifth of it
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+    pub(crate) duration: f64,
+    /// Whether each request is unfolded by its plugin, or graphs are prepared beforehand
+    #[arg(long, value_enum, default_value_t = UnfoldMode::PerRequest)]
+    pub(crate) unfold: UnfoldMode,
+    /// Requests in flight at once; those that arrive beyond wait, and their waiting counts
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) max_in_flight: u32,
+    /// Seeds weights, lengths and arrivals
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print JSON lines
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Who decides what runs together: `cellular`, or whole graphs padded to buckets of steps, `graph` or `graph:WIDTH`; several, with commas
+    /// between them, are measured one after the other
+    #[arg(long, value_name = "POLICY", default_value = "cellular", value_delimiter = ',')]
+    pub(crate) policy: Vec<PolicySpec>,
+    /// When a cell may be queued behind cells it waits for: one by one (`node`), or when its whole subgraph may run (`subgraph`)
+    #[arg(long, value_enum, default_value_t = ReleaseRule::Node)]
+    pub(crate) release: ReleaseRule,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UnfoldMode {
+    PerRequest,
+    Prepared,
+}

@@ -1,0 +1,21 @@
+//! `bench`: what this machine does.
+
+mod clients;
+mod engine;
+mod figures;
+mod generator;
+pub(crate) mod load;
+mod models;
+mod shapes;
+mod unfold;
+
+use std::process::ExitCode;
+
+use crate::cli::Bench;
+
+pub(crate) fn bench(bench: &Bench) -> anyhow::Result<ExitCode> {
+    match bench {
+        Bench::Unfold(arguments) => unfold::unfold(arguments),
+        Bench::Engine(arguments) => engine::engine(arguments),
+    }
+}

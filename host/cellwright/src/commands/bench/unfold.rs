@@ -1,0 +1,128 @@
+//! `bench unfold`: from the call of a plugin to a checked graph.
+
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use cellwright_bundle::Bundle;
+use cellwright_cell_graph::graph::Growth;
+use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
+use cellwright_plugin_runtime::{CallError, RequestView};
+use cellwright_protocol::{InferRequest, split_rows};
+use cellwright_scheduler::Config;
+use cellwright_serving::{ServedModel, Serving};
+use serde_json::json;
+
+use crate::cli::UnfoldArguments;
+use crate::host::{self, Setup};
+use crate::random::Random;
+
+use super::figures::Times;
+use super::load::ModelKind;
+use super::models;
+use super::shapes::{Shape, balanced};
+
+const HIDDEN: u32 = 16;
+
+pub(crate) fn unfold(arguments: &UnfoldArguments) -> anyhow::Result<ExitCode> {
+    let setup = Setup { scheduler: Config::default(), in_flight_max: 64, trace: None };
+    let serving = arguments.host.start(setup)?;
+    if !arguments.json {
+        writeln!(
+            stdout(),
+            "{:<24} {:>10} {:>10} {:>12} {:>12} {:>14}",
+            "",
+            "warm p50",
+            "warm p99",
+            "fresh p50",
+            "fresh p99",
+            "started p50"
+        )?;
+    }
+    for case in cases(arguments)? {
+        let model = host::load_bundle(&serving, &case.bundle)?;
+        measure(&serving, &model, &case, arguments).with_context(|| format!("{} cannot be unfolded", case.name))?;
+    }
+    if !arguments.json {
+        writeln!(stdout(), "\nwarm: an instance that has served before; fresh: the first call of a described instance;")?;
+        writeln!(stdout(), "started: instantiating, describing, the call, and dropping the instance")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A request of a model.
+struct Case {
+    name: String,
+    bundle: Bundle,
+    request: InferRequest,
+}
+
+fn cases(arguments: &UnfoldArguments) -> anyhow::Result<Vec<Case>> {
+    if let Some(folder) = &arguments.bundle {
+        let bundle = host::open(folder)?;
+        let request = bundle.samples().all.first().context("the bundle has no sample")?.request.clone();
+        let name = format!("{}, first sample", bundle.name());
+        return Ok(vec![Case { name, bundle, request }]);
+    }
+    let mut random = Random::new(1);
+    let stock = [
+        ("chain of 24 steps", ModelKind::Chain, Shape::Sequence(24)),
+        ("chain of 330 steps", ModelKind::Chain, Shape::Sequence(330)),
+        ("tree of 20 leaves", ModelKind::Tree, balanced(20)),
+    ];
+    let case = |(name, kind, shape): (&str, ModelKind, Shape)| -> anyhow::Result<Case> {
+        let bundle = models::bundle(kind, HIDDEN, &mut random)?;
+        Ok(Case { name: name.to_owned(), bundle, request: models::request(&shape, HIDDEN, &mut random) })
+    };
+    stock.into_iter().map(case).collect()
+}
+
+fn measure(serving: &Serving, model: &ServedModel, case: &Case, arguments: &UnfoldArguments) -> anyhow::Result<()> {
+    let request = if model.description().rows_are_requests {
+        split_rows(&case.request, model.limits().rows_max)?.swap_remove(0)
+    } else {
+        case.request.clone()
+    };
+    let view = Arc::new(host::view(model, request));
+    let tensors: Vec<Arc<Tensor>> = view.tensors.iter().map(|tensor| Arc::clone(&tensor.contents)).collect();
+    let timed = |call: &mut dyn FnMut(&Arc<RequestView>) -> Result<Growth, CallError>| -> anyhow::Result<Duration> {
+        let start = Instant::now();
+        let growth = call(&view)?;
+        let graph: UnfoldedGrowth = model.unfolding().grow(growth, 0, &tensors)?;
+        let took = start.elapsed();
+        drop(std::hint::black_box(graph));
+        Ok(took)
+    };
+    let (mut warm, mut fresh, mut started) = (Times::new()?, Times::new()?, Times::new()?);
+    let few = arguments.calls / 10;
+    for call in 0..arguments.calls + few {
+        let took = timed(&mut |view| model.plugin().unfold(view))?;
+        // The first ones warm caches and the branch predictor up.
+        if call >= few {
+            warm.record(took);
+        }
+    }
+    let plugin = serving.runtime().compile(case.bundle.plugin_name(), case.bundle.plugin_bytes())?;
+    for _ in 0..few {
+        let described = plugin.with_parameters(case.bundle.parameters(), case.bundle.files(), &case.bundle.limits().plugin())?;
+        fresh.record(timed(&mut |view| described.unfold(view))?);
+        started.record(timed(&mut |view| model.plugin().unfold_fresh(view))?);
+    }
+    print(&case.name, [&warm, &fresh, &started], arguments.json)
+}
+
+fn print(name: &str, [warm, fresh, started]: [&Times; 3], json: bool) -> anyhow::Result<()> {
+    let microseconds = |times: &Times, share: f64| times.quantile(share).as_secs_f64() * 1e6;
+    let (w50, w99) = (microseconds(warm, 0.5), microseconds(warm, 0.99));
+    let (f50, f99) = (microseconds(fresh, 0.5), microseconds(fresh, 0.99));
+    let s50 = microseconds(started, 0.5);
+    if json {
+        let figures = json!({ "case": name, "warm_p50_us": w50, "warm_p99_us": w99, "fresh_p50_us": f50, "fresh_p99_us": f99, "started_p50_us": s50 });
+        writeln!(stdout(), "{figures}")?;
+    } else {
+        writeln!(stdout(), "{name:<24} {w50:>7.2} µs {w99:>7.2} µs {f50:>9.2} µs {f99:>9.2} µs {s50:>11.2} µs")?;
+    }
+    Ok(())
+}

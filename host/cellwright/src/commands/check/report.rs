@@ -1,0 +1,126 @@
+//! What `check` found, for people and as JSON.
+
+use std::fmt::Write;
+
+use cellwright_bundle::Bundle;
+use cellwright_cell_graph::TensorSpec;
+use cellwright_serving::{CellSummary, ServedModel, Serving};
+use serde_json::{Map, Value, json};
+
+/// What became of a sample.
+pub(crate) struct SampleReport {
+    pub(crate) name: String,
+    /// Whether the bundle says what its answer must be.
+    pub(crate) compared: bool,
+    pub(crate) fault: Option<String>,
+}
+
+/// Everything `check` found.
+pub(crate) struct Report<'a> {
+    pub(crate) bundle: &'a Bundle,
+    pub(crate) model: &'a ServedModel,
+    pub(crate) serving: &'a Serving,
+    pub(crate) samples: Vec<SampleReport>,
+}
+
+impl Report<'_> {
+    /// Samples that failed.
+    pub(crate) fn failures(&self) -> usize {
+        self.samples.iter().filter(|sample| sample.fault.is_some()).count()
+    }
+
+    /// The limits in force: the server's, lowered where the bundle asks for less.
+    fn limits(&self) -> Vec<(&'static str, u64)> {
+        let limits = self.model.limits();
+        vec![
+            ("nodes_max", limits.graph.nodes_max),
+            ("edges_max", limits.graph.edges_max),
+            ("chains_max", limits.graph.chains_max as u64),
+            ("state_bytes_max", limits.graph.state_bytes_max as u64),
+            ("resumes_max", limits.resumes_max.into()),
+            ("rows_max", limits.rows_max as u64),
+        ]
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let description = self.model.description();
+        let sample = |sample: &SampleReport| json!({ "name": sample.name, "compared": sample.compared, "fault": sample.fault });
+        json!({
+            "model": self.model.name(),
+            "plugin": self.bundle.plugin_name(),
+            "ok": self.failures() == 0,
+            "devices": self.serving.engine().devices().map(|device| device.name.as_str()).collect::<Vec<_>>(),
+            "inputs": description.inputs.iter().map(spec_json).collect::<Vec<_>>(),
+            "outputs": description.outputs.iter().map(spec_json).collect::<Vec<_>>(),
+            "cells": self.model.cells().iter().map(cell_json).collect::<Vec<_>>(),
+            "limits": self.limits().into_iter().map(|(name, limit)| (name.to_owned(), json!(limit))).collect::<Map<_, _>>(),
+            "tolerance": self.bundle.samples().tolerance,
+            "samples": self.samples.iter().map(sample).collect::<Vec<_>>(),
+        })
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String does not fail.
+        let _ = self.write_head(&mut text).and_then(|()| self.write_cells(&mut text)).and_then(|()| self.write_samples(&mut text));
+        text
+    }
+
+    fn write_head(&self, out: &mut String) -> std::fmt::Result {
+        let description = self.model.description();
+        writeln!(out, "model    {} (plugin {})", self.model.name(), self.bundle.plugin_name())?;
+        for device in self.serving.engine().devices() {
+            writeln!(out, "device   {}", device.name)?;
+        }
+        for (role, specs) in [("input", &description.inputs), ("output", &description.outputs)] {
+            for spec in specs {
+                writeln!(out, "{role:8} {} {} {:?}", spec.name, spec.datatype, spec.shape)?;
+            }
+        }
+        let limits: Vec<String> = self.limits().into_iter().map(|(name, limit)| format!("{name} {limit}")).collect();
+        writeln!(out, "limits   {}", limits.join(", "))
+    }
+
+    fn write_cells(&self, out: &mut String) -> std::fmt::Result {
+        let cells = self.model.cells();
+        let width = cells.iter().map(|cell| cell.name.len()).max().unwrap_or(0).max("cell".len());
+        let columns = ["type", "flops/row", "weight bytes", "calibrated", "batch max", "priority"];
+        let [key, flops, bytes, calibrated, batch_max, priority] = columns;
+        writeln!(out, "\n{:width$}  {key:12} {flops:>12} {bytes:>12} {calibrated:>10} {batch_max:>9} {priority:>8}", "cell")?;
+        for cell in &cells {
+            let CellSummary { name, flops, weight_bytes: bytes, calibrated, batch_max, priority, .. } = cell;
+            let key = cell.key.to_string();
+            writeln!(out, "{name:width$}  {key:12} {flops:>12} {bytes:>12} {calibrated:>10} {batch_max:>9} {priority:>8}")?;
+        }
+        writeln!(out)
+    }
+
+    fn write_samples(&self, out: &mut String) -> std::fmt::Result {
+        for sample in &self.samples {
+            if let Some(fault) = &sample.fault {
+                writeln!(out, "FAILED   {}: {fault}", sample.name)?;
+            }
+        }
+        let compared = self.samples.iter().filter(|sample| sample.compared).count();
+        let (total, passed, tolerance) = (self.samples.len(), self.samples.len() - self.failures(), self.bundle.samples().tolerance);
+        writeln!(out, "samples  {passed} of {total} passed; {compared} compared with expected answers (tolerance {tolerance})")
+    }
+}
+
+fn spec_json(spec: &TensorSpec) -> Value {
+    json!({ "name": spec.name, "datatype": spec.datatype.name(), "shape": spec.shape })
+}
+
+fn cell_json(cell: &CellSummary) -> Value {
+    let point = |(rows, time): &(u32, std::time::Duration)| json!({ "rows": rows, "microseconds": time.as_secs_f64() * 1e6 });
+    json!({
+        "name": cell.name,
+        "type": cell.key.to_string(),
+        "flops_per_row": cell.flops,
+        "weight_bytes": cell.weight_bytes,
+        "measured": cell.measured.iter().map(point).collect::<Vec<_>>(),
+        "calibrated": cell.calibrated,
+        "batch_max": cell.batch_max,
+        "priority": cell.priority,
+    })
+}

@@ -1,0 +1,89 @@
+//! Starts a host from the command line's options.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use cellwright_bundle::Bundle;
+use cellwright_engine::EngineOptions;
+use cellwright_engine::options::TraceFn;
+use cellwright_plugin_runtime::{ChildCompiler, Compiler, RequestView, RuntimeOptions};
+use cellwright_protocol::InferRequest;
+use cellwright_scheduler::{Config, Release};
+use cellwright_serving::{ServedModel, Serving, ServingOptions};
+
+use crate::cli::{HostArguments, ReleaseRule};
+use crate::policy::PolicySpec;
+use crate::worker;
+
+/// Whose models the command line's are.
+const TENANT: &str = "local";
+/// Threads on which plugins are called back.
+const PLUGIN_THREADS: usize = 2;
+
+/// What a verb asks of its host beyond the options.
+pub(crate) struct Setup {
+    pub(crate) scheduler: Config,
+    pub(crate) in_flight_max: u32,
+    pub(crate) trace: Option<TraceFn>,
+}
+
+/// The scheduler's configuration under that policy and rule.
+pub(crate) fn scheduler(policy: PolicySpec, release: ReleaseRule) -> Config {
+    let release = match release {
+        ReleaseRule::Node => Release::Node,
+        ReleaseRule::Subgraph => Release::Subgraph,
+    };
+    Config { policy: policy.0, release, ..Config::default() }
+}
+
+impl HostArguments {
+    /// A host with these workers.
+    pub(crate) fn start(&self, setup: Setup) -> anyhow::Result<Serving> {
+        let program = std::env::current_exe().context("the path of this program, which compiles plugins in a process of its own")?;
+        let compiler = Compiler::Child(ChildCompiler::new(program, vec!["compile-plugin".to_owned()]));
+        let options = ServingOptions {
+            runtime: RuntimeOptions { cache_dir: self.cache_dir(), ..RuntimeOptions::new(compiler) },
+            engine: EngineOptions {
+                scheduler: setup.scheduler,
+                in_flight_max: setup.in_flight_max,
+                trace: setup.trace,
+                ..EngineOptions::default()
+            },
+            plugin_threads: PLUGIN_THREADS,
+        };
+        Ok(Serving::start(options, worker::backends(&self.workers)?)?)
+    }
+
+    fn cache_dir(&self) -> Option<PathBuf> {
+        match &self.cache {
+            Some(none) if none.as_os_str() == "none" => None,
+            Some(folder) => Some(folder.clone()),
+            None => default_cache(),
+        }
+    }
+}
+
+/// The user's cache folder as the XDG base directory specification has it.
+fn default_cache() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+    Some(cache.join("cellwright"))
+}
+
+/// Reads a bundle.
+pub(crate) fn open(folder: &Path) -> anyhow::Result<Bundle> {
+    Bundle::open(folder).with_context(|| format!("the bundle {} cannot be used", folder.display()))
+}
+
+/// Loads a bundle that has been read.
+pub(crate) fn load_bundle(serving: &Serving, bundle: &Bundle) -> anyhow::Result<Arc<ServedModel>> {
+    serving.load(bundle, TENANT).with_context(|| format!("the model `{}` cannot be loaded", bundle.name()))
+}
+
+/// What a plugin sees of a request that its model accepts: the inputs in the order of the description.
+pub(crate) fn view(model: &ServedModel, request: InferRequest) -> RequestView {
+    let mut inputs = request.inputs;
+    inputs.sort_by_key(|input| model.description().inputs.iter().position(|spec| spec.name == input.name));
+    RequestView::new(inputs.into_iter().map(Arc::new), request.parameters)
+}

@@ -1,0 +1,34 @@
+//! A progress bar on standard error, for people: only on a terminal, and never between the lines of an output that goes to it too.
+
+use std::io::{IsTerminal, stderr, stdout};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A counter of things done, hidden where nobody would see it.
+pub(crate) fn counter(what: &'static str, total: Option<u64>) -> ProgressBar {
+    if !stderr().is_terminal() || stdout().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let template = match total {
+        Some(_) => "{wide_bar} {pos}/{len} {msg}, {per_sec}, {eta} left",
+        None => "{spinner} {pos} {msg}, {per_sec}",
+    };
+    let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new).with_message(what);
+    // The templates are constants; were one wrong, the bar's own default would show.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// A spinner for work whose end is not known, shown whether or not output goes to the terminal (it is cleared before any does).
+pub(crate) fn spinner(what: String) -> ProgressBar {
+    if !stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner().with_message(what);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}

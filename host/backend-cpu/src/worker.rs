@@ -25,13 +25,11 @@ const SPARES: usize = 16;
 pub struct CpuOptions {
     /// Threads, the worker's own included; at least one.
     pub threads: usize,
-    /// Whether to keep account of where time goes ([`CpuWorker::shares`]).
-    pub measure: bool,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { threads: 1, measure: false }
+        Self { threads: 1 }
     }
 }
 
@@ -65,7 +63,6 @@ struct Active {
 /// A worker on the CPU.
 pub struct CpuWorker {
     domain: Arc<CpuDomain>,
-    options: CpuOptions,
     team: Team,
     cells: Vec<Option<Loaded>>,
     lanes: Vec<Option<Arc<Lane>>>,
@@ -74,7 +71,7 @@ pub struct CpuWorker {
     batch: Vec<Active>,
     refused: Mutex<Vec<RefusedRow>>,
     spares: Vec<Completed>,
-    shares: Shares,
+    account: Option<Arc<Mutex<Shares>>>,
 }
 
 impl CpuWorker {
@@ -86,7 +83,6 @@ impl CpuWorker {
         let team = Team::new(options.threads.max(1)).map_err(DomainError::Threads)?;
         Ok(Self {
             domain,
-            options,
             team,
             cells: Vec::new(),
             lanes: Vec::new(),
@@ -95,14 +91,14 @@ impl CpuWorker {
             batch: Vec::new(),
             refused: Mutex::default(),
             spares: Vec::new(),
-            shares: Shares::default(),
+            account: None,
         })
     }
 
-    /// Where time went since the worker was made, if it keeps account.
+    /// The same worker, which adds up in `account` where its time goes.
     #[must_use]
-    pub fn shares(&self) -> Shares {
-        self.shares
+    pub fn accounting(self, account: Arc<Mutex<Shares>>) -> Self {
+        Self { account: Some(account), ..self }
     }
 
     fn lost(&self, cause: String) -> DeviceLost {
@@ -163,24 +159,24 @@ impl CpuWorker {
         let rows = self.batch.len();
         let memory = self.frame.prepare(&loaded.plan, rows, self.team.size());
         let transfer = transfer::Transfer { arena: &self.domain.arena, cells: &self.cells, lanes: &self.lanes, loaded, memory };
-        let clock = self.options.measure.then(Instant::now);
+        let mut clock = Clock::start(self.account.as_deref());
         transfer.gather(&self.batch, &mut self.team);
-        let gathered = clock.map(|clock| clock.elapsed());
-        if self.options.measure {
-            let bench = loaded.plan.run_timed(memory, rows, &mut self.team, &self.refused);
-            self.shares.products += bench.products;
-            self.shares.others += bench.others;
-        } else {
-            loaded.plan.run(memory, rows, &mut self.team, &self.refused);
+        clock.lap(|shares, time| shares.transfer += time);
+        match &self.account {
+            None => loaded.plan.run(memory, rows, &mut self.team, &self.refused),
+            Some(_) => {
+                let (products, others) = loaded.plan.run_timed(memory, rows, &mut self.team, &self.refused);
+                clock.lap(|shares, _| {
+                    shares.products += products;
+                    shares.others += others;
+                });
+            }
         }
-        let clock = self.options.measure.then(Instant::now);
         let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);
         epilogue::refuse(refused, &mut self.batch, &self.lanes, &loaded.name, completed);
         transfer.scatter(&self.batch, &mut self.team);
         epilogue::finish(&transfer, &self.batch, completed);
-        if let (Some(gathered), Some(clock)) = (gathered, clock) {
-            self.shares.transfer += gathered + clock.elapsed();
-        }
+        clock.lap(|shares, time| shares.transfer += time);
         Ok(())
     }
 }
@@ -267,6 +263,24 @@ impl Backend for CpuWorker {
         }
         times.sort_unstable();
         Ok(times[times.len() / 2])
+    }
+}
+
+/// Adds times to an account, if there is one.
+struct Clock<'a> {
+    account: Option<(&'a Mutex<Shares>, Instant)>,
+}
+
+impl<'a> Clock<'a> {
+    fn start(account: Option<&'a Mutex<Shares>>) -> Self {
+        Self { account: account.map(|account| (account, Instant::now())) }
+    }
+
+    fn lap(&mut self, add: impl FnOnce(&mut Shares, Duration)) {
+        if let Some((account, began)) = &mut self.account {
+            add(&mut account.lock().unwrap_or_else(PoisonError::into_inner), began.elapsed());
+            *began = Instant::now();
+        }
     }
 }
 

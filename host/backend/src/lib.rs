@@ -3,8 +3,12 @@
 //! A [`Backend`] is one worker's device. It owns the bytes (arenas, weights); the scheduler owns the numbers (slots, lanes, tasks). The suite in
 //! `conformance` is what every backend must pass.
 
+#[cfg(feature = "testing")]
+pub mod conformance;
 pub mod lane;
 pub mod layout;
+#[cfg(feature = "testing")]
+pub mod reference;
 pub mod resolve;
 pub mod task;
 

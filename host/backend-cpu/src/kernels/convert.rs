@@ -117,10 +117,7 @@ macro_rules! integers {
 
 integers!(i64, i32, u8);
 
-fn power_by_squaring<T: Number>(base: T, mut exponent: u64) -> T
-where
-    T: From<u8>,
-{
+fn power_by_squaring<T: Number + From<u8>>(base: T, mut exponent: u64) -> T {
     let (mut result, mut base) = (T::from(1), base);
     while exponent > 0 {
         if exponent & 1 == 1 {
@@ -143,7 +140,6 @@ macro_rules! conversions {
             type In = $from;
             type Out = $to;
             #[inline(always)]
-            #[expect(clippy::unnecessary_cast, reason = "one body for every pair of types")]
             fn apply(x: $from) -> $to {
                 x as $to
             }

@@ -5,7 +5,8 @@
 
 /// 1.5 · 2²³: added to a float it rounds it to an integer, which then stands in the low bits.
 const ROUND: f32 = 12_582_912.0;
-const LN2_HIGH: f32 = 0.693_359_375;
+/// 355/512: so short that its product with an exponent is exact.
+const LN2_HIGH: f32 = 355.0 / 512.0;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 
 /// `(e^r, n)` with x = r + n · ln 2, for x within ±2²⁰. NaN stays NaN.

@@ -89,11 +89,9 @@ impl Tiles<'_> {
         let mut sums = [[[_mm512_setzero_ps(); 2]; PANELS]; ROWS];
         if let Some(bias) = self.product.bias() {
             for (index, start) in (panel..).take(PANELS).enumerate() {
-                for half in 0..2 {
-                    // SAFETY: the bias is padded to whole panels.
-                    let bias = unsafe { _mm512_loadu_ps(bias.add(start * PANEL + half * LANES)) };
-                    sums.iter_mut().for_each(|sums| sums[index][half] = bias);
-                }
+                // SAFETY: the bias is padded to whole panels.
+                let bias = unsafe { [0, LANES].map(|half| _mm512_loadu_ps(bias.add(start * PANEL + half))) };
+                sums.iter_mut().for_each(|sums| sums[index] = bias);
             }
         }
         for (weight, left) in self.product.weights.iter().zip(self.lefts) {
@@ -115,17 +113,11 @@ impl Tiles<'_> {
     unsafe fn store<const PANELS: usize, const ROWS: usize>(&self, sums: &[[[__m512; 2]; PANELS]; ROWS], row: usize, panel: usize) {
         for (index, sums) in sums.iter().enumerate() {
             for (of, start) in (panel..).take(PANELS).enumerate() {
-                for half in 0..2 {
+                for (half, sum) in sums[of].iter().enumerate() {
                     let column = start * PANEL + half * LANES;
-                    let mask = mask(self.product.n.saturating_sub(column));
+                    let at = self.result.rows.wrapping_add((row + index) * self.result.stride + column);
                     // SAFETY: the row is the result's, and the mask ends at its last column.
-                    unsafe {
-                        _mm512_mask_storeu_ps(
-                            self.result.rows.wrapping_add((row + index) * self.result.stride + column),
-                            mask,
-                            sums[of][half],
-                        )
-                    };
+                    unsafe { _mm512_mask_storeu_ps(at, mask(self.product.n.saturating_sub(column)), *sum) };
                 }
             }
         }

@@ -1,0 +1,116 @@
+//! One step of an LSTM, gathered from slots and scattered to them: time, GFLOP/s and where the time goes.
+//!
+//! `cargo bench -p cellwright-backend-cpu --bench cell -- 1024 128 16`: the arguments are hidden sizes.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cellwright_backend::conformance::cells;
+use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
+use cellwright_backend::{CellIndex, LaneIndex, Row, Task};
+use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Kernels, Shares};
+use cellwright_cell_graph::generate::Rng;
+use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::{Delivery, Retention, Source};
+use cellwright_cell_graph::{Tensor, TypedCell};
+
+/// How long each figure is measured.
+const BUDGET: Duration = Duration::from_millis(700);
+
+/// The LSTM whose states are as wide as its input.
+fn lstm(hidden: usize) -> Arc<TypedCell> {
+    let weight = |name: &str| {
+        let shape = if name.starts_with("bias") { vec![4 * hidden] } else { vec![4 * hidden, hidden] };
+        let mut rng = Rng::new(name.len() as u64 + u64::from(name.ends_with("hh")));
+        let scale = 1.0 / (hidden as f32).sqrt();
+        let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.float() * scale).collect();
+        Tensor::from_f32(name, &shape, &values)
+    };
+    cells::lstm(&format!("lstm {hidden}"), hidden, hidden, &weight).resolve()
+}
+
+/// So many endless chains on a fresh worker.
+fn lanes(worker: CpuWorker, cell: &Arc<TypedCell>, count: usize) -> (Driver, Vec<LaneIndex>) {
+    let mut driver = Driver::new(Box::new(worker), std::slice::from_ref(cell));
+    let width = cell.inputs[0].shape[0] as usize;
+    let mut rng = Rng::new(5);
+    let lanes = (0..count).map(|_| {
+        let row: Vec<f32> = (0..width).map(|_| rng.float()).collect();
+        let at = Affine { first: 0, stride: 0, from_end: false };
+        let mut chain = independent(0, 2, vec![Source::Rows { tensor: 0, at }, Source::Zeros, Source::Zeros], u32::MAX - 1);
+        chain.sequential = true;
+        let stage = &mut chain.stages[0];
+        stage.inputs[1].feedback = Some((0, 0));
+        stage.inputs[2].feedback = Some((0, 1));
+        stage.retention = Retention::Double;
+        stage.delivery = vec![Delivery::Last, Delivery::None];
+        driver.place(Arc::new(growth_of(vec![chain])), &[Arc::new(Tensor::from_f32("x", &[1, width], &row))], 0, &[]).lanes[0][0]
+    });
+    let lanes = lanes.collect();
+    (driver, lanes)
+}
+
+/// Microseconds of a task of one step: all of it, and in the worker's own account.
+fn measure(driver: &mut Driver, lanes: &[LaneIndex]) -> (f64, f64) {
+    let rows: Vec<(LaneIndex, u32)> = lanes.iter().map(|lane| (*lane, 0)).collect();
+    let first = driver.task(CellIndex(0), &rows, 1);
+    let (mut rows, mut step, mut busy, mut seq) = (first.rows, 1, 0, first.seq);
+    let began = Instant::now();
+    while began.elapsed() < BUDGET {
+        rows.clear();
+        rows.extend(lanes.iter().map(|lane| Row { lane: *lane, step }));
+        seq += 1;
+        driver.submit(Task { seq, cell: CellIndex(0), steps: 1, rows: std::mem::take(&mut rows), ..Task::default() });
+        if let Ok(Some(mut completed)) = driver.backend.complete() {
+            busy += completed.busy_ns;
+            rows = std::mem::take(&mut completed.rows);
+            driver.backend.recycle(completed);
+        }
+        step += 1;
+    }
+    let steps = f64::from(step - 1);
+    (began.elapsed().as_secs_f64() * 1e6 / steps, busy as f64 / 1e3 / steps)
+}
+
+fn worker(kernels: Kernels, threads: usize) -> CpuWorker {
+    let domain = CpuDomain::new(DomainOptions { kernels, ..DomainOptions::default() }).expect("an arena");
+    CpuWorker::new(domain, CpuOptions { threads }).expect("threads")
+}
+
+#[expect(clippy::print_stdout, reason = "a bench prints")]
+fn main() {
+    let sizes: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    let sizes = if sizes.is_empty() { vec![1024, 128, 16] } else { sizes };
+    println!("kernels  threads  hidden  batch    µs/step  GFLOP/s   ns/row   own µs | products  others  transfer %");
+    for kernels in [Kernels::Best, Kernels::Library] {
+        for threads in [1, 2] {
+            for hidden in &sizes {
+                let cell = lstm(*hidden);
+                for batch in [1, 4, 16, 64, 512] {
+                    let (mut driver, lanes_of) = lanes(worker(kernels, threads), &cell, batch);
+                    let (whole, own) = measure(&mut driver, &lanes_of);
+                    let shares = shares(kernels, threads, &cell, batch);
+                    let flops = (16 * hidden * hidden * batch) as f64;
+                    println!(
+                        "{kernels:?}\t{threads:>9} {hidden:>7} {batch:>6} {whole:>10.2} {:>8.1} {:>8.0} {own:>8.2} | {:>7.1} {:>7.1} {:>8.1}",
+                        flops / whole / 1e3,
+                        whole * 1e3 / batch as f64,
+                        shares[0],
+                        shares[1],
+                        shares[2],
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Percent of the worker's time in products, in the rest of the plan, and in gathering and scattering.
+fn shares(kernels: Kernels, threads: usize, cell: &Arc<TypedCell>, batch: usize) -> [f64; 3] {
+    let account = Arc::new(Mutex::new(Shares::default()));
+    let (mut driver, lanes_of) = lanes(worker(kernels, threads).accounting(account.clone()), cell, batch);
+    measure(&mut driver, &lanes_of);
+    let Shares { products, others, transfer } = *account.lock().expect("the worker did not panic");
+    let whole = (products + others + transfer).as_secs_f64();
+    [products, others, transfer].map(|part| 100.0 * part.as_secs_f64() / whole)
+}

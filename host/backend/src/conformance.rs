@@ -1,0 +1,65 @@
+//! What every backend must pass: each operation against 64-bit references, the cell families against PyTorch's vectors, requests alone against
+//! the same requests under load bit for bit, and what tasks and slots promise.
+//!
+//! Behind the feature `testing`. The suite panics with a sentence when a backend fails it, so a backend's test is one call of [`run`], or of its
+//! parts to see which fails.
+
+pub mod behaviour;
+pub mod cells;
+pub mod driver;
+pub mod families;
+pub mod invariance;
+pub mod operators;
+
+use crate::Backend;
+
+/// Makes a backend with an empty arena of at least [`ARENA_SLOTS`] slots.
+pub type Make<'a> = dyn FnMut() -> Box<dyn Backend> + 'a;
+
+/// Slots the suite needs.
+pub const ARENA_SLOTS: u32 = 1 << 16;
+
+/// How far a 32-bit result may be from the exact one: `absolute + relative · |exact|`.
+#[derive(Clone, Copy, Debug)]
+pub struct Tolerance {
+    /// Whatever the size of the result.
+    pub absolute: f64,
+    /// In proportion to it.
+    pub relative: f64,
+}
+
+impl Default for Tolerance {
+    fn default() -> Self {
+        Self { absolute: 2e-6, relative: 1e-5 }
+    }
+}
+
+impl Tolerance {
+    /// Wider by a factor.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        Self { absolute: self.absolute * factor, relative: self.relative * factor }
+    }
+
+    /// Whether a result is near enough: NaN is near NaN alone, an infinity near itself alone.
+    #[must_use]
+    pub fn accepts(self, exact: f64, got: f64) -> bool {
+        if exact.is_nan() || got.is_nan() {
+            return exact.is_nan() && got.is_nan();
+        }
+        // What overflows when it is rounded to 32 bits may also just not have.
+        let rounded = f64::from(exact as f32);
+        exact == got || rounded == got || (got.is_finite() && (exact - got).abs() <= self.absolute + self.relative * exact.abs())
+    }
+}
+
+/// Runs the whole suite.
+///
+/// # Panics
+/// If the backend fails it.
+pub fn run(make: &mut Make<'_>, tolerance: Tolerance) {
+    operators::run(make, tolerance);
+    families::run(make, tolerance);
+    behaviour::run(make);
+    invariance::run(make);
+}

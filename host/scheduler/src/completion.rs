@@ -117,6 +117,8 @@ impl Scheduler {
         }
         if !self.in_order() {
             for lane in lanes {
+                // What no longer comes is no longer waited for, by whole subgraphs least of all.
+                self.look_at_all(lane);
                 self.tell_readers(lane);
             }
         }

@@ -86,7 +86,7 @@ impl Scheduler {
         if request.flying > 0 || request.moving.is_some() || request.phase != Phase::Leaving {
             return;
         }
-        let (domain, block) = (request.domain, request.block);
+        let (domain, block, late) = (request.domain, request.block, self.late_lanes.len());
         for index in 0..self.request(id).chains.len() {
             let chain = &self.request(id).chains[index];
             for stage in 0..if chain.gone { 0 } else { chain.stages() } {
@@ -94,7 +94,11 @@ impl Scheduler {
                 self.release_lane(lane);
             }
         }
-        self.free_block(domain, block);
+        if self.late_lanes.len() > late {
+            self.late_blocks.push((domain, block));
+        } else {
+            self.free_block(domain, block);
+        }
         self.request_mut(id).clear();
     }
 
@@ -115,6 +119,9 @@ impl Scheduler {
         for lane in self.late_lanes.drain(..) {
             self.free_lanes.push(lane);
             self.out.released.push(lane);
+        }
+        while let Some((domain, block)) = self.late_blocks.pop() {
+            self.free_block(domain, block);
         }
     }
 
@@ -165,7 +172,8 @@ impl Scheduler {
     pub(crate) fn free_chain_if_unread(&mut self, id: RequestId, number: u32) {
         let request = self.request(id);
         let Some(chain) = request.chain(number).filter(|_| request.reservation.is_some() && request.batch.is_none()) else { return };
-        let flying = (0..chain.stages()).any(|stage| self.lane(chain.lane(stage)).flying > 0);
+        let lanes = || (0..chain.stages()).map(|stage| self.lane(chain.lane(stage)));
+        let flying = lanes().any(|lane| lane.flying > 0 || lane.placed_in == self.tick);
         if chain.gone || !chain.ended || chain.kept || chain.readers > 0 || flying {
             return;
         }

@@ -20,20 +20,18 @@ impl Scheduler {
     /// Brings the set of active models up to date with what they have ready and in flight.
     pub(crate) fn note_activity(&mut self) {
         let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        touched.retain(|id| self.model(*id).active != (self.model(*id).ready + self.model(*id).flying > 0));
+        self.active.retain(|id| !touched.contains(id));
+        let least = self.active.iter().map(|other| self.model(*other).virtual_time).min();
         for id in touched.drain(..) {
-            let least = self.active.iter().filter(|other| **other != id).map(|other| self.model(*other).virtual_time).min();
             let model = self.model_mut(id);
-            let busy = model.ready + model.flying > 0;
-            if busy == model.active {
-                continue;
-            }
-            model.active = busy;
-            if busy {
+            model.active = !model.active;
+            if model.active {
                 model.virtual_time = model.virtual_time.max(least.unwrap_or(model.virtual_time));
                 let at = self.active.partition_point(|other| *other < id);
                 self.active.insert(at, id);
-            } else {
-                self.active.retain(|other| *other != id);
             }
         }
         self.touched = touched;

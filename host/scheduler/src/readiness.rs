@@ -289,11 +289,12 @@ impl Scheduler {
     pub(crate) fn start_growth(&mut self, id: RequestId, graph: &UnfoldedGrowth) {
         for local in 0..graph.chains.len() as u32 {
             for stage in 0..graph.chains[local as usize].stages.len() as u32 {
-                let Some(chain) = self.request(id).chain(graph.first_chain + local) else { continue };
+                let Some(chain) = self.request(id).chain(graph.first_chain + local).filter(|chain| !chain.cancelled) else { continue };
                 let free = chain.root.is_none() && graph.chains[local as usize].stages[stage as usize].depends.is_empty();
                 let lane = chain.lane(stage);
                 match &self.lane(lane).progress {
-                    Progress::Each(_) if free => self.set_run_ready(lane, 0, self.lane(lane).limit, None),
+                    // A reader of the growth before may have had this lane, and been told already.
+                    Progress::Each(nodes) if free && nodes.states.iter().all(|state| *state == NodeState::Waiting) => self.set_run_ready(lane, 0, self.lane(lane).limit, None),
                     Progress::Front(_) if free => self.set_ready(lane, 0, None),
                     _ => self.look_at_all(lane),
                 }
@@ -350,12 +351,7 @@ impl Scheduler {
         }
         let successors = &graph.chains[local].stages[stage as usize].successors;
         if let Some([from, to]) = successors.offsets.get(step as usize..step as usize + 2) {
-            for (chain, stage, step) in &successors.targets[*from as usize..*to as usize] {
-                let Some(other) = self.request(id).chain(*chain).filter(|chain| !chain.gone).map(|chain| chain.lane(*stage)) else {
-                    continue;
-                };
-                self.look_at(other, *step);
-            }
+            self.look_at_named(id, &successors.targets[*from as usize..*to as usize]);
         }
     }
 
@@ -386,6 +382,20 @@ impl Scheduler {
         for index in 0..self.lane(lane).readers.len() {
             let (reader, _) = self.lane(lane).readers[index];
             self.look_at_all(reader);
+        }
+        let place = self.lane(lane);
+        let (id, number, stage) = (place.request, place.chain, place.stage);
+        let Some(graph) = self.request(id).growth(place.growth).map(|growth| Arc::clone(&growth.graph)) else { return };
+        let targets = &graph.chains[(number - graph.first_chain) as usize].stages[stage as usize].successors.targets;
+        self.look_at_named(id, targets);
+    }
+
+    fn look_at_named(&mut self, id: RequestId, targets: &[(u32, u32, u32)]) {
+        for (chain, stage, step) in targets {
+            let other = self.request(id).chain(*chain).filter(|chain| !chain.gone).map(|chain| chain.lane(*stage));
+            if let Some(other) = other {
+                self.look_at(other, *step);
+            }
         }
     }
 

@@ -17,7 +17,7 @@ use crate::lane::Lane;
 use crate::policy::cellular::Pick;
 use crate::policy::graph::GraphPolicy;
 use crate::queues::TypeQueue;
-use crate::request::{Phase, Request};
+use crate::request::{Block, Phase, Request};
 
 /// Decides which nodes run together, where and when.
 #[derive(Debug)]
@@ -46,6 +46,8 @@ pub struct Scheduler {
     pub(crate) free_lanes: Vec<LaneId>,
     /// Lanes handed out and given back in one `handle`: released with the next, because placements are carried out after releases.
     pub(crate) late_lanes: Vec<LaneId>,
+    /// The slots of such lanes' requests.
+    pub(crate) late_blocks: Vec<(DomainId, Option<Block>)>,
     /// Requests to be given up as soon as nothing is being changed.
     pub(crate) doomed: Vec<(RequestId, Failure)>,
     /// Requests that may be over, or may be released.
@@ -83,6 +85,7 @@ impl Scheduler {
             lanes: Vec::new(),
             free_lanes: Vec::new(),
             late_lanes: Vec::new(),
+            late_blocks: Vec::new(),
             doomed: Vec::new(),
             over: Vec::new(),
             freed: false,

@@ -1,0 +1,10 @@
+//! The scheduler against a slow, literal oracle, in seeded simulation, and in small timelines that can be checked by eye.
+
+mod suite {
+    pub(crate) mod dice;
+    pub(crate) mod graphs;
+    pub(crate) mod model;
+    pub(crate) mod oracle;
+    pub(crate) mod simulation;
+    pub(crate) mod world;
+}

@@ -1,0 +1,117 @@
+//! Requests expanded node by node: what each node waits for, by the letter of the interface. Slow, and shared by oracle and simulation.
+
+use std::sync::Arc;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::unfolded::{Dependency, Grouping, Source, UnfoldedChain, UnfoldedStage};
+
+/// A node of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NodeId {
+    pub(crate) chain: u32,
+    pub(crate) stage: u32,
+    pub(crate) step: u32,
+}
+
+/// Something a node waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A node; of a chain that may stop only once it is known to be executed (`known`).
+    Node { node: NodeId, inside: bool, known: bool },
+    /// A chain's end.
+    End(u32),
+    /// The step of the chain whose length it follows is known to be executed.
+    Followed(NodeId),
+}
+
+/// A request's growths.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Graph {
+    pub(crate) growths: Vec<Arc<UnfoldedGrowth>>,
+}
+
+impl Graph {
+    pub(crate) fn chains(&self) -> u32 {
+        self.growths.iter().map(|growth| growth.chains.len() as u32).sum()
+    }
+
+    pub(crate) fn growth_of(&self, chain: u32) -> &UnfoldedGrowth {
+        self.growths.iter().rev().find(|growth| growth.first_chain <= chain).expect("a chain of this request")
+    }
+
+    pub(crate) fn chain(&self, chain: u32) -> &UnfoldedChain {
+        let growth = self.growth_of(chain);
+        &growth.chains[(chain - growth.first_chain) as usize]
+    }
+
+    pub(crate) fn stage(&self, chain: u32, stage: u32) -> &UnfoldedStage {
+        &self.chain(chain).stages[stage as usize]
+    }
+
+    /// The chain whose stop decides how many steps this one executes.
+    pub(crate) fn root(&self, chain: u32) -> Option<u32> {
+        let mut at = chain;
+        loop {
+            let graph = self.chain(at);
+            if graph.stop.is_some() {
+                return Some(at);
+            }
+            at = graph.length.like?;
+        }
+    }
+
+    /// The subgraph of a node, named by its smallest step.
+    pub(crate) fn subgraph(&self, node: NodeId) -> (u32, u32, u32) {
+        let first = match &self.stage(node.chain, node.stage).grouping {
+            Grouping::Whole => 0,
+            Grouping::Each => node.step,
+            Grouping::Components(groups) => groups.iter().position(|group| *group == groups[node.step as usize]).unwrap_or(0) as u32,
+        };
+        (node.chain, node.stage, first)
+    }
+
+    pub(crate) fn nodes(&self, chain: u32) -> impl Iterator<Item = NodeId> + use<> {
+        let (stages, bound) = (self.chain(chain).stages.len() as u32, self.chain(chain).length.bound);
+        (0..stages).flat_map(move |stage| (0..bound).map(move |step| NodeId { chain, stage, step }))
+    }
+
+    pub(crate) fn needs(&self, node: NodeId) -> Vec<Need> {
+        let growth = self.growth_of(node.chain);
+        let graph = self.stage(node.chain, node.stage);
+        let mut needs = Vec::new();
+        let mut add = |other: NodeId, by_step: bool| {
+            let inside = self.subgraph(other) == self.subgraph(node);
+            let known = by_step && other.chain != node.chain && self.root(other.chain).is_some();
+            needs.push(Need::Node { node: other, inside, known });
+        };
+        let mut ends = Vec::new();
+        for depends in &graph.depends {
+            match depends {
+                Dependency::Previous { .. } if node.step == 0 => {}
+                Dependency::Previous { stage } => add(NodeId { stage: *stage, step: node.step - 1, ..node }, false),
+                Dependency::Sibling { stage } => add(NodeId { stage: *stage, ..node }, false),
+                Dependency::Step { chain, stage, at } => {
+                    let named = i64::from(at.first) + i64::from(node.step) * i64::from(at.stride);
+                    let named = if at.from_end { i64::from(self.chain(*chain).length.bound) - 1 - named } else { named };
+                    add(NodeId { chain: *chain, stage: *stage, step: u32::try_from(named).expect("a step of the chain") }, true);
+                }
+                Dependency::End { chain } => ends.push(*chain),
+                Dependency::Nodes { input } => {
+                    let Source::Nodes { stage, of, .. } = &graph.inputs[*input as usize].source else { panic!("named nodes") };
+                    let named = of[node.step as usize];
+                    if named.chain < growth.first_chain {
+                        ends.push(named.chain);
+                    } else {
+                        add(NodeId { chain: named.chain, stage: *stage, step: named.step }, true);
+                    }
+                }
+            }
+        }
+        needs.extend(ends.into_iter().map(Need::End));
+        if let Some(root) = self.root(node.chain).filter(|root| *root != node.chain) {
+            let stage = self.chain(root).stop.map_or(0, |(stage, _)| stage);
+            needs.push(Need::Followed(NodeId { chain: root, stage, step: node.step }));
+        }
+        needs
+    }
+}

@@ -1,0 +1,500 @@
+//! Algorithm 1 of BatchMaker with its gaps filled, transcribed by the letter over requests expanded node by node. It keeps no queues and no
+//! counters: every question is answered by looking at all nodes. What it decides is what the scheduler must decide.
+//!
+//! It is told where requests were placed; everything else it works out from the same events.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cellwright_scheduler::{
+    CellTypeId, Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, Release, RequestId, TaskSeq, Time, WorkerId,
+};
+
+use super::model::{Graph, Need, NodeId};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Queued(WorkerId),
+    Done,
+    Dropped,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    state: State,
+    /// Where it is in flight, needed or not.
+    flying: Option<WorkerId>,
+    /// When it became ready, on whatever worker.
+    ready: Option<u64>,
+}
+
+struct Request {
+    order: u64,
+    model: ModelId,
+    domain: DomainId,
+    graph: Graph,
+    nodes: BTreeMap<NodeId, Node>,
+    /// When a subgraph entered its type's queue.
+    entered: BTreeMap<(u32, u32, u32), u64>,
+    /// Steps that a chain executes, once it has stopped.
+    ends: BTreeMap<u32, u32>,
+    cancelled: BTreeSet<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    No,
+    Any,
+    Only(WorkerId),
+    Beyond(u32),
+}
+
+struct Worker {
+    domain: DomainId,
+    tasks: Vec<Task>,
+}
+
+#[derive(Clone)]
+struct Task {
+    seq: u64,
+    cell_type: CellTypeId,
+    rows: Vec<(RequestId, NodeId)>,
+    /// Whose rows they are.
+    models: Vec<ModelId>,
+    charged: u64,
+}
+
+/// A task as the scheduler's launches say it, one step each.
+pub(crate) type Launched = (WorkerId, CellTypeId, ModelId, Vec<(RequestId, NodeId)>);
+
+/// A node's place among others: when, then whose, then which.
+type Key = (u64, u64, u32, u32, u32);
+
+pub(crate) struct Oracle {
+    config: Config,
+    models: BTreeMap<ModelId, Arc<ModelInfo>>,
+    virtual_time: BTreeMap<ModelId, i128>,
+    active: BTreeSet<ModelId>,
+    estimates: BTreeMap<CellTypeId, u64>,
+    workers: BTreeMap<WorkerId, Worker>,
+    requests: BTreeMap<RequestId, Request>,
+    submitted: BTreeMap<RequestId, (u64, ModelId, Graph)>,
+    orders: u64,
+    pub(crate) lanes: BTreeMap<LaneId, (RequestId, u32, u32)>,
+    pub(crate) launched: Vec<Launched>,
+    pub(crate) failed: Vec<(RequestId, Failure)>,
+}
+
+impl Oracle {
+    pub(crate) fn new(config: Config, models: &[Arc<ModelInfo>], workers: &[(u32, u32, u32)]) -> Self {
+        let workers = workers.iter().map(|(worker, domain, _)| {
+            (WorkerId(*worker), Worker { domain: DomainId(*domain), tasks: Vec::new() })
+        });
+        Self {
+            config,
+            models: models.iter().map(|model| (model.model, Arc::clone(model))).collect(),
+            virtual_time: models.iter().map(|model| (model.model, 0)).collect(),
+            active: BTreeSet::new(),
+            estimates: BTreeMap::new(),
+            workers: workers.collect(),
+            requests: BTreeMap::new(),
+            submitted: BTreeMap::new(),
+            orders: 0,
+            lanes: BTreeMap::new(),
+            launched: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    /// The same events as the scheduler had; `commands` only says who was placed where.
+    pub(crate) fn handle(&mut self, now: Time, events: &[Event], commands: &Commands) {
+        (self.launched, self.failed) = (Vec::new(), Vec::new());
+        for event in events {
+            self.apply(event);
+        }
+        for placement in &commands.placements {
+            self.place(placement, &commands.places[placement.places.clone()]);
+        }
+        self.release_nodes(now);
+        self.note_active();
+        let ids: Vec<_> = self.workers.keys().copied().collect();
+        for worker in ids {
+            while self.workers[&worker].tasks.len() <= self.config.low_water as usize {
+                if !self.schedule(worker, now) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Submit(submission) => {
+                let graph = Graph { growths: vec![Arc::clone(&submission.growth)] };
+                self.submitted.insert(submission.request, (self.orders, submission.model, graph));
+                self.orders += 1;
+            }
+            Event::Grow { request, growth } => {
+                let placed = self.requests.get_mut(request).map(|known| &mut known.graph);
+                if let Some(graph) = placed.or_else(|| self.submitted.get_mut(request).map(|known| &mut known.2)) {
+                    graph.growths.push(Arc::clone(growth));
+                }
+            }
+            Event::Cancel(request) => self.fail(*request, Failure::Cancelled),
+            Event::Done { worker, up_to, busy_ns, stopped, failed } => self.done(*worker, *up_to, *busy_ns, stopped, failed),
+            _ => {}
+        }
+    }
+
+    fn fail(&mut self, id: RequestId, failure: Failure) {
+        if self.requests.remove(&id).is_some() || self.submitted.remove(&id).is_some() {
+            self.failed.push((id, failure));
+        }
+    }
+
+    fn place(&mut self, placement: &cellwright_scheduler::Placement, places: &[(LaneId, cellwright_scheduler::Slot)]) {
+        if let Some((order, model, graph)) = self.submitted.remove(&placement.request) {
+            let (nodes, entered, ends, cancelled) = Default::default();
+            let domain = placement.domain;
+            self.requests.insert(placement.request, Request { order, model, domain, graph, nodes, entered, ends, cancelled });
+        }
+        let Some(request) = self.requests.get_mut(&placement.request) else { return };
+        let growth = Arc::clone(&request.graph.growths[placement.growth as usize]);
+        let mut places = places.iter();
+        for (local, chain) in growth.chains.iter().enumerate() {
+            let number = growth.first_chain + local as u32;
+            for stage in 0..chain.stages.len() as u32 {
+                let (lane, _) = places.next().expect("a place for every stage");
+                self.lanes.insert(*lane, (placement.request, number, stage));
+            }
+            for node in request.graph.nodes(number) {
+                request.nodes.insert(node, Node { state: State::Waiting, flying: None, ready: None });
+            }
+            if let Some(end) = request.graph.root(number).and_then(|root| request.ends.get(&root)).copied() {
+                drop_beyond(request, number, end);
+            }
+        }
+        for chain in growth.cancel.iter().filter(|chain| !ended(request, **chain)).copied().collect::<Vec<_>>().iter() {
+            request.cancelled.insert(*chain);
+            let stages = request.graph.chain(*chain).stages.len() as u32;
+            for (_, node) in request.nodes.iter_mut().filter(|(id, _)| id.chain == *chain) {
+                if node.state == State::Waiting {
+                    node.state = State::Dropped;
+                }
+            }
+            // Who follows a cancelled chain executes the steps of it that were submitted whole.
+            let whole = |step: &u32| (0..stages).all(|stage| {
+                request.nodes.get(&NodeId { chain: *chain, stage, step: *step }).is_some_and(|node| node.state != State::Dropped)
+            });
+            let executed = (0..).take_while(whole).count() as u32;
+            let followers: Vec<u32> =
+                (0..request.graph.chains()).filter(|other| other != chain && request.graph.root(*other) == Some(*chain)).collect();
+            for follower in followers {
+                drop_beyond(request, follower, executed);
+            }
+        }
+    }
+
+    fn done(&mut self, id: WorkerId, up_to: TaskSeq, busy_ns: u64, stopped: &[(LaneId, u32)], failed: &[LaneId]) {
+        for lane in failed {
+            self.fail(self.lanes[lane].0, Failure::Row);
+        }
+        for (lane, step) in stopped {
+            let (id, chain, _) = self.lanes[lane];
+            let Some(request) = self.requests.get_mut(&id) else { continue };
+            request.ends.insert(chain, step + 1);
+            let followers: Vec<u32> = (0..request.graph.chains()).filter(|other| request.graph.root(*other) == Some(chain)).collect();
+            for follower in followers {
+                drop_beyond(request, follower, step + 1);
+            }
+        }
+        let tasks = std::mem::take(&mut self.workers.get_mut(&id).expect("a worker").tasks);
+        let (done, left): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| task.seq <= up_to.0);
+        self.workers.get_mut(&id).expect("a worker").tasks = left;
+        let charged: u128 = done.iter().map(|task| u128::from(task.charged)).sum();
+        for task in &done {
+            let measured =
+                if charged == 0 { u128::from(busy_ns) / done.len() as u128 } else { u128::from(busy_ns) * u128::from(task.charged) / charged };
+            self.charge(task, measured as i128 - i128::from(task.charged));
+            let estimate = self.estimates.entry(task.cell_type).or_default();
+            let before = i128::from(*estimate);
+            *estimate = if before == 0 { measured as u64 } else { (before + (measured as i128 - before) / 8) as u64 };
+            for (request, node) in &task.rows {
+                if let Some(node) = self.requests.get_mut(request).and_then(|request| request.nodes.get_mut(node)) {
+                    node.flying = None;
+                    if node.state == State::Queued(id) {
+                        node.state = State::Done;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Each run of rows of one model pays its share.
+    fn charge(&mut self, task: &Task, nanoseconds: i128) {
+        for run in task.models.chunk_by(|one, other| one == other) {
+            let share = nanoseconds * run.len() as i128 * 65536 / task.models.len() as i128 / i128::from(self.models[&run[0]].weight);
+            *self.virtual_time.get_mut(&run[0]).expect("a model") += share;
+        }
+    }
+
+    /// Every node whose inputs are there becomes ready.
+    fn release_nodes(&mut self, now: Time) {
+        let mut doomed = Vec::new();
+        for (id, request) in &mut self.requests {
+            let waiting: Vec<NodeId> =
+                request.nodes.iter().filter(|(_, node)| node.state == State::Waiting && node.ready.is_none()).map(|(id, _)| *id).collect();
+            for node in waiting {
+                match whereabouts(request, node, self.config.release) {
+                    Where::No => {}
+                    Where::Beyond(chain) => doomed.push((*id, Failure::BeyondEnd { chain })),
+                    Where::Any | Where::Only(_) => {
+                        request.nodes.get_mut(&node).expect("from them").ready = Some(now.0);
+                        request.entered.entry(request.graph.subgraph(node)).or_insert(now.0);
+                    }
+                }
+            }
+        }
+        for (id, failure) in doomed {
+            self.fail(id, failure);
+        }
+    }
+
+    fn note_active(&mut self) {
+        let ready = self.requests.values().filter(|request| request.nodes.values().any(|node| node.state == State::Waiting && node.ready.is_some()));
+        let flying = self.workers.values().flat_map(|worker| &worker.tasks).flat_map(|task| &task.models);
+        let busy: BTreeSet<ModelId> = ready.map(|request| request.model).chain(flying.copied()).collect();
+        let least = busy.intersection(&self.active).map(|model| self.virtual_time[model]).min();
+        for model in busy.difference(&self.active) {
+            let own = self.virtual_time[model];
+            self.virtual_time.insert(*model, own.max(least.unwrap_or(own)));
+        }
+        self.active = busy;
+    }
+
+    /// Ready nodes that a worker may run now, with the place of each in its queue and its age.
+    fn runnable(&self, worker: WorkerId) -> Vec<(CellTypeId, ModelId, (Key, u64, u32), Key, RequestId, NodeId)> {
+        let mut found = Vec::new();
+        for (id, request) in self.requests.iter().filter(|(_, request)| request.domain == self.workers[&worker].domain) {
+            for (node, state) in request.nodes.iter().filter(|(_, node)| node.state == State::Waiting) {
+                let Some(ready) = state.ready else { continue };
+                let group = request.graph.subgraph(*node);
+                let mut pins = request.nodes.iter().filter(|(other, _)| request.graph.subgraph(**other) == group).filter_map(|(_, node)| node.flying);
+                if pins.any(|pin| pin != worker) {
+                    continue;
+                }
+                match whereabouts(request, *node, self.config.release) {
+                    Where::Any => {}
+                    Where::Only(only) if only == worker => {}
+                    _ => continue,
+                }
+                let cell = request.graph.stage(node.chain, node.stage).cell;
+                let cell_type = self.models[&request.model].cells[cell as usize].cell_type;
+                let place = ((request.entered[&group], request.order, group.0, group.1, group.2), ready, node.step);
+                found.push((cell_type, request.model, place, (ready, request.order, node.chain, node.stage, node.step), *id, *node));
+            }
+        }
+        found
+    }
+
+    /// Algorithm 1, `Schedule`.
+    fn schedule(&mut self, worker: WorkerId, now: Time) -> bool {
+        let nodes = self.runnable(worker);
+        let models: BTreeSet<ModelId> = nodes.iter().map(|node| node.1).collect();
+        let oldest = |model: ModelId| nodes.iter().filter(|node| node.1 == model).map(|node| node.3).min();
+        let Some(model) = models.into_iter().min_by_key(|model| (self.virtual_time[model], oldest(*model), *model)) else { return false };
+        let cells = &self.models[&model].cells;
+        let types: BTreeSet<CellTypeId> = nodes.iter().filter(|node| node.1 == model).map(|node| node.0).collect();
+        let batch = |of: CellTypeId| cells.iter().find(|cell| cell.cell_type == of).expect("the model's type").batch;
+        let priority = |of: CellTypeId| cells.iter().filter(|cell| cell.cell_type == of).map(|cell| cell.priority).max();
+        let ready = |of: CellTypeId| nodes.iter().filter(|node| node.0 == of).count();
+        let running = |of: CellTypeId| self.workers.values().flat_map(|worker| &worker.tasks).filter(|task| task.cell_type == of).count();
+        let mut chosen: Vec<CellTypeId> = types.iter().copied().filter(|of| ready(*of) >= batch(*of).max as usize).collect();
+        if chosen.is_empty() {
+            chosen = types.iter().copied().filter(|of| running(*of) == 0).collect();
+        }
+        if chosen.is_empty() {
+            chosen = types.into_iter().collect();
+        }
+        let age = |of: CellTypeId| nodes.iter().filter(|node| node.0 == of).map(|node| node.3).min();
+        let Some(cell_type) = chosen.into_iter().min_by_key(|of| (std::cmp::Reverse(priority(*of)), age(*of), *of)) else { return false };
+        let sizes = batch(cell_type);
+        let mut tasks = 0;
+        while tasks < self.config.max_tasks_to_submit {
+            let batch = self.form_batched_task(cell_type, worker, sizes.max as usize, sizes.quantum as usize);
+            if batch.is_empty() || (tasks > 0 && batch.len() < sizes.min as usize) {
+                break;
+            }
+            self.submit(batch, cell_type, model, worker);
+            self.release_nodes(now);
+            tasks += 1;
+        }
+        true
+    }
+
+    fn form_batched_task(&self, cell_type: CellTypeId, worker: WorkerId, max: usize, quantum: usize) -> Vec<(RequestId, NodeId)> {
+        let mut nodes = self.runnable(worker);
+        nodes.retain(|node| node.0 == cell_type);
+        nodes.sort_by_key(|node| node.2);
+        nodes.truncate(max);
+        if nodes.len() > quantum {
+            nodes.truncate(nodes.len() / quantum * quantum);
+        }
+        nodes.into_iter().map(|node| (node.4, node.5)).collect()
+    }
+
+    fn submit(&mut self, rows: Vec<(RequestId, NodeId)>, cell_type: CellTypeId, model: ModelId, worker: WorkerId) {
+        for (request, node) in &rows {
+            let node = self.requests.get_mut(request).and_then(|request| request.nodes.get_mut(node)).expect("a ready node");
+            (node.state, node.flying) = (State::Queued(worker), Some(worker));
+        }
+        let charged = self.estimates.get(&cell_type).copied().unwrap_or(0);
+        let models = rows.iter().map(|(request, _)| self.requests[request].model).collect();
+        let task = Task { seq: 0, cell_type, rows: rows.clone(), models, charged };
+        self.charge(&task, i128::from(charged));
+        self.workers.get_mut(&worker).expect("a worker").tasks.push(task);
+        self.launched.push((worker, cell_type, model, rows));
+    }
+
+    /// Gives the tasks of the last `handle` the numbers that the scheduler's launches have.
+    pub(crate) fn number(&mut self, seqs: &[(WorkerId, TaskSeq)]) {
+        for (worker, seq) in seqs {
+            let task = self.workers.get_mut(worker).and_then(|worker| worker.tasks.iter_mut().find(|task| task.seq == 0));
+            task.expect("a task for every launch").seq = seq.0;
+        }
+    }
+}
+
+/// Nodes of a chain from `end` on are never executed, or do not count if they were.
+fn drop_beyond(request: &mut Request, chain: u32, end: u32) {
+    if ended(request, chain) {
+        return;
+    }
+    for (id, node) in &mut request.nodes {
+        if id.chain == chain && id.step >= end {
+            node.state = State::Dropped;
+        }
+    }
+}
+
+/// Whether all executed steps of a chain are complete, and of the chain it follows.
+fn ended(request: &Request, chain: u32) -> bool {
+    let over = |chain| request.nodes.iter().filter(|(id, _)| id.chain == chain).all(|(_, node)| matches!(node.state, State::Done | State::Dropped));
+    let known = request.nodes.keys().any(|id| id.chain == chain);
+    let root = request.graph.root(chain).filter(|root| *root != chain && !request.cancelled.contains(&chain));
+    known && over(chain) && root.is_none_or(|root| ended(request, root))
+}
+
+/// Whether a node's inputs are there, and on which worker.
+fn whereabouts(request: &Request, node: NodeId, release: Release) -> Where {
+    let strict = release == Release::Subgraph;
+    if strict {
+        let group = request.graph.subgraph(node);
+        let members = request.graph.nodes(node.chain).filter(|other| request.graph.subgraph(*other) == group);
+        for member in members.filter(|member| request.nodes[member].state != State::Dropped) {
+            match inputs(request, member, true, false) {
+                Where::Any => {}
+                verdict => return verdict,
+            }
+        }
+    }
+    match inputs(request, node, strict, true) {
+        Where::Beyond(_) if !strict && !certain(request, node) => Where::No,
+        verdict => verdict,
+    }
+}
+
+/// A node is executed for certain if no stop of its own chain can still come before it.
+fn certain(request: &Request, node: NodeId) -> bool {
+    match request.graph.chain(node.chain).stop {
+        Some((stage, _)) if node.step > 0 => request.nodes[&NodeId { stage, step: node.step - 1, ..node }].state == State::Done,
+        _ => true,
+    }
+}
+
+fn inputs(request: &Request, node: NodeId, strict: bool, inside_too: bool) -> Where {
+    let (mut on, mut beyond) = (None, None);
+    let mut seen = |state: State, chain: u32, complete: bool| match state {
+        State::Done => true,
+        State::Queued(worker) => !complete && *on.get_or_insert(worker) == worker,
+        State::Dropped => {
+            beyond = beyond.or(Some(chain));
+            true
+        }
+        State::Waiting => false,
+    };
+    for need in request.graph.needs(node) {
+        let met = match need {
+            Need::Node { inside: true, .. } if !inside_too => true,
+            Need::Node { node: other, inside, known } => seen(request.nodes[&other].state, other.chain, known || (strict && !inside)),
+            Need::Followed(other) => ended(request, other.chain) || request.nodes[&other].state == State::Done,
+            Need::End(chain) => {
+                let may_stop = request.graph.root(chain).is_some() || request.cancelled.contains(&chain);
+                let nodes = request.nodes.iter().filter(|(id, _)| id.chain == chain);
+                ended(request, chain) || !may_stop && nodes.map(|(_, node)| node.state).all(|state| seen(state, chain, strict))
+            }
+        };
+        if !met {
+            return Where::No;
+        }
+    }
+    match (beyond, on) {
+        (Some(chain), _) => Where::Beyond(chain),
+        (None, Some(worker)) => Where::Only(worker),
+        (None, None) => Where::Any,
+    }
+}
+
+mod tests {
+    use cellwright_scheduler::{Launch, PolicyKind, Row};
+
+    use super::super::dice::for_seeds;
+    use super::super::simulation::{Run, Scope};
+    use super::super::world::World;
+    use super::*;
+
+    /// The scheduler's launches, one step each.
+    fn expand(world: &World, launch: &Launch, rows: &[Row]) -> Vec<Launched> {
+        let node = |row: &Row, index| {
+            let info = world.lanes[&row.lane];
+            (info.request, NodeId { chain: info.chain, stage: info.stage, step: row.step + index })
+        };
+        let steps = 0..launch.steps;
+        steps.map(|index| (launch.worker, launch.cell_type, launch.model, rows.iter().map(|row| node(row, index)).collect())).collect()
+    }
+
+    fn compare(seed: u64, release: Release) {
+        let scope = Scope { faults: seed % 2 == 0, losses: false, growths: seed % 3 != 0, requests: 8, domains: 1 };
+        let mut run = Run::new(seed, scope, |config, models| {
+            (config.policy, config.release) = (PolicyKind::Cellular, release);
+            config.merge_steps = models == 1;
+        });
+        let workers: Vec<_> = run.world.workers.iter().map(|(id, worker)| (id.0, worker.domain.0, 0)).collect();
+        let mut oracle = Oracle::new(run.world.config, &run.world.models, &workers);
+        while let Some(events) = run.round() {
+            let mut taken = events.clone();
+            run.world.handle(&mut taken);
+            let commands = &run.world.commands;
+            oracle.handle(run.world.now, &events, commands);
+            let launches = || commands.launches.iter().map(|launch| (launch, &commands.rows[launch.rows.clone()]));
+            let expanded: Vec<Launched> = launches().flat_map(|(launch, rows)| expand(&run.world, launch, rows)).collect();
+            assert_eq!(expanded, oracle.launched, "at {:?}", run.world.now);
+            oracle.number(&launches().flat_map(|(launch, _)| (0..launch.steps).map(|_| (launch.worker, launch.seq))).collect::<Vec<_>>());
+            let beyond = |failed: &[(RequestId, Failure)]| -> BTreeSet<RequestId> {
+                failed.iter().filter(|(_, failure)| matches!(failure, Failure::BeyondEnd { .. })).map(|(id, _)| *id).collect()
+            };
+            assert_eq!(beyond(&commands.failed), beyond(&oracle.failed), "at {:?}", run.world.now);
+        }
+    }
+
+    #[test]
+    fn node_by_node_the_scheduler_decides_as_the_oracle() {
+        for_seeds(1000, |seed| compare(seed, Release::Node));
+    }
+
+    #[test]
+    fn subgraph_by_subgraph_the_scheduler_decides_as_the_oracle() {
+        for_seeds(1000, |seed| compare(seed, Release::Subgraph));
+    }
+}

@@ -1,0 +1,386 @@
+//! A world for the scheduler to act on: it carries out every command, remembers everything, and objects to whatever must not happen.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_scheduler::{
+    Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, PolicyKind, Release, RequestId, Scheduler, Slot, Submission, TaskSeq, Time,
+    WorkerId,
+};
+
+use super::model::{Graph, Need, NodeId};
+
+/// What became of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Queued(WorkerId, (u64, u32)),
+    Done,
+}
+
+/// What the world knows of a request.
+pub(crate) struct Request {
+    pub(crate) model: ModelId,
+    pub(crate) graph: Graph,
+    pub(crate) nodes: BTreeMap<NodeId, State>,
+    /// The step in which a chain stops, as only the device knows.
+    pub(crate) truth: BTreeMap<u32, u32>,
+    /// Ends of chains that were reported.
+    pub(crate) known_end: BTreeMap<u32, u32>,
+    pub(crate) cancelled_chains: Vec<u32>,
+    pub(crate) placed: usize,
+    pub(crate) open: bool,
+    pub(crate) lanes: u32,
+    pub(crate) ended: bool,
+    pub(crate) moving: bool,
+    pub(crate) cancelled: bool,
+    pub(crate) row_failed: bool,
+}
+
+impl Request {
+    /// Steps that a chain executes, once everything is known.
+    pub(crate) fn executed(&self, chain: u32) -> u32 {
+        let bound = self.graph.chain(chain).length.bound;
+        let stop = self.graph.root(chain).and_then(|root| self.truth.get(&root));
+        stop.map_or(bound, |step| bound.min(step + 1))
+    }
+
+    pub(crate) fn known(&self, chain: u32) -> u32 {
+        let bound = self.graph.chain(chain).length.bound;
+        self.graph.root(chain).and_then(|root| self.known_end.get(&root)).map_or(bound, |end| bound.min(*end))
+    }
+
+    pub(crate) fn done(&self, node: NodeId) -> bool {
+        self.nodes.get(&node) == Some(&State::Done)
+    }
+
+    /// Whether every step that a chain executes is complete.
+    pub(crate) fn chain_over(&self, chain: u32) -> bool {
+        let executed = self.executed(chain);
+        self.given_up(chain) || self.graph.nodes(chain).all(|node| node.step >= executed || self.done(node))
+    }
+
+    /// Whether it was cancelled, or the chain that it follows was.
+    pub(crate) fn given_up(&self, chain: u32) -> bool {
+        let cancelled = |chain| self.cancelled_chains.contains(&chain);
+        cancelled(chain) || self.graph.root(chain).is_some_and(cancelled)
+    }
+
+    pub(crate) fn over(&self) -> bool {
+        (0..self.graph.chains()).all(|chain| self.chain_over(chain))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaneInfo {
+    pub(crate) request: RequestId,
+    pub(crate) chain: u32,
+    pub(crate) stage: u32,
+    pub(crate) domain: DomainId,
+    pub(crate) slot: Slot,
+    pub(crate) slots: u32,
+    pub(crate) flying: u32,
+}
+
+pub(crate) struct Task {
+    pub(crate) seq: TaskSeq,
+    pub(crate) steps: u32,
+    pub(crate) rows: Vec<(LaneId, u32)>,
+}
+
+pub(crate) struct Worker {
+    pub(crate) domain: DomainId,
+    pub(crate) tasks: VecDeque<Task>,
+}
+
+/// Everything outside the scheduler.
+pub(crate) struct World {
+    pub(crate) config: Config,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) commands: Commands,
+    pub(crate) now: Time,
+    pub(crate) models: Vec<Arc<ModelInfo>>,
+    pub(crate) workers: BTreeMap<WorkerId, Worker>,
+    pub(crate) arenas: BTreeMap<DomainId, Vec<Option<LaneId>>>,
+    pub(crate) requests: BTreeMap<RequestId, Request>,
+    pub(crate) lanes: BTreeMap<LaneId, LaneInfo>,
+    pub(crate) moves: Vec<RequestId>,
+    /// Every command, as text.
+    pub(crate) trace: Vec<String>,
+    pub(crate) finished: u32,
+    pub(crate) failed: Vec<(RequestId, Failure)>,
+    pub(crate) moved: u32,
+    pub(crate) lost_worker: bool,
+    pub(crate) wake: bool,
+}
+
+impl World {
+    pub(crate) fn new(config: Config, models: Vec<ModelInfo>, workers: &[(u32, u32, u32)]) -> Self {
+        let mut world = Self {
+            config,
+            scheduler: Scheduler::new(config),
+            commands: Commands::default(),
+            now: Time(0),
+            models: models.into_iter().map(Arc::new).collect(),
+            workers: BTreeMap::new(),
+            arenas: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            moves: Vec::new(),
+            trace: Vec::new(),
+            finished: 0,
+            failed: Vec::new(),
+            moved: 0,
+            lost_worker: false,
+            wake: false,
+        };
+        let mut events: Vec<Event> = world.models.iter().map(|model| Event::ModelUp(Arc::clone(model))).collect();
+        for (worker, domain, arena_slots) in workers {
+            let (worker, domain, class) = (WorkerId(*worker), DomainId(*domain), world.models[0].class);
+            world.workers.insert(worker, Worker { domain, tasks: VecDeque::new() });
+            world.arenas.entry(domain).or_insert_with(|| vec![None; *arena_slots as usize]);
+            events.push(Event::WorkerUp { worker, domain, class, arena_slots: *arena_slots });
+        }
+        world.handle(&mut events);
+        world
+    }
+
+    /// A request that the scheduler has not heard of; the event is the caller's to send.
+    pub(crate) fn request(&mut self, model: ModelId, growth: &Arc<UnfoldedGrowth>, truth: BTreeMap<u32, u32>) -> (RequestId, Event) {
+        let id = (0..).map(RequestId).find(|id| !self.requests.contains_key(id)).expect("a free id");
+        let request = Request {
+            model,
+            graph: Graph { growths: vec![Arc::clone(growth)] },
+            nodes: BTreeMap::new(),
+            truth,
+            known_end: BTreeMap::new(),
+            cancelled_chains: Vec::new(),
+            placed: 0,
+            open: growth.next.is_some(),
+            lanes: 0,
+            ended: false,
+            moving: false,
+            cancelled: false,
+            row_failed: false,
+        };
+        self.requests.insert(id, request);
+        (id, Event::Submit(Submission { request: id, model, growth: Arc::clone(growth) }))
+    }
+
+    /// Requests that have not ended, and what of them is not complete.
+    pub(crate) fn left_over(&self) -> String {
+        let lines = self.requests.iter().map(|(id, request)| {
+            let all = (0..request.graph.chains()).flat_map(|chain| request.graph.nodes(chain));
+            let missing: Vec<_> = all.filter(|node| node.step < request.executed(node.chain) && !request.done(*node)).take(5).collect();
+            let Request { open, placed, ended, lanes, moving, truth, known_end, cancelled_chains, .. } = request;
+            format!(
+                "{id:?} open {open} placed {placed} of {} ended {ended} lanes {lanes} moving {moving} missing {missing:?} truth {truth:?} known {known_end:?} cancelled {cancelled_chains:?}\n{:#?}",
+                request.graph.growths.len(),
+                request.graph.growths
+            )
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    /// A worker completes its next `count` tasks. `fail` says which lanes fail.
+    pub(crate) fn complete(&mut self, worker: WorkerId, count: usize, busy_ns: u64, mut fail: impl FnMut() -> bool) -> Option<Event> {
+        let (mut stopped, mut failed) = (Vec::new(), Vec::new());
+        let mut up_to = None;
+        for _ in 0..count {
+            let Some(task) = self.workers.get_mut(&worker)?.tasks.pop_front() else { break };
+            up_to = Some(task.seq);
+            for (lane, first) in &task.rows {
+                let info = self.lanes.get_mut(lane).expect("rows in flight hold their lanes");
+                info.flying -= 1;
+                let (id, chain, stage) = (info.request, info.chain, info.stage);
+                let request = self.requests.get_mut(&id).expect("rows in flight hold their request");
+                if fail() && !request.ended {
+                    failed.push(*lane);
+                    request.row_failed = true;
+                }
+                for step in *first..first + task.steps {
+                    if step >= request.executed(chain) {
+                        continue;
+                    }
+                    request.nodes.insert(NodeId { chain, stage, step }, State::Done);
+                    let stops = request.graph.chain(chain).stop.is_some_and(|(stop, _)| stop == stage);
+                    if stops && request.truth.get(&chain) == Some(&step) {
+                        request.known_end.insert(chain, step + 1);
+                        stopped.push((*lane, step));
+                    }
+                }
+            }
+        }
+        Some(Event::Done { worker, up_to: up_to?, busy_ns, stopped, failed })
+    }
+
+    /// Lets the scheduler act, and carries out what it says.
+    pub(crate) fn handle(&mut self, events: &mut Vec<Event>) {
+        if self.wake {
+            events.push(Event::Wake);
+        }
+        self.scheduler.handle(self.now, events, &mut self.commands);
+        let commands = std::mem::take(&mut self.commands);
+        self.wake = commands.wake_at.is_some();
+        self.trace.push(format!("{} {commands:?}", self.now.0));
+        for lane in &commands.released {
+            self.release(*lane);
+        }
+        for placement in &commands.placements {
+            self.place(placement, &commands.places[placement.places.clone()]);
+        }
+        for moved in &commands.moves {
+            let request = self.requests.get_mut(&moved.request).expect("a request that moves is in flight");
+            assert!(!request.moving && moved.from != moved.to);
+            assert!(!request.nodes.values().any(|state| matches!(state, State::Queued(..))), "a request moved with tasks in flight");
+            request.moving = true;
+            self.moves.push(moved.request);
+            self.moved += 1;
+        }
+        for launch in &commands.launches {
+            self.launch(launch, &commands.rows[launch.rows.clone()]);
+        }
+        for id in &commands.finished {
+            let request = self.requests.get_mut(id).expect("who finishes was in flight");
+            assert!(!request.ended, "a request ended twice");
+            assert!(!request.open && request.over() && request.placed == request.graph.growths.len(), "a request finished early");
+            request.ended = true;
+            self.finished += 1;
+        }
+        for (id, failure) in &commands.failed {
+            let request = self.requests.get_mut(id).expect("who fails was in flight");
+            assert!(!request.ended, "a request ended twice");
+            request.ended = true;
+            match failure {
+                Failure::Cancelled => assert!(request.cancelled),
+                Failure::Row => assert!(request.row_failed),
+                Failure::WorkerLost | Failure::NoWorker => assert!(self.lost_worker),
+                _ => {}
+            }
+            self.failed.push((*id, *failure));
+        }
+        self.requests.retain(|_, request| !(request.ended && request.lanes == 0));
+        self.commands = commands;
+    }
+
+    fn release(&mut self, lane: LaneId) {
+        let info = self.lanes.remove(&lane).expect("a lane is released once");
+        assert_eq!(info.flying, 0, "a lane was released while a task names it");
+        if let Some(arena) = self.arenas.get_mut(&info.domain).filter(|_| info.slots > 0) {
+            for slot in &mut arena[info.slot.index()..][..info.slots as usize] {
+                assert_eq!(*slot, Some(lane));
+                *slot = None;
+            }
+        }
+        self.requests.get_mut(&info.request).expect("a lane's request").lanes -= 1;
+    }
+
+    fn place(&mut self, placement: &cellwright_scheduler::Placement, places: &[(LaneId, Slot)]) {
+        let request = self.requests.get_mut(&placement.request).expect("who is placed is in flight");
+        let model = &self.models[request.model.index()];
+        let growth = Arc::clone(&request.graph.growths[placement.growth as usize]);
+        request.placed = request.placed.max(placement.growth as usize + 1);
+        let mut places = places.iter();
+        for (local, chain) in growth.chains.iter().enumerate() {
+            for (stage, graph) in chain.stages.iter().enumerate() {
+                let (lane, slot) = *places.next().expect("a place for every stage");
+                if lane == LaneId(u32::MAX) {
+                    continue;
+                }
+                let slots = graph.retention.places(chain.length.bound) * model.cells[graph.cell as usize].slots;
+                assert_eq!(slots == 0, slot == Slot(u32::MAX));
+                let info = LaneInfo {
+                    request: placement.request,
+                    chain: growth.first_chain + local as u32,
+                    stage: stage as u32,
+                    domain: placement.domain,
+                    slot,
+                    slots,
+                    flying: 0,
+                };
+                // A domain may be lost in the same breath.
+                if let Some(arena) = self.arenas.get_mut(&placement.domain).filter(|_| slots > 0) {
+                    for slot in &mut arena[slot.index()..][..slots as usize] {
+                        assert_eq!(*slot, None, "a slot lives in two lanes");
+                        *slot = Some(lane);
+                    }
+                }
+                assert!(self.lanes.insert(lane, info).is_none(), "a lane was handed out twice");
+                request.lanes += 1;
+            }
+        }
+        assert!(places.next().is_none());
+    }
+
+    fn launch(&mut self, launch: &cellwright_scheduler::Launch, rows: &[cellwright_scheduler::Row]) {
+        assert!(!rows.is_empty() && launch.steps > 0);
+        let chosen = &self.models[launch.model.index()];
+        let cells = chosen.cells.iter().filter(|cell| cell.cell_type == launch.cell_type);
+        assert!(cells.map(|cell| cell.batch.max).max().is_some_and(|max| rows.len() <= max as usize), "a batch above its limit");
+        for index in 0..launch.steps {
+            for row in rows {
+                let info = *self.lanes.get(&row.lane).expect("a row's lane is held");
+                let request = &self.requests[&info.request];
+                assert!(!request.ended && !request.moving, "a row of a request that ended or moves");
+                assert_eq!(self.workers[&launch.worker].domain, info.domain, "a row in another domain");
+                let node = NodeId { chain: info.chain, stage: info.stage, step: row.step + index };
+                let cell = request.graph.stage(info.chain, info.stage).cell;
+                assert_eq!(self.models[request.model.index()].cells[cell as usize].cell_type, launch.cell_type, "two types in a task");
+                if matches!(self.config.policy, PolicyKind::Graph { .. }) && node.step >= request.known(info.chain) {
+                    continue;
+                }
+                self.check_needs(request, node, launch.worker, (launch.seq.0, index));
+            }
+            for row in rows {
+                let info = self.lanes[&row.lane];
+                let request = self.requests.get_mut(&info.request).expect("checked above");
+                let node = NodeId { chain: info.chain, stage: info.stage, step: row.step + index };
+                let padding = node.step >= request.graph.chain(info.chain).length.bound || node.step >= request.known(info.chain);
+                let before = (!padding).then(|| request.nodes.insert(node, State::Queued(launch.worker, (launch.seq.0, index)))).flatten();
+                assert!(before.is_none(), "a node was submitted twice");
+            }
+        }
+        for row in rows {
+            self.lanes.get_mut(&row.lane).expect("checked above").flying += 1;
+        }
+        let worker = self.workers.get_mut(&launch.worker).expect("a worker that is up");
+        assert!(worker.tasks.back().is_none_or(|last| last.seq.0 + 1 == launch.seq.0), "a gap between tasks");
+        let rows = rows.iter().map(|row| (row.lane, row.step)).collect();
+        worker.tasks.push_back(Task { seq: launch.seq, steps: launch.steps, rows });
+    }
+
+    /// Every predecessor is complete or earlier in the same worker's order; a pinned subgraph stays on its worker.
+    fn check_needs(&self, request: &Request, node: NodeId, worker: WorkerId, at: (u64, u32)) {
+        assert!(node.step < request.known(node.chain), "a step beyond its chain's end was launched");
+        assert!(!request.cancelled_chains.contains(&node.chain), "a node of a cancelled chain was launched");
+        let strict = self.config.release == Release::Subgraph && self.config.policy == PolicyKind::Cellular;
+        let ahead = |state: Option<&State>| match state {
+            Some(State::Done) => true,
+            Some(State::Queued(other, before)) => *other == worker && *before < at,
+            None => false,
+        };
+        let subgraph = request.graph.subgraph(node);
+        for (other, state) in &request.nodes {
+            if let State::Queued(on, _) = state
+                && request.graph.subgraph(*other) == subgraph
+            {
+                assert_eq!(*on, worker, "a pinned subgraph on two workers");
+            }
+        }
+        for need in request.graph.needs(node) {
+            let met = match need {
+                Need::Node { node: other, inside, known } if (strict && !inside) || known => request.done(other),
+                Need::Node { node: other, .. } => ahead(request.nodes.get(&other)),
+                Need::Followed(other) => request.done(other),
+                Need::End(chain) => {
+                    let complete = strict || request.graph.root(chain).is_some() && self.config.policy == PolicyKind::Cellular;
+                    let executed = request.executed(chain);
+                    let met = |other: NodeId| if complete { request.done(other) } else { ahead(request.nodes.get(&other)) };
+                    request.given_up(chain) || request.graph.nodes(chain).all(|other| other.step >= executed || met(other))
+                }
+            };
+            assert!(met, "{node:?} was launched on {worker:?} before {need:?}");
+        }
+    }
+}
+

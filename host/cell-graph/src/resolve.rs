@@ -16,6 +16,8 @@ mod reduce;
 mod reshape;
 mod scope;
 mod select;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

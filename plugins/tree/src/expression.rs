@@ -168,7 +168,8 @@ mod tests {
 
     #[test]
     fn what_is_no_expression_is_refused_by_token() {
-        let cases: [(fn(&str) -> Result<Shape, String>, &str, &str); 13] = [
+        type Parse = fn(&str) -> Result<Shape, String>;
+        let cases: [(Parse, &str, &str); 13] = [
             (lists, "", "the expression is empty"),
             (lists, "[MAX x ]", "token 2 (`x`) is not in this model's vocabulary"),
             (lists, "[MAX a", "the expression ends with 1 open brackets"),

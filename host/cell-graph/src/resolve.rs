@@ -121,7 +121,7 @@ impl TypedCell {
         let mut scope = Scope::new(context);
         check_limit("inputs", cell.inputs.len(), context.limits.ports_max).map_err(within)?;
         for port in &cell.inputs {
-            check_port("input", port).map_err(within)?;
+            check_port("input", port, context.limits).map_err(within)?;
             scope.add_input(port).map_err(within)?;
         }
         for (position, operator) in operators.iter().enumerate() {
@@ -166,7 +166,7 @@ fn check_limit(what: &'static str, count: usize, limit: usize) -> Result<(), Cel
     if count > limit { Err(CellFault::Limit { what, count: count as u64, limit: limit as u64 }) } else { Ok(()) }
 }
 
-fn check_port(what: &'static str, port: &Port) -> Result<(), CellFault> {
+fn check_port(what: &'static str, port: &Port, limits: CellLimits) -> Result<(), CellFault> {
     let named = || error::short(&port.name);
     if port.name.is_empty() {
         return Err(CellFault::NoName { what });
@@ -177,6 +177,7 @@ fn check_port(what: &'static str, port: &Port) -> Result<(), CellFault> {
     if !matches!(port.datatype, Datatype::Bool | Datatype::Uint8 | Datatype::Int32 | Datatype::Int64 | Datatype::Fp32) {
         return Err(CellFault::PortDatatype { what, name: named(), datatype: port.datatype });
     }
+    check_limit("dimensions in a row", port.shape.len(), limits.rank_max)?;
     if port.shape.contains(&0) {
         return Err(CellFault::EmptyPort { what, name: named() });
     }
@@ -192,7 +193,7 @@ fn outputs(scope: &Scope<'_>, ports: &[Port], limits: CellLimits) -> Result<Vec<
     ports
         .iter()
         .map(|port| {
-            check_port("output", port)?;
+            check_port("output", port, limits)?;
             if !seen.insert(port.name.as_str()) {
                 return Err(CellFault::NameTaken { what: "output", name: error::short(&port.name), by: "another output" });
             }

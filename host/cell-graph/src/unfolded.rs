@@ -89,6 +89,7 @@ pub enum Dependency {
         chain: u32,
     },
     /// The node named for each step by this stage's input `input` ([`Source::Nodes`]), which has [`UnfoldedStage::successors`] the other way.
+    /// Nodes of earlier growths among them are waited for by `End`. An input with a feedback names one node, for step 0.
     Nodes {
         /// Which input.
         input: u32,
@@ -96,6 +97,10 @@ pub enum Dependency {
 }
 
 /// The checked form of [`crate::graph::Source`]. Rows are in the port's datatype.
+///
+/// Lines are normalised: `from_end` is left only where a chain's end is not known before it runs, and a line that is read at step 0 alone
+/// (an input with a feedback, a chain of one step) has stride 0, so that any step may ask for it. `Ints` and `Nodes` of an input with a
+/// feedback have one element.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "as in crate::graph::Source")]
 pub enum Source {
@@ -120,7 +125,7 @@ pub struct UnfoldedInput {
 }
 
 /// Who waits for each step's node by name: `targets[offsets[t]..offsets[t + 1]]` are `(chain, stage, step)` of the same growth, each once,
-/// ascending.
+/// ascending. Chains are numbered over the whole request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Successors {

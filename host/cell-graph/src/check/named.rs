@@ -4,7 +4,7 @@ use super::chain::Building;
 use super::draft::Draft;
 use super::links;
 use crate::graph::Node;
-use crate::unfolded::{Dependency, Grouping, Source};
+use crate::unfolded::{Dependency, Grouping, Source, UnfoldedStage};
 
 /// One node waits for another by name; both of this growth. Chains count from its first.
 #[derive(Clone, Copy, Debug)]
@@ -20,21 +20,17 @@ impl Draft<'_> {
         if !own.depends.iter().any(|dependency| matches!(dependency, Dependency::Nodes { .. })) {
             return;
         }
-        let lists = || {
-            own.inputs.iter().filter_map(|input| match &input.source {
-                Source::Nodes { stage, of, .. } => Some((*stage, of.as_slice())),
-                _ => None,
-            })
-        };
+        let lists = lists(own);
         let mut producers = Vec::with_capacity(building.bound as usize);
         let mut found: Vec<(u32, u32, u32)> = Vec::new();
         let local = building.chain - self.first_chain;
+        self.named.reserve(producers.capacity().saturating_mul(2));
         for step in 0..building.bound {
             found.clear();
-            for (producer, of) in lists() {
+            for (producer, of) in &lists {
                 let Some(Node { chain, step }) = of.get(step as usize) else { continue };
                 let Some(chain) = chain.checked_sub(self.first_chain) else { continue };
-                remember(&mut found, (chain, producer, *step));
+                remember(&mut found, (chain, *producer, *step));
             }
             if found.len() > FEW {
                 found.sort_unstable();
@@ -112,6 +108,19 @@ impl Draft<'_> {
 }
 
 const FEW: usize = 8;
+
+/// Stages and the nodes of them that a stage's inputs name, step by step. Inputs that name the same nodes (h and c of a child) count once.
+fn lists(stage: &UnfoldedStage) -> Vec<(u32, &[Node])> {
+    let mut lists: Vec<(u32, &[Node])> = Vec::with_capacity(FEW);
+    for input in &stage.inputs {
+        if let Source::Nodes { stage, of, .. } = &input.source
+            && (lists.len() > FEW || !lists.contains(&(*stage, of.as_slice())))
+        {
+            lists.push((*stage, of));
+        }
+    }
+    lists
+}
 
 /// Adds a node once; long lists are sorted afterwards.
 fn remember(found: &mut Vec<(u32, u32, u32)>, node: (u32, u32, u32)) {

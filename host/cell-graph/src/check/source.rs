@@ -147,37 +147,45 @@ impl<'a> Reader<'_, 'a, '_> {
             return Err(GraphFault::ElementCount { given: of.len(), wanted });
         }
         self.draft.charge_edges(wanted)?;
-        let mut known: Option<(u32, u32)> = None;
+        // What is known of the last other chain that was named, and of this one: trees go back and forth between the two.
+        let (mut known, mut own) = (None, false);
         let mut here = false;
         for (step, node) in of.iter().enumerate() {
+            if node.chain == self.building.chain {
+                if !own {
+                    self.named_own(stage, output)?;
+                }
+                own = true;
+                if node.step as usize >= step {
+                    return Err(GraphFault::NotEarlierStep { step: step as u32, named: node.step });
+                }
+                continue;
+            }
             let bound = match known {
                 Some((chain, bound)) if chain == node.chain => bound,
-                _ => self.named_chain(stage, output, node.chain, &mut here)?,
+                _ => self.named_other(stage, output, node.chain, &mut here)?,
             };
             known = Some((node.chain, bound));
-            if node.chain == self.building.chain {
-                let step = step as u32;
-                if node.step >= step {
-                    return Err(GraphFault::NotEarlierStep { step, named: node.step });
-                }
-            } else if node.step >= bound {
+            if node.step >= bound {
                 return Err(GraphFault::NoStep { chain: node.chain, step: node.step, bound });
             }
         }
+        let here = here || own;
         if here {
             self.depend(Dependency::Nodes { input: self.input as u32 });
         }
         Ok(Source::Nodes { stage, output, of })
     }
 
-    /// Checks that a chain named by nodes has a fitting output, and that it will be held; gives the chain's bound.
-    fn named_chain(&mut self, stage: u32, output: u32, chain: u32, here: &mut bool) -> Result<u32, GraphFault> {
-        if chain == self.building.chain {
-            same_row(self.port, self.draft.own_output(self.building, stage, output)?)?;
-            self.building.retain(stage, Retention::All);
-            *here = true;
-            return Ok(self.building.bound);
-        }
+    /// Checks that this chain has a fitting output, and that it will be held.
+    fn named_own(&mut self, stage: u32, output: u32) -> Result<(), GraphFault> {
+        same_row(self.port, self.draft.own_output(self.building, stage, output)?)?;
+        self.building.retain(stage, Retention::All);
+        Ok(())
+    }
+
+    /// The same of another chain, whose bound it gives.
+    fn named_other(&mut self, stage: u32, output: u32, chain: u32, here: &mut bool) -> Result<u32, GraphFault> {
         let found = self.draft.find(OutputRef { chain, stage, output })?;
         same_row(self.port, found.port)?;
         match found.at {

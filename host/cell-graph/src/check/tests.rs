@@ -1,5 +1,6 @@
 //! The checks, against tables of refusals and a slow oracle.
 
+mod models;
 mod oracle;
 mod refusals;
 mod shapes;

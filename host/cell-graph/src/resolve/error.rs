@@ -64,7 +64,12 @@ impl ShapeText {
     }
 
     fn of(first: Option<String>, shape: impl IntoIterator<Item = usize>) -> Self {
-        let extents: Vec<String> = first.into_iter().chain(shape.into_iter().map(|extent| extent.to_string())).collect();
+        const MOST: usize = 16;
+        let mut shape = shape.into_iter();
+        let mut extents: Vec<String> = first.into_iter().chain(shape.by_ref().take(MOST).map(|extent| extent.to_string())).collect();
+        if shape.next().is_some() {
+            extents.push("…".to_owned());
+        }
         Self(format!("[{}]", extents.join(", ")))
     }
 }

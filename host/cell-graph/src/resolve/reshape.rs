@@ -49,12 +49,13 @@ pub(super) fn reshape(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault
     call.arity(1, 2)?;
     let zero_is_zero = call.attributes.truth("allowzero", false)?;
     let Some(target) = call.parameter("shape", 1)? else { return Err(CellFault::AttributeMissing { name: "shape" }) };
+    let limit = call.scope.limits.rank_max + 1;
+    if target.len() > limit {
+        return Err(CellFault::Limit { what: "dimensions", count: target.len() as u64, limit: limit as u64 });
+    }
     let id = call.input(0)?;
     let value = call.value(id);
     let fault = || CellFault::Reshape { from: ShapeText::row(value.shape.iter().copied()), to: target.clone() };
-    if target.len() > call.scope.limits.rank_max + 1 {
-        return Err(fault());
-    }
     if !value.batched {
         let shape = target_shape(&target, &value.shape, zero_is_zero).ok_or_else(fault)?;
         return Ok(vec![call.scope.reshape_constant(id, shape)?]);

@@ -87,8 +87,12 @@ impl<'a> Scope<'a> {
         if !matches!(tensor.datatype, Datatype::Fp32 | Datatype::Int32 | Datatype::Int64) {
             return Err(CellFault::WeightDatatype { name: short(name), datatype: tensor.datatype });
         }
-        if !tensor.is_consistent() || tensor.data.is_empty() || tensor.shape.len() > self.limits.rank_max {
+        if !tensor.is_consistent() || tensor.data.is_empty() {
             return Err(CellFault::WeightShape { name: short(name) });
+        }
+        let limit = self.limits.rank_max + 1;
+        if tensor.shape.len() > limit {
+            return Err(CellFault::Limit { what: "dimensions in a weight", count: tensor.shape.len() as u64, limit: limit as u64 });
         }
         let id = self.add_constant(Arc::clone(tensor))?;
         self.names.insert(name, id);

@@ -34,6 +34,10 @@ pub(super) fn split(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> 
     let operand = call.batched(0, &crate::Datatype::ALL, "any datatype")?;
     let axis = Call::row_axis(axis, call.value(operand).shape.len())?;
     let extent = call.value(operand).shape[axis];
+    let limit = call.scope.limits.ports_max;
+    if let Some(sizes) = sizes.as_ref().filter(|sizes| sizes.len() > limit) {
+        return Err(CellFault::Limit { what: "parts", count: sizes.len() as u64, limit: limit as u64 });
+    }
     let sizes = match (sizes, parts) {
         (Some(_), Some(_)) => return Err(CellFault::ParameterTwice { name: "split" }),
         (Some(sizes), None) => given_sizes(&sizes, extent)?,

@@ -1,6 +1,11 @@
 //! Compiling in a child process, with its limits.
 //!
 //! The test is its own compiler: started with [`COMPILE`] it compiles, so it has a `main` instead of the usual harness.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may stop at what it does not expect, and this one has no harness to print for it"
+)]
 
 #[path = "suite/guest.rs"]
 #[expect(dead_code, reason = "the other tests use the rest of it")]

@@ -1,21 +1,21 @@
 //! Guests in the text format: a well-behaved plugin of a few lines, and the places in which a test makes it misbehave.
 
 /// The memory at this address is zero, which reads as success with nothing in it, for every export.
-pub const EMPTY_ANSWER: &str = "(i32.const 1024)";
+pub(crate) const EMPTY_ANSWER: &str = "(i32.const 1024)";
 
 /// A core module with the plugin's exports. Fields are WAT.
-pub struct Guest {
-    pub version: &'static str,
-    pub memory: &'static str,
-    pub imports: String,
+pub(crate) struct Guest {
+    pub(crate) version: &'static str,
+    pub(crate) memory: &'static str,
+    pub(crate) imports: String,
     /// Definitions beside the exports.
-    pub extra: String,
-    pub describe: String,
+    pub(crate) extra: String,
+    pub(crate) describe: String,
     /// Local 0 is the request's handle, which is dropped already: a guest that wants to use it says so with `keep_handle`.
-    pub unfold: String,
-    pub keep_handle: bool,
+    pub(crate) unfold: String,
+    pub(crate) keep_handle: bool,
     /// Locals 0 and 1 are the state, 2 to 4 the event, 5 the request's handle.
-    pub resume: String,
+    pub(crate) resume: String,
 }
 
 impl Default for Guest {
@@ -35,12 +35,12 @@ impl Default for Guest {
 
 impl Guest {
     /// A guest whose `unfold` is this.
-    pub fn unfolding(unfold: impl Into<String>) -> Self {
+    pub(crate) fn unfolding(unfold: impl Into<String>) -> Self {
         Self { unfold: unfold.into(), ..Self::default() }
     }
 
     /// A guest that answers `unfold` with a growth of these bytes, as the canonical ABI lays them out, with `data` at 4096.
-    pub fn answering(growth: &[u8], data: &[u8]) -> Self {
+    pub(crate) fn answering(growth: &[u8], data: &[u8]) -> Self {
         let answer = [&[0_u8; 4], growth].concat();
         Self {
             extra: format!("(data (i32.const 2048) \"{}\") (data (i32.const 4096) \"{}\")", escaped(&answer), escaped(data)),
@@ -48,17 +48,17 @@ impl Guest {
         }
     }
 
-    pub fn with_extra(mut self, extra: &str) -> Self {
+    pub(crate) fn with_extra(mut self, extra: &str) -> Self {
         self.extra.push_str(extra);
         self
     }
 
-    pub fn with_import(mut self, import: &str) -> Self {
+    pub(crate) fn with_import(mut self, import: &str) -> Self {
         self.imports.push_str(import);
         self
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let Self { version, memory, imports, extra, describe, unfold, resume, .. } = self;
         let drop = if self.keep_handle { "" } else { "(call $drop_request (local.get 0))" };
         format!(
@@ -79,7 +79,7 @@ impl Guest {
         )
     }
 
-    pub fn wasm(&self) -> Vec<u8> {
+    pub(crate) fn wasm(&self) -> Vec<u8> {
         wat::parse_str(self.text()).unwrap_or_else(|error| panic!("{error}\n{}", self.text()))
     }
 }
@@ -89,6 +89,6 @@ fn escaped(bytes: &[u8]) -> String {
 }
 
 /// Numbers as the guest's memory holds them.
-pub fn words(words: &[u32]) -> Vec<u8> {
+pub(crate) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }

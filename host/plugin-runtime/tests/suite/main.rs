@@ -1,4 +1,5 @@
 //! The runtime as its users see it, against guests that behave, misbehave and attack.
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it does not expect")]
 
 mod answers;
 mod cache;
@@ -6,6 +7,7 @@ mod faults;
 mod guest;
 mod imports;
 mod models;
+mod stock;
 mod uploads;
 
 use std::sync::Arc;

@@ -127,8 +127,11 @@ impl Core {
 
     /// Until `ToCore::Stop`, or until every user of the engine is gone.
     pub(crate) fn run(mut self) {
-        while !self.state.stopping {
+        loop {
             self.collect();
+            if self.state.stopping {
+                break;
+            }
             if self.state.events.is_empty() {
                 self.wait();
                 continue;

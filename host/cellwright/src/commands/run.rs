@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use cellwright_protocol::InferRequest;
+use cellwright_protocol::{InferRequest, RequestFault};
 use cellwright_serving::{Delivery, ServedModel, Serving};
 use serde_json::json;
 
@@ -75,7 +75,8 @@ fn requests<R: BufRead, W: Write>(
         let request = match InferRequest::from_json(&line) {
             Ok(request) => request,
             Err(bad) => {
-                answers.refused(bad.id.clone(), format!("line {number}: {bad}"));
+                let hint = if matches!(bad.fault, RequestFault::Json(_)) { "; each line of the input is one request" } else { "" };
+                answers.refused(bad.id.clone(), format!("line {number}: {bad}{hint}"));
                 continue;
             }
         };

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use cellwright_bundle::Bundle;
-use cellwright_cell_graph::TensorSpec;
+use cellwright_cell_graph::{Attribute, AttributeValue, TensorSpec};
+use cellwright_plugin_runtime::Limits;
 use cellwright_serving::{CellSummary, ServedModel, Serving};
 use serde_json::{Map, Value, json};
 
@@ -31,8 +32,10 @@ impl Report<'_> {
 
     /// The limits in force: the server's, lowered where the bundle asks for less.
     fn limits(&self) -> Vec<(&'static str, u64)> {
-        let limits = self.model.limits();
+        let (limits, call) = (self.model.limits(), Limits::default().lowered_to(&self.bundle.limits().plugin()));
         vec![
+            ("wall_ms", u64::try_from(call.call_time.as_millis()).unwrap_or(u64::MAX)),
+            ("memory_mb", call.memory_bytes as u64 >> 20),
             ("nodes_max", limits.graph.nodes_max),
             ("edges_max", limits.graph.edges_max),
             ("chains_max", limits.graph.chains_max as u64),
@@ -69,6 +72,8 @@ impl Report<'_> {
     fn write_head(&self, out: &mut String) -> std::fmt::Result {
         let description = self.model.description();
         writeln!(out, "model    {} (plugin {})", self.model.name(), self.bundle.plugin_name())?;
+        let parameters: Vec<String> = self.bundle.parameters().iter().map(parameter_text).collect();
+        writeln!(out, "         {}", parameters.join(", "))?;
         for device in self.serving.engine().devices() {
             writeln!(out, "device   {}", device.name)?;
         }
@@ -105,6 +110,21 @@ impl Report<'_> {
         let (total, passed, tolerance) = (self.samples.len(), self.samples.len() - self.failures(), self.bundle.samples().tolerance);
         writeln!(out, "samples  {passed} of {total} passed; {compared} compared with expected answers (tolerance {tolerance})")
     }
+}
+
+/// A parameter in short: lists and long texts are cut.
+fn parameter_text(parameter: &Attribute) -> String {
+    let value = match &parameter.value {
+        AttributeValue::Int(int) => int.to_string(),
+        AttributeValue::Float(float) => float.to_string(),
+        AttributeValue::Truth(truth) => truth.to_string(),
+        AttributeValue::Text(text) if text.chars().count() <= 24 => text.clone(),
+        AttributeValue::Text(text) => format!("{} …", text.chars().take(24).collect::<String>()),
+        AttributeValue::Ints(list) => format!("[{} integers]", list.len()),
+        AttributeValue::Floats(list) => format!("[{} floats]", list.len()),
+        AttributeValue::Texts(list) => format!("[{} texts]", list.len()),
+    };
+    format!("{} = {value}", parameter.name)
 }
 
 fn spec_json(spec: &TensorSpec) -> Value {

@@ -65,11 +65,10 @@ impl<W: Write> Answers<W> {
 
     /// A piece of an answer.
     pub(crate) fn part(&mut self, id: Option<&str>, part: Tensor) -> std::io::Result<()> {
-        let (model_name, id) = (self.model.clone(), id.map(str::to_owned));
-        let line = InferResponse { model_name, id, outputs: vec![part], ..InferResponse::default() }.to_json();
-        match line {
+        let (model_name, echoed) = (self.model.clone(), id.map(str::to_owned));
+        match (InferResponse { model_name, id: echoed, outputs: vec![part], ..InferResponse::default() }).to_json() {
             Ok(line) => writeln!(self.out, "{line}")?,
-            Err(bad) => writeln!(self.out, "{}", json!({ "id": null, "error": bad.to_string() }))?,
+            Err(bad) => writeln!(self.out, "{}", error_line(id, &bad.to_string()))?,
         }
         self.out.flush()
     }
@@ -88,10 +87,15 @@ impl<W: Write> Answers<W> {
 
     pub(crate) fn failure(&mut self, id: Option<&str>, message: &str) -> std::io::Result<()> {
         self.outcome.failed += 1;
-        writeln!(self.out, "{}", json!({ "id": id, "error": message }))
+        writeln!(self.out, "{}", error_line(id, message))
     }
 
     pub(crate) fn flush(&mut self) -> std::io::Result<()> {
         self.out.flush()
     }
+}
+
+/// The protocol's error body, with the request's id in front.
+fn error_line(id: Option<&str>, message: &str) -> String {
+    format!("{{\"id\":{},\"error\":{}}}", json!(id), json!(message))
 }

@@ -68,6 +68,11 @@ impl GrowthEntry {
         let executed = growth.chains.iter().map(|chain| AtomicU32::new(chain.length.bound)).collect();
         Self { growth, tensors, executed, placed: None, lanes: 0, scrub: Vec::new() }
     }
+
+    /// Whether nothing of it is left that anybody could name: it had its place, or never needs one, and its lanes are released.
+    fn is_over(&self) -> bool {
+        self.lanes == 0 && (self.placed.is_some() || self.growth.chains.is_empty())
+    }
 }
 
 /// A request in flight.
@@ -174,7 +179,7 @@ impl RequestEntry {
         if let Some(entry) = self.growth_mut(growth) {
             entry.lanes = entry.lanes.saturating_sub(1);
         }
-        while self.growths.len() > 1 && self.growths.front().is_some_and(|entry| entry.placed.is_some() && entry.lanes == 0) {
+        while self.growths.len() > 1 && self.growths.front().is_some_and(GrowthEntry::is_over) {
             self.growths.pop_front();
             self.first_growth += 1;
         }

@@ -13,6 +13,7 @@ use std::time::SystemTime;
 
 const KEY_FILE: &str = "key";
 const EXTENSION: &str = "code";
+const TEMPORARY: &str = "new";
 const MAC_BYTES: usize = 32;
 
 /// What the contents of a compiled plugin are named by.
@@ -26,14 +27,13 @@ pub(crate) struct Cache {
     artifact_bytes_max: usize,
     /// Bytes of all files together; the oldest go first.
     bytes_max: u64,
-    temporary: AtomicU64,
 }
 
 impl Cache {
     pub(crate) fn open(folder: &Path, artifact_bytes_max: usize, bytes_max: u64) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let key = key(folder)?;
-        Ok(Self { folder: folder.to_owned(), key, artifact_bytes_max, bytes_max, temporary: AtomicU64::new(0) })
+        Ok(Self { folder: folder.to_owned(), key, artifact_bytes_max, bytes_max })
     }
 
     /// The code of that name, if it is there and was written under this cache's key.
@@ -62,8 +62,7 @@ impl Cache {
     }
 
     fn write(&self, name: &ContentName, code: &[u8]) -> io::Result<()> {
-        let unique = self.temporary.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.folder.join(format!("{}.{unique}.new", std::process::id()));
+        let temporary = temporary(&self.folder);
         let written =
             write_synced(&temporary, &[self.mac(name, code).as_bytes(), code]).and_then(|()| fs::rename(&temporary, self.path(name)));
         if written.is_err() {
@@ -83,7 +82,7 @@ impl Cache {
             let modified = metadata.modified()?;
             match path.extension().and_then(|extension| extension.to_str()) {
                 Some(EXTENSION) => files.push((modified, metadata.len(), path)),
-                Some("new") if age(modified).as_secs() > 3600 => fs::remove_file(path)?,
+                Some(TEMPORARY) if age(modified).as_secs() > 3600 => fs::remove_file(path)?,
                 _ => {}
             }
         }
@@ -121,8 +120,7 @@ fn key(folder: &Path) -> io::Result<[u8; 32]> {
     }
     let mut key = [0; 32];
     File::open("/dev/urandom")?.read_exact(&mut key)?;
-    let temporary = folder.join(format!("{KEY_FILE}.{}.new", std::process::id()));
-    let _ = fs::remove_file(&temporary);
+    let temporary = temporary(folder);
     write_synced(&temporary, &[&key])?;
     // Linking fails where another process was first; its key counts then.
     let linked = fs::hard_link(&temporary, &path);
@@ -145,6 +143,12 @@ fn read_key(path: &Path) -> io::Result<Option<[u8; 32]>> {
     }
     file.read_exact(&mut key)?;
     Ok(Some(key))
+}
+
+/// A file that no other writer, here or in another process, is writing.
+fn temporary(folder: &Path) -> PathBuf {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    folder.join(format!("{}.{}.{TEMPORARY}", std::process::id(), WRITTEN.fetch_add(1, Ordering::Relaxed)))
 }
 
 fn write_synced(path: &Path, parts: &[&[u8]]) -> io::Result<()> {

@@ -67,9 +67,9 @@ fn tensor(from: types::Tensor) -> Result<Tensor, Unfit> {
     Err(Unfit::Malformed(format!("tensor \"{name}\" has {} bytes, which do not make {datatype} of shape {shape:?}", data.len())))
 }
 
-pub(crate) fn tensor_to_guest(from: &Tensor) -> types::Tensor {
+pub(crate) fn tensor_to_guest(from: Tensor) -> types::Tensor {
     let shape = from.shape.iter().map(|extent| *extent as u64).collect();
-    types::Tensor { name: from.name.clone(), datatype: datatype_to_guest(from.datatype), shape, data: from.data.clone() }
+    types::Tensor { name: from.name, datatype: datatype_to_guest(from.datatype), shape, data: from.data }
 }
 
 pub(crate) fn spec_to_guest(from: &TensorSpec) -> types::TensorSpec {

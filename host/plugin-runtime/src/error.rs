@@ -206,6 +206,16 @@ pub enum CallError {
     },
 }
 
+impl CallError {
+    /// Which call went wrong.
+    #[must_use]
+    pub fn site(&self) -> &Site {
+        match self {
+            Self::Refused { site, .. } | Self::Failed { site, .. } | Self::Limit { site, .. } | Self::Busy { site } => site,
+        }
+    }
+}
+
 /// Why the host ended a call from within an import.
 #[derive(Debug)]
 pub(crate) enum Blame {

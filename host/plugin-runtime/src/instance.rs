@@ -174,7 +174,6 @@ impl Instance {
         request: &Arc<RequestView>,
     ) -> wasmtime::Result<Result<types::Reaction, types::Refusal>> {
         self.enter(request);
-        let state: &Vec<u8> = &state.to_vec();
         let answer = self.bindings.cellwright_plugin_unfolding().call_resume(&mut self.store, state, event, incoming());
         self.leave(answer.is_ok());
         answer

@@ -30,10 +30,10 @@ pub enum Event {
 }
 
 impl Event {
-    fn to_guest(&self) -> types::Event {
+    fn into_guest(self) -> types::Event {
         match self {
-            Self::Values(values) => types::Event::Values(values.iter().map(convert::tensor_to_guest).collect()),
-            Self::Input(first) => types::Event::Input(*first),
+            Self::Values(values) => types::Event::Values(values.into_iter().map(convert::tensor_to_guest).collect()),
+            Self::Input(first) => types::Event::Input(first),
             Self::EndOfInput => types::Event::EndOfInput,
         }
     }
@@ -103,8 +103,8 @@ impl PluginModel {
     /// # Errors
     ///
     /// As [`PluginModel::unfold`].
-    pub fn resume(&self, state: &[u8], event: &Event, request: &Arc<RequestView>) -> Result<Reaction, CallError> {
-        let event = event.to_guest();
+    pub fn resume(&self, state: &[u8], event: Event, request: &Arc<RequestView>) -> Result<Reaction, CallError> {
+        let event = event.into_guest();
         self.call(Export::Resume, self.instance()?, |instance| instance.resume(state, &event, request), convert::reaction)
     }
 

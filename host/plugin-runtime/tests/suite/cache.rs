@@ -150,3 +150,16 @@ fn the_oldest_code_makes_room() {
     assert!(!oldest.exists());
     assert!((1..=2).contains(&code_files(folder.path()).len()));
 }
+
+#[test]
+fn runtimes_that_open_a_new_cache_at_once_share_its_key() {
+    let folder = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| compile(folder.path()));
+        }
+    });
+    let before = modified(&only_code_file(folder.path()));
+    compile(folder.path());
+    assert_eq!(modified(&only_code_file(folder.path())), before);
+}

@@ -90,6 +90,9 @@ fn a_hoarder_of_memory_is_stopped_at_the_limit_of_its_model() {
     let limits = Limits { memory_bytes: 1 << 20, ..Limits::default() };
     let error = model_with(&hoarding, &limits).unfold(&nothing()).unwrap_err();
     assert_eq!(error.to_string(), "plugin \"testee\" asked for more than 1048576 bytes of memory in unfold");
+    let two_mib = Guest::unfolding("(drop (memory.grow (i32.const 32))) (i32.const 1024)");
+    assert_eq!(limit(&model_with(&two_mib, &limits).unfold(&nothing()).unwrap_err()), LimitReached::Memory(1 << 20));
+    model(&two_mib).unfold(&nothing()).unwrap();
     let huge = Guest::unfolding("(memory.grow (i32.const 65535))");
     assert_eq!(limit(&unfold(&huge)), LimitReached::Memory(64 << 20));
 }

@@ -1,6 +1,7 @@
 //! What is accepted as a plugin, and the sentence that says why something is not.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cellwright_cell_graph::graph::Growth;
 use cellwright_plugin_runtime::{CompileError, Compiler, Defect, Limits, NoFiles, Runtime, RuntimeOptions};
@@ -100,4 +101,34 @@ fn a_memory_that_starts_above_the_limit_is_refused() {
     let refused = runtime().compile("testee", &guest.wasm());
     let Err(CompileError::Defect(Defect::Uncompilable(sentence))) = refused else { panic!("{refused:?}") };
     assert!(sentence.contains("memory") && sentence.contains("limit"), "{sentence}");
+}
+
+#[test]
+fn bytes_changed_at_random_are_refused_or_run_and_never_crash() {
+    let runtime = runtime();
+    let original = Guest::answering(&crate::guest::words(&[4096, 1, 0, 0, 0, 0, 0]), &[0; 64]).wasm();
+    let limits = Limits { call_time: Duration::from_millis(2), describe_time: Duration::from_millis(2), ..Limits::default() };
+    let mut state = 1_u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    let (mut refused, mut run) = (0, 0);
+    for round in 0..400 {
+        let mut bytes = original.clone();
+        for _ in 0..=random(3) {
+            let position = random(bytes.len());
+            bytes[position] ^= 1 << random(8);
+        }
+        match runtime.compile("testee", &bytes) {
+            Err(CompileError::Crashed(words)) => panic!("round {round}: {words}"),
+            Err(_) => refused += 1,
+            Ok(plugin) => {
+                run += 1;
+                let model = plugin.with_parameters(&[], Arc::new(NoFiles), &limits);
+                let _ = model.and_then(|model| model.unfold(&nothing()));
+            }
+        }
+    }
+    assert!(refused > 20 && run > 20, "{refused} were refused and {run} ran: the test reaches both");
 }

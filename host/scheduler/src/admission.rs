@@ -157,7 +157,7 @@ impl Scheduler {
     pub(crate) fn place_pending(&mut self, id: RequestId) {
         loop {
             let request = self.request_mut(id);
-            if request.phase != Phase::Placed || request.moving.is_some() || request.batch.is_some() {
+            if request.phase != Phase::Placed || request.moving.is_some() || request.batch.is_some() || request.bucket.is_some() {
                 return;
             }
             let Some(growth) = request.pending.pop_front() else { break };
@@ -277,7 +277,7 @@ impl Scheduler {
         });
     }
 
-    fn take_lane(&mut self) -> LaneId {
+    pub(crate) fn take_lane(&mut self) -> LaneId {
         self.free_lanes.pop().unwrap_or_else(|| {
             self.lanes.push(Lane::vacant());
             LaneId(self.lanes.len() as u32 - 1)

@@ -104,6 +104,9 @@ impl Scheduler {
         for follower in followers {
             self.end_at(id, follower, executed);
         }
+        if let Some(lane) = self.request(id).chain(number).map(|chain| chain.first_lane).filter(|_| !self.in_order()) {
+            self.tell_end(lane);
+        }
         self.end_chain_if_over(id, number);
     }
 

@@ -43,6 +43,7 @@ impl Scheduler {
         if waited {
             self.requests_waiting -= 1;
         }
+        self.leave_bucket(id);
         for index in 0..self.request(id).chains.len() {
             let chain = &self.request(id).chains[index];
             if chain.ended {
@@ -67,7 +68,11 @@ impl Scheduler {
     /// A request ends when it will not grow any more and every chain has ended.
     pub(crate) fn finish_if_over(&mut self, id: RequestId) {
         let request = self.request(id);
-        let busy = request.live_chains > 0 || !request.pending.is_empty() || request.batch.is_some() || request.moving.is_some();
+        let busy = request.live_chains > 0
+            || !request.pending.is_empty()
+            || request.batch.is_some()
+            || request.bucket.is_some()
+            || request.moving.is_some();
         if request.phase == Phase::Placed && !request.open && !busy {
             self.out.finished.push(id);
             self.leave(id);

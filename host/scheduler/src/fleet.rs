@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::arena::Arena;
 use crate::command::Row;
 use crate::event::{BatchSizes, ModelInfo};
-use crate::id::{CellTypeId, DomainId, ModelId, NumericClass, RequestId, TaskSeq};
+use crate::id::{CellTypeId, DomainId, NumericClass, RequestId, TaskSeq};
 use crate::queues::Tally;
 
 /// A task in flight. Its rows are in its worker's `rows`.
@@ -41,8 +41,6 @@ pub(crate) struct Domain {
     pub(crate) arena: Arena,
     /// Counts how often the domain came up; blocks of an earlier life are not given back to this one.
     pub(crate) life: u32,
-    /// Requests on their way into it.
-    pub(crate) arriving: u32,
 }
 
 /// What there is of a numeric class.
@@ -121,11 +119,4 @@ pub(crate) fn entry<T>(table: &mut Vec<Option<T>>, index: usize) -> &mut Option<
         table.resize_with(index + 1, || None);
     }
     &mut table[index]
-}
-
-/// The model's id and position of one of its types, for code that walks both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ModelTypeRef {
-    pub(crate) model: ModelId,
-    pub(crate) position: u32,
 }

@@ -7,10 +7,17 @@ use cellwright_cell_graph::unfolded::{Dependency, Grouping, UnfoldedChain};
 
 use cellwright_cell_graph::graph::Affine;
 
-use crate::id::{CellTypeId, DomainId, LaneId, ModelId, RequestId, Slot, Time, WorkerId};
+use crate::id::{CellTypeId, DomainId, ModelId, RequestId, Slot, Time, WorkerId};
 
 /// No slot: a stage that holds nothing.
 pub(crate) const NO_SLOT: Slot = Slot(u32::MAX);
+
+/// A stage of a request: true whatever lane it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StageRef {
+    pub(crate) chain: u32,
+    pub(crate) stage: u32,
+}
 
 /// What is true of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +105,10 @@ impl Nodes {
                 self.flying.swap_remove(at);
             }
         }
+    }
+
+    pub(crate) fn any_done(&self) -> bool {
+        self.states.contains(&NodeState::Done)
     }
 
     pub(crate) fn drop(&mut self, step: u32) {
@@ -234,7 +245,7 @@ pub(crate) struct Lane {
     pub(crate) merges: bool,
     pub(crate) progress: Progress,
     /// Who waits for its steps one by one.
-    pub(crate) readers: Vec<(LaneId, Affine)>,
+    pub(crate) readers: Vec<(StageRef, Affine)>,
     /// The `handle` in which it was handed out.
     pub(crate) placed_in: u64,
 }

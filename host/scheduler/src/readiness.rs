@@ -13,7 +13,7 @@ use cellwright_cell_graph::unfolded::{Dependency, Source, UnfoldedStage};
 use crate::command::Failure;
 use crate::config::Release;
 use crate::id::{LaneId, RequestId, WorkerId};
-use crate::lane::{Lane, NodeState, Progress, Status};
+use crate::lane::{Lane, NodeState, Progress, StageRef, Status};
 use crate::request::{Chain, Request, both};
 use crate::scheduler::Scheduler;
 
@@ -117,13 +117,34 @@ impl Scheduler {
         sum.verdict()
     }
 
+    /// Steps of this growth's chains that a node names one by one, and what is true of them.
+    pub(crate) fn named_steps(&self, lane: LaneId, step: u32) -> impl Iterator<Item = (u32, Status)> {
+        let place = self.lane(lane);
+        let request = self.request(place.request);
+        let depends = Self::stage_of(request, place).map(|(graph, _, stage)| (graph, stage));
+        depends.into_iter().flat_map(|(graph, stage)| stage.depends.iter().map(move |depends| (graph, stage, depends))).filter_map(
+            move |(graph, stage, depends)| {
+                let (chain, stage, step) = match depends {
+                    Dependency::Step { chain, stage, at } => (*chain, *stage, target(*at, request.chain(*chain)?.bound, step)?),
+                    Dependency::Nodes { input } => match &stage.inputs[*input as usize].source {
+                        Source::Nodes { stage, of, .. } => of.get(step as usize).map(|node| (node.chain, *stage, node.step))?,
+                        _ => return None,
+                    },
+                    _ => return None,
+                };
+                let named = request.chain(chain).filter(|named| chain >= graph.first_chain && !named.gone)?;
+                Some((chain, self.lane(named.lane(stage)).status(step)))
+            },
+        )
+    }
+
     /// What is true of all executed steps of a chain together.
     fn end_status(&self, request: &Request, chain: u32) -> Status {
         let Some(chain) = request.chain(chain) else { return Status::Done };
         if chain.ended || chain.gone {
             return Status::Done;
         }
-        if chain.stops || chain.cancelled {
+        if chain.stops {
             return Status::Waiting;
         }
         (0..chain.stages()).fold(Status::Done, |status, stage| both(status, self.lane(chain.lane(stage)).whole_status()))
@@ -200,18 +221,19 @@ impl Scheduler {
 
     fn connect_stage(&mut self, id: RequestId, lane: LaneId, stage: &UnfoldedStage, depends: &Dependency, reads: Option<&mut Vec<u32>>) {
         let own = self.lane(lane).chain;
+        let reader = StageRef { chain: own, stage: self.lane(lane).stage };
         let mut named = Vec::new();
         match depends {
             Dependency::Previous { .. } | Dependency::Sibling { .. } => {}
             Dependency::Step { chain, stage, at } => {
                 named.push(*chain);
                 if let Some(producer) = self.request(id).chain(*chain).map(|chain| chain.lane(*stage)) {
-                    self.lane_mut(producer).readers.push((lane, *at));
+                    self.lane_mut(producer).readers.push((reader, *at));
                 }
             }
             Dependency::End { chain } => {
                 named.push(*chain);
-                self.wait_for_end(id, lane, *chain);
+                self.wait_for_end(id, reader, *chain);
             }
             Dependency::Nodes { input } => {
                 let Source::Nodes { of, .. } = &stage.inputs[*input as usize].source else { return };
@@ -221,7 +243,7 @@ impl Scheduler {
                     named.sort_unstable();
                     named.dedup();
                     for chain in named.iter().filter(|chain| **chain < first) {
-                        self.wait_for_end(id, lane, *chain);
+                        self.wait_for_end(id, reader, *chain);
                     }
                 }
             }
@@ -231,12 +253,12 @@ impl Scheduler {
         }
     }
 
-    fn wait_for_end(&mut self, id: RequestId, lane: LaneId, chain: u32) {
+    fn wait_for_end(&mut self, id: RequestId, waiter: StageRef, chain: u32) {
         if let Some(chain) = self.request_mut(id).chain_mut(chain)
             && !chain.ended
-            && chain.end_waiters.last() != Some(&lane)
+            && chain.end_waiters.last() != Some(&waiter)
         {
-            chain.end_waiters.push(lane);
+            chain.end_waiters.push(waiter);
         }
     }
 
@@ -272,12 +294,13 @@ impl Scheduler {
         let Some(root) = request.chain(leader) else { return };
         let (end, over, stop_lane) = (root.end, root.ended, root.stop_stage.map(|stage| root.lane(stage)));
         let Some(own) = request.chain(number) else { return };
-        let lanes: Vec<LaneId> = (0..own.stages()).map(|stage| own.lane(stage)).collect();
+        let stages = own.stages();
         if let Some(root) = self.request_mut(id).chain_mut(leader).filter(|root| !root.ended) {
             root.followers.push(number);
         }
         if let Some(stop_lane) = stop_lane.filter(|_| !over) {
-            self.lane_mut(stop_lane).readers.extend(lanes.iter().map(|lane| (*lane, Affine::EVERY)));
+            let followers = (0..stages).map(|stage| (StageRef { chain: number, stage }, Affine::EVERY));
+            self.lane_mut(stop_lane).readers.extend(followers);
         }
         if let Some(own) = self.request_mut(id).chain_mut(number) {
             (own.root, own.stops) = (Some(leader), true);
@@ -293,8 +316,7 @@ impl Scheduler {
                 let free = chain.root.is_none() && graph.chains[local as usize].stages[stage as usize].depends.is_empty();
                 let lane = chain.lane(stage);
                 match &self.lane(lane).progress {
-                    // A reader of the growth before may have had this lane, and been told already.
-                    Progress::Each(nodes) if free && nodes.states.iter().all(|state| *state == NodeState::Waiting) => self.set_run_ready(lane, 0, self.lane(lane).limit, None),
+                    Progress::Each(_) if free => self.set_run_ready(lane, 0, self.lane(lane).limit, None),
                     Progress::Front(_) if free => self.set_ready(lane, 0, None),
                     _ => self.look_at_all(lane),
                 }
@@ -343,6 +365,7 @@ impl Scheduler {
         let bound = graph.chains[local].length.bound;
         for index in 0..self.lane(lane).readers.len() {
             let (reader, at) = self.lane(lane).readers[index];
+            let Some(reader) = self.held(id, reader) else { continue };
             match namers(at, bound, step) {
                 Namers::Nobody => {}
                 Namers::Step(named) => self.look_at(reader, named),
@@ -356,7 +379,7 @@ impl Scheduler {
     }
 
     /// Looks again at who waits for a chain's end, if something changed for them.
-    fn tell_end(&mut self, lane: LaneId) {
+    pub(crate) fn tell_end(&mut self, lane: LaneId) {
         let (id, number) = (self.lane(lane).request, self.lane(lane).chain);
         let request = self.request(id);
         let Some(chain) = request.chain(number).filter(|chain| !chain.end_waiters.is_empty() && !chain.ended) else { return };
@@ -371,7 +394,8 @@ impl Scheduler {
 
     pub(crate) fn tell_end_waiters(&mut self, id: RequestId, number: u32) {
         for index in 0..self.request(id).chain(number).map_or(0, |chain| chain.end_waiters.len()) {
-            if let Some(waiter) = self.request(id).chain(number).map(|chain| chain.end_waiters[index]) {
+            let waiter = self.request(id).chain(number).map(|chain| chain.end_waiters[index]);
+            if let Some(waiter) = waiter.and_then(|waiter| self.held(id, waiter)) {
                 self.look_at_all(waiter);
             }
         }
@@ -379,24 +403,29 @@ impl Scheduler {
 
     /// Looks again at everybody who may name a step of this lane: its chain's end is known.
     pub(crate) fn tell_readers(&mut self, lane: LaneId) {
+        let Lane { request: id, chain: number, stage, growth, .. } = *self.lane(lane);
         for index in 0..self.lane(lane).readers.len() {
             let (reader, _) = self.lane(lane).readers[index];
-            self.look_at_all(reader);
+            if let Some(reader) = self.held(id, reader) {
+                self.look_at_all(reader);
+            }
         }
-        let place = self.lane(lane);
-        let (id, number, stage) = (place.request, place.chain, place.stage);
-        let Some(graph) = self.request(id).growth(place.growth).map(|growth| Arc::clone(&growth.graph)) else { return };
+        let Some(graph) = self.request(id).growth(growth).map(|growth| Arc::clone(&growth.graph)) else { return };
         let targets = &graph.chains[(number - graph.first_chain) as usize].stages[stage as usize].successors.targets;
         self.look_at_named(id, targets);
     }
 
     fn look_at_named(&mut self, id: RequestId, targets: &[(u32, u32, u32)]) {
         for (chain, stage, step) in targets {
-            let other = self.request(id).chain(*chain).filter(|chain| !chain.gone).map(|chain| chain.lane(*stage));
-            if let Some(other) = other {
+            if let Some(other) = self.held(id, StageRef { chain: *chain, stage: *stage }) {
                 self.look_at(other, *step);
             }
         }
+    }
+
+    /// The lane of a stage, if it has not been given back.
+    fn held(&self, id: RequestId, stage: StageRef) -> Option<LaneId> {
+        self.request(id).chain(stage.chain).filter(|chain| !chain.gone).map(|chain| chain.lane(stage.stage))
     }
 
     /// Looks at one node again.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cellwright_cell_graph::UnfoldedGrowth;
 
 use crate::id::{DomainId, LaneId, ModelId, NumericClass, TenantId, WorkerId};
-use crate::lane::Status;
+use crate::lane::{StageRef, Status};
 use crate::policy::graph::BatchId;
 use crate::reservation::Reservation;
 
@@ -71,8 +71,8 @@ pub(crate) struct Chain {
     pub(crate) readers: u32,
     /// Chains it reads.
     pub(crate) reads: Vec<u32>,
-    /// Lanes that wait for its end.
-    pub(crate) end_waiters: Vec<LaneId>,
+    /// Who waits for its end.
+    pub(crate) end_waiters: Vec<StageRef>,
     /// What they were told.
     pub(crate) end_seen: Option<WorkerId>,
     /// Growth it belongs to, from the request's first.
@@ -120,6 +120,8 @@ pub(crate) struct Request {
     pub(crate) flying: u32,
     /// Lanes and slots it leaves behind when its move is complete.
     pub(crate) moving: Option<Box<Moving>>,
+    /// The growth that waits in a bucket of whole graphs.
+    pub(crate) bucket: Option<u32>,
     /// The whole-graph batch it is part of.
     pub(crate) batch: Option<BatchId>,
 }
@@ -161,6 +163,7 @@ impl Request {
         self.live_chains = 0;
         self.flying = 0;
         self.moving = None;
+        self.bucket = None;
         self.batch = None;
     }
 }

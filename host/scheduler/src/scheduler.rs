@@ -54,6 +54,8 @@ pub struct Scheduler {
     pub(crate) over: Vec<RequestId>,
     /// Slots came free after this `handle`'s placements.
     pub(crate) freed: bool,
+    /// Requests on their way, and whither.
+    pub(crate) moving_to: Vec<(RequestId, DomainId)>,
     pub(crate) graph: GraphPolicy,
     pub(crate) picks: Vec<Pick>,
     /// Slots of the stages of the growth that is being placed.
@@ -89,6 +91,7 @@ impl Scheduler {
             doomed: Vec::new(),
             over: Vec::new(),
             freed: false,
+            moving_to: Vec::new(),
             graph: GraphPolicy::default(),
             picks: Vec::new(),
             seats: Vec::new(),
@@ -149,7 +152,7 @@ impl Scheduler {
         let known = entry(&mut self.domains, domain.index());
         let home = known.get_or_insert_with(|| {
             self.lives += 1;
-            Domain { class, workers: 0, arena: Arena::new(arena_slots), life: self.lives, arriving: 0 }
+            Domain { class, workers: 0, arena: Arena::new(arena_slots), life: self.lives }
         });
         home.workers += 1;
         let class = home.class;

@@ -129,6 +129,7 @@ impl Scheduler {
         for pick in picks {
             self.tidy(pick.lane, pick.step, pick.ready);
         }
+        self.settle_failures();
     }
 }
 

@@ -72,7 +72,14 @@ pub(crate) fn growth(first_chain: u32, mut chains: Vec<UnfoldedChain>, next: Opt
                     let Source::Nodes { stage: from_stage, of, .. } = &input.source else { continue };
                     let node = of[step as usize];
                     if node.chain >= first_chain {
-                        edges.push(((node.chain - first_chain) as usize, *from_stage, node.step, number as u32 + first_chain, stage as u32, step));
+                        edges.push((
+                            (node.chain - first_chain) as usize,
+                            *from_stage,
+                            node.step,
+                            number as u32 + first_chain,
+                            stage as u32,
+                            step,
+                        ));
                     }
                 }
             }
@@ -193,10 +200,8 @@ pub(crate) fn family(dice: &mut Dice, first: u32, longest: u32) -> Vec<UnfoldedC
         0 | 1 => vec![lstm(bound, &[])],
         2 => {
             // Bidirectional, and a head over both directions, step by step.
-            let both = [
-                Dependency::Step { chain: first, stage: 0, at: EVERY },
-                Dependency::Step { chain: first + 1, stage: 0, at: BACKWARD },
-            ];
+            let both =
+                [Dependency::Step { chain: first, stage: 0, at: EVERY }, Dependency::Step { chain: first + 1, stage: 0, at: BACKWARD }];
             vec![lstm(bound, &[]), lstm(bound, &[]), chain(bound, vec![stage(HEAD, &both)])]
         }
         3 => vec![lstm(bound, &[]), decoder(dice.between(1, longest), first)],

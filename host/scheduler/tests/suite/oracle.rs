@@ -1,7 +1,7 @@
 //! Algorithm 1 of BatchMaker with its gaps filled, transcribed by the letter over requests expanded node by node. It keeps no queues and no
 //! counters: every question is answered by looking at all nodes. What it decides is what the scheduler must decide.
 //!
-//! It is told where requests were placed; everything else it works out from the same events.
+//! It is told where requests were placed, who was given up for want of a place, and who finished; everything else it works out from the same events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -88,9 +88,8 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     pub(crate) fn new(config: Config, models: &[Arc<ModelInfo>], workers: &[(u32, u32, u32)]) -> Self {
-        let workers = workers.iter().map(|(worker, domain, _)| {
-            (WorkerId(*worker), Worker { domain: DomainId(*domain), tasks: Vec::new() })
-        });
+        let workers =
+            workers.iter().map(|(worker, domain, _)| (WorkerId(*worker), Worker { domain: DomainId(*domain), tasks: Vec::new() }));
         Self {
             config,
             models: models.iter().map(|model| (model.model, Arc::clone(model))).collect(),
@@ -107,7 +106,7 @@ impl Oracle {
         }
     }
 
-    /// The same events as the scheduler had; `commands` only says who was placed where.
+    /// The same events as the scheduler had; `commands` only says who was placed where, or nowhere.
     pub(crate) fn handle(&mut self, now: Time, events: &[Event], commands: &Commands) {
         (self.launched, self.failed) = (Vec::new(), Vec::new());
         for event in events {
@@ -116,6 +115,14 @@ impl Oracle {
         for placement in &commands.placements {
             self.place(placement, &commands.places[placement.places.clone()]);
         }
+        for (id, failure) in &commands.failed {
+            if !matches!(failure, Failure::BeyondEnd { .. } | Failure::Cancelled | Failure::Row) {
+                self.fail(*id, *failure);
+            }
+        }
+        // Who finished is not given up for what came in the same breath.
+        self.failed.retain(|(id, _)| !commands.finished.contains(id));
+        self.requests.retain(|id, _| !commands.finished.contains(id));
         self.release_nodes(now);
         self.note_active();
         let ids: Vec<_> = self.workers.keys().copied().collect();
@@ -132,6 +139,7 @@ impl Oracle {
         match event {
             Event::Submit(submission) => {
                 let graph = Graph { growths: vec![Arc::clone(&submission.growth)] };
+                self.requests.remove(&submission.request);
                 self.submitted.insert(submission.request, (self.orders, submission.model, graph));
                 self.orders += 1;
             }
@@ -184,9 +192,11 @@ impl Oracle {
                 }
             }
             // Who follows a cancelled chain executes the steps of it that were submitted whole.
-            let whole = |step: &u32| (0..stages).all(|stage| {
-                request.nodes.get(&NodeId { chain: *chain, stage, step: *step }).is_some_and(|node| node.state != State::Dropped)
-            });
+            let whole = |step: &u32| {
+                (0..stages).all(|stage| {
+                    request.nodes.get(&NodeId { chain: *chain, stage, step: *step }).is_some_and(|node| node.state != State::Dropped)
+                })
+            };
             let executed = (0..).take_while(whole).count() as u32;
             let followers: Vec<u32> =
                 (0..request.graph.chains()).filter(|other| other != chain && request.graph.root(*other) == Some(*chain)).collect();
@@ -214,8 +224,11 @@ impl Oracle {
         self.workers.get_mut(&id).expect("a worker").tasks = left;
         let charged: u128 = done.iter().map(|task| u128::from(task.charged)).sum();
         for task in &done {
-            let measured =
-                if charged == 0 { u128::from(busy_ns) / done.len() as u128 } else { u128::from(busy_ns) * u128::from(task.charged) / charged };
+            let measured = if charged == 0 {
+                u128::from(busy_ns) / done.len() as u128
+            } else {
+                u128::from(busy_ns) * u128::from(task.charged) / charged
+            };
             self.charge(task, measured as i128 - i128::from(task.charged));
             let estimate = self.estimates.entry(task.cell_type).or_default();
             let before = i128::from(*estimate);
@@ -262,7 +275,10 @@ impl Oracle {
     }
 
     fn note_active(&mut self) {
-        let ready = self.requests.values().filter(|request| request.nodes.values().any(|node| node.state == State::Waiting && node.ready.is_some()));
+        let ready = self
+            .requests
+            .values()
+            .filter(|request| request.nodes.values().any(|node| node.state == State::Waiting && node.ready.is_some()));
         let flying = self.workers.values().flat_map(|worker| &worker.tasks).flat_map(|task| &task.models);
         let busy: BTreeSet<ModelId> = ready.map(|request| request.model).chain(flying.copied()).collect();
         let least = busy.intersection(&self.active).map(|model| self.virtual_time[model]).min();
@@ -280,7 +296,8 @@ impl Oracle {
             for (node, state) in request.nodes.iter().filter(|(_, node)| node.state == State::Waiting) {
                 let Some(ready) = state.ready else { continue };
                 let group = request.graph.subgraph(*node);
-                let mut pins = request.nodes.iter().filter(|(other, _)| request.graph.subgraph(**other) == group).filter_map(|(_, node)| node.flying);
+                let mut pins =
+                    request.nodes.iter().filter(|(other, _)| request.graph.subgraph(**other) == group).filter_map(|(_, node)| node.flying);
                 if pins.any(|pin| pin != worker) {
                     continue;
                 }
@@ -380,7 +397,9 @@ fn drop_beyond(request: &mut Request, chain: u32, end: u32) {
 
 /// Whether all executed steps of a chain are complete, and of the chain it follows.
 fn ended(request: &Request, chain: u32) -> bool {
-    let over = |chain| request.nodes.iter().filter(|(id, _)| id.chain == chain).all(|(_, node)| matches!(node.state, State::Done | State::Dropped));
+    let over = |chain| {
+        request.nodes.iter().filter(|(id, _)| id.chain == chain).all(|(_, node)| matches!(node.state, State::Done | State::Dropped))
+    };
     let known = request.nodes.keys().any(|id| id.chain == chain);
     let root = request.graph.root(chain).filter(|root| *root != chain && !request.cancelled.contains(&chain));
     known && over(chain) && root.is_none_or(|root| ended(request, root))
@@ -430,8 +449,8 @@ fn inputs(request: &Request, node: NodeId, strict: bool, inside_too: bool) -> Wh
             Need::Node { node: other, inside, known } => seen(request.nodes[&other].state, other.chain, known || (strict && !inside)),
             Need::Followed(other) => ended(request, other.chain) || request.nodes[&other].state == State::Done,
             Need::End(chain) => {
-                let may_stop = request.graph.root(chain).is_some() || request.cancelled.contains(&chain);
-                let nodes = request.nodes.iter().filter(|(id, _)| id.chain == chain);
+                let may_stop = request.graph.root(chain).is_some();
+                let nodes = request.nodes.iter().filter(|(id, node)| id.chain == chain && node.state != State::Dropped);
                 ended(request, chain) || !may_stop && nodes.map(|(_, node)| node.state).all(|state| seen(state, chain, strict))
             }
         };
@@ -479,12 +498,15 @@ mod tests {
             oracle.handle(run.world.now, &events, commands);
             let launches = || commands.launches.iter().map(|launch| (launch, &commands.rows[launch.rows.clone()]));
             let expanded: Vec<Launched> = launches().flat_map(|(launch, rows)| expand(&run.world, launch, rows)).collect();
-            assert_eq!(expanded, oracle.launched, "at {:?}", run.world.now);
+            assert_eq!(
+                expanded, oracle.launched,
+                "at {:?}, failed {:?}, by the oracle {:?}",
+                run.world.now, commands.failed, oracle.failed
+            );
             oracle.number(&launches().flat_map(|(launch, _)| (0..launch.steps).map(|_| (launch.worker, launch.seq))).collect::<Vec<_>>());
-            let beyond = |failed: &[(RequestId, Failure)]| -> BTreeSet<RequestId> {
-                failed.iter().filter(|(_, failure)| matches!(failure, Failure::BeyondEnd { .. })).map(|(id, _)| *id).collect()
-            };
-            assert_eq!(beyond(&commands.failed), beyond(&oracle.failed), "at {:?}", run.world.now);
+            // Of several reasons that come together either may be given.
+            let ids = |failed: &[(RequestId, Failure)]| failed.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>();
+            assert_eq!(ids(&commands.failed), ids(&oracle.failed), "at {:?}", run.world.now);
         }
     }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::Dependency;
 use cellwright_scheduler::{
-    BatchSizes, CellInfo, CellTypeId, Config, Event, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId, TenantId, Time, WorkerId,
+    BatchSizes, CellInfo, CellTypeId, Config, Event, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId, TenantId, Time,
+    WorkerId,
 };
 
 use super::dice::{Dice, for_seeds};
@@ -25,7 +26,7 @@ pub(crate) struct Scope {
 
 pub(crate) fn config(dice: &mut Dice) -> Config {
     Config {
-        policy: if std::env::var("GRAPH").is_ok() && dice.once_in(3) { PolicyKind::Graph { bucket_width: dice.between(1, 5) } } else { PolicyKind::Cellular },
+        policy: if dice.once_in(3) { PolicyKind::Graph { bucket_width: dice.between(1, 5) } } else { PolicyKind::Cellular },
         release: if dice.once_in(3) { Release::Subgraph } else { Release::Node },
         max_tasks_to_submit: dice.between(1, 5),
         low_water: dice.below(3),
@@ -51,7 +52,14 @@ pub(crate) fn models(dice: &mut Dice) -> Vec<ModelInfo> {
             });
             let cells = cells.collect();
             let growth_slots = growing.then(|| dice.between(20, 60));
-            ModelInfo { model: ModelId(model), tenant: TenantId(tenant), weight: dice.between(1, 3), class: NumericClass(0), cells, growth_slots }
+            ModelInfo {
+                model: ModelId(model),
+                tenant: TenantId(tenant),
+                weight: dice.between(1, 3),
+                class: NumericClass(0),
+                cells,
+                growth_slots,
+            }
         })
         .collect()
 }
@@ -124,7 +132,6 @@ impl Run {
         let request = self.world.requests.get_mut(&id).expect("it is open");
         request.truth.extend(more);
         request.open = goes_on;
-        request.cancelled_chains.extend(&growth.cancel);
         request.graph.growths.push(Arc::clone(&growth));
         self.events.push(Event::Grow { request: id, growth });
     }
@@ -139,7 +146,8 @@ impl Run {
     }
 
     fn fault(&mut self) {
-        let alive: Vec<_> = self.world.requests.iter().filter(|(_, request)| !request.ended && !request.cancelled).map(|(id, _)| *id).collect();
+        let alive: Vec<_> =
+            self.world.requests.iter().filter(|(_, request)| !request.ended && !request.cancelled).map(|(id, _)| *id).collect();
         if !alive.is_empty() && self.dice.once_in(2) {
             let id = *self.dice.pick(&alive);
             self.world.requests.get_mut(&id).expect("picked from them").cancelled = true;
@@ -167,7 +175,8 @@ impl Run {
     fn step(&mut self) {
         let busy: Vec<_> = self.world.workers.iter().filter(|(_, worker)| !worker.tasks.is_empty()).map(|(id, _)| *id).collect();
         let waits = |request: &&super::world::Request| !request.ended && request.open && request.placed == request.graph.growths.len();
-        let open: Vec<_> = self.world.requests.iter().filter(|(_, request)| waits(request)).map(|(id, request)| (*id, request.over())).collect();
+        let open: Vec<_> =
+            self.world.requests.iter().filter(|(_, request)| waits(request)).map(|(id, request)| (*id, request.over())).collect();
         match self.dice.below(10) {
             0..=2 if self.arrivals > 0 => self.arrive(),
             3 if self.scope.faults && self.dice.once_in(10) => self.fault(),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_scheduler::{
-    Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, PolicyKind, Release, RequestId, Scheduler, Slot, Submission, TaskSeq, Time,
-    WorkerId,
+    Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, PolicyKind, Release, RequestId, Scheduler, Slot, Submission,
+    TaskSeq, Time, WorkerId,
 };
 
 use super::model::{Graph, Need, NodeId};
@@ -200,6 +200,7 @@ impl World {
                 }
                 for step in *first..first + task.steps {
                     if step >= request.executed(chain) {
+                        request.nodes.remove(&NodeId { chain, stage, step });
                         continue;
                     }
                     request.nodes.insert(NodeId { chain, stage, step }, State::Done);
@@ -279,7 +280,10 @@ impl World {
         let request = self.requests.get_mut(&placement.request).expect("who is placed is in flight");
         let model = &self.models[request.model.index()];
         let growth = Arc::clone(&request.graph.growths[placement.growth as usize]);
-        request.placed = request.placed.max(placement.growth as usize + 1);
+        if request.placed == placement.growth as usize {
+            request.placed += 1;
+            request.cancelled_chains.extend(&growth.cancel);
+        }
         let mut places = places.iter();
         for (local, chain) in growth.chains.iter().enumerate() {
             for (stage, graph) in chain.stages.iter().enumerate() {
@@ -383,4 +387,3 @@ impl World {
         }
     }
 }
-

@@ -20,6 +20,11 @@ use clap::Parser;
 
 use cli::{Cli, Command};
 
+/// What a request is made of is allocated on one thread and freed on another, which costs the system's allocator more than all else in a small
+/// request: with this one `bench engine --hidden 16 --lengths fixed:1 --rate max` answers about twice as many.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Err(error) = log_to_stderr(&cli.log) {

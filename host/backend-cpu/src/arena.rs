@@ -8,6 +8,8 @@ use std::ptr::NonNull;
 
 use cellwright_backend::SLOT_BYTES;
 
+use crate::memory::advise_large_pages;
+
 /// So that large pages can be used where the system gives them.
 const ALIGNMENT: usize = 2 << 20;
 
@@ -36,6 +38,7 @@ impl Arena {
         let skip = allocation.as_ptr().align_offset(ALIGNMENT);
         // SAFETY: `skip` is less than the alignment, by which the allocation is larger than `bytes`.
         let base = unsafe { allocation.add(skip) };
+        advise_large_pages(base, bytes);
         Some(Self { allocation, layout, base, bytes })
     }
 

@@ -1,53 +1,108 @@
-//! Memory that begins at a cache line, so that a vector load never straddles two.
+//! Memory that begins at a cache line, and in large pages where it is large: weights and frames are walked through once per step, and the
+//! small pages of tens of megabytes do not fit the processor's table of them.
+
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
 
 /// A cache line.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
+const LINE: usize = 64;
+/// A large page.
+const LARGE_PAGE: usize = 2 << 20;
 
-/// A growable run of zeroed cache lines.
-#[derive(Debug, Default)]
+/// A growable run of zeroed bytes.
+#[derive(Debug)]
 pub(crate) struct Lines {
-    lines: Vec<Line>,
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the bytes are owned like those of a `Vec`.
+unsafe impl Send for Lines {}
+// SAFETY: shared references only read.
+unsafe impl Sync for Lines {}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self { start: NonNull::dangling(), bytes: 0 }
+    }
 }
 
 impl Lines {
     /// At least so many zeroed bytes.
     pub(crate) fn zeroed(bytes: usize) -> Self {
-        Self { lines: vec![Line([0; 64]); bytes.div_ceil(64)] }
+        let bytes = bytes.next_multiple_of(LINE);
+        if bytes == 0 {
+            return Self::default();
+        }
+        let layout = Self::layout(bytes);
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { if bytes < LARGE_PAGE { alloc_zeroed(layout) } else { alloc(layout) } };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        if bytes >= LARGE_PAGE {
+            advise_large_pages(start, bytes);
+            // SAFETY: just allocated, so long.
+            unsafe { std::ptr::write_bytes(start.as_ptr(), 0, bytes) };
+        }
+        Self { start, bytes }
     }
 
-    /// Makes room for at least so many bytes; what was there stays, what is new is zero.
+    fn layout(bytes: usize) -> Layout {
+        let alignment = if bytes < LARGE_PAGE { LINE } else { LARGE_PAGE };
+        Layout::from_size_align(bytes, alignment).expect("sizes of weights and frames are bounded")
+    }
+
+    /// Makes room for at least so many bytes; what was there is lost if it has to move.
     pub(crate) fn reserve(&mut self, bytes: usize) {
-        let lines = bytes.div_ceil(64);
-        if lines > self.lines.len() {
-            self.lines.resize(lines.next_power_of_two().max(64), Line([0; 64]));
+        if bytes > self.bytes {
+            *self = Self::default();
+            *self = Self::zeroed(bytes.next_power_of_two());
         }
     }
 
     pub(crate) fn pointer(&self) -> *const u8 {
-        self.lines.as_ptr().cast()
+        self.start.as_ptr()
     }
 
     pub(crate) fn pointer_mut(&mut self) -> *mut u8 {
-        self.lines.as_mut_ptr().cast()
+        self.start.as_ptr()
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.lines.len() * 64
+        self.bytes
     }
 
     /// As 32-bit floats.
     pub(crate) fn floats_mut(&mut self) -> &mut [f32] {
-        let length = self.bytes() / size_of::<f32>();
-        // SAFETY: lines are initialised, aligned beyond what floats need, and every bit pattern is a float.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), length) }
+        if self.bytes == 0 {
+            return &mut [];
+        }
+        // SAFETY: the bytes are initialised, aligned beyond what floats need, and every bit pattern is a float.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.bytes / size_of::<f32>()) }
     }
 
     /// As bytes.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        let length = self.bytes();
-        // SAFETY: lines are initialised bytes.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), length) }
+        // SAFETY: the bytes are initialised and owned.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            // SAFETY: allocated in `zeroed` with this layout.
+            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.bytes)) }
+        }
+    }
+}
+
+/// Asks the system for large pages; it may do as it likes.
+pub(crate) fn advise_large_pages(start: NonNull<u8>, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        let whole = bytes / LARGE_PAGE * LARGE_PAGE;
+        // SAFETY: the range is allocated and begins at a page; the advice changes nothing of what it holds.
+        let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), whole, rustix::mm::Advice::LinuxHugepage) };
+    }
+    let _ = (start, bytes);
 }

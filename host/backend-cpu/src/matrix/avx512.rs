@@ -1,11 +1,12 @@
-//! Products on AVX-512: tiles of up to twelve rows and one to four panels, each with its whole sum in registers.
+//! Products on AVX-512: tiles of up to twelve rows and one to four panels, with their sums in registers.
 //!
-//! A tile starts at the bias and runs over all k of all terms; nothing is written before it is complete. So an element's sum is the same chain
-//! of fused multiply-adds in every tile shape, and a row's bits do not depend on the tile it falls into.
+//! An element's sum is one chain of fused multiply-adds that starts at the bias and runs over all k of all terms. Where that chain is cut, because
+//! a piece of a panel is to stay in the nearest cache while many rows pass, the sum is put down and taken up again as it is. So the bits depend
+//! neither on the shape of a tile nor on the length of a piece.
 
 use std::arch::x86_64::{
-    __m512, __mmask16, _MM_HINT_T0, _mm_prefetch, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_set1_ps,
-    _mm512_setzero_ps,
+    __mmask16, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
+    _mm512_set1_ps, _mm512_setzero_ps,
 };
 use std::ops::Range;
 
@@ -15,22 +16,22 @@ use super::{Left, PANEL, Product, Target};
 const LANES: usize = 16;
 /// How many rows of a panel ahead of its use a weight is asked for, in tiles too small to hide the wait.
 const AHEAD: usize = 16;
+/// Bytes of left-hand sides that are worked on before the next rows: they and a panel fit the second-level cache.
+const BLOCK_BYTES: usize = 512 << 10;
+/// Rows of a panel that stay in the nearest cache while the rows of a block pass: 24 KiB, which leaves room for a tile's rows.
+const PIECE: usize = 192;
 
 /// # Safety
 /// As for [`Product::run`], and the processor has AVX-512 F.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn run(product: &Product, lefts: &[Left], result: Target, rows: usize, units: Range<usize>) {
     let tiles = Tiles { product, lefts, result };
-    let mut panel = units.start;
-    while panel < units.end {
-        let (panels, height) = shape(rows, units.end - panel);
-        let blocks = rows.div_ceil(height);
-        for block in 0..blocks {
-            let (first, end) = (rows * block / blocks, rows * (block + 1) / blocks);
-            // SAFETY: rows and panels are within the product's; the rest is the caller's promise.
-            unsafe { tiles.run(panels, end - first, first, panel) };
-        }
-        panel += panels;
+    let row_bytes: usize = product.weights.iter().map(|weight| weight.k * size_of::<f32>()).sum();
+    let block_rows = (BLOCK_BYTES / row_bytes.max(1)).max(24);
+    let blocks = rows.div_ceil(block_rows);
+    for block in 0..blocks {
+        // SAFETY: the caller's promise, for some of the rows.
+        unsafe { tiles.block(rows * block / blocks..rows * (block + 1) / blocks, units.clone()) };
     }
 }
 
@@ -49,34 +50,78 @@ struct Tiles<'a> {
     result: Target,
 }
 
+/// A part of a term's k, for one or more panels.
+#[derive(Clone, Copy)]
+struct Piece {
+    /// The left-hand side at the piece's first k, and floats between its rows.
+    left: Left,
+    /// The first panel at the piece's first k.
+    w: *const f32,
+    /// Floats between panels.
+    next_panel: usize,
+    depth: usize,
+}
+
 impl Tiles<'_> {
+    /// # Safety
+    /// As for [`run`].
+    #[target_feature(enable = "avx512f")]
+    unsafe fn block(&self, rows: Range<usize>, units: Range<usize>) {
+        let mut panel = units.start;
+        while panel < units.end {
+            let (panels, height) = shape(rows.len(), units.end - panel);
+            let tiles = rows.len().div_ceil(height);
+            // SAFETY: the caller's promise.
+            unsafe { self.begin(rows.clone(), panel, panels) };
+            for (weight, left) in self.product.weights.iter().zip(self.lefts) {
+                // A single tile uses its panels once, so nothing is gained by keeping a piece of them near.
+                let pieces = if tiles == 1 { 1 } else { weight.k.div_ceil(PIECE) };
+                for piece in 0..pieces {
+                    let (start, end) = (weight.k * piece / pieces, weight.k * (piece + 1) / pieces);
+                    let piece = Piece {
+                        left: Left { rows: left.rows.wrapping_add(start), stride: left.stride },
+                        w: weight.data.pointer().cast::<f32>().wrapping_add((panel * weight.k + start) * PANEL),
+                        next_panel: weight.k * PANEL,
+                        depth: end - start,
+                    };
+                    for tile in 0..tiles {
+                        let (first, end) = (rows.len() * tile / tiles, rows.len() * (tile + 1) / tiles);
+                        // SAFETY: rows and panels are within the product's; the rest is the caller's promise.
+                        unsafe { self.run(piece, panels, (rows.start + first, end - first), panel) };
+                    }
+                }
+            }
+            panel += panels;
+        }
+    }
+
     /// # Safety
     /// As for [`run`]; there are that many rows from `row` on and that many panels from `panel` on.
     #[target_feature(enable = "avx512f")]
-    unsafe fn run(&self, panels: usize, rows: usize, row: usize, panel: usize) {
+    unsafe fn run(&self, piece: Piece, panels: usize, (row, rows): (usize, usize), panel: usize) {
         // SAFETY: the caller's promise, for every arm.
         unsafe {
             match (panels, rows) {
-                (4, 1) => self.tile::<4, 1>(row, panel),
-                (4, _) => self.tile::<4, 2>(row, panel),
-                (2, 1) => self.tile::<2, 1>(row, panel),
-                (2, 2) => self.tile::<2, 2>(row, panel),
-                (2, 3) => self.tile::<2, 3>(row, panel),
-                (2, 4) => self.tile::<2, 4>(row, panel),
-                (2, 5) => self.tile::<2, 5>(row, panel),
-                (2, _) => self.tile::<2, 6>(row, panel),
-                (_, 1) => self.tile::<1, 1>(row, panel),
-                (_, 2) => self.tile::<1, 2>(row, panel),
-                (_, 3) => self.tile::<1, 3>(row, panel),
-                (_, 4) => self.tile::<1, 4>(row, panel),
-                (_, 5) => self.tile::<1, 5>(row, panel),
-                (_, 6) => self.tile::<1, 6>(row, panel),
-                (_, 7) => self.tile::<1, 7>(row, panel),
-                (_, 8) => self.tile::<1, 8>(row, panel),
-                (_, 9) => self.tile::<1, 9>(row, panel),
-                (_, 10) => self.tile::<1, 10>(row, panel),
-                (_, 11) => self.tile::<1, 11>(row, panel),
-                (..) => self.tile::<1, 12>(row, panel),
+                (4, 1) => self.tile::<4, 1>(piece, row, panel),
+                (4, _) => self.tile::<4, 2>(piece, row, panel),
+                (2, 1) => self.tile::<2, 1>(piece, row, panel),
+                (2, 2) => self.tile::<2, 2>(piece, row, panel),
+                (2, 3) => self.tile::<2, 3>(piece, row, panel),
+                (2, 4) => self.tile::<2, 4>(piece, row, panel),
+                (2, 5) => self.tile::<2, 5>(piece, row, panel),
+                (2, _) => self.tile::<2, 6>(piece, row, panel),
+                (_, 1) => self.tile::<1, 1>(piece, row, panel),
+                (_, 2) => self.tile::<1, 2>(piece, row, panel),
+                (_, 3) => self.tile::<1, 3>(piece, row, panel),
+                (_, 4) => self.tile::<1, 4>(piece, row, panel),
+                (_, 5) => self.tile::<1, 5>(piece, row, panel),
+                (_, 6) => self.tile::<1, 6>(piece, row, panel),
+                (_, 7) => self.tile::<1, 7>(piece, row, panel),
+                (_, 8) => self.tile::<1, 8>(piece, row, panel),
+                (_, 9) => self.tile::<1, 9>(piece, row, panel),
+                (_, 10) => self.tile::<1, 10>(piece, row, panel),
+                (_, 11) => self.tile::<1, 11>(piece, row, panel),
+                (..) => self.tile::<1, 12>(piece, row, panel),
             }
         }
     }
@@ -85,83 +130,93 @@ impl Tiles<'_> {
     /// As for [`Self::run`].
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn tile<const PANELS: usize, const ROWS: usize>(&self, row: usize, panel: usize) {
+    #[expect(clippy::needless_range_loop, reason = "loops over constant ranges unroll, and the sums stay in registers; iterators do not")]
+    unsafe fn tile<const PANELS: usize, const ROWS: usize>(&self, piece: Piece, row: usize, panel: usize) {
         let mut sums = [[[_mm512_setzero_ps(); 2]; PANELS]; ROWS];
-        if let Some(bias) = self.product.bias() {
-            for (index, start) in (panel..).take(PANELS).enumerate() {
-                // SAFETY: the bias is padded to whole panels.
-                let bias = unsafe { [0, LANES].map(|half| _mm512_loadu_ps(bias.add(start * PANEL + half))) };
-                sums.iter_mut().for_each(|sums| sums[index] = bias);
+        for r in 0..ROWS {
+            for p in 0..PANELS {
+                let (at, masks) = (self.at(row + r, panel + p), self.masks(panel + p));
+                // SAFETY: the row is the result's, and the masks end at its last column.
+                sums[r][p] = unsafe { [_mm512_maskz_loadu_ps(masks[0], at), _mm512_maskz_loadu_ps(masks[1], at.wrapping_add(LANES))] };
             }
         }
-        for (weight, left) in self.product.weights.iter().zip(self.lefts) {
-            // SAFETY: the caller's promise; panels are packed one after the other, `k` rows each.
-            unsafe {
-                let w = weight.data.pointer().cast::<f32>().add(panel * weight.k * PANEL);
-                let x = left.rows.add(row * left.stride);
-                accumulate(&mut sums, (x, left.stride), w, weight.k);
+        // Steps are taken with wrapping arithmetic, because checks would take the registers that the rows' addresses need.
+        let stride = piece.left.stride;
+        let mut x = piece.left.rows.wrapping_add(row * stride);
+        let mut w = piece.w;
+        for _ in 0..piece.depth {
+            let mut columns = [[_mm512_setzero_ps(); 2]; PANELS];
+            for p in 0..PANELS {
+                // SAFETY: panels are packed one after the other; a prefetch beyond the end of them does nothing.
+                unsafe {
+                    let at = w.wrapping_add(p.wrapping_mul(piece.next_panel));
+                    columns[p] = [_mm512_loadu_ps(at), _mm512_loadu_ps(at.wrapping_add(LANES))];
+                    if ROWS <= 4 {
+                        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(PANEL * AHEAD).cast());
+                        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(PANEL * AHEAD + LANES).cast());
+                    } else {
+                        // The next piece comes nearer while this one is used.
+                        _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(PANEL * PIECE).cast());
+                        _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(PANEL * PIECE + LANES).cast());
+                    }
+                }
+            }
+            for r in 0..ROWS {
+                // SAFETY: x has these rows, and so many floats in each.
+                let value = _mm512_set1_ps(unsafe { *x.wrapping_add(r.wrapping_mul(stride)) });
+                for p in 0..PANELS {
+                    sums[r][p][0] = _mm512_fmadd_ps(value, columns[p][0], sums[r][p][0]);
+                    sums[r][p][1] = _mm512_fmadd_ps(value, columns[p][1], sums[r][p][1]);
+                }
+            }
+            x = x.wrapping_add(1);
+            w = w.wrapping_add(PANEL);
+        }
+        for r in 0..ROWS {
+            for p in 0..PANELS {
+                let (at, masks) = (self.at(row + r, panel + p), self.masks(panel + p));
+                // SAFETY: as above.
+                unsafe {
+                    _mm512_mask_storeu_ps(at, masks[0], sums[r][p][0]);
+                    _mm512_mask_storeu_ps(at.wrapping_add(LANES), masks[1], sums[r][p][1]);
+                }
             }
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.store(&sums, row, panel) }
     }
 
+    /// Puts down what sums begin with: the bias, or zero.
+    ///
     /// # Safety
-    /// As for [`Self::run`].
-    #[inline]
+    /// As for [`Self::block`].
     #[target_feature(enable = "avx512f")]
-    unsafe fn store<const PANELS: usize, const ROWS: usize>(&self, sums: &[[[__m512; 2]; PANELS]; ROWS], row: usize, panel: usize) {
-        for (index, sums) in sums.iter().enumerate() {
-            for (of, start) in (panel..).take(PANELS).enumerate() {
-                for (half, sum) in sums[of].iter().enumerate() {
-                    let column = start * PANEL + half * LANES;
-                    let at = self.result.rows.wrapping_add((row + index) * self.result.stride + column);
-                    // SAFETY: the row is the result's, and the mask ends at its last column.
-                    unsafe { _mm512_mask_storeu_ps(at, mask(self.product.n.saturating_sub(column)), *sum) };
+    unsafe fn begin(&self, rows: Range<usize>, panel: usize, panels: usize) {
+        for panel in panel..panel + panels {
+            let (mut low, mut high) = (_mm512_setzero_ps(), _mm512_setzero_ps());
+            if let Some(bias) = self.product.bias() {
+                // SAFETY: the bias is padded to whole panels.
+                (low, high) = unsafe { (_mm512_loadu_ps(bias.add(panel * PANEL)), _mm512_loadu_ps(bias.add(panel * PANEL + LANES))) };
+            }
+            let masks = self.masks(panel);
+            for row in rows.clone() {
+                let at = self.at(row, panel);
+                // SAFETY: the row is the result's, and the masks end at its last column.
+                unsafe {
+                    _mm512_mask_storeu_ps(at, masks[0], low);
+                    _mm512_mask_storeu_ps(at.wrapping_add(LANES), masks[1], high);
                 }
             }
         }
     }
-}
 
-/// The first `left` lanes.
-const fn mask(left: usize) -> __mmask16 {
-    if left >= LANES { !0 } else { (1 << left) - 1 }
-}
+    #[inline]
+    fn at(&self, row: usize, panel: usize) -> *mut f32 {
+        self.result.rows.wrapping_add(row.wrapping_mul(self.result.stride).wrapping_add(panel.wrapping_mul(PANEL)))
+    }
 
-/// Adds `x · w` of one term to the sums.
-///
-/// # Safety
-/// There are `ROWS` rows of `k` floats at `x`, its stride apart, and `PANELS` panels of `k` rows at `w`.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn accumulate<const PANELS: usize, const ROWS: usize>(
-    sums: &mut [[[__m512; 2]; PANELS]; ROWS],
-    (x, stride): (*const f32, usize),
-    w: *const f32,
-    k: usize,
-) {
-    for depth in 0..k {
-        let mut columns = [[_mm512_setzero_ps(); 2]; PANELS];
-        for (panel, columns) in columns.iter_mut().enumerate() {
-            // SAFETY: within the panel.
-            unsafe {
-                let at = w.add((panel * k + depth) * PANEL);
-                *columns = [_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(LANES))];
-                if ROWS <= 4 {
-                    // A prefetch beyond the end of the panels does nothing.
-                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(PANEL * AHEAD).cast());
-                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(PANEL * AHEAD + LANES).cast());
-                }
-            }
-        }
-        for (row, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: within the row.
-            let value = _mm512_set1_ps(unsafe { *x.add(row * stride + depth) });
-            for (sums, columns) in sums.iter_mut().zip(&columns) {
-                sums[0] = _mm512_fmadd_ps(value, columns[0], sums[0]);
-                sums[1] = _mm512_fmadd_ps(value, columns[1], sums[1]);
-            }
-        }
+    /// The lanes of a panel's two vectors that the result has.
+    #[inline]
+    fn masks(&self, panel: usize) -> [__mmask16; 2] {
+        let left = self.product.n.saturating_sub(panel.wrapping_mul(PANEL));
+        [left, left.saturating_sub(LANES)].map(|left| if left >= LANES { !0 } else { (1 << left) - 1 })
     }
 }

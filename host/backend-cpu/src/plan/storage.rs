@@ -3,8 +3,16 @@
 use super::Place;
 use super::lower::{LowOp, Lowered, Operand, Val};
 
-/// Rows that long or longer are kept from beginning at equal positions of a page, where they would compete for the same cache lines.
+/// Rows of that many bytes or more begin apart by [`APART`] beyond a multiple of this, so that equal places of rows that are read together do
+/// not compete for the same lines of the nearest cache.
 const LONG_ROW: usize = 2048;
+/// Thirteen lines: rows that follow one another cover different lines, however many there are.
+const APART: usize = 13 * 64;
+
+/// Bytes from row to row.
+fn stride(bytes: usize) -> usize {
+    if bytes < LONG_ROW { bytes } else { (bytes.saturating_sub(APART)).next_multiple_of(LONG_ROW) + APART }
+}
 
 /// For each value, where it lies within another one, or that it has memory of its own.
 #[derive(Debug)]
@@ -62,7 +70,7 @@ impl Storage {
                     let (root, offset) = self.root(value);
                     let buffer = *buffers[root.0].get_or_insert_with(|| {
                         let bytes = lowered.values[root.0].bytes();
-                        strides.push(if bytes >= LONG_ROW && bytes.is_multiple_of(1024) { bytes + 64 } else { bytes });
+                        strides.push(stride(bytes));
                         strides.len() - 1
                     });
                     Place { buffer, offset }

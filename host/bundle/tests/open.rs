@@ -1,10 +1,13 @@
 //! Bundles in temporary folders: one that is whole, and for each way to break it the sentence that says so.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::fs;
 use std::path::Path;
 
 use cellwright_bundle::{Bundle, CellSettings};
 use cellwright_cell_graph::{AttributeValue, Datatype};
+use proptest::prelude::*;
 use tempfile::TempDir;
 
 const MODEL: &str = r#"name = "tiny"
@@ -211,4 +214,22 @@ fn wrong_samples_are_named() {
         "line 2: the answer is for `a`, the request of that line is `b`",
     );
     assert_refused(removed("samples.jsonl"), "`samples.jsonl` is missing from the bundle");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever happens to a byte of it, a bundle is read or refused.
+    #[test]
+    fn no_damage_panics(file in 0_usize..4, position in 0_usize..400, byte in any::<u8>(), cut in prop::option::of(0_usize..400)) {
+        let folder = whole();
+        let path = folder.path().join(["model.toml", "weights.safetensors", "samples.jsonl", "expected.jsonl"][file]);
+        let mut bytes = fs::read(&path).unwrap();
+        if let Some(place) = bytes.get_mut(position) {
+            *place = byte;
+        }
+        bytes.truncate(cut.unwrap_or(usize::MAX));
+        fs::write(&path, &bytes).unwrap();
+        let _ = Bundle::open(folder.path());
+    }
 }

@@ -1,9 +1,14 @@
 //! The built `cellwright` program, for tests of the command line.
 
-use std::io::Write as _;
+use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+/// The most that any run of a test may take, on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What a run of the program left.
 #[derive(Debug)]
@@ -25,7 +30,7 @@ pub fn root() -> &'static Path {
 /// Runs `cellwright` from the root of the repository.
 ///
 /// # Panics
-/// If the program cannot be built or started.
+/// If the program cannot be built or started, or does not end in time.
 pub fn cellwright(arguments: &[&str], stdin: &str) -> Ran {
     let program = program();
     let mut child = Command::new(program)
@@ -37,14 +42,38 @@ pub fn cellwright(arguments: &[&str], stdin: &str) -> Ran {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    // A program that has read enough closes its end; that is no failure of the test.
-    let _ = child.stdin.take().expect("a pipe").write_all(stdin.as_bytes());
-    let output = child.wait_with_output().expect("the program ends");
-    Ran {
-        status: output.status.code(),
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
+    let (mut input, mut output, mut errors) =
+        (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
+    let child = Mutex::new(child);
+    let (ended, end) = sync_channel::<()>(1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // A program that has read enough closes its end; that is no failure of the test.
+            let _ = input.write_all(stdin.as_bytes());
+            drop(input);
+        });
+        let errors = scope.spawn(move || read(&mut errors));
+        let watched = &child;
+        let late = scope.spawn(move || {
+            let late = end.recv_timeout(DEADLINE).is_err();
+            if late {
+                watched.lock().expect("no thread panicked with it").kill().expect("a child can be killed");
+            }
+            late
+        });
+        let (stdout, stderr) = (read(&mut output), errors.join().expect("pipes are read to their end"));
+        ended.send(()).expect("there is room for it");
+        let late = late.join().expect("the watch ends");
+        let status = child.lock().expect("no thread panicked with it").wait().expect("the program ends").code();
+        assert!(!late, "`cellwright {}` did not end in {DEADLINE:?}; it said:\n{stdout}\n{stderr}", arguments.join(" "));
+        Ran { status, stdout, stderr }
+    })
+}
+
+fn read(pipe: &mut impl Read) -> String {
+    let mut bytes = Vec::new();
+    pipe.read_to_end(&mut bytes).expect("a pipe can be read");
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The program of the profile and target folder that the tests themselves were built with; built now if it is not there or not up to date.

@@ -217,7 +217,9 @@ fn wrong_form(path: &Path, text: &str) -> Vec<String> {
     if path.file_name().is_some_and(|name| name == "mod.rs") {
         wrong.push(format!("{}: a module `x` is `x.rs`, with its children in `x/`", path.display()));
     }
-    if !text.starts_with("//! ") {
+    // An example is meant to be read as a whole, and is shown as it is where it belongs.
+    let is_example = path.components().any(|component| component.as_os_str() == "examples");
+    if !text.starts_with("//! ") && !is_example {
         wrong.push(format!("{}: does not open with a `//!` that says why it exists", path.display()));
     }
     let lines = text.lines().count();

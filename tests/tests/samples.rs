@@ -14,8 +14,7 @@ use cellwright_serving::{Delivery, Serving, ServingOptions};
 fn host(workers: usize) -> Serving {
     let domain = CpuDomain::new(DomainOptions::default()).unwrap();
     let backends = (0..workers).map(|_| -> Box<dyn Backend> { Box::new(CpuWorker::new(domain.clone(), CpuOptions::default()).unwrap()) });
-    let options =
-        ServingOptions { runtime: RuntimeOptions::new(Compiler::InProcess), engine: EngineOptions::default(), plugin_threads: 2 };
+    let options = ServingOptions { runtime: RuntimeOptions::new(Compiler::InProcess), engine: EngineOptions::default(), plugin_threads: 2 };
     Serving::start(options, backends.collect()).unwrap()
 }
 
@@ -30,7 +29,11 @@ fn assert_expected(sample: &Sample, outputs: &[Tensor], tolerance: f64) {
         assert_eq!((actual.datatype, &actual.shape), (expected.datatype, &expected.shape), "{id}: {}", expected.name);
         if expected.datatype == Datatype::Fp32 {
             for (a, b) in actual.to_f32().unwrap().into_iter().zip(expected.to_f32().unwrap()) {
-                assert!(f64::from((a - b).abs()) <= tolerance * (1.0 + f64::from(b.abs())), "{id}: {} has {a}, expected {b}", expected.name);
+                assert!(
+                    f64::from((a - b).abs()) <= tolerance * (1.0 + f64::from(b.abs())),
+                    "{id}: {} has {a}, expected {b}",
+                    expected.name
+                );
             }
         } else {
             assert_eq!(actual.data, expected.data, "{id}: {}", expected.name);

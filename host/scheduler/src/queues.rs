@@ -98,9 +98,4 @@ impl TypeQueue {
         let (found, item) = self.domains.get_mut(domain.index())?.range_mut(..=*key).next_back()?;
         Some((*found, item))
     }
-
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.domains.iter().all(BTreeMap::is_empty)
-    }
 }

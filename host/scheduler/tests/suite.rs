@@ -2,9 +2,11 @@
 
 mod suite {
     pub(crate) mod dice;
+    pub(crate) mod fairness;
     pub(crate) mod graphs;
     pub(crate) mod model;
     pub(crate) mod oracle;
     pub(crate) mod simulation;
+    pub(crate) mod timelines;
     pub(crate) mod world;
 }

@@ -166,9 +166,8 @@ fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, wanted: usize, picks
     let room = wanted - picks.len();
     match (&lane.progress, item) {
         (Progress::Front(front), _) => {
-            if front.ready.is_some_and(|ready| runnable(lane, lane.pinned(), ready, worker)) {
-                picks.push(Pick { lane: id, step: front.queued, ready: None });
-            }
+            let ready = front.ready.filter(|ready| runnable(lane, lane.pinned(), *ready, worker));
+            picks.extend(ready.map(|_| Pick { lane: id, step: front.queued, ready: None }));
         }
         (Progress::Each(nodes), Item::Run(_, from, to)) => {
             let ready = (from..to).filter_map(|step| match nodes.states[step as usize] {

@@ -1,9 +1,11 @@
 //! Generated traffic of every kind against the whole scheduler, a thousand seeds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
+use cellwright_cell_graph::generate::{self, Rng};
 use cellwright_cell_graph::unfolded::Dependency;
 use cellwright_scheduler::{
     BatchSizes, CellInfo, CellTypeId, Config, Event, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId, TenantId, Time,
@@ -22,6 +24,8 @@ pub(crate) struct Scope {
     pub(crate) domains: u32,
     pub(crate) growths: bool,
     pub(crate) requests: u32,
+    /// Graphs of the checker's own generator instead of those made by hand.
+    pub(crate) checked: bool,
 }
 
 pub(crate) fn config(dice: &mut Dice) -> Config {
@@ -35,22 +39,22 @@ pub(crate) fn config(dice: &mut Dice) -> Config {
     }
 }
 
-pub(crate) fn models(dice: &mut Dice) -> Vec<ModelInfo> {
+pub(crate) fn models(dice: &mut Dice, cells: u32) -> Vec<ModelInfo> {
     let count = dice.between(1, 3);
     let growing = dice.once_in(2);
     (0..count)
         .map(|model| {
             let tenant = if dice.once_in(2) { 0 } else { model };
-            let cells = (0..graphs::CELLS).map(|cell| {
+            let infos = (0..cells).map(|cell| {
                 let max = dice.between(1, 6);
                 CellInfo {
-                    cell_type: CellTypeId(tenant * graphs::CELLS + cell),
+                    cell_type: CellTypeId(tenant * cells + cell),
                     slots: 1 + cell % 3,
                     priority: dice.below(3) as i32,
                     batch: BatchSizes { min: dice.between(1, 2).min(max), quantum: dice.between(1, max), max },
                 }
             });
-            let cells = cells.collect();
+            let cells = infos.collect();
             let growth_slots = growing.then(|| dice.between(20, 60));
             ModelInfo {
                 model: ModelId(model),
@@ -68,7 +72,13 @@ pub(crate) fn models(dice: &mut Dice) -> Vec<ModelInfo> {
 pub(crate) fn truth(dice: &mut Dice, growth: &UnfoldedGrowth) -> BTreeMap<u32, u32> {
     let stops = growth.chains.iter().enumerate().filter(|(_, chain)| chain.stop.is_some());
     let stops: Vec<_> = stops.map(|(local, chain)| (growth.first_chain + local as u32, chain.length.bound)).collect();
-    stops.into_iter().filter_map(|(chain, bound)| (!dice.once_in(4)).then(|| (chain, dice.below(bound)))).collect()
+    let mut truth = BTreeMap::new();
+    for (chain, bound) in stops {
+        if !dice.once_in(4) {
+            truth.insert(chain, dice.below(bound));
+        }
+    }
+    truth
 }
 
 pub(crate) struct Run {
@@ -77,23 +87,44 @@ pub(crate) struct Run {
     events: Vec<Event>,
     scope: Scope,
     arrivals: u32,
+    /// The generator's, with the model its graphs are of.
+    checked: Option<(Arc<Model>, Rng)>,
+    /// What sessions still have to say.
+    sessions: BTreeMap<RequestId, VecDeque<Arc<UnfoldedGrowth>>>,
 }
 
 impl Run {
     pub(crate) fn new(seed: u64, scope: Scope, adjust: impl FnOnce(&mut Config, usize)) -> Self {
         let mut dice = Dice::new(seed);
         let mut config = config(&mut dice);
-        let models = models(&mut dice);
+        let checked = scope.checked.then(|| (generate::model(seed % 16), Rng::new(seed)));
+        let cells = checked.as_ref().map_or(graphs::CELLS, |(model, _)| model.cells.len() as u32);
+        let models = models(&mut dice, cells);
         adjust(&mut config, models.len());
         let domains = dice.between(1, scope.domains);
         let arena = *dice.pick(&[64, 100, 300, 2000]);
         let workers: Vec<_> = (0..dice.between(domains, 3)).map(|worker| (worker, worker % domains, arena)).collect();
-        Self { world: World::new(config, models, &workers), dice, events: Vec::new(), arrivals: scope.requests, scope }
+        let world = World::new(config, models, &workers);
+        Self { world, dice, events: Vec::new(), arrivals: scope.requests, scope, checked, sessions: BTreeMap::new() }
     }
 
     fn arrive(&mut self) {
         self.arrivals -= 1;
         let model = ModelId(self.dice.below(self.world.models.len() as u32));
+        if let Some((real, rng)) = &mut self.checked {
+            let mut growths = if self.scope.growths && self.dice.once_in(4) {
+                session(real, self.dice.between(1, 4), rng)
+            } else {
+                let (growth, tensors) = generate::growth(real, rng);
+                VecDeque::from([generate::unfold(real, growth, &tensors)])
+            };
+            let growth = growths.pop_front().expect("a first growth");
+            let truth = truth(&mut self.dice, &growth);
+            let (id, event) = self.world.request(model, &growth, truth);
+            self.sessions.insert(id, growths);
+            self.events.push(event);
+            return;
+        }
         let mut chains = graphs::family(&mut self.dice, 0, 9);
         if self.dice.once_in(3) {
             chains.extend(graphs::family(&mut self.dice, chains.len() as u32, 6));
@@ -108,6 +139,14 @@ impl Run {
 
     /// An open request goes on, or is closed.
     fn grow(&mut self, id: RequestId) {
+        if let Some(growths) = self.sessions.get_mut(&id) {
+            let next = growths.pop_front();
+            let request = self.world.requests.get_mut(&id).expect("it is open");
+            request.open = next.as_ref().is_some_and(|growth| growth.next.is_some());
+            request.graph.growths.extend(next.clone());
+            self.events.push(next.map_or(Event::Close(id), |growth| Event::Grow { request: id, growth }));
+            return;
+        }
         let request = &self.world.requests[&id];
         if request.graph.growths.len() > 3 || self.dice.once_in(4) {
             self.events.push(Event::Close(id));
@@ -152,7 +191,7 @@ impl Run {
             let id = *self.dice.pick(&alive);
             self.world.requests.get_mut(&id).expect("picked from them").cancelled = true;
             self.events.push(Event::Cancel(id));
-        } else if self.scope.losses && self.dice.once_in(12) && self.world.workers.len() > 1 {
+        } else if self.scope.losses && self.dice.once_in(12) && !self.world.workers.is_empty() {
             let ids: Vec<_> = self.world.workers.keys().copied().collect();
             let worker = *self.dice.pick(&ids);
             self.lose(worker);
@@ -230,20 +269,60 @@ impl Run {
     }
 }
 
+/// A session's growths, checked one after the other.
+fn session(model: &Arc<Model>, chunks: u32, rng: &mut Rng) -> VecDeque<Arc<UnfoldedGrowth>> {
+    let mut unfolding = Unfolding::new(Arc::clone(model), GraphLimits::default());
+    let chunks = generate::session(model, chunks, rng).into_iter();
+    chunks.map(|chunk| Arc::new(unfolding.grow(chunk.growth, chunk.first_tensor, &chunk.tensors).expect("a valid growth"))).collect()
+}
+
+fn scope(seed: u64) -> Scope {
+    Scope {
+        faults: seed.is_multiple_of(2),
+        losses: true,
+        domains: 2,
+        growths: !seed.is_multiple_of(3),
+        requests: 12,
+        checked: seed % 4 == 3,
+    }
+}
+
 #[test]
 fn every_request_ends_once_and_nothing_is_left_over() {
     for_seeds(1000, |seed| {
-        let scope = Scope { faults: seed % 2 == 0, losses: true, domains: 2, growths: seed % 3 != 0, requests: 12 };
-        let world = Run::new(seed, scope, |_, _| {}).run();
-        let ended = world.finished as usize + world.failed.len();
-        assert_eq!(ended, 12);
+        let world = Run::new(seed, scope(seed), |_, _| {}).run();
+        assert_eq!(world.finished as usize + world.failed.len(), 12);
     });
+}
+
+/// The traffic must contain what the other test is about.
+#[test]
+fn the_simulation_sees_everything() {
+    let (mut moved, mut merged, mut padded, mut scrubbed, mut kinds) = (0, 0, 0, 0, BTreeSet::new());
+    for seed in 0..1000 {
+        let world = Run::new(seed, scope(seed), |_, _| {}).run();
+        moved += world.moved;
+        merged += world.merged;
+        padded += world.padded;
+        scrubbed += world.scrubbed;
+        kinds.extend(
+            world
+                .failed
+                .iter()
+                .map(|(_, failure)| format!("{failure:?}").chars().take_while(char::is_ascii_alphanumeric).collect::<String>()),
+        );
+    }
+    for (what, count) in [("moves", moved), ("launches of several steps", merged), ("rows of padding", padded), ("scrubs", scrubbed)] {
+        assert!(count > 100, "only {count} {what}");
+    }
+    let expected = ["BeyondEnd", "Cancelled", "GrewTooLarge", "MayNotGrow", "NoWorker", "Overloaded", "Row", "TooLarge", "WorkerLost"];
+    assert_eq!(kinds.iter().map(String::as_str).collect::<Vec<_>>(), expected);
 }
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     for_seeds(50, |seed| {
-        let scope = Scope { faults: true, losses: true, domains: 2, growths: true, requests: 12 };
-        assert_eq!(Run::new(seed, scope, |_, _| {}).run().trace, Run::new(seed, scope, |_, _| {}).run().trace);
+        let trace = || Run::new(seed, scope(seed), |_, _| {}).run().trace;
+        assert_eq!(trace(), trace());
     });
 }

@@ -110,6 +110,10 @@ pub(crate) struct World {
     pub(crate) finished: u32,
     pub(crate) failed: Vec<(RequestId, Failure)>,
     pub(crate) moved: u32,
+    /// Launches of several steps, rows of padding, placements to be zeroed first.
+    pub(crate) merged: u32,
+    pub(crate) padded: u32,
+    pub(crate) scrubbed: u32,
     pub(crate) lost_worker: bool,
     pub(crate) wake: bool,
 }
@@ -131,6 +135,9 @@ impl World {
             finished: 0,
             failed: Vec::new(),
             moved: 0,
+            merged: 0,
+            padded: 0,
+            scrubbed: 0,
             lost_worker: false,
             wake: false,
         };
@@ -278,6 +285,7 @@ impl World {
 
     fn place(&mut self, placement: &cellwright_scheduler::Placement, places: &[(LaneId, Slot)]) {
         let request = self.requests.get_mut(&placement.request).expect("who is placed is in flight");
+        self.scrubbed += u32::from(placement.scrub);
         let model = &self.models[request.model.index()];
         let growth = Arc::clone(&request.graph.growths[placement.growth as usize]);
         if request.placed == placement.growth as usize {
@@ -318,6 +326,7 @@ impl World {
 
     fn launch(&mut self, launch: &cellwright_scheduler::Launch, rows: &[cellwright_scheduler::Row]) {
         assert!(!rows.is_empty() && launch.steps > 0);
+        self.merged += u32::from(launch.steps > 1);
         let chosen = &self.models[launch.model.index()];
         let cells = chosen.cells.iter().filter(|cell| cell.cell_type == launch.cell_type);
         assert!(cells.map(|cell| cell.batch.max).max().is_some_and(|max| rows.len() <= max as usize), "a batch above its limit");
@@ -340,6 +349,7 @@ impl World {
                 let request = self.requests.get_mut(&info.request).expect("checked above");
                 let node = NodeId { chain: info.chain, stage: info.stage, step: row.step + index };
                 let padding = node.step >= request.graph.chain(info.chain).length.bound || node.step >= request.known(info.chain);
+                self.padded += u32::from(padding);
                 let before = (!padding).then(|| request.nodes.insert(node, State::Queued(launch.worker, (launch.seq.0, index)))).flatten();
                 assert!(before.is_none(), "a node was submitted twice");
             }

@@ -1,0 +1,210 @@
+//! Small timelines, checked by eye: what runs with what, and when.
+
+use std::sync::Arc;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_scheduler::{
+    BatchSizes, CellInfo, CellTypeId, Config, Event, ModelId, ModelInfo, NumericClass, PolicyKind, Release, TenantId, Time, WorkerId,
+};
+
+use super::graphs::{balanced_tree, chain, decoder, growth, lstm, stage};
+use super::world::World;
+
+/// One model whose cells are LSTM, leaf, inner and head, ranked in that order.
+fn model(max: u32) -> ModelInfo {
+    let cell = |cell: u32| CellInfo {
+        cell_type: CellTypeId(cell),
+        slots: 1,
+        priority: cell as i32,
+        batch: BatchSizes { min: 1, quantum: 1, max },
+    };
+    let cells = (0..4).map(cell).collect();
+    ModelInfo { model: ModelId(0), tenant: TenantId(0), weight: 1, class: NumericClass(0), cells, growth_slots: None }
+}
+
+struct Timeline {
+    world: World,
+    events: Vec<Event>,
+    lines: String,
+}
+
+impl Timeline {
+    fn new(config: Config, max: u32) -> Self {
+        Self { world: World::new(config, vec![model(max)], &[(0, 0, 10_000)]), events: Vec::new(), lines: String::new() }
+    }
+
+    fn arrive(&mut self, growth: &Arc<UnfoldedGrowth>) {
+        let (_, event) = self.world.request(ModelId(0), growth, Default::default());
+        self.events.push(event);
+    }
+
+    fn arrive_stopping(&mut self, growth: &Arc<UnfoldedGrowth>, chain: u32, step: u32) {
+        let (_, event) = self.world.request(ModelId(0), growth, [(chain, step)].into());
+        self.events.push(event);
+    }
+
+    /// Lets the scheduler act; a line for every task: `time type: request.chain[step] …`, and who left.
+    fn act(&mut self) {
+        self.world.handle(&mut self.events);
+        let (now, commands) = (self.world.now.0, &self.world.commands);
+        for launch in &commands.launches {
+            let row = |row: &cellwright_scheduler::Row| {
+                let lane = self.world.lanes[&row.lane];
+                let last = row.step + launch.steps - 1;
+                let steps = if launch.steps == 1 { format!("{last}") } else { format!("{}..={last}", row.step) };
+                format!(" {}.{}[{steps}]", lane.request.0, lane.chain)
+            };
+            let rows: String = commands.rows[launch.rows.clone()].iter().map(row).collect();
+            let name = ["lstm", "leaf", "inner", "head"][launch.cell_type.index()];
+            self.lines.push_str(&format!("{now:2} {name}:{rows}\n"));
+        }
+        for id in &commands.finished {
+            self.lines.push_str(&format!("{now:2} request {} leaves\n", id.0));
+        }
+    }
+
+    /// A task takes a unit of time; the scheduler acts after each.
+    fn run(mut self) -> String {
+        self.act();
+        while !self.world.requests.is_empty() {
+            self.tick();
+        }
+        self.lines
+    }
+
+    fn tick(&mut self) {
+        self.world.now = Time(self.world.now.0 + 1);
+        self.events.extend(self.world.complete(WorkerId(0), 1, 1, || false));
+        self.act();
+    }
+}
+
+/// The paper's decisions: asked when idle, one task at a time.
+fn paper() -> Config {
+    Config { max_tasks_to_submit: 1, low_water: 0, release: Release::Subgraph, ..Config::default() }
+}
+
+/// BatchMaker's figure 5: eight requests, batches of four; short ones leave and others join at every step.
+#[test]
+fn requests_join_and_leave_at_every_step() {
+    let mut timeline = Timeline::new(paper(), 4);
+    for length in [2, 3, 3, 5] {
+        timeline.arrive(&growth(0, vec![lstm(length, &[])], None));
+    }
+    timeline.act();
+    for length in [5, 7, 3, 1] {
+        timeline.arrive(&growth(0, vec![lstm(length, &[])], None));
+    }
+    insta::assert_snapshot!(timeline.run(), @r"
+     0 lstm: 0.0[0] 1.0[0] 2.0[0] 3.0[0]
+     1 lstm: 0.0[1] 1.0[1] 2.0[1] 3.0[1]
+     2 lstm: 1.0[2] 2.0[2] 3.0[2] 4.0[0]
+     2 request 0 leaves
+     3 lstm: 3.0[3] 4.0[1] 5.0[0] 6.0[0]
+     3 request 1 leaves
+     3 request 2 leaves
+     4 lstm: 3.0[4] 4.0[2] 5.0[1] 6.0[1]
+     5 lstm: 4.0[3] 5.0[2] 6.0[2] 7.0[0]
+     5 request 3 leaves
+     6 lstm: 4.0[4] 5.0[3]
+     6 request 6 leaves
+     6 request 7 leaves
+     7 lstm: 5.0[4]
+     7 request 4 leaves
+     8 lstm: 5.0[5]
+     9 lstm: 5.0[6]
+    10 request 5 leaves
+    ");
+}
+
+/// The same under whole-graph batching: the first four hold the others up until the longest of them is done.
+#[test]
+fn a_batch_of_whole_graphs_runs_as_long_as_its_longest() {
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 5 }, ..paper() }, 4);
+    for length in [2, 3, 3, 5, 5, 7, 3, 1] {
+        timeline.arrive(&growth(0, vec![lstm(length, &[])], None));
+    }
+    insta::assert_snapshot!(timeline.run(), @r"
+     0 lstm: 0.0[0] 1.0[0] 2.0[0] 3.0[0]
+     1 lstm: 0.0[1] 1.0[1] 2.0[1] 3.0[1]
+     2 lstm: 0.0[2] 1.0[2] 2.0[2] 3.0[2]
+     3 lstm: 0.0[3] 1.0[3] 2.0[3] 3.0[3]
+     4 lstm: 0.0[4] 1.0[4] 2.0[4] 3.0[4]
+     5 lstm: 5.0[0]
+     5 request 0 leaves
+     5 request 1 leaves
+     5 request 2 leaves
+     5 request 3 leaves
+     6 lstm: 5.0[1]
+     7 lstm: 5.0[2]
+     8 lstm: 5.0[3]
+     9 lstm: 5.0[4]
+    10 lstm: 5.0[5]
+    11 lstm: 5.0[6]
+    12 lstm: 5.0[7]
+    13 lstm: 5.0[8]
+    14 lstm: 5.0[9]
+    15 lstm: 4.0[0] 6.0[0] 7.0[0]
+    15 request 5 leaves
+    16 lstm: 4.0[1] 6.0[1] 7.0[1]
+    17 lstm: 4.0[2] 6.0[2] 7.0[2]
+    18 lstm: 4.0[3] 6.0[3] 7.0[3]
+    19 lstm: 4.0[4] 6.0[4] 7.0[4]
+    20 request 4 leaves
+    20 request 6 leaves
+    20 request 7 leaves
+    ");
+}
+
+/// BatchMaker's section 4.4: a complete tree of sixteen leaves; its internal nodes run level by level, beside another request's leaves.
+#[test]
+fn a_tree_runs_level_by_level() {
+    let mut timeline = Timeline::new(paper(), 16);
+    timeline.arrive(&growth(0, balanced_tree(16), None));
+    timeline.act();
+    timeline.arrive(&growth(0, balanced_tree(4), None));
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 leaf: 0.0[0] 0.0[1] 0.0[2] 0.0[3] 0.0[4] 0.0[5] 0.0[6] 0.0[7] 0.0[8] 0.0[9] 0.0[10] 0.0[11] 0.0[12] 0.0[13] 0.0[14] 0.0[15]
+    1 inner: 0.1[0] 0.1[1] 0.1[2] 0.1[3] 0.1[4] 0.1[5] 0.1[6] 0.1[7]
+    2 inner: 0.1[8] 0.1[9] 0.1[10] 0.1[11]
+    3 inner: 0.1[12] 0.1[13]
+    4 inner: 0.1[14]
+    5 leaf: 1.0[0] 1.0[1] 1.0[2] 1.0[3]
+    5 request 0 leaves
+    6 inner: 1.1[0] 1.1[1]
+    7 inner: 1.1[2]
+    8 request 1 leaves
+    ");
+}
+
+/// Steps queued ahead of a stop are lost, and the chain's end comes with the completion that tells of it.
+#[test]
+fn a_decoder_stops_ahead_of_knowledge() {
+    let mut timeline = Timeline::new(Config { max_tasks_to_submit: 3, low_water: 1, ..Config::default() }, 4);
+    timeline.arrive_stopping(&growth(0, vec![lstm(2, &[]), decoder(9, 0)], None), 1, 2);
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0..=1]
+    1 inner: 0.1[0]
+    1 inner: 0.1[1]
+    1 inner: 0.1[2]
+    3 inner: 0.1[3]
+    3 inner: 0.1[4]
+    3 inner: 0.1[5]
+    4 request 0 leaves
+    ");
+}
+
+/// A batch that stays together is one launch of several steps.
+#[test]
+fn steps_of_a_steady_batch_are_one_launch() {
+    let mut timeline = Timeline::new(Config { low_water: 0, ..Config::default() }, 4);
+    timeline.arrive(&growth(0, vec![lstm(6, &[])], None));
+    timeline.arrive(&growth(0, vec![lstm(6, &[]), chain(1, vec![stage(3, &[])])], None));
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 head: 1.1[0]
+    1 lstm: 0.0[0..=4] 1.0[0..=4]
+    2 lstm: 0.0[5] 1.0[5]
+    3 request 0 leaves
+    3 request 1 leaves
+    ");
+}

@@ -75,7 +75,7 @@ fn measure(driver: &mut Driver, lanes: &[LaneIndex]) -> (f64, f64) {
 
 fn worker(kernels: Kernels, threads: usize) -> CpuWorker {
     let domain = CpuDomain::new(DomainOptions { kernels, ..DomainOptions::default() }).expect("an arena");
-    CpuWorker::new(domain, CpuOptions { threads }).expect("threads")
+    CpuWorker::new(domain, CpuOptions { threads, ..CpuOptions::default() }).expect("threads")
 }
 
 #[expect(clippy::print_stdout, reason = "a bench prints")]

@@ -181,3 +181,6 @@ pub(crate) const fn element_of(datatype: Datatype) -> Option<Element> {
 
 /// A plan that workers share.
 pub(crate) type SharedPlan = Arc<Plan>;
+
+#[cfg(test)]
+mod tests;

@@ -7,9 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-/// How often a waiting helper looks before it sleeps: some tens of microseconds, a step's own time apart.
-const SPINS: u32 = 20_000;
+/// How often a waiting thread looks before it looks at the clock.
+const LOOKS: u32 = 32;
 
 type Job = dyn Fn(usize) + Sync;
 
@@ -24,6 +25,8 @@ struct Shared {
     asleep: Vec<AtomicBool>,
     panicked: AtomicBool,
     ended: AtomicBool,
+    /// How long a thread that waits spins.
+    spin: Duration,
 }
 
 // SAFETY: `job` is written only while no helper works (`pending` is zero) and published by `generation`.
@@ -38,8 +41,8 @@ pub(crate) struct Team {
 }
 
 impl Team {
-    /// A team of so many threads, the caller's included.
-    pub(crate) fn new(threads: usize) -> std::io::Result<Self> {
+    /// A team of so many threads, the caller's included; helpers without work spin for a while before they sleep.
+    pub(crate) fn new(threads: usize, spin: Duration) -> std::io::Result<Self> {
         let helpers = threads.saturating_sub(1);
         let shared = Arc::new(Shared {
             generation: AtomicU32::new(0),
@@ -48,6 +51,7 @@ impl Team {
             asleep: (0..helpers).map(|_| AtomicBool::new(false)).collect(),
             panicked: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            spin,
         });
         let mut team = Self { shared: shared.clone(), helpers: Vec::new() };
         for helper in 0..helpers {
@@ -83,10 +87,9 @@ impl Team {
             }
         }
         let own = catch_unwind(AssertUnwindSafe(|| job(0)));
-        let mut spins = 0_u32;
-        while shared.pending.load(Ordering::Acquire) != 0 {
-            spins = spins.saturating_add(1);
-            if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        while !spin_until(shared.spin, || shared.pending.load(Ordering::Acquire) == 0) {
+            // A helper lost its core; it may need this one.
+            std::thread::yield_now();
         }
         if let Err(panic) = own {
             std::panic::resume_unwind(panic);
@@ -125,12 +128,8 @@ fn help(shared: &Shared, helper: usize) {
 
 /// Waits until the generation is not `seen`, and says which it is.
 fn wait(shared: &Shared, helper: usize, seen: u32) -> u32 {
-    for _ in 0..SPINS {
-        let generation = shared.generation.load(Ordering::Acquire);
-        if generation != seen {
-            return generation;
-        }
-        std::hint::spin_loop();
+    if spin_until(shared.spin, || shared.generation.load(Ordering::Acquire) != seen) {
+        return shared.generation.load(Ordering::Acquire);
     }
     let asleep = &shared.asleep[helper];
     asleep.store(true, Ordering::SeqCst);
@@ -145,6 +144,22 @@ fn wait(shared: &Shared, helper: usize, seen: u32) -> u32 {
     }
 }
 
+/// Looks again and again for so long; whether it came true.
+fn spin_until(limit: Duration, mut is_true: impl FnMut() -> bool) -> bool {
+    let mut began = None;
+    loop {
+        for _ in 0..LOOKS {
+            if is_true() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if began.get_or_insert_with(Instant::now).elapsed() >= limit {
+            return false;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,7 +167,7 @@ mod tests {
     #[test]
     fn every_number_is_called_once_per_job_awake_or_asleep() {
         for threads in 1..=4 {
-            let mut team = Team::new(threads).unwrap();
+            let mut team = Team::new(threads, Duration::from_micros(50)).unwrap();
             let counts: Vec<AtomicU32> = (0..threads).map(|_| AtomicU32::new(0)).collect();
             for round in 0..200_u32 {
                 team.run(&|thread| {
@@ -169,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_panic_on_a_helper_reaches_the_caller() {
-        let mut team = Team::new(2).unwrap();
+        let mut team = Team::new(2, Duration::ZERO).unwrap();
         let outcome = catch_unwind(AssertUnwindSafe(|| team.run(&|thread| assert!(thread == 0, "helper"))));
         assert!(outcome.is_err());
     }

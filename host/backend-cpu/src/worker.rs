@@ -25,11 +25,14 @@ const SPARES: usize = 16;
 pub struct CpuOptions {
     /// Threads, the worker's own included; at least one.
     pub threads: usize,
+    /// How long a helper thread without work looks for more before it sleeps: what a step has to wait for it is less, what others get of its
+    /// core is less too.
+    pub spin: Duration,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { threads: 1 }
+        Self { threads: 1, spin: Duration::from_micros(40) }
     }
 }
 
@@ -80,7 +83,7 @@ impl CpuWorker {
     /// # Errors
     /// If its threads cannot be started.
     pub fn new(domain: Arc<CpuDomain>, options: CpuOptions) -> Result<Self, DomainError> {
-        let team = Team::new(options.threads.max(1)).map_err(DomainError::Threads)?;
+        let team = Team::new(options.threads.max(1), options.spin).map_err(DomainError::Threads)?;
         Ok(Self {
             domain,
             team,

@@ -11,7 +11,7 @@ fn domain(level: Option<Level>, kernels: Kernels) -> Arc<CpuDomain> {
 }
 
 fn worker(domain: Arc<CpuDomain>, threads: usize) -> Box<dyn Backend> {
-    Box::new(CpuWorker::new(domain, CpuOptions { threads }).expect("threads start"))
+    Box::new(CpuWorker::new(domain, CpuOptions { threads, ..CpuOptions::default() }).expect("threads start"))
 }
 
 fn suite(level: Option<Level>, kernels: Kernels, threads: usize) {

@@ -1,0 +1,120 @@
+//! What is the CPU worker's own: threads, domains that workers share, and what it refuses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellwright_backend::conformance::cells::{self, Draft};
+use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
+use cellwright_backend::{Backend, CellIndex, LoadError, Task};
+use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Kernels, Shares};
+use cellwright_cell_graph::generate::Rng;
+use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::{Retention, Source};
+use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
+
+fn random(seed: u64, shape: &[usize], scale: f32) -> Tensor {
+    let mut rng = Rng::new(seed);
+    let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.float() * scale).collect();
+    Tensor::from_f32("x", shape, &values)
+}
+
+/// So large that its steps are worth more than one thread, and of a width that no unit of work divides.
+fn lstm(hidden: usize) -> Arc<TypedCell> {
+    let weight = |name: &str| {
+        let shape = if name.starts_with("bias") { vec![4 * hidden] } else { vec![4 * hidden, hidden] };
+        Tensor { name: name.to_owned(), ..random(name.len() as u64 * 3 + u64::from(name.ends_with("hh")), &shape, 0.2) }
+    };
+    cells::lstm("lstm", hidden, hidden, &weight).resolve()
+}
+
+fn domain(options: DomainOptions) -> Arc<CpuDomain> {
+    CpuDomain::new(DomainOptions { arena_bytes: Some(16 << 20), ..options }).expect("16 MiB are there")
+}
+
+fn worker(domain: &Arc<CpuDomain>, threads: usize) -> CpuWorker {
+    CpuWorker::new(domain.clone(), CpuOptions { threads, ..CpuOptions::default() }).expect("threads start")
+}
+
+/// Three steps of so many chains: every output of every step.
+fn outputs(worker: CpuWorker, cell: &Arc<TypedCell>, chains: usize) -> Vec<Vec<u8>> {
+    let mut driver = Driver::new(Box::new(worker), std::slice::from_ref(cell));
+    let width = cell.inputs[0].shape[0] as usize;
+    let place = |number: usize| {
+        let rows = Source::Rows { tensor: 0, at: Affine::EVERY };
+        let mut chain = independent(0, 2, vec![rows, Source::Zeros, Source::Zeros], 3);
+        chain.stages[0].retention = Retention::Double;
+        (chain.stages[0].inputs[1].feedback, chain.stages[0].inputs[2].feedback) = (Some((0, 0)), Some((0, 1)));
+        let tensor = Arc::new(random(number as u64, &[3, width], 1.0));
+        driver.place(Arc::new(growth_of(vec![chain])), &[tensor], 0, &[]).lanes[0][0]
+    };
+    let lanes: Vec<_> = (0..chains).map(place).collect();
+    for step in 0..3 {
+        let rows: Vec<_> = lanes.iter().map(|lane| (*lane, step)).collect();
+        driver.task(CellIndex(0), &rows, 1);
+    }
+    driver.delivered.into_values().collect()
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let cell = lstm(163);
+    for kernels in [Kernels::Best, Kernels::Library] {
+        let one = outputs(worker(&domain(DomainOptions { kernels, ..DomainOptions::default() }), 1), &cell, 70);
+        for threads in [2, 3, 5] {
+            let several = outputs(worker(&domain(DomainOptions { kernels, ..DomainOptions::default() }), threads), &cell, 70);
+            assert!(several == one, "{kernels:?}, {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn workers_of_a_domain_share_slots_and_weights() {
+    let cell = lstm(64);
+    let bytes = cell.weight_bytes;
+    // Room for the weights once, not twice.
+    let shared = domain(DomainOptions { weight_bytes: Some(bytes + bytes / 2), ..DomainOptions::default() });
+    let mut workers = [worker(&shared, 1), worker(&shared, 1)];
+    for worker in &mut workers {
+        assert_eq!(worker.load(CellIndex(0), &cell), Ok(()));
+    }
+    assert_eq!(workers[0].info().domain, workers[1].info().domain);
+    assert_ne!(workers[0].info().domain, worker(&domain(DomainOptions::default()), 1).info().domain);
+    let other = lstm(65);
+    let refused = workers[0].load(CellIndex(1), &other);
+    assert!(matches!(refused, Err(LoadError::OutOfMemory { needed, .. }) if needed == other.weight_bytes), "{refused:?}");
+    // When nobody holds it any more there is room again.
+    workers.iter_mut().for_each(|worker| worker.unload(CellIndex(0)));
+    assert_eq!(workers[0].load(CellIndex(1), &other), Ok(()));
+
+    let [first, second] = &mut workers;
+    let slot = cellwright_backend::Slot(7);
+    first.write(slot, &[5; 64]).expect("the device is there");
+    assert_eq!(second.read(slot, 1), Ok(vec![5; 64]));
+}
+
+#[test]
+fn what_it_cannot_do_it_says_in_a_sentence() {
+    let mut worker = worker(&domain(DomainOptions::default()), 1);
+    let mut strange = (*Draft::new("strange")
+        .input("x", Datatype::Fp32, &[4])
+        .operator("Neg", &["x"], &["y"])
+        .output("y", Datatype::Fp32, &[4])
+        .resolve())
+    .clone();
+    strange.values[0].datatype = Datatype::Fp64;
+    let error = worker.load(CellIndex(0), &Arc::new(strange)).expect_err("there are no kernels for it").to_string();
+    assert_eq!(error, "cell `strange`: the CPU worker cannot run values of datatype FP64");
+    worker.submit(Task { seq: 1, cell: CellIndex(3), steps: 1, ..Task::default() }).expect("it is taken");
+    assert!(worker.complete().is_ok(), "a task without rows does nothing");
+    let error = worker.time_batch(CellIndex(3), 4).expect_err("nothing is loaded there").to_string();
+    assert!(error.ends_with("is lost: cell 3 is to be timed, but is not loaded"), "{error}");
+}
+
+#[test]
+fn it_accounts_for_its_time() {
+    let account = Arc::default();
+    let measured = worker(&domain(DomainOptions::default()), 1).accounting(Arc::clone(&account));
+    outputs(measured, &lstm(96), 20);
+    let Shares { products, others, transfer } = *account.lock().expect("nobody panicked");
+    assert!(products > Duration::ZERO && others > Duration::ZERO && transfer > Duration::ZERO);
+}

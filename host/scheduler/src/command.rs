@@ -27,7 +27,8 @@ pub struct Launch {
     pub model: ModelId,
     /// Its number on that worker.
     pub seq: TaskSeq,
-    /// Every row runs `step`, `step + 1`, …, so many.
+    /// Every row runs `step`, `step + 1`, …, so many; all rows their first before any its second, for they may read one another. Whatever
+    /// limits tasks counts each as a task.
     pub steps: u32,
     /// Its rows, in [`Commands::rows`].
     pub rows: Range<usize>,
@@ -42,7 +43,8 @@ pub struct Placement {
     pub growth: u32,
     /// Where.
     pub domain: DomainId,
-    /// One (lane, first slot) for each stage, in [`Commands::places`].
+    /// One (lane, first slot) for each stage, in [`Commands::places`]. After a move a stage whose chain had given its place back before has
+    /// the lane `LaneId(u32::MAX)`.
     pub places: Range<usize>,
     /// Whether those slots last held another tenant's values and must be zeroed.
     pub scrub: bool,
@@ -115,7 +117,7 @@ pub struct Commands {
     pub finished: Vec<RequestId>,
     /// Requests that end otherwise.
     pub failed: Vec<(RequestId, Failure)>,
-    /// When to send `Event::Wake`, if at all.
+    /// When to send `Event::Wake`, if at all; at once, if that time has come.
     pub wake_at: Option<Time>,
 }
 

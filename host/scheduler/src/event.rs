@@ -89,7 +89,7 @@ pub enum Event {
     Close(RequestId),
     /// Nobody wants the answer any more. The request ends with `Failure::Cancelled`.
     Cancel(RequestId),
-    /// A worker completed every task up to this one.
+    /// A worker completed every task up to this one. A stop is reported with the completion of its step, at the latest.
     Done {
         /// Which worker.
         worker: WorkerId,
@@ -102,7 +102,8 @@ pub enum Event {
         /// Lanes of requests that failed in a kernel (an index out of range).
         failed: Vec<LaneId>,
     },
-    /// A move that was commanded is complete.
+    /// A move that was commanded is complete, or will never be: every move is answered, even one from or to a domain that is lost, because
+    /// until then nothing the request held is released.
     Moved(RequestId),
     /// The time asked for by `Commands::wake_at` has come.
     Wake,

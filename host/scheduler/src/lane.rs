@@ -3,9 +3,10 @@
 //! A stage whose nodes run one after the other is two counters; only a stage whose nodes may run in any order has a record for each. Lanes
 //! own that progress and nothing else: what a node waits for is read from the graph, where it runs is the policies' business.
 
-use cellwright_cell_graph::unfolded::{Dependency, Grouping, UnfoldedChain};
+use std::collections::VecDeque;
 
 use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::{Dependency, Grouping, UnfoldedChain};
 
 use crate::id::{CellTypeId, DomainId, ModelId, RequestId, Slot, Time, WorkerId};
 
@@ -133,12 +134,19 @@ pub(crate) struct Subgraph {
     pub(crate) entered: Option<Time>,
     pub(crate) listed: bool,
     /// Its ready nodes `(step, …)`, by time of readiness, then step.
-    pub(crate) ready: Vec<(u32, Ready)>,
+    pub(crate) ready: VecDeque<(u32, Ready)>,
     /// Members before this one have all outside inputs complete (under `Release::Subgraph`).
     pub(crate) handed: u32,
 }
 
 impl Subgraph {
+    /// A ready node was submitted or dropped. Mostly it is the first, which costs nothing.
+    pub(crate) fn forget_ready(&mut self, step: u32, ready: Ready) {
+        if let Ok(at) = self.ready.binary_search_by_key(&(ready.time, step), |(step, ready)| (ready.time, *step)) {
+            self.ready.remove(at);
+        }
+    }
+
     pub(crate) const fn pinned(&self) -> Option<WorkerId> {
         if self.flying > 0 { Some(self.worker) } else { None }
     }

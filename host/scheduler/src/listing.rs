@@ -140,7 +140,7 @@ impl Scheduler {
                 grouped.nodes.states[step as usize] = NodeState::Waiting;
                 let group = grouped.group(step);
                 let subgraph = &mut grouped.subgraphs[group as usize];
-                subgraph.ready.retain(|(other, _)| *other != step);
+                subgraph.forget_ready(step, ready);
                 (scope(domain, subgraph.pinned(), ready.only), None)
             }
         };
@@ -204,10 +204,11 @@ impl Scheduler {
                 Some(ready.time)
             }
             Progress::Grouped(grouped) => {
+                let NodeState::Ready(ready) = grouped.nodes.states[step as usize] else { panic!("a node that is not ready was picked") };
                 grouped.nodes.queue(step, worker);
                 let group = grouped.group(step);
                 let subgraph = &mut grouped.subgraphs[group as usize];
-                subgraph.ready.retain(|(other, _)| *other != step);
+                subgraph.forget_ready(step, ready);
                 subgraph.flying += 1;
                 subgraph.worker = worker;
                 None

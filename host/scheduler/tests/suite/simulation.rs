@@ -298,10 +298,11 @@ fn every_request_ends_once_and_nothing_is_left_over() {
 /// The traffic must contain what the other test is about.
 #[test]
 fn the_simulation_sees_everything() {
-    let (mut moved, mut merged, mut padded, mut scrubbed, mut kinds) = (0, 0, 0, 0, BTreeSet::new());
+    let (mut moved, mut copied, mut merged, mut padded, mut scrubbed, mut kinds) = (0, 0, 0, 0, 0, BTreeSet::new());
     for seed in 0..1000 {
         let world = Run::new(seed, scope(seed), |_, _| {}).run();
         moved += world.moved;
+        copied += world.copied;
         merged += world.merged;
         padded += world.padded;
         scrubbed += world.scrubbed;
@@ -312,7 +313,9 @@ fn the_simulation_sees_everything() {
                 .map(|(_, failure)| format!("{failure:?}").chars().take_while(char::is_ascii_alphanumeric).collect::<String>()),
         );
     }
-    for (what, count) in [("moves", moved), ("launches of several steps", merged), ("rows of padding", padded), ("scrubs", scrubbed)] {
+    for (what, count) in
+        [("moves", moved), ("copies", copied), ("launches of several steps", merged), ("rows of padding", padded), ("scrubs", scrubbed)]
+    {
         assert!(count > 100, "only {count} {what}");
     }
     let expected = ["BeyondEnd", "Cancelled", "GrewTooLarge", "MayNotGrow", "NoWorker", "Overloaded", "Row", "TooLarge", "WorkerLost"];

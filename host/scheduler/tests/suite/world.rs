@@ -110,6 +110,7 @@ pub(crate) struct World {
     pub(crate) finished: u32,
     pub(crate) failed: Vec<(RequestId, Failure)>,
     pub(crate) moved: u32,
+    pub(crate) copied: u32,
     /// Launches of several steps, rows of padding, placements to be zeroed first.
     pub(crate) merged: u32,
     pub(crate) padded: u32,
@@ -135,6 +136,7 @@ impl World {
             finished: 0,
             failed: Vec::new(),
             moved: 0,
+            copied: 0,
             merged: 0,
             padded: 0,
             scrubbed: 0,
@@ -242,6 +244,15 @@ impl World {
             assert!(!request.moving && moved.from != moved.to);
             assert!(!request.nodes.values().any(|state| matches!(state, State::Queued(..))), "a request moved with tasks in flight");
             request.moving = true;
+            let nodes = request.nodes.clone();
+            let of = |domain| self.lanes.values().filter(move |info| info.request == moved.request && info.domain == domain);
+            for old in of(moved.from).filter(|info| info.slots > 0) {
+                let new = of(moved.to).find(|info| (info.chain, info.stage) == (old.chain, old.stage)).expect("a new place for the old");
+                let computed = nodes.keys().any(|node| (node.chain, node.stage) == (old.chain, old.stage));
+                let copied = commands.copies[moved.copies.clone()].contains(&(old.slot, new.slot, old.slots));
+                assert_eq!(computed, copied, "values are copied, and nothing else");
+                self.copied += u32::from(copied);
+            }
             self.moves.push(moved.request);
             self.moved += 1;
         }

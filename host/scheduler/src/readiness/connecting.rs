@@ -1,0 +1,133 @@
+//! Who waits for whom: noted once for each growth, when it is placed.
+
+use std::sync::Arc;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::{Dependency, Source, UnfoldedStage};
+
+use crate::id::{LaneId, RequestId};
+use crate::lane::{Progress, StageRef};
+use crate::scheduler::Scheduler;
+
+impl Scheduler {
+    /// Notes who waits for whom in a growth that was just placed.
+    pub(crate) fn connect(&mut self, id: RequestId, graph: &Arc<UnfoldedGrowth>) {
+        let frees = self.request(id).reservation.is_some();
+        for (local, chain) in graph.chains.iter().enumerate() {
+            let number = graph.first_chain + local as u32;
+            if let Some(like) = chain.length.like {
+                self.follow(id, graph, number, like);
+            }
+            let mut reads: Vec<u32> = chain.length.like.into_iter().filter(|_| frees).collect();
+            for (index, stage) in chain.stages.iter().enumerate() {
+                let Some(lane) = self.request(id).chain(number).map(|chain| chain.lane(index as u32)) else { continue };
+                for depends in &stage.depends {
+                    self.connect_stage(id, lane, stage, depends, frees.then_some(&mut reads));
+                }
+            }
+            if frees {
+                self.note_reads(id, number, reads);
+            }
+        }
+        for (local, chain) in graph.chains.iter().enumerate() {
+            let number = graph.first_chain + local as u32;
+            let Some(first) = self.request(id).chain(number).filter(|chain| chain.root.is_none() && chain.stages() == 1) else { continue };
+            let lane = first.first_lane;
+            let stage = &chain.stages[0];
+            let alone = stage.depends.iter().all(|depends| *depends == Dependency::Previous { stage: 0 });
+            let place = self.lane_mut(lane);
+            let in_order = matches!(place.progress, Progress::Front(_));
+            place.plain = in_order && alone && stage.successors.targets.is_empty() && place.readers.is_empty();
+        }
+    }
+
+    fn connect_stage(&mut self, id: RequestId, lane: LaneId, stage: &UnfoldedStage, depends: &Dependency, reads: Option<&mut Vec<u32>>) {
+        let own = self.lane(lane).chain;
+        let reader = StageRef { chain: own, stage: self.lane(lane).stage };
+        let mut named = Vec::new();
+        match depends {
+            Dependency::Previous { .. } | Dependency::Sibling { .. } => {}
+            Dependency::Step { chain, stage, at } => {
+                named.push(*chain);
+                if let Some(producer) = self.request(id).chain(*chain).map(|chain| chain.lane(*stage)) {
+                    self.lane_mut(producer).readers.push((reader, *at));
+                }
+            }
+            Dependency::End { chain } => {
+                named.push(*chain);
+                self.wait_for_end(id, reader, *chain);
+            }
+            Dependency::Nodes { input } => {
+                let Source::Nodes { of, .. } = &stage.inputs[*input as usize].source else { return };
+                let first = self.request(id).growth(self.lane(lane).growth).map_or(0, |growth| growth.graph.first_chain);
+                if first > 0 || reads.is_some() {
+                    named.extend(of.iter().map(|node| node.chain));
+                    named.sort_unstable();
+                    named.dedup();
+                    for chain in named.iter().filter(|chain| **chain < first) {
+                        self.wait_for_end(id, reader, *chain);
+                    }
+                }
+            }
+        }
+        if let Some(reads) = reads {
+            reads.extend(named.into_iter().filter(|chain| *chain != own));
+        }
+    }
+
+    fn wait_for_end(&mut self, id: RequestId, waiter: StageRef, chain: u32) {
+        if let Some(chain) = self.request_mut(id).chain_mut(chain)
+            && !chain.ended
+            && chain.end_waiters.last() != Some(&waiter)
+        {
+            chain.end_waiters.push(waiter);
+        }
+    }
+
+    fn note_reads(&mut self, id: RequestId, number: u32, mut reads: Vec<u32>) {
+        reads.sort_unstable();
+        reads.dedup();
+        for read in &reads {
+            if let Some(chain) = self.request_mut(id).chain_mut(*read) {
+                chain.readers += 1;
+            }
+        }
+        if let Some(chain) = self.request_mut(id).chain_mut(number) {
+            chain.reads = reads;
+        }
+    }
+
+    /// A chain follows another: its root is the one with a stop at the end of the line, if there is any.
+    pub(super) fn follow(&mut self, id: RequestId, graph: &UnfoldedGrowth, number: u32, like: u32) {
+        let request = self.request(id);
+        let mut leader = like;
+        for _ in 0..=graph.chains.len() {
+            let Some(chain) = request.chain(leader) else { return };
+            if chain.stop_stage.is_some() {
+                break;
+            }
+            let local = leader.checked_sub(graph.first_chain).and_then(|local| graph.chains.get(local as usize));
+            match (chain.root, local.and_then(|chain| chain.length.like)) {
+                (Some(root), _) => leader = root,
+                (None, Some(next)) => leader = next,
+                (None, None) => return,
+            }
+        }
+        let Some(root) = request.chain(leader) else { return };
+        let (end, over, stop_lane) = (root.end, root.ended, root.stop_stage.map(|stage| root.lane(stage)));
+        let Some(own) = request.chain(number) else { return };
+        let stages = own.stages();
+        if let Some(root) = self.request_mut(id).chain_mut(leader).filter(|root| !root.ended) {
+            root.followers.push(number);
+        }
+        if let Some(stop_lane) = stop_lane.filter(|_| !over) {
+            let followers = (0..stages).map(|stage| (StageRef { chain: number, stage }, Affine::EVERY));
+            self.lane_mut(stop_lane).readers.extend(followers);
+        }
+        if let Some(own) = self.request_mut(id).chain_mut(number) {
+            (own.root, own.stops) = (Some(leader), true);
+        }
+        self.end_at(id, number, end);
+    }
+}

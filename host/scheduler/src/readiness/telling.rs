@@ -1,0 +1,147 @@
+//! Looking again at whoever waits for what has just happened: a node was submitted or completed, a chain ended.
+
+use std::sync::Arc;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::Dependency;
+
+use crate::id::{LaneId, RequestId, WorkerId};
+use crate::lane::{Lane, Progress, StageRef, Status};
+use crate::scheduler::Scheduler;
+
+/// Who names a step.
+enum Namers {
+    Nobody,
+    Step(u32),
+    Everybody,
+}
+
+/// The inverse of [`target`].
+fn namers(at: Affine, bound: u32, step: u32) -> Namers {
+    let named = if at.from_end { i64::from(bound) - 1 - i64::from(step) } else { i64::from(step) };
+    let distance = named - i64::from(at.first);
+    match i64::from(at.stride) {
+        0 if distance == 0 => Namers::Everybody,
+        0 => Namers::Nobody,
+        stride if distance % stride == 0 => u32::try_from(distance / stride).map_or(Namers::Nobody, Namers::Step),
+        _ => Namers::Nobody,
+    }
+}
+
+impl Scheduler {
+    /// First look at every node of a growth.
+    pub(crate) fn start_growth(&mut self, id: RequestId, graph: &UnfoldedGrowth) {
+        for local in 0..graph.chains.len() as u32 {
+            for stage in 0..graph.chains[local as usize].stages.len() as u32 {
+                let Some(chain) = self.request(id).chain(graph.first_chain + local).filter(|chain| !chain.cancelled) else { continue };
+                let free = chain.root.is_none() && graph.chains[local as usize].stages[stage as usize].depends.is_empty();
+                let lane = chain.lane(stage);
+                match &self.lane(lane).progress {
+                    Progress::Each(_) if free => self.set_run_ready(lane, 0, self.lane(lane).limit, None),
+                    Progress::Front(_) if free => self.set_ready(lane, 0, None),
+                    _ => self.look_at_all(lane),
+                }
+            }
+        }
+    }
+
+    /// A node was submitted.
+    pub(crate) fn after_queued(&mut self, lane: LaneId, step: u32, worker: WorkerId) {
+        let place = self.lane(lane);
+        if !place.plain {
+            self.tell(lane, step);
+        } else if step + 1 < place.limit {
+            self.set_ready(lane, step + 1, Some(worker));
+        }
+        self.tell_end(lane);
+    }
+
+    /// A node is complete.
+    pub(crate) fn after_done(&mut self, lane: LaneId, step: u32) {
+        let place = self.lane(lane);
+        if !place.plain {
+            self.tell(lane, step);
+        } else if place.flying == 0 && step + 1 < place.limit {
+            self.set_ready(lane, step + 1, None);
+        }
+        self.tell_end(lane);
+    }
+
+    /// Looks again at whoever waits for a node.
+    pub(super) fn tell(&mut self, lane: LaneId, step: u32) {
+        let place = self.lane(lane);
+        let (id, number, stage) = (place.request, place.chain, place.stage);
+        let Some(graph) = self.request(id).growth(place.growth).map(|growth| Arc::clone(&growth.graph)) else { return };
+        let local = (number - graph.first_chain) as usize;
+        for (index, sibling) in graph.chains[local].stages.iter().enumerate() {
+            let Some(other) = self.request(id).chain(number).map(|chain| chain.lane(index as u32)) else { continue };
+            for depends in &sibling.depends {
+                match depends {
+                    Dependency::Previous { stage: named } if *named == stage => self.look_at(other, step + 1),
+                    Dependency::Sibling { stage: named } if *named == stage => self.look_at(other, step),
+                    _ => {}
+                }
+            }
+        }
+        let bound = graph.chains[local].length.bound;
+        for index in 0..self.lane(lane).readers.len() {
+            let (reader, at) = self.lane(lane).readers[index];
+            let Some(reader) = self.held(id, reader) else { continue };
+            match namers(at, bound, step) {
+                Namers::Nobody => {}
+                Namers::Step(named) => self.look_at(reader, named),
+                Namers::Everybody => self.look_at_all(reader),
+            }
+        }
+        let successors = &graph.chains[local].stages[stage as usize].successors;
+        if let Some([from, to]) = successors.offsets.get(step as usize..step as usize + 2) {
+            self.look_at_named(id, &successors.targets[*from as usize..*to as usize]);
+        }
+    }
+
+    /// Looks again at who waits for a chain's end, if something changed for them.
+    pub(crate) fn tell_end(&mut self, lane: LaneId) {
+        let (id, number) = (self.lane(lane).request, self.lane(lane).chain);
+        let request = self.request(id);
+        let Some(chain) = request.chain(number).filter(|chain| !chain.end_waiters.is_empty() && !chain.ended) else { return };
+        let Status::Queued(worker) = self.end_status(request, number) else { return };
+        if chain.end_seen != Some(worker) {
+            if let Some(chain) = self.request_mut(id).chain_mut(number) {
+                chain.end_seen = Some(worker);
+            }
+            self.tell_end_waiters(id, number);
+        }
+    }
+
+    pub(crate) fn tell_end_waiters(&mut self, id: RequestId, number: u32) {
+        for index in 0..self.request(id).chain(number).map_or(0, |chain| chain.end_waiters.len()) {
+            let waiter = self.request(id).chain(number).map(|chain| chain.end_waiters[index]);
+            if let Some(waiter) = waiter.and_then(|waiter| self.held(id, waiter)) {
+                self.look_at_all(waiter);
+            }
+        }
+    }
+
+    /// Looks again at everybody who may name a step of this lane: its chain's end is known.
+    pub(crate) fn tell_readers(&mut self, lane: LaneId) {
+        let Lane { request: id, chain: number, stage, growth, .. } = *self.lane(lane);
+        for index in 0..self.lane(lane).readers.len() {
+            let (reader, _) = self.lane(lane).readers[index];
+            if let Some(reader) = self.held(id, reader) {
+                self.look_at_all(reader);
+            }
+        }
+        let Some(graph) = self.request(id).growth(growth).map(|growth| Arc::clone(&growth.graph)) else { return };
+        let targets = &graph.chains[(number - graph.first_chain) as usize].stages[stage as usize].successors.targets;
+        self.look_at_named(id, targets);
+    }
+
+    pub(super) fn look_at_named(&mut self, id: RequestId, targets: &[(u32, u32, u32)]) {
+        for (chain, stage, step) in targets {
+            if let Some(other) = self.held(id, StageRef { chain: *chain, stage: *stage }) {
+                self.look_at(other, *step);
+            }
+        }
+    }
+}

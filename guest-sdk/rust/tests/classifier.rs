@@ -86,3 +86,8 @@ fn what_is_wrong_is_said_in_a_sentence() {
         assert_eq!(described().unfold(&request).unwrap_err(), Refusal::InvalidInput(sentence.into()));
     }
 }
+
+#[test]
+fn the_readme_shows_this_plugin() {
+    assert!(include_str!("../README.md").contains(include_str!("../examples/classifier.rs")));
+}

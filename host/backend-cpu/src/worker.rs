@@ -20,6 +20,9 @@ use crate::team::Team;
 /// Completions kept to be used again: more than an engine has outstanding.
 const SPARES: usize = 16;
 
+/// Bytes that the rows of a plan may take at once, if there is more than one.
+const FRAME_BYTES: usize = 256 << 20;
+
 /// How a worker runs.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuOptions {
@@ -154,32 +157,34 @@ impl CpuWorker {
         Ok(())
     }
 
-    /// Runs the cell once over the batch.
+    /// Runs the cell once over the batch: at once, or, if its rows are so long that they would take too much memory, in parts, which no row can tell.
     fn step(&mut self, cell: CellIndex, completed: &mut Completed) -> Result<(), DeviceLost> {
         let Some(loaded) = self.cells.get(cell.index()).and_then(Option::as_ref) else {
             return Err(self.lost(format!("a task names cell {}, which is not loaded", cell.0)));
         };
-        let rows = self.batch.len();
-        let memory = self.frame.prepare(&loaded.plan, rows, self.team.size());
-        let transfer = transfer::Transfer { arena: &self.domain.arena, cells: &self.cells, lanes: &self.lanes, loaded, memory };
-        let mut clock = Clock::start(self.account.as_deref());
-        transfer.gather(&self.batch, &mut self.team);
-        clock.lap(|shares, time| shares.transfer += time);
-        match &self.account {
-            None => loaded.plan.run(memory, rows, &mut self.team, &self.refused),
-            Some(_) => {
-                let (products, others) = loaded.plan.run_timed(memory, rows, &mut self.team, &self.refused);
+        let account = self.account.as_deref();
+        let rows_most = loaded.plan.rows_within(FRAME_BYTES);
+        for batch in self.batch.chunks_mut(rows_most) {
+            let memory = self.frame.prepare(&loaded.plan, batch.len(), self.team.size());
+            let transfer = transfer::Transfer { arena: &self.domain.arena, cells: &self.cells, lanes: &self.lanes, loaded, memory };
+            let mut clock = Clock::start(account);
+            transfer.gather(batch, &mut self.team);
+            clock.lap(|shares, time| shares.transfer += time);
+            if account.is_none() {
+                loaded.plan.run(memory, batch.len(), &mut self.team, &self.refused);
+            } else {
+                let (products, others) = loaded.plan.run_timed(memory, batch.len(), &mut self.team, &self.refused);
                 clock.lap(|shares, _| {
                     shares.products += products;
                     shares.others += others;
                 });
             }
+            let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);
+            epilogue::refuse(refused, batch, &self.lanes, &loaded.name, completed);
+            transfer.scatter(batch, &mut self.team);
+            epilogue::finish(&transfer, batch, completed);
+            clock.lap(|shares, time| shares.transfer += time);
         }
-        let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);
-        epilogue::refuse(refused, &mut self.batch, &self.lanes, &loaded.name, completed);
-        transfer.scatter(&self.batch, &mut self.team);
-        epilogue::finish(&transfer, &self.batch, completed);
-        clock.lap(|shares, time| shares.transfer += time);
         Ok(())
     }
 }
@@ -255,13 +260,16 @@ impl Backend for CpuWorker {
             return Err(self.lost(format!("cell {} is to be timed, but is not loaded", index.0)));
         };
         let rows = rows.max(1) as usize;
-        let memory = self.frame.prepare(&loaded.plan, rows, self.team.size());
-        transfer::zero_inputs(loaded, memory, rows);
+        let rows_most = loaded.plan.rows_within(FRAME_BYTES);
+        let memory = self.frame.prepare(&loaded.plan, rows.min(rows_most), self.team.size());
+        transfer::zero_inputs(loaded, memory, rows.min(rows_most));
         let budget = Instant::now();
         let mut times = Vec::with_capacity(TIMED_RUNS);
         while times.len() < TIMED_RUNS && (times.len() < 3 || budget.elapsed() < TIMED_BUDGET) {
             let began = Instant::now();
-            loaded.plan.run(memory, rows, &mut self.team, &self.refused);
+            for part in (0..rows).step_by(rows_most) {
+                loaded.plan.run(memory, rows_most.min(rows - part), &mut self.team, &self.refused);
+            }
             times.push(began.elapsed());
         }
         times.sort_unstable();

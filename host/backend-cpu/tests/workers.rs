@@ -118,3 +118,26 @@ fn it_accounts_for_its_time() {
     let Shares { products, others, transfer } = *account.lock().expect("nobody panicked");
     assert!(products > Duration::ZERO && others > Duration::ZERO && transfer > Duration::ZERO);
 }
+
+#[test]
+fn rows_too_long_for_one_frame_are_computed_in_parts() {
+    // 16 MiB a row and value, so that a batch of forty would take more than a gibibyte.
+    let width = 4 << 20;
+    let draft = Draft::new("long").input("x", Datatype::Fp32, &[1]).weight(Tensor::from_f32("w", &[width], &vec![2.0; width]));
+    let cell = draft
+        .operator("Mul", &["x", "w"], &["wide"])
+        .operator("ReduceMax", &["wide"], &["y"])
+        .with("axes", [1].as_slice())
+        .output("y", Datatype::Fp32, &[1])
+        .resolve();
+    let mut driver = Driver::new(Box::new(worker(&domain(DomainOptions::default()), 1)), std::slice::from_ref(&cell));
+    let rows: Vec<f32> = (0..40).map(|row| row as f32 - 7.0).collect();
+    let sources = vec![Source::Rows { tensor: 0, at: Affine::EVERY }];
+    let growth = Arc::new(growth_of(vec![independent(0, 1, sources, 40)]));
+    let lane = driver.place(growth, &[Arc::new(Tensor::from_f32("x", &[40, 1], &rows))], 0, &[]).lanes[0][0];
+    let steps: Vec<_> = (0..40).map(|step| (lane, step)).collect();
+    driver.task(CellIndex(0), &steps, 1);
+    for (step, row) in rows.iter().enumerate() {
+        assert_eq!(driver.floats(lane, 0, step as u32), [row * 2.0]);
+    }
+}

@@ -103,3 +103,106 @@ fn row(tensor: &Tensor, at: Affine, step: u32) -> Option<&[u8]> {
     let bytes = tensor.data.len().checked_div(rows)?;
     tensor.data.get(number.checked_mul(bytes)?..)?.get(..bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    use cellwright_cell_graph::UnfoldedGrowth;
+    use cellwright_cell_graph::graph::Node;
+    use cellwright_cell_graph::unfolded::{Grouping, Length, Successors, UnfoldedChain, UnfoldedInput, UnfoldedStage};
+
+    use super::*;
+    use crate::{EarlierChain, RequestFlags};
+
+    const EARLIER: u32 = 4;
+
+    fn chain(cell: u32, bound: u32, like: Option<u32>, retention: Retention, inputs: Vec<UnfoldedInput>) -> UnfoldedChain {
+        let stage = UnfoldedStage {
+            cell,
+            inputs,
+            depends: vec![],
+            named_producers: vec![],
+            successors: Successors::default(),
+            retention,
+            grouping: Grouping::Each,
+            delivery: vec![],
+        };
+        UnfoldedChain { stages: vec![stage], length: Length { bound, like }, sequential: false, stop: None }
+    }
+
+    /// Chain 5, which stopped after three of its eight steps, and chain 6, which follows it and has that input.
+    fn lane(input: UnfoldedInput) -> Lane {
+        let chains = vec![chain(0, 8, None, Retention::All, vec![]), chain(1, 8, Some(5), Retention::Double, vec![input])];
+        let growth = UnfoldedGrowth { first_chain: 5, chains, outputs: vec![], cancel: vec![], next: None, nodes: 16 };
+        let earlier =
+            EarlierChain { chain: EARLIER, stages: vec![(Slot(900), Retention::All, 1)], executed: ([AtomicU32::new(2)].into(), 0) };
+        let placed = PlacedGrowth {
+            growth: Arc::new(growth),
+            cells: [CellIndex(30), CellIndex(31)].into(),
+            slots: vec![vec![Slot(100)], vec![Slot(200)]],
+            executed: [AtomicU32::new(3), AtomicU32::new(8)].into(),
+            earlier: vec![earlier],
+            tensors: vec![Arc::new(Tensor::from_i64("x", &[4, 2], &[0, 1, 10, 11, 20, 21, 30, 31]))],
+            first_tensor: 2,
+            flags: Arc::new(RequestFlags::default()),
+        };
+        Lane { growth: Arc::new(placed), chain: 1, stage: 0 }
+    }
+
+    fn seen(source: Source, step: u32) -> InputRef<'static> {
+        match lane(UnfoldedInput { source, feedback: None }).input(0, step) {
+            InputRef::Host(bytes) => InputRef::Host(bytes.to_vec().leak()),
+            InputRef::Zeros => InputRef::Zeros,
+            InputRef::Int(number) => InputRef::Int(number),
+            InputRef::Slot { first, place, output, cell } => InputRef::Slot { first, place, output, cell },
+        }
+    }
+
+    const fn at(first: u32, stride: i32, from_end: bool) -> Affine {
+        Affine { first, stride, from_end }
+    }
+
+    fn slot(first: u32, place: u32, cell: u32) -> InputRef<'static> {
+        InputRef::Slot { first: Slot(first), place, output: 1, cell: CellIndex(cell) }
+    }
+
+    #[test]
+    fn chains_end_where_they_stopped() {
+        let steps = |chain, at| Source::Steps { chain, stage: 0, output: 1, at };
+        assert_eq!(seen(steps(5, Affine::EVERY), 2), slot(100, 2, 30));
+        assert_eq!(seen(steps(5, at(0, 1, true)), 0), slot(100, 2, 30), "the last executed step, not the last possible one");
+        assert_eq!(seen(steps(5, at(0, 1, true)), 2), slot(100, 0, 30));
+        assert_eq!(seen(steps(5, at(0, 1, true)), 3), InputRef::Zeros, "there is nothing before the first");
+        assert_eq!(seen(Source::Last { chain: 5, stage: 0, output: 1 }, 0), slot(100, 2, 30));
+        assert_eq!(seen(Source::Last { chain: 6, stage: 0, output: 1 }, 0), slot(200, 0, 31), "step 2 of a follower lies in place 0");
+        assert_eq!(seen(Source::Last { chain: EARLIER, stage: 0, output: 1 }, 0), slot(900, 1, 31));
+        assert_eq!(seen(Source::Last { chain: 3, stage: 0, output: 1 }, 0), InputRef::Zeros);
+    }
+
+    #[test]
+    fn nodes_rows_and_numbers() {
+        let of = vec![Node { chain: 5, step: 1 }, Node { chain: EARLIER, step: 1 }];
+        let nodes = Source::Nodes { stage: 0, output: 1, of };
+        assert_eq!(seen(nodes.clone(), 0), slot(100, 1, 30));
+        assert_eq!(seen(nodes.clone(), 1), slot(900, 1, 31));
+        assert_eq!(seen(nodes, 2), InputRef::Zeros);
+        let bytes = |first: i64| InputRef::Host([first.to_le_bytes(), (first + 1).to_le_bytes()].concat().leak());
+        assert_eq!(seen(Source::Rows { tensor: 2, at: at(3, -1, false) }, 1), bytes(20));
+        assert_eq!(seen(Source::Rows { tensor: 2, at: at(0, 1, true) }, 1), bytes(20));
+        assert_eq!(seen(Source::Rows { tensor: 2, at: at(4, 1, false) }, 0), InputRef::Zeros);
+        assert_eq!(seen(Source::Rows { tensor: 1, at: Affine::EVERY }, 0), InputRef::Zeros, "a tensor that was let go of");
+        assert_eq!(seen(Source::Ints(vec![7, 8]), 1), InputRef::Int(8));
+        assert_eq!(seen(Source::Index(at(5, 2, false)), 3), InputRef::Int(11));
+        assert_eq!(seen(Source::Index(at(0, 1, true)), 0), InputRef::Int(2));
+    }
+
+    #[test]
+    fn a_feedback_replaces_the_source_from_step_one_on() {
+        let lane = lane(UnfoldedInput { source: Source::Ints(vec![7]), feedback: Some((0, 1)) });
+        assert_eq!(lane.input(0, 0), InputRef::Int(7));
+        assert_eq!([lane.input(0, 1), lane.input(0, 2)], [slot(200, 0, 31), slot(200, 1, 31)]);
+        assert_eq!(lane.input(1, 0), InputRef::Zeros);
+    }
+}

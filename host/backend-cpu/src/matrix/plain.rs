@@ -3,10 +3,27 @@
 use std::ops::Range;
 
 use super::{Left, Product, Target};
+use crate::kernels::dispatch;
+use crate::level::Level;
 
 /// # Safety
 /// As for [`Product::run`].
 pub(super) unsafe fn run(product: &Product, lefts: &[Left], result: Target, rows: usize, columns: Range<usize>) {
+    // The same bits on every level; where there are no fused multiply-adds, they are many times slower.
+    let multiply = dispatch!(
+        Level::detect(),
+        multiply::<>,
+        [],
+        (product: &Product, lefts: &[Left], result: Target, rows: usize, columns: Range<usize>)
+    );
+    // SAFETY: the caller's promise.
+    unsafe { multiply(product, lefts, result, rows, columns) }
+}
+
+/// # Safety
+/// As for [`Product::run`].
+#[inline(always)]
+unsafe fn multiply(product: &Product, lefts: &[Left], result: Target, rows: usize, columns: Range<usize>) {
     // SAFETY: the caller's promise.
     unsafe { product.begin(result, rows, &columns) };
     for row in 0..rows {

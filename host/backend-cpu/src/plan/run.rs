@@ -86,6 +86,11 @@ pub(crate) fn share(rows: usize, thread: usize, threads: usize) -> Range<usize> 
 }
 
 impl Plan {
+    /// How many rows take no more than so many bytes; one at least.
+    pub(crate) fn rows_within(&self, bytes: usize) -> usize {
+        (bytes / self.strides.iter().sum::<usize>().max(1)).max(1)
+    }
+
     /// Computes outputs from inputs for the first `rows` rows of a frame that was prepared for this plan and at least as many rows. Rows that
     /// name what is not there are reported, and computed on something else.
     pub(crate) fn run(&self, memory: Memory<'_>, rows: usize, team: &mut Team, refused: &Mutex<Vec<RefusedRow>>) {

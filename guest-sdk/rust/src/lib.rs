@@ -16,6 +16,8 @@ pub mod plugin;
 mod cell;
 mod files;
 mod growth;
+#[cfg(any(test, all(target_arch = "wasm32", feature = "heap")))]
+mod heap;
 mod model;
 mod parameters;
 mod request;

@@ -24,12 +24,12 @@ impl Host {
     /// The one that all tests of a program share: whatever one of them does, the others must not notice.
     pub fn shared() -> &'static Self {
         static HOST: OnceLock<Host> = OnceLock::new();
-        HOST.get_or_init(Self::start)
+        HOST.get_or_init(|| Self::start(EngineOptions { batch_max: 64, ..EngineOptions::default() }))
     }
 
     /// Another one.
     #[must_use]
-    pub fn start() -> Self {
+    pub fn start(engine: EngineOptions) -> Self {
         let domain = CpuDomain::new(DomainOptions::default()).expect("memory for an arena");
         let worker = || -> Box<dyn Backend> {
             let options = CpuOptions { threads: 1, ..CpuOptions::default() };
@@ -37,7 +37,7 @@ impl Host {
         };
         let options = ServingOptions {
             runtime: RuntimeOptions { limits: patient(), ..RuntimeOptions::new(Compiler::InProcess) },
-            engine: EngineOptions { batch_max: 64, ..EngineOptions::default() },
+            engine,
             plugin_threads: 2,
         };
         let serving = Serving::start(options, vec![worker(), worker()]).expect("a host starts");

@@ -23,7 +23,11 @@ const MANIFEST: &[Case] = &[
     ("a value of another type", |bundle| bundle.edit("model.toml", "\"sums\"", "7"), &["model.toml", "line 1", "string"]),
     ("no TOML", |bundle| bundle.write("model.toml", b"name = "), &["model.toml", "line 1"]),
     ("a bad name", |bundle| bundle.edit("model.toml", "\"sums\"", "\"../sums\""), &["model.toml", "../sums"]),
-    ("an unknown precision", |bundle| bundle.edit("model.toml", "[parameters]", "precision = \"f8\"\n[parameters]"), &["model.toml", "line 5", "f8", "f32"]),
+    (
+        "an unknown precision",
+        |bundle| bundle.edit("model.toml", "[parameters]", "precision = \"f8\"\n[parameters]"),
+        &["model.toml", "line 5", "f8", "f32"],
+    ),
     (
         "a limit of nothing",
         |bundle| bundle.edit("model.toml", "[samples]", "[limits]\nnodes_max = 0\n[samples]"),

@@ -6,6 +6,7 @@ mod bad_bundles;
 mod bad_requests;
 mod examples;
 mod hostile_plugins;
+mod overload;
 mod sentence;
 mod sessions;
 mod sums;

@@ -4,6 +4,9 @@
 
 pub mod binary;
 pub mod bundle_folder;
+pub mod devices;
+pub mod graphs;
 pub mod host;
+pub mod naive;
 pub mod neighbours;
 pub mod requests;

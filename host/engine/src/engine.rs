@@ -1,25 +1,29 @@
 //! The engine as its users see it: start it with devices, load models, submit graphs.
 
+mod loading;
+
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cellwright_backend::{Backend, CellIndex, DeviceInfo, LoadError, NodeLayout};
-use cellwright_cell_graph::{TypedCell, UnfoldedGrowth};
-use cellwright_scheduler::{CellInfo, CellTypeId, DomainId, Event, ModelId, ModelInfo, NumericClass, Scheduler, TenantId, WorkerId};
+use cellwright_backend::{Backend, DeviceInfo};
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_scheduler::{DomainId, Event, NumericClass, Scheduler, WorkerId};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
-use crate::calibration::{BatchLimits, Calibration, calibrate};
-use crate::calibration_store::{CalibrationStore, Subject};
+pub use self::loading::ModelError;
+use self::loading::Registry;
+use crate::calibration_store::CalibrationStore;
+use crate::cancels::Cancels;
 use crate::core::{Core, CoreParts, CoreWorker, ToCore};
 use crate::lanes::WORKERS_MAX;
-use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec};
+use crate::model::LoadedModel;
 use crate::options::EngineOptions;
 use crate::requests::Handles;
 pub use crate::requests::{Handle, RequestTensors};
 use crate::sink::Sink;
-use crate::worker::{FromWorker, ToWorker, WorkerLink};
+use crate::worker::{FromWorker, WorkerLink};
 
 /// Control messages that may wait at a worker beside its tasks. Loads are one at a time, and a request that moves takes one at each end.
 const CONTROL_QUEUE: usize = 64;
@@ -36,20 +40,6 @@ pub enum StartError {
     /// The system gave no thread.
     #[error("a thread could not be started")]
     Thread(#[from] std::io::Error),
-}
-
-/// Why a model was not loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum ModelError {
-    /// A device cannot run one of its cells.
-    #[error(transparent)]
-    Cell(#[from] LoadError),
-    /// A worker is gone.
-    #[error("worker {0} is lost and cannot load a cell")]
-    WorkerLost(u32),
-    /// The engine is shutting down.
-    #[error("the engine is shutting down")]
-    Stopped,
 }
 
 /// Why a request was not taken.
@@ -76,13 +66,35 @@ pub struct Counters {
     pub failed: AtomicU64,
     /// Device time, nanoseconds, over all workers.
     pub busy_ns: AtomicU64,
+    /// Requests that have a place in the engine now.
+    pub in_flight: AtomicU64,
+    /// Their growths that are remembered now.
+    pub growths: AtomicU64,
+    /// Their stages that have a place on a device now.
+    pub lanes: AtomicU64,
 }
 
-/// Models loaded and their cell types.
-#[derive(Default)]
-struct Registry {
-    types: CellTypes,
-    models: Vec<bool>,
+/// Cancels requests of an engine, and does nothing once that is gone.
+#[derive(Clone)]
+pub struct Canceller {
+    inbox: Sender<ToCore>,
+    cancels: Arc<Cancels>,
+}
+
+impl Canceller {
+    /// As [`Engine::cancel`].
+    pub fn cancel(&self, handle: Handle) {
+        if self.cancels.ask(handle) {
+            // A full inbox keeps the engine's thread awake by itself.
+            let _ = self.inbox.try_send(ToCore::Cancelled);
+        }
+    }
+}
+
+impl std::fmt::Debug for Canceller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Canceller").finish_non_exhaustive()
+    }
 }
 
 /// A scheduler, its workers, and the thread between them.
@@ -92,6 +104,7 @@ pub struct Engine {
     inbox: Sender<ToCore>,
     workers: Vec<WorkerLink>,
     handles: Arc<Handles>,
+    canceller: Canceller,
     counters: Arc<Counters>,
     registry: Mutex<Registry>,
     batch_max: u32,
@@ -123,14 +136,15 @@ impl Engine {
         let (to_engine, completions) = bounded(queue * backends.len());
         let workers = start_workers(backends, queue, &to_engine)?;
         let (inbox, messages) = bounded(options.in_flight_max as usize + CONTROL_QUEUE);
-        let handles = Arc::new(Handles::new(options.in_flight_max));
-        let counters = Arc::new(Counters::default());
+        let shared = Shared { handles: Arc::new(Handles::new(options.in_flight_max)), ..Shared::default() };
         let (batch_max, task_time_max) = (options.batch_max.max(1), options.task_time_max);
         let calibrations = options.calibration_folder.clone().map(CalibrationStore::new);
-        let core = core_parts(options, &workers, (messages, completions), handles.clone(), counters.clone());
+        let core = core_parts(options, &workers, messages, (to_engine, completions), &shared);
+        let Shared { handles, cancels, counters } = shared;
+        let canceller = Canceller { inbox: inbox.clone(), cancels };
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || Core::new(core).run())?;
         let registry = Mutex::default();
-        Ok(Self { inbox, workers, handles, counters, registry, batch_max, task_time_max, calibrations, thread: Some(thread) })
+        Ok(Self { inbox, workers, handles, canceller, counters, registry, batch_max, task_time_max, calibrations, thread: Some(thread) })
     }
 
     /// The devices, in the order of worker ids.
@@ -142,49 +156,6 @@ impl Engine {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
-    }
-
-    /// Loads a model's cells on every worker, measures those that are new, and opens the model for requests.
-    ///
-    /// # Errors
-    /// If a device cannot run one of its cells; nothing of the model is left then.
-    pub fn load(&self, spec: &ModelSpec) -> Result<Arc<LoadedModel>, ModelError> {
-        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut cells = Vec::with_capacity(spec.cells.len());
-        for (position, cell) in spec.cells.iter().enumerate() {
-            let loaded = self.load_cell(&mut registry.types, cell).map(|(cell_type, calibration)| {
-                registry.types.retain(cell_type);
-                let overrides = spec.overrides.get(position).copied().unwrap_or_default();
-                loaded_cell(cell, cell_type, calibration, overrides, position)
-            });
-            match loaded {
-                Ok(loaded) => cells.push(loaded),
-                Err(error) => {
-                    self.release(&mut registry.types, &cells);
-                    return Err(error);
-                }
-            }
-        }
-        let id = registry.models.iter().position(|used| !used).unwrap_or(registry.models.len());
-        if id == registry.models.len() {
-            registry.models.push(false);
-        }
-        registry.models[id] = true;
-        let id = ModelId(u32::try_from(id).unwrap_or(u32::MAX));
-        let indices = cells.iter().map(|cell| CellIndex(cell.cell_type.0)).collect();
-        let model = Arc::new(LoadedModel { id, name: spec.name.clone(), cells, indices });
-        self.inbox.send(ToCore::ModelUp(Arc::new(model_info(spec, &model)))).map_err(|_| ModelError::Stopped)?;
-        Ok(model)
-    }
-
-    /// Closes a model. No request of it may be in flight or submitted any more.
-    pub fn unload(&self, model: &LoadedModel) {
-        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = self.inbox.send(ToCore::ModelDown(model.id));
-        if let Some(used) = registry.models.get_mut(model.id.index()) {
-            *used = false;
-        }
-        self.release(&mut registry.types, &model.cells);
     }
 
     /// Submits a request's first growth. Results go to `sink`, which is called on the engine's thread.
@@ -219,48 +190,15 @@ impl Engine {
         let _ = self.inbox.send(ToCore::Close(handle));
     }
 
-    /// Nobody wants the answer any more. Nothing happens if it has ended.
+    /// Nobody wants the answer any more. Nothing happens if it has ended. Never waits, so that a [`Sink`] may call it too.
     pub fn cancel(&self, handle: Handle) {
-        let _ = self.inbox.send(ToCore::Cancel(handle));
+        self.canceller.cancel(handle);
     }
 
-    /// The type of a cell, loaded on all workers and measured on the first if it is new.
-    fn load_cell(&self, types: &mut CellTypes, cell: &Arc<TypedCell>) -> Result<(CellTypeId, Arc<Calibration>), ModelError> {
-        if let Some((id, entry)) = types.find(&cell.key) {
-            return Ok((id, entry.calibration.clone()));
-        }
-        let id = types.vacant();
-        let index = CellIndex(id.0);
-        for (number, worker) in self.workers.iter().enumerate() {
-            ask(worker, number, |reply| ToWorker::Load { index, cell: cell.clone(), reply })??;
-        }
-        let batch_max = cell.batch_max.map_or(self.batch_max, |own| own.clamp(1, self.batch_max));
-        let subject = Subject { cell: cell.key, device: &self.workers[0].info, batch_max, task_time_max: self.task_time_max };
-        let calibration = match self.calibrations.as_ref().and_then(|store| store.find(&subject)) {
-            Some(known) => known,
-            None => {
-                let measured = calibrate(batch_max, self.task_time_max, |rows| {
-                    ask(&self.workers[0], 0, |reply| ToWorker::Time { index, rows, reply })?.map_err(|_| ModelError::WorkerLost(0))
-                })?;
-                if let Some(store) = &self.calibrations {
-                    store.keep(&subject, &measured);
-                }
-                measured
-            }
-        };
-        let calibration = Arc::new(calibration);
-        types.insert(id, cell.key, calibration.clone());
-        Ok((id, calibration))
-    }
-
-    fn release(&self, types: &mut CellTypes, cells: &[LoadedCell]) {
-        for cell in cells {
-            if types.release(cell.cell_type) {
-                for worker in &self.workers {
-                    let _ = worker.sender.send(ToWorker::Unload(CellIndex(cell.cell_type.0)));
-                }
-            }
-        }
+    /// The means to cancel requests without holding the engine: for callbacks on its own thread, where it must not be dropped.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        self.canceller.clone()
     }
 }
 
@@ -270,11 +208,10 @@ impl Drop for Engine {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        for worker in self.workers.drain(..) {
-            drop(worker.sender);
-            if let Some(thread) = worker.thread {
-                let _ = thread.join();
-            }
+        // All of them hang up before any is waited for: workers hold each other's ends too.
+        let threads: Vec<_> = self.workers.drain(..).filter_map(|worker| worker.thread).collect();
+        for thread in threads {
+            let _ = thread.join();
         }
     }
 }
@@ -296,12 +233,20 @@ fn number<'a>(names: &mut Vec<&'a str>, name: &'a str) -> u32 {
     u32::try_from(position).unwrap_or(u32::MAX)
 }
 
+/// What the engine's users and its thread share.
+#[derive(Default)]
+struct Shared {
+    handles: Arc<Handles>,
+    cancels: Arc<Cancels>,
+    counters: Arc<Counters>,
+}
+
 fn core_parts(
     options: EngineOptions,
     workers: &[WorkerLink],
-    (inbox, completions): (Receiver<ToCore>, Receiver<FromWorker>),
-    handles: Arc<Handles>,
-    counters: Arc<Counters>,
+    inbox: Receiver<ToCore>,
+    completions: (Sender<FromWorker>, Receiver<FromWorker>),
+    shared: &Shared,
 ) -> CoreParts {
     let (mut domains, mut classes) = (Vec::new(), Vec::new());
     let mut first_events = Vec::new();
@@ -311,58 +256,18 @@ fn core_parts(
         let class = NumericClass(number(&mut classes, &worker.info.numeric_class));
         let id = WorkerId(u32::try_from(position).unwrap_or(u32::MAX));
         first_events.push(Event::WorkerUp { worker: id, domain, class, arena_slots: worker.info.arena_slots });
-        core_workers.push(CoreWorker { sender: worker.sender.clone(), domain, up: true });
+        core_workers.push(CoreWorker { sender: worker.sender.clone(), domain, up: true, spares: Vec::new() });
     }
     CoreParts {
         scheduler: Scheduler::new(options.scheduler),
         workers: core_workers,
         inbox,
         completions,
-        handles,
-        counters,
+        handles: shared.handles.clone(),
+        cancels: shared.cancels.clone(),
+        counters: shared.counters.clone(),
         trace: options.trace,
         first_events,
-    }
-}
-
-/// Asks a worker and waits for its reply.
-fn ask<T>(worker: &WorkerLink, number: usize, message: impl FnOnce(Sender<T>) -> ToWorker) -> Result<T, ModelError> {
-    let lost = || ModelError::WorkerLost(u32::try_from(number).unwrap_or(u32::MAX));
-    let (reply, answer) = bounded(1);
-    worker.sender.send(message(reply)).map_err(|_| lost())?;
-    answer.recv().map_err(|_| lost())
-}
-
-fn loaded_cell(
-    cell: &Arc<TypedCell>,
-    cell_type: CellTypeId,
-    calibration: Arc<Calibration>,
-    overrides: CellOverride,
-    position: usize,
-) -> LoadedCell {
-    let own = overrides.batch_max.into_iter().chain(cell.batch_max).min().unwrap_or(u32::MAX);
-    let limits = BatchLimits { max: overrides.batch_max.unwrap_or(calibration.knee).min(own).max(1) };
-    // Later cells of a description lie deeper in the model, and run first (paper, section 4.3).
-    let depth = i32::try_from(position).unwrap_or(i32::MAX);
-    let priority = overrides.priority.or(cell.priority).unwrap_or(depth);
-    LoadedCell { cell: cell.clone(), cell_type, slots: NodeLayout::of(cell).slots, priority, calibration, limits }
-}
-
-fn model_info(spec: &ModelSpec, model: &LoadedModel) -> ModelInfo {
-    let cells = model.cells.iter().map(|cell| CellInfo {
-        cell_type: cell.cell_type,
-        slots: cell.slots,
-        priority: cell.priority,
-        batch: cell.limits.sizes(),
-    });
-    let largest = model.cells.iter().map(|cell| cell.slots).max().unwrap_or(1);
-    ModelInfo {
-        model: model.id,
-        tenant: TenantId(spec.tenant),
-        weight: spec.weight.max(1),
-        class: NumericClass(0),
-        cells: cells.collect(),
-        growth_slots: spec.live_max.map(|live| live.saturating_mul(largest)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cellwright_backend::{Lane, LaneIndex};
+use cellwright_backend::{Lane, LaneIndex, Slot};
 use cellwright_scheduler::{LaneId, RequestId, WorkerId};
 
 /// More workers than bits of the set of those that know a lane would need another structure.
@@ -14,28 +14,49 @@ pub(crate) struct LaneEntry {
     pub(crate) request: RequestId,
     /// Which of the request's growths.
     pub(crate) growth: u32,
+    /// What it held before was another tenant's.
+    pub(crate) scrub: bool,
     /// Workers that have it in their table.
     known: u64,
+}
+
+impl LaneEntry {
+    pub(crate) const fn new(lane: Arc<Lane>, request: RequestId, growth: u32, scrub: bool) -> Self {
+        Self { lane, request, growth, scrub, known: 0 }
+    }
+
+    /// The slots that `steps` steps from `step` on are the first of this request to write, to be zeroed before them: another tenant held them.
+    ///
+    /// A node is zeroed by the task that computes it and by no other, because other workers may compute other nodes of the lane meanwhile.
+    pub(crate) fn scrub(&self, step: u32, steps: u32, node_slots: u32) -> Option<(Slot, u32)> {
+        let retention = self.lane.stage().retention;
+        let end = step.saturating_add(steps).min(retention.places(self.lane.chain().length.bound));
+        let first = self.lane.slot().0.checked_add(step.checked_mul(node_slots)?)?;
+        let count = end.checked_sub(step).filter(|places| *places > 0)?.checked_mul(node_slots)?;
+        self.scrub.then_some((Slot(first), count))
+    }
 }
 
 /// All placed lanes, by id.
 #[derive(Default)]
 pub(crate) struct Lanes {
     entries: Vec<Option<LaneEntry>>,
+    pub(crate) count: usize,
     /// For each worker, lanes it must forget with its next task.
     leaves: Vec<Vec<LaneIndex>>,
 }
 
 impl Lanes {
     pub(crate) fn new(workers: usize) -> Self {
-        Self { entries: Vec::new(), leaves: vec![Vec::new(); workers] }
+        Self { entries: Vec::new(), count: 0, leaves: vec![Vec::new(); workers] }
     }
 
-    pub(crate) fn place(&mut self, id: LaneId, lane: Arc<Lane>, request: RequestId, growth: u32) {
+    pub(crate) fn place(&mut self, id: LaneId, entry: LaneEntry) {
         if self.entries.len() <= id.index() {
             self.entries.resize_with(id.index() + 1, || None);
         }
-        self.entries[id.index()] = Some(LaneEntry { lane, request, growth, known: 0 });
+        self.entries[id.index()] = Some(entry);
+        self.count += 1;
     }
 
     pub(crate) fn get(&self, id: LaneId) -> Option<&LaneEntry> {
@@ -45,6 +66,7 @@ impl Lanes {
     /// Forgets a lane; workers that know it are told with their next task.
     pub(crate) fn release(&mut self, id: LaneId) -> Option<LaneEntry> {
         let entry = self.entries.get_mut(id.index())?.take()?;
+        self.count -= 1;
         for (worker, leaves) in self.leaves.iter_mut().enumerate() {
             if entry.known & (1 << worker) != 0 {
                 leaves.push(LaneIndex(id.0));

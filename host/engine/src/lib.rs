@@ -11,13 +11,14 @@ pub mod sink;
 pub mod trace;
 
 mod calibration_store;
+mod cancels;
 mod core;
 mod lanes;
 mod requests;
 mod worker;
 
 pub use calibration::{BatchLimits, Calibration};
-pub use engine::{Counters, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError};
+pub use engine::{Canceller, Counters, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError};
 pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec};
 pub use options::EngineOptions;
 pub use sink::{RequestFailure, Sink, Value};

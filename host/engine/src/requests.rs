@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cellwright_backend::{EarlierChain, PlacedGrowth, RequestFlags, RowError, Slot};
-use cellwright_cell_graph::unfolded::{Retention, Source};
+use cellwright_cell_graph::unfolded::Source;
 use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
 use cellwright_scheduler::RequestId;
 
@@ -21,8 +21,15 @@ pub struct Handle {
     pub(crate) generation: u32,
 }
 
+impl Handle {
+    /// Whether it was given out after the one of that generation of its id. Generations start over, but never twice while one is in use.
+    pub(crate) const fn is_after(self, generation: u32) -> bool {
+        self.generation.wrapping_sub(generation).wrapping_sub(1) < u32::MAX / 2
+    }
+}
+
 /// Handles that may be given out: the bound on requests in flight.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Handles {
     free: Mutex<Vec<Handle>>,
 }
@@ -59,14 +66,12 @@ pub(crate) struct GrowthEntry {
     pub(crate) placed: Option<Arc<PlacedGrowth>>,
     /// Lanes of it that are placed.
     pub(crate) lanes: u32,
-    /// Slots to be zeroed before anything of it runs.
-    pub(crate) scrub: Vec<(Slot, u32)>,
 }
 
 impl GrowthEntry {
     pub(crate) fn new(growth: Arc<UnfoldedGrowth>, tensors: RequestTensors) -> Self {
         let executed = growth.chains.iter().map(|chain| AtomicU32::new(chain.length.bound)).collect();
-        Self { growth, tensors, executed, placed: None, lanes: 0, scrub: Vec::new() }
+        Self { growth, tensors, executed, placed: None, lanes: 0 }
     }
 
     /// Whether nothing of it is left that anybody could name: it had its place, or never needs one, and its lanes are released.
@@ -86,6 +91,8 @@ pub(crate) struct RequestEntry {
     pub(crate) model: Arc<LoadedModel>,
     /// What a kernel said of one of its rows.
     pub(crate) row_error: Option<RowError>,
+    /// A worker was lost that had its state in hand.
+    pub(crate) worker_lost: bool,
     /// Growths that still have lanes, or may get some; element 0 is number `first_growth`.
     growths: VecDeque<GrowthEntry>,
     first_growth: u32,
@@ -102,6 +109,7 @@ impl RequestEntry {
             flags: Arc::default(),
             model,
             row_error: None,
+            worker_lost: false,
             growths: VecDeque::from([growth]),
             first_growth: 0,
             lanes: 0,
@@ -173,6 +181,19 @@ impl RequestEntry {
         })
     }
 
+    /// Growths that are held.
+    pub(crate) fn growths(&self) -> usize {
+        self.growths.len()
+    }
+
+    /// So many lanes of a growth are placed.
+    pub(crate) fn add_lanes(&mut self, growth: u32, count: u32) {
+        self.lanes += count;
+        if let Some(entry) = self.growth_mut(growth) {
+            entry.lanes += count;
+        }
+    }
+
     /// One lane less. Growths in front that have none left are forgotten.
     pub(crate) fn release_lane(&mut self, growth: u32) {
         self.lanes = self.lanes.saturating_sub(1);
@@ -191,43 +212,33 @@ impl RequestEntry {
     }
 }
 
-/// Slots of each stage that another tenant held, as runs to zero.
-pub(crate) fn scrub_runs(growth: &UnfoldedGrowth, slots: &[Vec<Slot>], node_slots: impl Fn(u32) -> u32) -> Vec<(Slot, u32)> {
-    let mut runs = Vec::new();
-    for (chain, firsts) in growth.chains.iter().zip(slots) {
-        for (stage, first) in chain.stages.iter().zip(firsts) {
-            let count = stage.retention.places(chain.length.bound).saturating_mul(node_slots(stage.cell));
-            if stage.retention != Retention::None && count > 0 {
-                runs.push((*first, count));
-            }
-        }
-    }
-    runs
-}
-
 /// Requests in flight, by id.
 #[derive(Default)]
 pub(crate) struct Requests {
-    entries: Vec<Option<RequestEntry>>,
-    pub(crate) count: usize,
+    entries: Vec<Place>,
+}
+
+/// What an id names.
+#[derive(Default)]
+struct Place {
+    entry: Option<RequestEntry>,
+    /// The generation of the last request that arrived under it.
+    arrived: Option<u32>,
 }
 
 impl Requests {
     pub(crate) fn insert(&mut self, entry: RequestEntry) {
-        let index = entry.handle.id.index();
-        if self.entries.len() <= index {
-            self.entries.resize_with(index + 1, || None);
-        }
-        self.entries[index] = Some(entry);
-        self.count += 1;
+        let handle = entry.handle;
+        self.arrived(handle);
+        self.entries[handle.id.index()].entry = Some(entry);
     }
 
     pub(crate) fn get_mut(&mut self, id: RequestId) -> Option<&mut RequestEntry> {
-        self.entries.get_mut(id.index())?.as_mut()
+        self.entries.get_mut(id.index())?.entry.as_mut()
     }
 
     pub(crate) fn get(&self, id: RequestId) -> Option<&RequestEntry> {
-        self.entries.get(id.index())?.as_ref()
+        self.entries.get(id.index())?.entry.as_ref()
     }
 
     /// The request that the handle names, if it is still going on.
@@ -235,13 +246,25 @@ impl Requests {
         self.get_mut(handle.id).filter(|entry| entry.handle == handle && entry.sink.is_some())
     }
 
+    /// Notes the arrival of a request, whether it is taken or not.
+    pub(crate) fn arrived(&mut self, handle: Handle) {
+        let index = handle.id.index();
+        if self.entries.len() <= index {
+            self.entries.resize_with(index + 1, Place::default);
+        }
+        self.entries[index].arrived = Some(handle.generation);
+    }
+
+    /// Whether the handle's request is still on its way to the engine's thread.
+    pub(crate) fn is_yet_to_come(&self, handle: Handle) -> bool {
+        self.entries.get(handle.id.index()).and_then(|place| place.arrived).is_none_or(|arrived| handle.is_after(arrived))
+    }
+
     pub(crate) fn remove(&mut self, id: RequestId) -> Option<RequestEntry> {
-        let entry = self.entries.get_mut(id.index())?.take()?;
-        self.count -= 1;
-        Some(entry)
+        self.entries.get_mut(id.index())?.entry.take()
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RequestEntry> {
-        self.entries.iter_mut().flatten()
+        self.entries.iter_mut().filter_map(|place| place.entry.as_mut())
     }
 }

@@ -12,26 +12,26 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
 /// What a worker is told.
 pub(crate) enum ToWorker {
-    /// Run this.
-    Task(Task),
+    /// Run this, and take back what a completion before it no longer needs.
+    Task(Task, Option<Completed>),
     /// Load a cell.
     Load { index: CellIndex, cell: Arc<TypedCell>, reply: Sender<Result<(), LoadError>> },
     /// Forget a cell.
-    Unload(CellIndex),
+    Unload { index: CellIndex, reply: Sender<()> },
     /// Measure a batch.
-    Time { index: CellIndex, rows: u32, reply: Sender<Result<Duration, DeviceLost>> },
-    /// Read runs of slots and hand them to another worker, for a request that moves.
-    Read { runs: Vec<(Slot, Slot, u32)>, to: Sender<ToWorker>, request: u32 },
+    Time { index: CellIndex, rows: u32, reply: Sender<Duration> },
+    /// Read runs of slots and hand them to another worker, for the move of that number.
+    Read { runs: Vec<(Slot, Slot, u32)>, to: Sender<ToWorker>, number: u64 },
     /// Write what another worker read.
-    Write { runs: Vec<(Slot, Vec<u8>)>, request: u32 },
+    Write { runs: Vec<(Slot, Vec<u8>)>, number: u64 },
 }
 
 /// What a worker tells the engine.
 pub(crate) enum FromWorker {
     /// A task is done.
     Completed(WorkerId, Completed),
-    /// A request's state has been written.
-    Moved(u32),
+    /// The state that a move is about has been written.
+    Moved(u64),
     /// The device is gone.
     Lost(WorkerId, DeviceLost),
 }
@@ -78,7 +78,10 @@ impl Worker {
             let message =
                 if self.outstanding == 0 { self.receiver.recv().map_err(|_| TryRecvError::Disconnected) } else { self.receiver.try_recv() };
             match message {
-                Ok(ToWorker::Task(task)) => {
+                Ok(ToWorker::Task(task, spare)) => {
+                    if let Some(spare) = spare {
+                        self.backend.recycle(spare);
+                    }
                     self.backend.submit(task)?;
                     self.outstanding += 1;
                 }
@@ -100,30 +103,34 @@ impl Worker {
     /// Replies may find nobody waiting any more; that is theirs to decide.
     fn control(&mut self, control: ToWorker) -> Result<(), DeviceLost> {
         // State may be read or measured only when nothing runs that writes it.
-        while self.outstanding > 0 && !matches!(control, ToWorker::Load { .. } | ToWorker::Unload(_)) {
+        while self.outstanding > 0 && !matches!(control, ToWorker::Load { .. } | ToWorker::Unload { .. }) {
             self.complete()?;
         }
         match control {
-            ToWorker::Task(_) => unreachable!("tasks are taken by `run`"),
+            ToWorker::Task(..) => unreachable!("tasks are taken by `run`"),
             ToWorker::Load { index, cell, reply } => {
                 let _ = reply.send(self.backend.load(index, &cell));
             }
-            ToWorker::Unload(index) => self.backend.unload(index),
-            ToWorker::Time { index, rows, reply } => {
-                let _ = reply.send(self.backend.time_batch(index, rows));
+            ToWorker::Unload { index, reply } => {
+                self.backend.unload(index);
+                let _ = reply.send(());
             }
-            ToWorker::Read { runs, to, request } => {
+            ToWorker::Time { index, rows, reply } => {
+                // If the device is lost, whoever asked hears it by the reply that never comes.
+                let _ = reply.send(self.backend.time_batch(index, rows)?);
+            }
+            ToWorker::Read { runs, to, number } => {
                 let mut read = Vec::with_capacity(runs.len());
                 for (from, target, count) in runs {
                     read.push((target, self.backend.read(from, count)?));
                 }
-                let _ = to.send(ToWorker::Write { runs: read, request });
+                let _ = to.send(ToWorker::Write { runs: read, number });
             }
-            ToWorker::Write { runs, request } => {
+            ToWorker::Write { runs, number } => {
                 for (first, bytes) in runs {
                     self.backend.write(first, &bytes)?;
                 }
-                let _ = self.engine.send(FromWorker::Moved(request));
+                let _ = self.engine.send(FromWorker::Moved(number));
             }
         }
         Ok(())

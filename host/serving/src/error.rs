@@ -58,6 +58,28 @@ pub enum InferError {
         /// The limit.
         limit: u32,
     },
+    /// The plugin keeps more of a session's input than a request may hold.
+    #[error(
+        "plugin `{plugin}` keeps more than {limit} bytes of its session's input: it must let go of what it has seen (keep-tensors-from)"
+    )]
+    Keeps {
+        /// Which plugin.
+        plugin: String,
+        /// The limit.
+        limit: usize,
+    },
+    /// The plugin waits for input that will never come.
+    #[error("plugin `{plugin}` waits for more input after it was told that none will come")]
+    Waits {
+        /// Which plugin.
+        plugin: String,
+    },
+    /// The host itself failed.
+    #[error("the host failed while it called plugin `{plugin}`: its log says more")]
+    Broken {
+        /// Which plugin.
+        plugin: String,
+    },
     /// A part of a session came after its end.
     #[error("the session has ended")]
     SessionOver,
@@ -78,7 +100,13 @@ impl InferError {
             Self::Plugin(CallError::Refused { fault: Fault::InvalidInput, .. }) => ErrorKind::BadInput,
             Self::Plugin(CallError::Refused { fault: Fault::Unsupported, .. }) => ErrorKind::Unsupported,
             Self::Plugin(CallError::Busy { .. }) => ErrorKind::Busy,
-            Self::Plugin(_) | Self::Graph { .. } | Self::Emitted { .. } | Self::Resumes { .. } => ErrorKind::PluginFault,
+            Self::Plugin(_)
+            | Self::Graph { .. }
+            | Self::Emitted { .. }
+            | Self::Resumes { .. }
+            | Self::Keeps { .. }
+            | Self::Waits { .. } => ErrorKind::PluginFault,
+            Self::Broken { .. } => ErrorKind::Unavailable,
             Self::Submit(SubmitError::Full) => ErrorKind::Busy,
             Self::Submit(SubmitError::Stopped) => ErrorKind::Unavailable,
             Self::Engine(failure) => match failure {

@@ -13,8 +13,10 @@ mod join;
 mod outputs;
 mod plugin_threads;
 mod request;
+mod rows;
 
 pub use error::{ErrorKind, InferError, LoadError, StartError};
 pub use model::{CellSummary, ServedModel};
 pub use reply::{Client, Delivery, Reply};
+pub use request::Running;
 pub use serving::{Serving, ServingOptions, Session};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
-use cellwright_cell_graph::{CellTypeKey, Description, TypedCell};
+use cellwright_cell_graph::{CellTypeKey, Description, TensorSpec};
 use cellwright_engine::{LoadedCell, LoadedModel};
 use cellwright_plugin_runtime::PluginModel;
 
@@ -18,13 +18,15 @@ pub struct RequestLimits {
     pub rows_max: usize,
     /// Chunks of a session that may wait.
     pub chunks_waiting_max: usize,
+    /// Bytes of a session's input that its plugin may keep.
+    pub kept_bytes_max: usize,
     /// The expanded graph.
     pub graph: GraphLimits,
 }
 
 impl Default for RequestLimits {
     fn default() -> Self {
-        Self { resumes_max: 1 << 16, rows_max: 1 << 12, chunks_waiting_max: 64, graph: GraphLimits::default() }
+        Self { resumes_max: 1 << 16, rows_max: 1 << 12, chunks_waiting_max: 64, kept_bytes_max: 256 << 20, graph: GraphLimits::default() }
     }
 }
 
@@ -57,6 +59,15 @@ pub struct ServedModel {
     pub(crate) model: Arc<Model>,
     pub(crate) loaded: Arc<LoadedModel>,
     pub(crate) limits: RequestLimits,
+    /// The description's tensors as one request sees them: without the leading dimension where rows are requests.
+    pub(crate) inputs: Arc<[TensorSpec]>,
+    pub(crate) outputs: Arc<[TensorSpec]>,
+}
+
+/// A tensor of the description as one request sees it.
+fn of_one_request(spec: &TensorSpec, rows_are_requests: bool) -> TensorSpec {
+    let shape = spec.shape.get(usize::from(rows_are_requests)..).unwrap_or_default().to_vec();
+    TensorSpec { name: spec.name.clone(), datatype: spec.datatype, shape }
 }
 
 impl fmt::Debug for ServedModel {
@@ -66,6 +77,19 @@ impl fmt::Debug for ServedModel {
 }
 
 impl ServedModel {
+    pub(crate) fn new(
+        (name, plugin_name): (String, String),
+        plugin: PluginModel,
+        model: Arc<Model>,
+        loaded: Arc<LoadedModel>,
+        limits: RequestLimits,
+    ) -> Self {
+        let rows = model.description.rows_are_requests;
+        let [inputs, outputs] = [&model.description.inputs, &model.description.outputs]
+            .map(|specs| specs.iter().map(|spec| of_one_request(spec, rows)).collect());
+        Self { name, plugin_name, plugin, model, loaded, limits, inputs, outputs }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -110,10 +134,6 @@ impl ServedModel {
 
     pub(crate) fn plugin_name(&self) -> &str {
         &self.plugin_name
-    }
-
-    pub(crate) fn cell(&self, position: u32) -> Option<&TypedCell> {
-        self.model.cells.get(position as usize).map(AsRef::as_ref)
     }
 }
 

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
+use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::graph::Pace;
-use cellwright_cell_graph::unfolded::{Delivery, ResponseFrom};
+use cellwright_cell_graph::unfolded::{Delivery, ResponseFrom, UnfoldedResponse};
 use cellwright_cell_graph::{Datatype, Tensor, TensorSpec, UnfoldedGrowth};
 use cellwright_engine::Value;
 
 use crate::join::join;
-use crate::model::ServedModel;
 
 /// One output of one stage of one chain.
 type Key = (u32, u32, u32);
@@ -18,9 +19,13 @@ type Key = (u32, u32, u32);
 #[derive(Clone, Copy, Debug)]
 struct ChainEnd {
     bound: u32,
-    like: Option<u32>,
+    /// The chain with a stop that it follows, directly or along others.
+    root: Option<u32>,
     stops: bool,
+    /// Known of chains with a stop.
     executed: Option<u32>,
+    /// What has not arrived may never do so.
+    cancelled: bool,
 }
 
 /// The rows of one output that have arrived.
@@ -37,8 +42,6 @@ struct Column {
     arrived: Vec<bool>,
     /// Steps 0..in_order have arrived.
     in_order: u32,
-    /// Steps that were streamed.
-    streamed: u32,
     /// Steps that the plugin has seen.
     seen: u32,
 }
@@ -78,13 +81,11 @@ impl Column {
 
     /// The row of one step, by itself.
     fn row(&self, name: &str, step: u32) -> Option<Tensor> {
-        let data = if self.last_only {
-            self.rows.clone()
-        } else {
-            self.rows.get(step as usize * self.row_bytes..(step as usize + 1) * self.row_bytes)?.to_vec()
+        let data = match self.last_step {
+            Some(_) => self.rows.clone(),
+            None => self.rows.get(step as usize * self.row_bytes..(step as usize + 1) * self.row_bytes)?.to_vec(),
         };
-        let shape = if self.row_shape.is_empty() { vec![1] } else { self.row_shape.clone() };
-        Some(Tensor { name: name.to_owned(), datatype: self.datatype, shape, data })
+        Some(Tensor { name: name.to_owned(), datatype: self.datatype, shape: self.row_shape.clone(), data })
     }
 }
 
@@ -94,6 +95,15 @@ struct Response {
     output: usize,
     from: ResponseFrom,
     stream: bool,
+    /// Steps that were streamed.
+    streamed: u32,
+}
+
+impl Response {
+    /// Whether it has been sent by parts to a client that takes them. What is listed has no steps to send one by one.
+    const fn is_sent(&self, streaming: bool) -> bool {
+        streaming && self.stream && !matches!(self.from, ResponseFrom::Listed(_))
+    }
 }
 
 /// What the plugin waits to see.
@@ -108,6 +118,9 @@ struct Watching {
 /// All that has arrived for one request.
 #[derive(Debug)]
 pub(crate) struct Outputs {
+    model: Arc<Model>,
+    /// The model's outputs as one request sees them.
+    specs: Arc<[TensorSpec]>,
     chains: BTreeMap<u32, ChainEnd>,
     columns: BTreeMap<Key, Column>,
     responses: Vec<Response>,
@@ -119,21 +132,24 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    pub(crate) fn new(model: &ServedModel, growth: &UnfoldedGrowth, streaming: bool) -> Self {
-        let gathered = model.description().outputs.iter().map(|_| None).collect();
-        let mut outputs =
-            Self { chains: BTreeMap::new(), columns: BTreeMap::new(), responses: Vec::new(), watching: None, streaming, gathered };
-        outputs.grow(model, growth);
+    pub(crate) fn new(model: Arc<Model>, specs: Arc<[TensorSpec]>, growth: &UnfoldedGrowth, streaming: bool) -> Self {
+        let gathered = specs.iter().map(|_| None).collect();
+        let (chains, columns) = (BTreeMap::new(), BTreeMap::new());
+        let mut outputs = Self { model, specs, chains, columns, responses: Vec::new(), watching: None, streaming, gathered };
+        outputs.grow(growth);
         outputs
     }
 
     /// Expects what a growth delivers.
-    pub(crate) fn grow(&mut self, model: &ServedModel, growth: &UnfoldedGrowth) {
+    pub(crate) fn grow(&mut self, growth: &UnfoldedGrowth) {
         for (chain, number) in growth.chains.iter().zip(growth.first_chain..) {
-            let end = ChainEnd { bound: chain.length.bound, like: chain.length.like, stops: chain.stop.is_some(), executed: None };
-            self.chains.insert(number, end);
+            let followed = chain.length.like.and_then(|like| Some((like, *self.chains.get(&like)?)));
+            let bound = followed.map_or(chain.length.bound, |(_, followed)| followed.bound.min(chain.length.bound));
+            let root = followed.and_then(|(like, followed)| if followed.stops { Some(like) } else { followed.root });
+            let stops = chain.stop.is_some();
+            self.chains.insert(number, ChainEnd { bound, root: root.filter(|_| !stops), stops, executed: None, cancelled: false });
             for (stage, stage_number) in chain.stages.iter().zip(0..) {
-                let Some(cell) = model.cell(stage.cell) else { continue };
+                let Some(cell) = self.model.cells.get(stage.cell as usize) else { continue };
                 for ((delivery, output), output_number) in stage.delivery.iter().zip(&cell.outputs).zip(0..) {
                     if *delivery == Delivery::None {
                         continue;
@@ -149,30 +165,43 @@ impl Outputs {
                         rows: Vec::new(),
                         arrived: Vec::new(),
                         in_order: 0,
-                        streamed: 0,
                         seen: 0,
                     };
                     self.columns.insert((number, stage_number, output_number), column);
                 }
             }
         }
+        for cancelled in &growth.cancel {
+            if let Some(end) = self.chains.get_mut(cancelled) {
+                end.cancelled = true;
+            }
+        }
         for response in &growth.outputs {
-            self.responses.push(Response { output: response.output as usize, from: response.from.clone(), stream: response.stream });
+            let UnfoldedResponse { output, from, stream } = response.clone();
+            self.responses.push(Response { output: output as usize, from, stream, streamed: 0 });
         }
         self.watching = growth.next.as_ref().map(|watch| Watching { keys: watch.outputs.clone(), pace: watch.pace, over: false });
     }
 
     /// How many steps a chain executed, once that is known.
     fn executed(&self, chain: u32) -> Option<u32> {
-        let mut end = self.chains.get(&chain)?;
-        let mut bound = end.bound;
-        // A chain follows an earlier one, so this ends.
-        while let (false, Some(like)) = (end.stops, end.like) {
-            let Some(followed) = self.chains.get(&like) else { break };
-            end = followed;
-            bound = bound.min(end.bound);
-        }
-        if end.stops { end.executed.map(|executed| executed.min(bound)) } else { Some(bound) }
+        let end = self.chains.get(&chain)?;
+        let stopped = match end.root {
+            Some(root) => self.chains.get(&root)?.executed?,
+            None if end.stops => end.executed?,
+            None => end.bound,
+        };
+        Some(stopped.min(end.bound))
+    }
+
+    /// Steps of an output that are there in order, and whether they are all that will ever be.
+    fn arrived(&self, key: &Key) -> Option<(u32, bool)> {
+        let (column, end) = (self.columns.get(key)?, self.chains.get(&key.0)?);
+        let cancelled = end.cancelled || end.root.and_then(|root| self.chains.get(&root)).is_some_and(|root| root.cancelled);
+        Some(match self.executed(key.0) {
+            Some(executed) => (column.in_order.min(executed), cancelled || column.in_order >= executed),
+            None => (column.in_order, cancelled),
+        })
     }
 
     pub(crate) fn value(&mut self, value: Value<'_>) {
@@ -188,39 +217,44 @@ impl Outputs {
     }
 
     /// Parts of streamed outputs that have arrived since the last call.
-    pub(crate) fn parts(&mut self, model: &ServedModel, parts: &mut Vec<Tensor>) {
+    pub(crate) fn parts(&mut self, parts: &mut Vec<Tensor>) {
         if !self.streaming {
             return;
         }
-        for response in self.responses.iter().filter(|response| response.stream) {
-            let ResponseFrom::All(key) = &response.from else { continue };
-            let limit = executed_of(&self.chains, key.0);
-            let Some(column) = self.columns.get_mut(key) else { continue };
-            let until = limit.map_or(column.in_order, |limit| column.in_order.min(limit));
-            if until > column.streamed {
-                parts.push(column.stacked(&model.description().outputs[response.output].name, column.streamed..until));
-                column.streamed = until;
+        for index in 0..self.responses.len() {
+            let response = &self.responses[index];
+            let (ResponseFrom::All(key) | ResponseFrom::Last(key)) = &response.from else { continue };
+            let Some((until, _)) = self.arrived(key).filter(|(until, _)| response.stream && *until > response.streamed) else { continue };
+            let (Some(column), Some(spec)) = (self.columns.get(key), self.specs.get(response.output)) else { continue };
+            match &response.from {
+                ResponseFrom::All(_) => parts.push(column.stacked(&spec.name, response.streamed..until)),
+                _ => parts.extend((response.streamed..until).filter_map(|step| column.row(&spec.name, step))),
             }
+            self.responses[index].streamed = until;
         }
     }
 
     /// What the plugin is to be shown now, if anything. It is shown once.
     pub(crate) fn watched(&mut self) -> Option<Vec<Tensor>> {
-        let watching = self.watching.as_ref().filter(|watching| !watching.over && !watching.keys.is_empty())?;
-        let keys = watching.keys.clone();
+        let mut watching = self.watching.take()?;
+        let shown = self.due(&mut watching);
+        self.watching = Some(watching);
+        shown
+    }
+
+    fn due(&mut self, watching: &mut Watching) -> Option<Vec<Tensor>> {
+        if watching.over || watching.keys.is_empty() {
+            return None;
+        }
         let mut complete = true;
         let mut least_new = u32::MAX;
-        let mut ranges = Vec::with_capacity(keys.len());
-        for key in &keys {
-            let column = self.columns.get(key)?;
-            let executed = self.executed(key.0);
-            let until = executed.map_or(column.in_order, |executed| column.in_order.min(executed));
-            let ended = executed.is_some_and(|executed| column.in_order >= executed);
+        for key in &watching.keys {
+            // The checks of growths see to it that what is watched is there.
+            let (Some((until, ended)), Some(column)) = (self.arrived(key), self.columns.get(key)) else { continue };
             complete &= ended;
             if !ended {
-                least_new = least_new.min(until - column.seen.min(until));
+                least_new = least_new.min(until.saturating_sub(column.seen));
             }
-            ranges.push(column.seen.min(until)..until);
         }
         let due = match watching.pace {
             Pace::All => complete,
@@ -229,17 +263,22 @@ impl Outputs {
         if !due {
             return None;
         }
-        let shown = keys.iter().zip(&ranges).filter_map(|(key, range)| Some(self.columns.get(key)?.stacked("", range.clone())));
+        watching.over = complete;
+        let news: Vec<Range<u32>> = watching.keys.iter().map(|key| self.news(key)).collect();
+        let shown = watching.keys.iter().zip(&news).filter_map(|(key, news)| Some(self.columns.get(key)?.stacked("", news.clone())));
         let shown = shown.collect();
-        for (key, range) in keys.iter().zip(&ranges) {
+        for (key, news) in watching.keys.iter().zip(news) {
             if let Some(column) = self.columns.get_mut(key) {
-                column.seen = range.end;
+                column.seen = news.end;
             }
         }
-        if let Some(watching) = self.watching.as_mut() {
-            watching.over = complete;
-        }
         Some(shown)
+    }
+
+    /// Steps of an output that the plugin has not seen.
+    fn news(&self, key: &Key) -> Range<u32> {
+        let until = self.arrived(key).map_or(0, |(until, _)| until);
+        self.columns.get(key).map_or(0, |column| column.seen).min(until)..until
     }
 
     /// Whether the plugin has been shown all it asked for, so that without a new growth the request ends.
@@ -253,33 +292,29 @@ impl Outputs {
     }
 
     /// Adds a tensor that the plugin emitted, unless the client takes parts: then it is the caller's to send.
-    pub(crate) fn emit(&mut self, model: &ServedModel, tensor: Tensor, parts: &mut Vec<Tensor>) {
+    pub(crate) fn emit(&mut self, tensor: Tensor, parts: &mut Vec<Tensor>) {
         if self.streaming {
             parts.push(tensor);
             return;
         }
-        let specs = &model.description().outputs;
-        if let Some(position) = specs.iter().position(|spec| spec.name == tensor.name) {
-            self.gather(&specs[position], position, tensor);
+        if let Some(position) = self.specs.iter().position(|spec| spec.name == tensor.name) {
+            self.gather(position, tensor);
         }
     }
 
-    fn gather(&mut self, spec: &TensorSpec, position: usize, tensor: Tensor) {
+    fn gather(&mut self, position: usize, tensor: Tensor) {
         let before = self.gathered[position].take();
         self.gathered[position] = Some(match before {
-            Some(before) => join(spec, before, tensor),
+            Some(before) => join(&self.specs[position], before, tensor),
             None => tensor,
         });
     }
 
     /// Forgets what no later growth can name: everything before `first_chain` that is not kept, once it is in the response.
-    pub(crate) fn prune(&mut self, model: &ServedModel, first_chain: u32, keep: &[u32]) {
+    pub(crate) fn prune(&mut self, first_chain: u32, keep: &[u32]) {
         let settled = |outputs: &Self, key: &Key| {
-            key.0 >= first_chain
-                || outputs.columns.get(key).is_none_or(|column| {
-                    column.last_only && column.last_step.is_some()
-                        || outputs.executed(key.0).is_some_and(|executed| column.in_order >= executed)
-                })
+            let is_last = outputs.columns.get(key).is_none_or(|column| column.last_step.is_some());
+            is_last || outputs.arrived(key).is_none_or(|(_, all)| all)
         };
         let early = |from: &ResponseFrom| response_keys(from).iter().all(|key| key.0 < first_chain);
         let ready: Vec<bool> = self
@@ -291,46 +326,44 @@ impl Outputs {
         let (done, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.responses).into_iter().partition(|_| ready.next() == Some(true));
         self.responses = rest;
         for response in done {
-            self.settle(model, &response);
+            self.settle(&response);
         }
         let needed: Vec<u32> = self.responses.iter().flat_map(|response| response_keys(&response.from)).map(|key| key.0).collect();
         let watched: Vec<u32> = self.watching.iter().flat_map(|watching| &watching.keys).map(|key| key.0).collect();
         let wanted = |chain: u32| chain >= first_chain || keep.contains(&chain) || needed.contains(&chain) || watched.contains(&chain);
         self.columns.retain(|key, _| wanted(key.0));
-        let followed: Vec<u32> = self.chains.iter().filter(|(chain, _)| wanted(**chain)).filter_map(|(_, end)| end.like).collect();
+        let followed: Vec<u32> = self.chains.iter().filter(|(chain, _)| wanted(**chain)).filter_map(|(_, end)| end.root).collect();
         self.chains.retain(|chain, _| wanted(*chain) || followed.contains(chain));
     }
 
     /// Puts a response tensor whose values are all there into the response.
-    fn settle(&mut self, model: &ServedModel, response: &Response) {
-        if response.stream && self.streaming {
+    fn settle(&mut self, response: &Response) {
+        if response.is_sent(self.streaming) {
             return;
         }
-        let Some(spec) = model.description().outputs.get(response.output) else { return };
+        let Some(spec) = self.specs.get(response.output) else { return };
         let tensor = match &response.from {
             ResponseFrom::Last(key) => self.last(&spec.name, key),
-            ResponseFrom::All(key) => {
-                let executed = self.executed(key.0).unwrap_or(0);
-                self.columns.get(key).map(|column| column.stacked(&spec.name, 0..executed))
-            }
+            ResponseFrom::All(key) => self.arrived(key).and_then(|(steps, _)| Some(self.columns.get(key)?.stacked(&spec.name, 0..steps))),
             ResponseFrom::Listed(keys) => self.listed(&spec.name, keys),
         };
         if let Some(tensor) = tensor {
-            self.gather(spec, response.output, tensor);
+            self.gather(response.output, tensor);
         }
     }
 
+    /// The last executed step. Where that step alone is delivered, it is there before it is known to be the last.
     fn last(&self, name: &str, key: &Key) -> Option<Tensor> {
-        let step = self.executed(key.0)?.checked_sub(1)?;
-        self.columns.get(key)?.row(name, step)
+        let column = self.columns.get(key)?;
+        let step = column.last_step.or_else(|| self.arrived(key)?.0.checked_sub(1))?;
+        column.row(name, step)
     }
 
     fn listed(&self, name: &str, keys: &[Key]) -> Option<Tensor> {
         let mut stacked: Option<Tensor> = None;
         for key in keys {
-            let step = self.executed(key.0)?.checked_sub(1)?;
             let column = self.columns.get(key)?;
-            let row = column.row(name, step)?;
+            let row = self.last(name, key)?;
             let stack = stacked.get_or_insert_with(|| {
                 let mut shape = vec![0];
                 shape.extend_from_slice(&column.row_shape);
@@ -343,17 +376,12 @@ impl Outputs {
     }
 
     /// The response, once the request has finished.
-    pub(crate) fn finish(&mut self, model: &ServedModel) -> Vec<Tensor> {
+    pub(crate) fn finish(&mut self) -> Vec<Tensor> {
         for response in std::mem::take(&mut self.responses) {
-            self.settle(model, &response);
+            self.settle(&response);
         }
         self.gathered.iter_mut().filter_map(Option::take).collect()
     }
-}
-
-fn executed_of(chains: &BTreeMap<u32, ChainEnd>, chain: u32) -> Option<u32> {
-    let end = chains.get(&chain)?;
-    if end.stops { end.executed } else { None }
 }
 
 fn response_keys(from: &ResponseFrom) -> Vec<Key> {

@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use cellwright_cell_graph::Tensor;
+use cellwright_engine::RequestFailure;
 use cellwright_protocol::InferResponse;
 
 use crate::error::InferError;
+use crate::request::Running;
 
 /// How a client wants outputs that the model streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,11 +16,13 @@ pub enum Delivery {
     /// Put together, in the response.
     #[default]
     Whole,
-    /// Part by part as they come; the response then holds the other outputs.
+    /// Part by part as they come; the response then holds the other outputs. A call whose rows are requests is answered whole all the same.
     Parts,
 }
 
 /// Receives one request's answer, on threads that wait for it: an implementation stores or signals and returns.
+///
+/// It may cancel requests, this one too, and drop whatever it holds.
 pub trait Client: Send {
     /// A piece of a streamed output (`Delivery::Parts` only).
     fn part(&mut self, part: Tensor);
@@ -27,10 +31,11 @@ pub trait Client: Send {
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>);
 }
 
-/// An answer to wait for.
+/// An answer to wait for. Dropping it before its end cancels the request.
 #[derive(Debug)]
 pub struct Reply {
     slot: Arc<Slot>,
+    running: Running,
 }
 
 #[derive(Debug, Default)]
@@ -44,14 +49,25 @@ struct State {
     /// Bounded by what the request's graph can stream.
     parts: VecDeque<Tensor>,
     result: Option<Result<InferResponse, InferError>>,
+    over: bool,
 }
 
 /// The writing end of a [`Reply`].
-struct Writer(Arc<Slot>);
+pub(crate) struct Writer(Arc<Slot>);
 
 impl Slot {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, result: Result<InferResponse, InferError>) {
+        let mut state = self.lock();
+        if !state.over {
+            state.over = true;
+            state.result = Some(result);
+        }
+        drop(state);
+        self.changed.notify_all();
     }
 }
 
@@ -62,17 +78,38 @@ impl Client for Writer {
     }
 
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
-        self.0.lock().result = Some(result);
-        self.0.changed.notify_all();
+        self.0.end(result);
+    }
+}
+
+/// Whoever waits hears of it even if the host gives a request up without a word.
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.end(Err(InferError::Engine(RequestFailure::Stopped)));
+    }
+}
+
+impl Writer {
+    pub(crate) fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// The reading end, for what runs to fill it.
+    pub(crate) fn reply(&self) -> PendingReply {
+        PendingReply(self.0.clone())
+    }
+}
+
+/// A [`Reply`] whose request has not begun.
+pub(crate) struct PendingReply(Arc<Slot>);
+
+impl PendingReply {
+    pub(crate) fn of(self, running: Running) -> Reply {
+        Reply { slot: self.0, running }
     }
 }
 
 impl Reply {
-    pub(crate) fn new() -> (Self, Box<dyn Client>) {
-        let slot = Arc::new(Slot::default());
-        (Self { slot: slot.clone() }, Box::new(Writer(slot)))
-    }
-
     /// The next part, waiting for it; none once the answer is complete.
     #[must_use]
     pub fn next_part(&self) -> Option<Tensor> {
@@ -81,7 +118,7 @@ impl Reply {
             if let Some(part) = state.parts.pop_front() {
                 return Some(part);
             }
-            if state.result.is_some() {
+            if state.over {
                 return None;
             }
             state = self.slot.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -99,6 +136,14 @@ impl Reply {
                 return result;
             }
             state = self.slot.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.slot.lock().over {
+            self.running.cancel();
         }
     }
 }

@@ -1,28 +1,34 @@
 //! One request in flight: between the engine's thread, which brings values, and plugin threads, which make its graph go on.
 //!
-//! Two locks, never held together: `front` (short, taken by the engine's thread) and `plugin` (held while a guest runs; one call at a time).
+//! Two locks: `plugin` (held while a guest runs; one call at a time), and `front` (short, taken by the engine's thread too). `front` may be taken
+//! under `plugin`, never the other way; under `front` nothing waits.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use cellwright_cell_graph::check::Unfolding;
 use cellwright_cell_graph::graph::{Growth, Reaction};
 use cellwright_cell_graph::unfolded::Watch;
 use cellwright_cell_graph::{Attribute, Tensor, UnfoldedGrowth};
-use cellwright_engine::{Handle, RequestFailure, RequestTensors, Sink, Value};
+use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, Sink, SubmitError, Value};
 use cellwright_plugin_runtime::{Event, RequestView};
-use cellwright_protocol::InferResponse;
+use cellwright_protocol::{InferRequest, InferResponse};
 
 use crate::error::InferError;
-use crate::input::fits;
+use crate::input::{arrange, fits};
 use crate::model::ServedModel;
 use crate::outputs::Outputs;
+use crate::plugin_threads::{NotTaken, PluginCalls};
 use crate::reply::{Client, Delivery};
 use crate::serving::Inner;
 
 /// A request in flight.
 pub(crate) struct Active {
+    /// For plugin threads only: whoever upgrades it may be the last to hold the engine, which its own thread must never be.
     serving: Weak<Inner>,
+    canceller: Canceller,
+    plugin_calls: PluginCalls,
     pub(crate) model: Arc<ServedModel>,
     id: Option<String>,
     handle: OnceLock<Handle>,
@@ -38,12 +44,19 @@ struct Front {
     calling: bool,
     /// The graph will not grow any more.
     closed: bool,
-    /// Chunks of a session that the plugin has not been told of: number of the first tensor of each.
-    chunks: VecDeque<u32>,
+    /// Chunks of a session that the plugin has not been told of.
+    chunks: VecDeque<Vec<Arc<Tensor>>>,
     /// No more chunks will come.
     input_over: bool,
     /// The plugin has been told so.
     told_over: bool,
+}
+
+/// What a plugin is to be told.
+enum Occasion {
+    Values(Vec<Tensor>),
+    Input(Vec<Arc<Tensor>>),
+    EndOfInput,
 }
 
 /// What plugin threads touch.
@@ -56,15 +69,38 @@ struct PluginSide {
     resumes: u32,
 }
 
+/// Requests that are in flight for one call. It does not keep them.
+#[derive(Clone, Debug, Default)]
+pub struct Running(Vec<Weak<Active>>);
+
+impl Running {
+    pub(crate) fn add(&mut self, active: &Arc<Active>) {
+        self.0.push(Arc::downgrade(active));
+    }
+
+    /// Nobody wants the answer any more: its client hears that the request was cancelled, unless it has ended. Never waits.
+    pub fn cancel(&self) {
+        self.0.iter().filter_map(Weak::upgrade).for_each(|active| active.cancel());
+    }
+}
+
 /// What a request begins with.
 pub(crate) struct Begin {
-    pub(crate) model: Arc<ServedModel>,
-    pub(crate) id: Option<String>,
-    pub(crate) parameters: Vec<Attribute>,
-    pub(crate) tensors: Vec<Arc<Tensor>>,
-    pub(crate) delivery: Delivery,
+    model: Arc<ServedModel>,
+    id: Option<String>,
+    parameters: Vec<Attribute>,
+    tensors: Vec<Arc<Tensor>>,
+    delivery: Delivery,
     /// Whether more input will come.
-    pub(crate) session: bool,
+    session: bool,
+}
+
+impl Begin {
+    /// Of a request as one of the model's requests sees it.
+    pub(crate) fn new(model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery, session: bool) -> Result<Self, InferError> {
+        let tensors = arrange(&model.inputs, request.inputs)?;
+        Ok(Self { model: model.clone(), id: request.id, parameters: request.parameters, tensors, delivery, session })
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,7 +116,7 @@ impl Active {
         let growth = model.plugin().unfold(&view)?;
         let mut unfolding = model.unfolding();
         let growth = grown(&model, &mut unfolding, growth, &tensors)?;
-        let outputs = Outputs::new(&model, &growth, begin.delivery == Delivery::Parts);
+        let outputs = Outputs::new(model.model.clone(), model.outputs.clone(), &growth, begin.delivery == Delivery::Parts);
         let front = Front {
             outputs,
             client: Some(client),
@@ -94,6 +130,8 @@ impl Active {
         let plugin = PluginSide { unfolding, tensors: tensors.clone(), view, watch, resumes: 0 };
         let active = Arc::new(Self {
             serving: Arc::downgrade(serving),
+            canceller: serving.engine.canceller(),
+            plugin_calls: serving.plugin_threads.calls(),
             model: model.clone(),
             id: begin.id,
             handle: OnceLock::new(),
@@ -110,25 +148,17 @@ impl Active {
 
     /// More input of a session.
     pub(crate) fn push(self: &Arc<Self>, tensors: Vec<Arc<Tensor>>) -> Result<(), InferError> {
-        let first = {
-            let mut plugin = lock(&self.plugin);
-            let first = plugin.tensors.first.saturating_add(u32::try_from(plugin.tensors.tensors.len()).unwrap_or(u32::MAX));
-            plugin.tensors.tensors.extend(tensors);
-            plugin.view = view(&plugin.tensors, plugin.view.parameters.clone());
-            first
-        };
+        let limit = self.model.limits.chunks_waiting_max;
         let mut front = lock(&self.front);
         if front.client.is_none() || front.closed || front.input_over {
             return Err(InferError::SessionOver);
         }
-        front.chunks.push_back(first);
+        if front.chunks.len() >= limit {
+            return Err(InferError::Invalid(format!("{limit} chunks of this session wait to be computed: send the next one later")));
+        }
+        front.chunks.push_back(tensors);
         self.go_on(front);
         Ok(())
-    }
-
-    /// Chunks pushed that the plugin has not been told of yet.
-    pub(crate) fn chunks_waiting(&self) -> usize {
-        lock(&self.front).chunks.len()
     }
 
     /// No more input will come.
@@ -138,10 +168,10 @@ impl Active {
         self.go_on(front);
     }
 
-    /// Nobody wants the answer any more.
+    /// Nobody wants the answer any more. Never waits.
     pub(crate) fn cancel(&self) {
-        if let (Some(serving), Some(handle)) = (self.serving.upgrade(), self.handle.get()) {
-            serving.engine.cancel(*handle);
+        if let Some(handle) = self.handle.get() {
+            self.canceller.cancel(*handle);
         }
     }
 
@@ -150,73 +180,60 @@ impl Active {
         if front.calling || front.closed || front.client.is_none() {
             return;
         }
-        let event = if let Some(values) = front.outputs.watched() {
-            Some(Event::Values(values))
-        } else if front.outputs.waits_for_input() {
-            match front.chunks.pop_front() {
-                Some(first) => Some(Event::Input(first)),
-                None if front.input_over && !front.told_over => {
-                    front.told_over = true;
-                    Some(Event::EndOfInput)
-                }
-                None => None,
-            }
-        } else {
-            None
-        };
-        let Some(event) = event else { return };
+        let Some(occasion) = front.occasion() else { return };
         front.calling = true;
         drop(front);
         let active = self.clone();
-        let taken = self.serving.upgrade().is_some_and(|serving| serving.plugin_threads.call(Box::new(move || active.resume(event))));
-        if !taken {
-            self.fail(InferError::Engine(RequestFailure::Stopped));
+        match self.plugin_calls.call(Box::new(move || active.resume(occasion))) {
+            Ok(()) => {}
+            Err(NotTaken::Full) => self.fail(InferError::Submit(SubmitError::Full)),
+            Err(NotTaken::Gone) => self.fail(InferError::Engine(RequestFailure::Stopped)),
         }
     }
 
     /// On a plugin thread: shows the plugin what it asked for.
-    fn resume(self: Arc<Self>, event: Event) {
-        if let Err(error) = self.react(event) {
-            self.fail(error);
+    fn resume(self: Arc<Self>, occasion: Occasion) {
+        if lock(&self.front).client.is_none() {
             return;
+        }
+        match catch_unwind(AssertUnwindSafe(|| self.react(occasion))) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return self.fail(error),
+            Err(_) => return self.fail(InferError::Broken { plugin: self.model.plugin_name().to_owned() }),
         }
         let mut front = lock(&self.front);
         front.calling = false;
         self.go_on(front);
     }
 
-    fn react(self: &Arc<Self>, event: Event) -> Result<(), InferError> {
+    fn react(&self, occasion: Occasion) -> Result<(), InferError> {
         let Some(serving) = self.serving.upgrade() else { return Err(InferError::Engine(RequestFailure::Stopped)) };
         let Some(handle) = self.handle.get().copied() else { return Ok(()) };
         let mut plugin = lock(&self.plugin);
         let plugin = &mut *plugin;
-        let limits = self.model.limits();
         plugin.resumes += 1;
-        if plugin.resumes > limits.resumes_max {
-            return Err(InferError::Resumes { plugin: self.model.plugin_name().to_owned(), limit: limits.resumes_max });
+        if plugin.resumes > self.model.limits.resumes_max {
+            let plugin = self.model.plugin_name().to_owned();
+            return Err(InferError::Resumes { plugin, limit: self.model.limits.resumes_max });
         }
+        let event = match occasion {
+            Occasion::Values(values) => Event::Values(values),
+            Occasion::Input(tensors) => Event::Input(plugin.take_in(tensors, &self.model)?),
+            Occasion::EndOfInput => Event::EndOfInput,
+        };
         let state = plugin.watch.as_ref().map(|watch| watch.state.as_slice()).unwrap_or_default();
-        let Reaction { emit, growth } = self.model.plugin().resume(state, &event, &plugin.view)?;
+        let Reaction { emit, growth } = self.model.plugin().resume(state, event, &plugin.view)?;
         self.emit(emit)?;
         match growth {
             Some(growth) => {
-                let growth = grown(&self.model, &mut plugin.unfolding, growth, &plugin.tensors)?;
-                if drop_tensors(&mut plugin.tensors, growth.next.as_ref()) {
-                    plugin.view = view(&plugin.tensors, plugin.view.parameters.clone());
-                }
-                plugin.watch.clone_from(&growth.next);
-                let mut front = lock(&self.front);
-                front.closed = growth.next.is_none();
-                let keep = growth.next.as_ref().map(|watch| watch.keep.clone()).unwrap_or_default();
-                front.outputs.grow(&self.model, &growth);
-                front.outputs.prune(&self.model, growth.first_chain, &keep);
-                drop(front);
-                serving.engine.grow(handle, growth, plugin.tensors.clone());
+                // This growth may still refer to tensors that it says no later one will.
+                let tensors = plugin.tensors.clone();
+                let growth = self.grow(plugin, growth)?;
+                serving.engine.grow(handle, growth, tensors);
             }
             None => {
                 let mut front = lock(&self.front);
-                let over = front.outputs.watch_is_over();
-                if over && !front.closed {
+                if front.outputs.watch_is_over() && !front.closed {
                     front.closed = true;
                     drop(front);
                     serving.engine.close(handle);
@@ -226,12 +243,30 @@ impl Active {
         Ok(())
     }
 
+    /// Takes in what the plugin wants to go on with.
+    fn grow(&self, plugin: &mut PluginSide, growth: Growth) -> Result<Arc<UnfoldedGrowth>, InferError> {
+        let growth = grown(&self.model, &mut plugin.unfolding, growth, &plugin.tensors)?;
+        if drop_tensors(&mut plugin.tensors, growth.next.as_ref()) {
+            plugin.view = view(&plugin.tensors, plugin.view.parameters.clone());
+        }
+        plugin.watch.clone_from(&growth.next);
+        let mut front = lock(&self.front);
+        front.closed = growth.next.is_none();
+        let keep = growth.next.as_ref().map(|watch| watch.keep.as_slice()).unwrap_or_default();
+        front.outputs.grow(&growth);
+        front.outputs.prune(growth.first_chain, keep);
+        if front.told_over && front.outputs.waits_for_input() {
+            return Err(InferError::Waits { plugin: self.model.plugin_name().to_owned() });
+        }
+        Ok(growth)
+    }
+
     fn emit(&self, tensors: Vec<Tensor>) -> Result<(), InferError> {
         if tensors.is_empty() {
             return Ok(());
         }
         let emitted = |what: String| Err(InferError::Emitted { plugin: self.model.plugin_name().to_owned(), what });
-        let specs = &self.model.description().outputs;
+        let specs = &self.model.outputs;
         for tensor in &tensors {
             match specs.iter().find(|spec| spec.name == tensor.name) {
                 None => return emitted(format!("`{}`, which is no output of its model", tensor.name)),
@@ -247,7 +282,7 @@ impl Active {
         let mut parts = Vec::new();
         let mut front = lock(&self.front);
         for tensor in tensors {
-            front.outputs.emit(&self.model, tensor, &mut parts);
+            front.outputs.emit(tensor, &mut parts);
         }
         front.send(&mut parts);
         Ok(())
@@ -264,11 +299,43 @@ impl Active {
 }
 
 impl Front {
+    /// What the plugin is to be told now, if anything.
+    fn occasion(&mut self) -> Option<Occasion> {
+        if let Some(values) = self.outputs.watched() {
+            return Some(Occasion::Values(values));
+        }
+        if !self.outputs.waits_for_input() {
+            return None;
+        }
+        if let Some(chunk) = self.chunks.pop_front() {
+            return Some(Occasion::Input(chunk));
+        }
+        let tell = self.input_over && !self.told_over;
+        self.told_over |= tell;
+        tell.then_some(Occasion::EndOfInput)
+    }
+
     fn send(&mut self, parts: &mut Vec<Tensor>) {
         if let Some(client) = self.client.as_mut() {
             parts.drain(..).for_each(|part| client.part(part));
         }
         parts.clear();
+    }
+}
+
+impl PluginSide {
+    /// Adds a chunk to the request's tensors; gives the number of its first.
+    fn take_in(&mut self, chunk: Vec<Arc<Tensor>>, model: &ServedModel) -> Result<u32, InferError> {
+        let limit = model.limits.kept_bytes_max;
+        let count = u32::try_from(self.tensors.tensors.len()).ok();
+        let first = count.and_then(|count| self.tensors.first.checked_add(count)).ok_or(InferError::SessionOver)?;
+        self.tensors.tensors.extend(chunk);
+        let kept: usize = self.tensors.tensors.iter().map(|tensor| tensor.data.len()).sum();
+        if kept > limit {
+            return Err(InferError::Keeps { plugin: model.plugin_name().to_owned(), limit });
+        }
+        self.view = view(&self.tensors, self.view.parameters.clone());
+        Ok(first)
     }
 }
 
@@ -282,7 +349,7 @@ impl RequestSink {
     fn changed(&mut self, change: impl FnOnce(&mut Outputs)) {
         let mut front = lock(&self.active.front);
         change(&mut front.outputs);
-        front.outputs.parts(&self.active.model, &mut self.parts);
+        front.outputs.parts(&mut self.parts);
         if !self.parts.is_empty() {
             front.send(&mut self.parts);
         }
@@ -301,7 +368,7 @@ impl Sink for RequestSink {
 
     fn finished(self: Box<Self>) {
         let mut front = lock(&self.active.front);
-        let outputs = front.outputs.finish(&self.active.model);
+        let outputs = front.outputs.finish();
         let client = front.client.take();
         drop(front);
         if let Some(client) = client {

@@ -1,6 +1,6 @@
 //! The host as its front ends see it: load models, take requests.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cellwright_backend::Backend;
 use cellwright_bundle::Bundle;
@@ -8,14 +8,15 @@ use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
 use cellwright_engine::{CellOverride, Engine, EngineOptions, ModelSpec};
 use cellwright_plugin_runtime::{Runtime, RuntimeOptions};
-use cellwright_protocol::{InferRequest, InferResponse, join_rows, split_rows};
+use cellwright_protocol::{InferRequest, InferResponse};
 
 use crate::error::{InferError, LoadError, StartError};
 use crate::input::arrange;
 use crate::model::{RequestLimits, ServedModel};
 use crate::plugin_threads::PluginThreads;
-use crate::reply::{Client, Delivery, Reply};
-use crate::request::{Active, Begin};
+use crate::reply::{Client, Delivery, Reply, Writer};
+use crate::request::{Active, Begin, Running};
+use crate::rows;
 
 /// A host's configuration.
 #[derive(Debug)]
@@ -55,7 +56,8 @@ impl Serving {
     pub fn start(options: ServingOptions, backends: Vec<Box<dyn Backend>>) -> Result<Self, StartError> {
         let in_flight_max = options.engine.in_flight_max as usize;
         let runtime = Runtime::new(options.runtime)?;
-        let plugin_threads = PluginThreads::start(options.plugin_threads, in_flight_max)?;
+        // A request has one call waiting at most; calls of requests that have ended since wait beside them, to be passed over.
+        let plugin_threads = PluginThreads::start(options.plugin_threads, in_flight_max.saturating_mul(2))?;
         let engine = Engine::start(options.engine, backends)?;
         Ok(Self { runtime, inner: Arc::new(Inner { engine, plugin_threads }) })
     }
@@ -95,7 +97,12 @@ impl Serving {
         };
         let loaded = self.inner.engine.load(&spec)?;
         let limits = request_limits(bundle);
-        Ok(Arc::new(ServedModel { name: bundle.name().to_owned(), plugin_name, plugin, model, loaded, limits }))
+        Ok(Arc::new(ServedModel::new((bundle.name().to_owned(), plugin_name), plugin, model, loaded, limits)))
+    }
+
+    /// Takes a model out of service: its new requests fail, and its cells are forgotten when those in flight have ended, which this waits for.
+    pub fn unload(&self, model: &ServedModel) {
+        self.inner.engine.unload(&model.loaded);
     }
 
     /// Takes a request. It is unfolded on the calling thread; the answer comes to the [`Reply`].
@@ -103,9 +110,9 @@ impl Serving {
     /// # Errors
     /// If the request is refused before anything of it runs.
     pub fn infer(&self, model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery) -> Result<Reply, InferError> {
-        let (reply, client) = Reply::new();
-        self.infer_to(model, request, delivery, client)?;
-        Ok(reply)
+        let writer = Writer::new();
+        let reply = writer.reply();
+        Ok(reply.of(self.begin(model, request, delivery, Box::new(writer))?))
     }
 
     /// Takes a request whose answer goes to `client`.
@@ -119,51 +126,46 @@ impl Serving {
         delivery: Delivery,
         client: Box<dyn Client>,
     ) -> Result<(), InferError> {
-        if !model.description().rows_are_requests {
-            self.begin(model, request, (delivery, false), client)?;
-            return Ok(());
+        self.begin(model, request, delivery, client).map(drop)
+    }
+
+    /// As [`Serving::infer_to`]; what it gives can cancel the request.
+    ///
+    /// # Errors
+    /// If the request is refused before anything of it runs; `client` hears nothing then.
+    pub fn begin(
+        &self,
+        model: &Arc<ServedModel>,
+        request: InferRequest,
+        delivery: Delivery,
+        client: Box<dyn Client>,
+    ) -> Result<Running, InferError> {
+        if model.description().rows_are_requests {
+            return rows::begin(&self.inner, model, request, client);
         }
-        let rows = split_rows(&request, model.limits.rows_max)?;
-        let joint = Arc::new(Mutex::new(Joint { client: Some(client), id: request.id, responses: vec![None; rows.len()] }));
-        let mut begun = Vec::with_capacity(rows.len());
-        for (row, request) in rows.into_iter().enumerate() {
-            let row = Box::new(RowClient { joint: joint.clone(), row });
-            match self.begin(model, request, (Delivery::Whole, false), row) {
-                Ok(active) => begun.push(active),
-                Err(error) => {
-                    joint.lock().unwrap_or_else(PoisonError::into_inner).client = None;
-                    begun.iter().for_each(|active| active.cancel());
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
+        let mut running = Running::default();
+        running.add(&Active::begin(&self.inner, Begin::new(model, request, delivery, false)?, client)?);
+        Ok(running)
     }
 
     /// Opens a session: a request whose inputs keep arriving. `first` is its first chunk.
     ///
     /// # Errors
-    /// If the first chunk is refused.
+    /// If the first chunk is refused, or the model's rows are requests of their own.
     pub fn open_session(&self, model: &Arc<ServedModel>, first: InferRequest) -> Result<Session, InferError> {
-        let (reply, client) = Reply::new();
-        let active = self.begin(model, first, (Delivery::Parts, true), client)?;
-        Ok(Session { active, reply })
-    }
-
-    fn begin(
-        &self,
-        model: &Arc<ServedModel>,
-        request: InferRequest,
-        (delivery, session): (Delivery, bool),
-        client: Box<dyn Client>,
-    ) -> Result<Arc<Active>, InferError> {
-        let tensors = arrange(&model.description().inputs, request.inputs)?;
-        let begin = Begin { model: model.clone(), id: request.id, parameters: request.parameters, tensors, delivery, session };
-        Active::begin(&self.inner, begin, client)
+        if model.description().rows_are_requests {
+            return Err(InferError::Invalid("the rows of this model's inputs are requests by themselves: it has no sessions".to_owned()));
+        }
+        let writer = Writer::new();
+        let reply = writer.reply();
+        let active = Active::begin(&self.inner, Begin::new(model, first, Delivery::Parts, true)?, Box::new(writer))?;
+        let mut running = Running::default();
+        running.add(&active);
+        Ok(Session { active, reply: reply.of(running) })
     }
 }
 
-/// A request whose inputs keep arriving. Dropping it without [`Session::finish`] cancels it.
+/// A request whose inputs keep arriving. Dropping it before its end cancels it.
 pub struct Session {
     active: Arc<Active>,
     reply: Reply,
@@ -175,11 +177,7 @@ impl Session {
     /// # Errors
     /// If it is not what the model takes, too many chunks wait, or the session has ended.
     pub fn push(&self, chunk: InferRequest) -> Result<(), InferError> {
-        let limit = self.active.model.limits.chunks_waiting_max;
-        if self.active.chunks_waiting() >= limit {
-            return Err(InferError::Invalid(format!("{limit} chunks of this session wait to be computed: send the next one later")));
-        }
-        self.active.push(arrange(&self.active.model.description().inputs, chunk.inputs)?)
+        self.active.push(arrange(&self.active.model.inputs, chunk.inputs)?)
     }
 
     /// The next part of the answer, waiting for it; none once the session has ended.
@@ -200,44 +198,6 @@ impl Session {
     pub fn wait(self) -> Result<InferResponse, InferError> {
         self.finish();
         self.reply.wait()
-    }
-}
-
-/// Rows of one call, each a request by itself.
-struct Joint {
-    client: Option<Box<dyn Client>>,
-    id: Option<String>,
-    responses: Vec<Option<InferResponse>>,
-}
-
-/// Receives one row's answer.
-struct RowClient {
-    joint: Arc<Mutex<Joint>>,
-    row: usize,
-}
-
-impl Client for RowClient {
-    fn part(&mut self, _part: cellwright_cell_graph::Tensor) {}
-
-    fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
-        let mut joint = self.joint.lock().unwrap_or_else(PoisonError::into_inner);
-        match result {
-            Err(error) => {
-                if let Some(client) = joint.client.take() {
-                    client.end(Err(error));
-                }
-            }
-            Ok(response) => {
-                joint.responses[self.row] = Some(response);
-                if joint.responses.iter().all(Option::is_some)
-                    && let Some(client) = joint.client.take()
-                {
-                    let id = joint.id.take();
-                    let rows = joint.responses.drain(..).flatten().collect();
-                    client.end(join_rows(rows).map(|response| InferResponse { id, ..response }).map_err(InferError::Rows));
-                }
-            }
-        }
     }
 }
 

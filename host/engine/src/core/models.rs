@@ -1,0 +1,64 @@
+//! Which models requests may name, and how many requests of each there are: a model's cells go when its last request has left.
+
+use std::sync::Arc;
+
+use cellwright_scheduler::ModelId;
+use crossbeam_channel::Sender;
+
+use crate::model::LoadedModel;
+
+struct Entry {
+    model: Arc<LoadedModel>,
+    requests: u32,
+    /// No more are taken; who wants to hear when there are none left.
+    closed: Option<Sender<()>>,
+}
+
+/// Models by id.
+#[derive(Default)]
+pub(super) struct Models {
+    entries: Vec<Option<Entry>>,
+}
+
+impl Models {
+    pub(super) fn up(&mut self, model: Arc<LoadedModel>) {
+        let index = model.id.index();
+        if self.entries.len() <= index {
+            self.entries.resize_with(index + 1, || None);
+        }
+        self.entries[index] = Some(Entry { model, requests: 0, closed: None });
+    }
+
+    pub(super) fn down(&mut self, model: ModelId, gone: Sender<()>) {
+        if let Some(Some(entry)) = self.entries.get_mut(model.index()) {
+            entry.closed = Some(gone);
+        }
+        self.forget_if_left(model);
+    }
+
+    /// Counts a request in; false if the model is not, or no longer, taking any.
+    pub(super) fn enter(&mut self, model: &Arc<LoadedModel>) -> bool {
+        let Some(Some(entry)) = self.entries.get_mut(model.id.index()) else { return false };
+        let open = entry.closed.is_none() && Arc::ptr_eq(&entry.model, model);
+        entry.requests += u32::from(open);
+        open
+    }
+
+    /// Counts a request out.
+    pub(super) fn leave(&mut self, model: &LoadedModel) {
+        if let Some(Some(entry)) = self.entries.get_mut(model.id.index()) {
+            entry.requests = entry.requests.saturating_sub(1);
+        }
+        self.forget_if_left(model.id);
+    }
+
+    fn forget_if_left(&mut self, model: ModelId) {
+        let Some(place) = self.entries.get_mut(model.index()) else { return };
+        if let Some(entry) = place.take_if(|entry| entry.requests == 0 && entry.closed.is_some())
+            && let Some(gone) = entry.closed
+        {
+            // Who asked may have given up waiting.
+            let _ = gone.send(());
+        }
+    }
+}

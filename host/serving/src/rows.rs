@@ -1,0 +1,102 @@
+//! A call whose rows are requests: each row runs by itself, and the call's answer is all of theirs.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cellwright_cell_graph::Tensor;
+use cellwright_protocol::{InferRequest, InferResponse, join_rows, split_rows};
+
+use crate::error::InferError;
+use crate::model::ServedModel;
+use crate::reply::{Client, Delivery};
+use crate::request::{Active, Begin, Running};
+use crate::serving::Inner;
+
+/// The rows of one call.
+struct Joint {
+    /// Gone once the call has ended, one way or the other.
+    client: Option<Box<dyn Client>>,
+    id: Option<String>,
+    /// Answers so far, by row.
+    responses: Vec<Option<InferResponse>>,
+    missing: usize,
+    running: Running,
+}
+
+fn lock(joint: &Mutex<Joint>) -> MutexGuard<'_, Joint> {
+    joint.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Begins every row of a call, or none: when one is refused, those before it are cancelled and `client` hears nothing.
+pub(crate) fn begin(
+    serving: &Arc<Inner>,
+    model: &Arc<ServedModel>,
+    request: InferRequest,
+    client: Box<dyn Client>,
+) -> Result<Running, InferError> {
+    let rows = split_rows(&request, model.limits.rows_max)?;
+    let responses = rows.iter().map(|_| None).collect();
+    let joint = Joint { client: Some(client), id: request.id, responses, missing: rows.len(), running: Running::default() };
+    let joint = Arc::new(Mutex::new(joint));
+    for (row, request) in rows.into_iter().enumerate() {
+        let client = Box::new(RowClient { joint: joint.clone(), row });
+        let begun = Begin::new(model, request, Delivery::Whole, false).and_then(|begin| Active::begin(serving, begin, client));
+        let mut state = lock(&joint);
+        match begun {
+            Ok(active) => state.running.add(&active),
+            Err(error) => {
+                // If a row before it has failed already, the client knows.
+                let unheard = state.client.take();
+                let running = state.running.clone();
+                drop(state);
+                running.cancel();
+                return if unheard.is_some() { Err(error) } else { Ok(running) };
+            }
+        }
+        if state.client.is_none() {
+            // A row has failed: the others need not begin, and this one need not go on.
+            let running = state.running.clone();
+            drop(state);
+            running.cancel();
+            return Ok(running);
+        }
+    }
+    let running = lock(&joint).running.clone();
+    Ok(running)
+}
+
+/// Receives one row's answer.
+struct RowClient {
+    joint: Arc<Mutex<Joint>>,
+    row: usize,
+}
+
+impl Client for RowClient {
+    fn part(&mut self, _part: Tensor) {}
+
+    fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
+        let mut joint = lock(&self.joint);
+        match result {
+            Err(error) => {
+                let (client, running) = (joint.client.take(), joint.running.clone());
+                drop(joint);
+                if let Some(client) = client {
+                    running.cancel();
+                    client.end(Err(error));
+                }
+            }
+            Ok(response) => {
+                joint.responses[self.row] = Some(response);
+                joint.missing -= 1;
+                if joint.missing > 0 {
+                    return;
+                }
+                let (client, id) = (joint.client.take(), joint.id.take());
+                let rows = joint.responses.drain(..).flatten().collect();
+                drop(joint);
+                if let Some(client) = client {
+                    client.end(join_rows(rows).map(|response| InferResponse { id, ..response }).map_err(InferError::Rows));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! CPU workers that can be held up, lost, or made to panic at a chosen moment.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Slot, Task};
+use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
+use cellwright_cell_graph::TypedCell;
+
+/// A domain whose arena has so many MiB.
+///
+/// # Panics
+/// If there is no memory for it.
+#[must_use]
+pub fn domain(mebibytes: u64) -> Arc<CpuDomain> {
+    CpuDomain::new(DomainOptions { arena_bytes: Some(mebibytes << 20), ..DomainOptions::default() }).expect("memory for an arena")
+}
+
+/// A worker of a domain, with one thread.
+///
+/// # Panics
+/// If it does not start.
+#[must_use]
+pub fn worker(domain: &Arc<CpuDomain>) -> Box<dyn Backend> {
+    Box::new(CpuWorker::new(domain.clone(), CpuOptions { threads: 1, ..CpuOptions::default() }).expect("a worker starts"))
+}
+
+/// A gate through which workers pass with every task. It opens when it is dropped, so that nobody waits behind it for ever.
+#[derive(Debug, Default)]
+pub struct Gate(Arc<Barrier>);
+
+#[derive(Debug, Default)]
+struct Barrier {
+    closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    /// No task is completed from now on, once those that were let through are.
+    pub fn close(&self) {
+        *self.0.closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Tasks go on.
+    pub fn open(&self) {
+        *self.0.closed.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.opened.notify_all();
+    }
+
+    /// A worker that must pass.
+    #[must_use]
+    pub fn before(&self, inner: Box<dyn Backend>) -> Box<dyn Backend> {
+        Box::new(Wrapped { inner, trouble: Trouble::Gate(self.0.clone()) })
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+/// When and how a device goes away.
+#[derive(Clone, Debug)]
+pub struct Fuse {
+    left: Arc<AtomicU32>,
+    panics: bool,
+}
+
+impl Fuse {
+    /// It holds until [`Fuse::light`].
+    #[must_use]
+    pub fn new(panics: bool) -> Self {
+        Self { left: Arc::new(AtomicU32::new(u32::MAX)), panics }
+    }
+
+    /// The device goes with the task after so many more.
+    pub fn light(&self, tasks: u32) {
+        self.left.store(tasks, Ordering::Release);
+    }
+
+    /// A worker that has it.
+    #[must_use]
+    pub fn on(&self, inner: Box<dyn Backend>) -> Box<dyn Backend> {
+        Box::new(Wrapped { inner, trouble: Trouble::Fuse(self.clone()) })
+    }
+}
+
+enum Trouble {
+    Gate(Arc<Barrier>),
+    Fuse(Fuse),
+}
+
+struct Wrapped {
+    inner: Box<dyn Backend>,
+    trouble: Trouble,
+}
+
+impl Wrapped {
+    fn pass(&self) -> Result<(), DeviceLost> {
+        match &self.trouble {
+            Trouble::Gate(barrier) => {
+                let mut closed = barrier.closed.lock().unwrap_or_else(PoisonError::into_inner);
+                while *closed {
+                    closed = barrier.opened.wait(closed).unwrap_or_else(PoisonError::into_inner);
+                }
+                Ok(())
+            }
+            Trouble::Fuse(fuse) => {
+                let burnt = |left: u32| (left < u32::MAX).then(|| left.saturating_sub(1));
+                match fuse.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, burnt) {
+                    Ok(0) if fuse.panics => panic!("the device is made to panic"),
+                    Ok(0) => Err(DeviceLost { device: "a test's device".to_owned(), cause: "its fuse is burnt".to_owned() }),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl Backend for Wrapped {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info()
+    }
+
+    fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError> {
+        self.inner.load(index, cell)
+    }
+
+    fn unload(&mut self, index: CellIndex) {
+        self.inner.unload(index);
+    }
+
+    fn submit(&mut self, task: Task) -> Result<(), DeviceLost> {
+        self.inner.submit(task)
+    }
+
+    fn complete(&mut self) -> Result<Option<Completed>, DeviceLost> {
+        self.pass()?;
+        self.inner.complete()
+    }
+
+    fn read(&mut self, first: Slot, count: u32) -> Result<Vec<u8>, DeviceLost> {
+        self.inner.read(first, count)
+    }
+
+    fn write(&mut self, first: Slot, bytes: &[u8]) -> Result<(), DeviceLost> {
+        self.inner.write(first, bytes)
+    }
+
+    fn recycle(&mut self, completed: Completed) {
+        self.inner.recycle(completed);
+    }
+
+    fn time_batch(&mut self, _index: CellIndex, _rows: u32) -> Result<Duration, DeviceLost> {
+        // Tests choose their batch sizes themselves.
+        Ok(Duration::from_micros(1))
+    }
+}

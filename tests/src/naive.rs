@@ -1,0 +1,216 @@
+//! What a request's graph means, computed one node at a time in 64-bit floats: no batches, no slots, no order but that of chains, steps and stages.
+//!
+//! It reads the checked growth's sources by itself, and shares no code with the scheduler, the engine or any backend but the meaning of a cell.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cellwright_backend::RowError;
+use cellwright_backend::reference::{Elements, evaluate};
+use cellwright_cell_graph::check::Model;
+use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::{Delivery, Source, UnfoldedChain};
+use cellwright_cell_graph::{Datatype, Tensor, UnfoldedGrowth};
+
+/// An output of a node: chain, stage, output, step.
+pub type At = (u32, u32, u32, u32);
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NaiveFailure {
+    /// It names a step that this chain never executed.
+    BeyondEnd(u32),
+    /// A cell refused a row.
+    Row(RowError),
+}
+
+/// One chain's values: by step, stage and output.
+struct Computed {
+    stages: Vec<u32>,
+    steps: Vec<Vec<Vec<Elements>>>,
+}
+
+/// A request that is computed growth by growth.
+pub struct Naive {
+    model: Arc<Model>,
+    chains: Vec<Computed>,
+    /// What leaves so far.
+    pub delivered: BTreeMap<At, (Datatype, Elements)>,
+    /// Steps that chains with a stop executed.
+    pub ended: BTreeMap<u32, u32>,
+}
+
+struct Scope<'a> {
+    naive: &'a Naive,
+    tensors: &'a [Arc<Tensor>],
+    first_tensor: u32,
+    chain: &'a UnfoldedChain,
+    number: u32,
+    /// Steps of this chain, if that is known before it runs.
+    known_steps: u32,
+    before: &'a [Vec<Vec<Elements>>],
+    now: &'a [Vec<Elements>],
+    step: u32,
+}
+
+impl Naive {
+    /// A request without chains.
+    #[must_use]
+    pub fn new(model: Arc<Model>) -> Self {
+        Self { model, chains: Vec::new(), delivered: BTreeMap::new(), ended: BTreeMap::new() }
+    }
+
+    /// Computes one more growth.
+    ///
+    /// # Errors
+    /// If the request fails in it.
+    ///
+    /// # Panics
+    /// If the growth is not what the checks let through.
+    pub fn grow(&mut self, growth: &UnfoldedGrowth, first_tensor: u32, tensors: &[Arc<Tensor>]) -> Result<(), NaiveFailure> {
+        assert_eq!(growth.first_chain as usize, self.chains.len(), "chains are numbered over the request");
+        for chain in &growth.chains {
+            let number = self.chains.len() as u32;
+            let computed = self.chain(chain, number, first_tensor, tensors)?;
+            self.deliver(chain, number, &computed);
+            self.chains.push(computed);
+        }
+        Ok(())
+    }
+
+    fn chain(&self, chain: &UnfoldedChain, number: u32, first_tensor: u32, tensors: &[Arc<Tensor>]) -> Result<Computed, NaiveFailure> {
+        let known_steps = chain.length.like.map_or(chain.length.bound, |like| self.chains[like as usize].steps.len() as u32);
+        let mut steps: Vec<Vec<Vec<Elements>>> = Vec::new();
+        for step in 0..known_steps {
+            let mut now: Vec<Vec<Elements>> = Vec::new();
+            for (position, stage) in chain.stages.iter().enumerate() {
+                let cell = &self.model.cells[stage.cell as usize];
+                let scope = Scope { naive: self, tensors, first_tensor, chain, number, known_steps, before: &steps, now: &now, step };
+                let mut inputs = Vec::new();
+                for (input, port) in cell.inputs.iter().enumerate() {
+                    let elements: usize = port.shape.iter().map(|extent| *extent as usize).product();
+                    inputs.push(scope.input(position, input, port.datatype, elements)?);
+                }
+                now.push(evaluate(cell, &inputs).map_err(NaiveFailure::Row)?);
+            }
+            let stops = chain.stop.is_some_and(|(stage, output)| match &now[stage as usize][output as usize] {
+                Elements::Integers(values) => values[0] != 0,
+                Elements::Floats(_) => panic!("a stop is a BOOL"),
+            });
+            steps.push(now);
+            if stops {
+                break;
+            }
+        }
+        Ok(Computed { stages: chain.stages.iter().map(|stage| stage.cell).collect(), steps })
+    }
+
+    fn deliver(&mut self, chain: &UnfoldedChain, number: u32, computed: &Computed) {
+        if chain.stop.is_some() {
+            self.ended.insert(number, computed.steps.len() as u32);
+        }
+        for (position, stage) in chain.stages.iter().enumerate() {
+            let cell = &self.model.cells[computed.stages[position] as usize];
+            for (output, delivery) in stage.delivery.iter().enumerate() {
+                let first = match delivery {
+                    Delivery::None => computed.steps.len(),
+                    Delivery::Last => computed.steps.len() - 1,
+                    Delivery::All => 0,
+                };
+                for (step, values) in computed.steps.iter().enumerate().skip(first) {
+                    let at = (number, position as u32, output as u32, step as u32);
+                    let datatype = cell.outputs[output].port.datatype;
+                    self.delivered.insert(at, (datatype, rounded(datatype, &values[position][output])));
+                }
+            }
+        }
+    }
+}
+
+/// As it leaves the cell.
+fn rounded(datatype: Datatype, elements: &Elements) -> Elements {
+    Elements::from_bytes(datatype, &elements.to_bytes(datatype))
+}
+
+impl Scope<'_> {
+    fn input(&self, stage: usize, input: usize, datatype: Datatype, elements: usize) -> Result<Elements, NaiveFailure> {
+        let input = &self.chain.stages[stage].inputs[input];
+        if let (Some((stage, output)), Some(before)) = (input.feedback, self.step.checked_sub(1)) {
+            return Ok(self.before[before as usize][stage as usize][output as usize].clone());
+        }
+        let integer = |number: i64| Elements::from_bytes(datatype, &Elements::Integers(vec![number]).to_bytes(datatype));
+        let zeros = || match datatype {
+            Datatype::Fp32 => Elements::Floats(vec![0.0; elements]),
+            _ => Elements::Integers(vec![0; elements]),
+        };
+        match &input.source {
+            Source::Zeros => Ok(zeros()),
+            Source::Literal(bytes) => Ok(Elements::from_bytes(datatype, bytes)),
+            Source::Ints(numbers) => Ok(integer(numbers[self.step as usize])),
+            Source::Index(at) => {
+                let number = self.line(*at);
+                Ok(integer(if at.from_end { i64::from(self.known_steps) - 1 - number } else { number }))
+            }
+            Source::Rows { tensor, at } => {
+                let tensor = &self.tensors[(tensor - self.first_tensor) as usize];
+                let rows = tensor.shape[0];
+                let number = if at.from_end { rows as i64 - 1 - self.line(*at) } else { self.line(*at) };
+                let bytes = tensor.data.len() / rows;
+                Ok(Elements::from_bytes(datatype, &tensor.data[number as usize * bytes..][..bytes]))
+            }
+            Source::Steps { chain, stage, output, at } => {
+                let executed = self.executed(*chain);
+                let number = if at.from_end { executed as i64 - 1 - self.line(*at) } else { self.line(*at) };
+                let step = usize::try_from(number).ok().filter(|step| *step < executed).ok_or(NaiveFailure::BeyondEnd(*chain))?;
+                Ok(self.node(*chain, *stage, *output, step))
+            }
+            Source::Last { chain, stage, output } => Ok(self.node(*chain, *stage, *output, self.executed(*chain) - 1)),
+            Source::Nodes { stage, output, of } => {
+                let node = of[self.step as usize];
+                if node.step as usize >= self.executed(node.chain) {
+                    return Err(NaiveFailure::BeyondEnd(node.chain));
+                }
+                Ok(self.node(node.chain, *stage, *output, node.step as usize))
+            }
+            Source::Sibling { stage, output } => Ok(self.now[*stage as usize][*output as usize].clone()),
+        }
+    }
+
+    fn line(&self, at: Affine) -> i64 {
+        i64::from(at.first) + i64::from(self.step) * i64::from(at.stride)
+    }
+
+    /// Steps of a chain that are computed: all that it executes, or those before this one.
+    fn executed(&self, chain: u32) -> usize {
+        if chain == self.number { self.before.len() } else { self.naive.chains[chain as usize].steps.len() }
+    }
+
+    fn node(&self, chain: u32, stage: u32, output: u32, step: usize) -> Elements {
+        let steps = if chain == self.number { self.before } else { &self.naive.chains[chain as usize].steps };
+        steps[step][stage as usize][output as usize].clone()
+    }
+}
+
+/// The first value that was delivered wrongly, not at all, or without being asked for.
+///
+/// # Errors
+/// A sentence that says which.
+pub fn compare(wanted: &BTreeMap<At, (Datatype, Elements)>, given: &BTreeMap<At, Vec<u8>>) -> Result<(), String> {
+    if let Some(at) = given.keys().find(|at| !wanted.contains_key(at)) {
+        return Err(format!("{at:?} (chain, stage, output, step) was delivered, but nobody asked for it"));
+    }
+    for (at, (datatype, value)) in wanted {
+        let Some(bytes) = given.get(at) else { return Err(format!("{at:?} (chain, stage, output, step) was not delivered")) };
+        let found = Elements::from_bytes(*datatype, bytes);
+        let same = match (&found, value) {
+            (Elements::Floats(a), Elements::Floats(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-4 * (1.0 + b.abs()))
+            }
+            (a, b) => a == b,
+        };
+        if !same {
+            return Err(format!("{at:?} (chain, stage, output, step) is {found:?}, not {value:?}"));
+        }
+    }
+    Ok(())
+}

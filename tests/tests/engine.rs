@@ -1,0 +1,22 @@
+//! The engine on CPU workers: right values under every policy and in any company, and nobody lost whatever goes wrong.
+
+#[path = "engine/ends.rs"]
+mod ends;
+#[path = "engine/losses.rs"]
+mod losses;
+#[path = "engine/sessions.rs"]
+mod sessions;
+#[path = "engine/values.rs"]
+mod values;
+
+use std::time::Duration;
+
+use cellwright_backend::Backend;
+use cellwright_engine::{Engine, EngineOptions};
+use cellwright_scheduler::Config;
+
+fn engine(scheduler: Config, in_flight_max: u32, backends: Vec<Box<dyn Backend>>) -> Engine {
+    // Batch sizes are the tests' own: nothing is worth measuring.
+    let options = EngineOptions { scheduler, in_flight_max, batch_max: 32, task_time_max: Duration::ZERO, ..EngineOptions::default() };
+    Engine::start(options, backends).unwrap()
+}

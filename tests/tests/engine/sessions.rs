@@ -1,0 +1,140 @@
+//! Requests that grow: each growth goes on from what the one before kept, for as long as it likes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
+use cellwright_cell_graph::generate::{self, Chunk, Rng};
+use cellwright_engine::RequestTensors;
+use cellwright_scheduler::{Config, PolicyKind, Release};
+use cellwright_tests::devices::{domain, worker};
+use cellwright_tests::graphs::{Case, Outcome, Pending, spec, submit};
+use cellwright_tests::naive::{Naive, compare};
+
+use super::engine;
+
+struct Session {
+    growths: Vec<(Arc<UnfoldedGrowth>, RequestTensors)>,
+    wanted: Naive,
+}
+
+fn session(model: &Arc<Model>, chunks: u32, rng: &mut Rng) -> Session {
+    let mut unfolding = Unfolding::new(model.clone(), GraphLimits::default());
+    let mut wanted = Naive::new(model.clone());
+    let growths = generate::session(model, chunks, rng).into_iter().map(|Chunk { growth, first_tensor, tensors }| {
+        let growth = Arc::new(unfolding.grow(growth, first_tensor, &tensors).unwrap());
+        wanted.grow(&growth, first_tensor, &tensors).unwrap();
+        (growth, RequestTensors { first: first_tensor, tensors })
+    });
+    let growths = growths.collect();
+    Session { growths, wanted }
+}
+
+fn assert_right(session: &Session, pending: &Pending) {
+    let answer = pending.wait();
+    assert_eq!(answer.outcome, Outcome::Finished);
+    compare(&session.wanted.delivered, &answer.values).unwrap();
+}
+
+fn configs() -> [Config; 3] {
+    let subgraph = Config { release: Release::Subgraph, ..Config::default() };
+    let graph = Config { policy: PolicyKind::Graph { bucket_width: 4 }, ..Config::default() };
+    [Config::default(), subgraph, graph]
+}
+
+/// All growths of many sessions at once, and other requests among them.
+#[test]
+fn growths_that_wait_for_one_another() {
+    for config in configs() {
+        let model = generate::model(11);
+        let mut rng = Rng::new(11);
+        let sessions: Vec<Session> = (0..20).map(|_| session(&model, 30, &mut rng)).collect();
+        let others = Case::mixed(&model, 100, 11);
+        let home = domain(512);
+        let engine = engine(config, 1 << 10, vec![worker(&home), worker(&home)]);
+        let loaded = engine.load(&spec(&model, 0, 16)).unwrap();
+        let pending: Vec<Pending> = sessions
+            .iter()
+            .map(|session| {
+                let (first, tensors) = &session.growths[0];
+                submit(&engine, &loaded, first, tensors).unwrap()
+            })
+            .collect();
+        let company: Vec<Pending> = others.iter().map(|case| case.submit(&engine, &loaded)).collect();
+        for turn in 1..30 {
+            for (session, pending) in sessions.iter().zip(&pending) {
+                let (growth, tensors) = &session.growths[turn];
+                engine.grow(pending.handle, growth.clone(), tensors.clone());
+            }
+        }
+        for (session, pending) in sessions.iter().zip(&pending) {
+            assert_right(session, pending);
+        }
+        for (case, pending) in others.iter().zip(&company) {
+            case.check(&pending.wait()).unwrap_or_else(|wrong| panic!("{config:?}: {wrong}"));
+        }
+    }
+}
+
+/// A session holds what its last chunks need, however many there were.
+#[test]
+fn a_long_session_stays_small() {
+    for config in configs() {
+        let model = generate::model(12);
+        let session = session(&model, 1000, &mut Rng::new(12));
+        let home = domain(64);
+        let engine = engine(config, 4, vec![worker(&home), worker(&home)]);
+        let loaded = engine.load(&spec(&model, 0, 16)).unwrap();
+        let (first, tensors) = &session.growths[0];
+        let pending = submit(&engine, &loaded, first, tensors).unwrap();
+        let mut most = [0; 2];
+        for (number, (growth, tensors)) in session.growths.iter().enumerate() {
+            if number > 0 {
+                engine.grow(pending.handle, growth.clone(), tensors.clone());
+            }
+            for _ in 0..growth.nodes {
+                let _ = pending.next_value();
+            }
+            let counters = engine.counters();
+            for (most, gauge) in most.iter_mut().zip([&counters.growths, &counters.lanes]) {
+                *most = gauge.load(Ordering::Relaxed).max(*most);
+            }
+        }
+        assert_right(&session, &pending);
+        assert!(most.iter().all(|most| *most <= 4), "{config:?}: it held {most:?} growths and lanes at once");
+    }
+}
+
+/// A request that may still grow stays until it is closed, and nothing comes of growing it after its end.
+#[test]
+fn open_until_closed() {
+    let model = generate::model(13);
+    let open = session(&model, 3, &mut Rng::new(13));
+    let home = domain(64);
+    let engine = engine(Config::default(), 4, vec![worker(&home), worker(&home)]);
+    let loaded = engine.load(&spec(&model, 0, 16)).unwrap();
+    let (first, tensors) = &open.growths[0];
+    let pending = submit(&engine, &loaded, first, tensors).unwrap();
+    for _ in 0..first.nodes {
+        let _ = pending.next_value();
+    }
+    assert_eq!(pending.now(), None, "it waits for more");
+    engine.close(pending.handle);
+    let answer = pending.wait();
+    assert_eq!((answer.outcome, answer.values.len() as u64), (Outcome::Finished, first.nodes));
+    let (second, tensors) = &open.growths[1];
+    engine.grow(pending.handle, second.clone(), tensors.clone());
+    engine.close(pending.handle);
+    engine.cancel(pending.handle);
+    let whole = session(&model, 3, &mut Rng::new(14));
+    let (first, tensors) = &whole.growths[0];
+    let again = submit(&engine, &loaded, first, tensors).unwrap();
+    for (growth, tensors) in &whole.growths[1..] {
+        // The request before may have had the same place: these handles name nothing.
+        engine.grow(pending.handle, second.clone(), tensors.clone());
+        engine.cancel(pending.handle);
+        engine.grow(again.handle, growth.clone(), tensors.clone());
+    }
+    assert_right(&whole, &again);
+}

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::unfolded::{Dependency, Length, UnfoldedChain};
 use cellwright_scheduler::{
-    BatchSizes, CellInfo, CellTypeId, Config, Event, ModelId, ModelInfo, NumericClass, PolicyKind, Release, TenantId, Time, WorkerId,
+    BatchSizes, CellInfo, CellTypeId, Config, Event, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId, TenantId, Time,
+    WorkerId,
 };
 
-use super::graphs::{balanced_tree, chain, decoder, growth, lstm, stage};
+use super::graphs::{EVERY, balanced_tree, chain, decoder, growth, lstm, stage, watch};
 use super::world::World;
 
 /// One model whose cells are LSTM, leaf, inner and head, ranked in that order.
@@ -19,7 +21,7 @@ fn model(max: u32) -> ModelInfo {
         batch: BatchSizes { min: 1, quantum: 1, max },
     };
     let cells = (0..4).map(cell).collect();
-    ModelInfo { model: ModelId(0), tenant: TenantId(0), weight: 1, class: NumericClass(0), cells, growth_slots: None }
+    ModelInfo { model: ModelId(0), tenant: TenantId(0), weight: 1, class: NumericClass(0), cells, growth_slots: Some(64) }
 }
 
 struct Timeline {
@@ -31,6 +33,14 @@ struct Timeline {
 impl Timeline {
     fn new(config: Config, max: u32) -> Self {
         Self { world: World::new(config, vec![model(max)], &[(0, 0, 10_000)]), events: Vec::new(), lines: String::new() }
+    }
+
+    /// The first request goes on.
+    fn grow(&mut self, growth: &Arc<UnfoldedGrowth>) {
+        let request = self.world.requests.get_mut(&RequestId(0)).expect("it is open");
+        request.open = growth.next.is_some();
+        request.graph.growths.push(Arc::clone(growth));
+        self.events.push(Event::Grow { request: RequestId(0), growth: Arc::clone(growth) });
     }
 
     fn arrive(&mut self, growth: &Arc<UnfoldedGrowth>) {
@@ -67,15 +77,20 @@ impl Timeline {
     fn run(mut self) -> String {
         self.act();
         while !self.world.requests.is_empty() {
+            assert!(self.world.now.0 < 100, "nothing happens any more:\n{}", self.lines);
             self.tick();
         }
         self.lines
     }
 
     fn tick(&mut self) {
+        self.complete();
+        self.act();
+    }
+
+    fn complete(&mut self) {
         self.world.now = Time(self.world.now.0 + 1);
         self.events.extend(self.world.complete(WorkerId(0), 1, 1, || false));
-        self.act();
     }
 }
 
@@ -206,5 +221,26 @@ fn steps_of_a_steady_batch_are_one_launch() {
     2 lstm: 0.0[5] 1.0[5]
     3 request 0 leaves
     3 request 1 leaves
+    ");
+}
+
+/// Whose leader is cancelled executes what the leader did, and is handed over with it, though nothing is in flight.
+#[test]
+fn a_chain_follows_a_cancelled_one_to_its_end() {
+    let mut timeline = Timeline::new(paper(), 4);
+    let reads = Dependency::Step { chain: 0, stage: 0, at: EVERY };
+    let leader = UnfoldedChain { stop: Some((0, 0)), ..lstm(5, &[]) };
+    let follower = UnfoldedChain { length: Length { bound: 5, like: Some(0) }, ..lstm(5, &[reads]) };
+    timeline.arrive(&growth(0, vec![leader, follower], watch(&[])));
+    timeline.act();
+    timeline.complete();
+    let mut last = UnfoldedGrowth::clone(&growth(2, vec![lstm(1, &[])], None));
+    last.cancel.push(0);
+    timeline.grow(&Arc::new(last));
+    timeline.act();
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0]
+    1 lstm: 0.1[0] 0.2[0]
+    2 request 0 leaves
     ");
 }

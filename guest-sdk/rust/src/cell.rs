@@ -1,7 +1,7 @@
 //! Builds a cell: ports, ONNX operators between them, and which outputs the next step's state comes from.
 //!
 //! A builder's values are named by handles; the names operators use on the wire are generated. Inside a body the batch is axis 0, so a port
-//! of shape [H] is of rank 2 there and its features are axis 1, or −1. Misuse of a builder is the plugin author's mistake and panics while
+//! of shape `[H]` is of rank 2 there and its features are axis 1, or −1. Misuse of a builder is the plugin author's mistake and panics while
 //! the plugin is described; nothing that comes with a request reaches this module.
 
 mod operators;

@@ -151,7 +151,7 @@ impl Input<'_> {
         Ok(self.request.incoming.texts(self.tensor))
     }
 
-    /// The only element of a BYTES tensor of shape [1].
+    /// The only element of a BYTES tensor of shape `[1]`.
     ///
     /// # Errors
     /// It has another type or shape.

@@ -40,7 +40,7 @@ impl Tensor {
         Self { name: name.into(), datatype: Datatype::Int64, shape: shape.to_vec(), data }
     }
 
-    /// A BYTES tensor of shape [1] with one text.
+    /// A BYTES tensor of shape `[1]` with one text.
     #[must_use]
     pub fn of_text(name: &str, text: &str) -> Self {
         Self::of_texts(name, &[1], &[text])

@@ -76,19 +76,19 @@ plain_operators! {
 }
 
 impl CellBuilder {
-    /// x · Wᵀ + b for a weight stored [out, in], as `nn.Linear` and ONNX's Gemm with `transB` have it.
+    /// x · Wᵀ + b for a weight stored `[out, in]`, as `nn.Linear` and ONNX's Gemm with `transB` have it.
     pub fn gemm(&mut self, x: Value, weight: Value, bias: Option<Value>) -> Value {
         let inputs: Vec<Value> = [x, weight].into_iter().chain(bias).collect();
         self.one("Gemm", &inputs, vec![int("transB", 1)])
     }
 
-    /// `nn.Linear` of the weights `PREFIXweight` [out, in] and `PREFIXbias` [out].
+    /// `nn.Linear` of the weights `PREFIXweight` `[out, in]` and `PREFIXbias` `[out]`.
     pub fn linear(&mut self, x: Value, prefix: &str) -> Value {
         let (weight, bias) = (self.weight(&format!("{prefix}weight")), self.weight(&format!("{prefix}bias")));
         self.gemm(x, weight, Some(bias))
     }
 
-    /// `nn.Embedding` of the weight `PREFIXweight` [V, E]: the row of each token.
+    /// `nn.Embedding` of the weight `PREFIXweight` `[V, E]`: the row of each token.
     pub fn embedding(&mut self, token: Value, prefix: &str) -> Value {
         let table = self.weight(&format!("{prefix}weight"));
         self.gather(table, token)
@@ -133,7 +133,7 @@ impl CellBuilder {
         self.one("LogSoftmax", &[value], vec![int("axis", -1)])
     }
 
-    /// The index of the largest feature, the first of equals: an INT64, of shape [1] if the dimension is kept, else a scalar.
+    /// The index of the largest feature, the first of equals: an INT64, of shape `[1]` if the dimension is kept, else a scalar.
     pub fn arg_max(&mut self, value: Value, keep_dimension: bool) -> Value {
         self.one("ArgMax", &[value], vec![int("axis", -1), int("keepdims", keep_dimension.into())])
     }

@@ -28,7 +28,7 @@ impl Recurrence {
 }
 
 impl CellBuilder {
-    /// A step of any family: declares its states and their successors, and returns the new `h`, of shape [hidden].
+    /// A step of any family: declares its states and their successors, and returns the new `h`, of shape `[hidden]`.
     pub fn recurrent(&mut self, family: Recurrence, x: Value, hidden: u32, weights: impl Into<RecurrentWeights>) -> Value {
         match family {
             Recurrence::Lstm => self.lstm(x, hidden, weights),
@@ -38,7 +38,7 @@ impl CellBuilder {
         }
     }
 
-    /// `nn.LSTM`: weights [4H, D] and [4H, H], gates i, f, g, o; states `h` and `c`. Returns the new `h`.
+    /// `nn.LSTM`: weights `[4H, D]` and `[4H, H]`, gates i, f, g, o; states `h` and `c`. Returns the new `h`.
     pub fn lstm(&mut self, x: Value, hidden: u32, weights: impl Into<RecurrentWeights>) -> Value {
         let (h, c) = (self.state("h", Fp32, &[hidden]), self.state("c", Fp32, &[hidden]));
         let (from_input, from_state) = self.gates(x, h, &weights.into());
@@ -54,7 +54,7 @@ impl CellBuilder {
         h_next
     }
 
-    /// `nn.GRU`: weights [3H, D] and [3H, H], gates r, z, n with n = tanh(W_in x + b_in + r · (W_hn h + b_hn)); state `h`. Returns the new `h`.
+    /// `nn.GRU`: weights `[3H, D]` and `[3H, H]`, gates r, z, n with n = tanh(W_in x + b_in + r · (W_hn h + b_hn)); state `h`. Returns the new `h`.
     pub fn gru(&mut self, x: Value, hidden: u32, weights: impl Into<RecurrentWeights>) -> Value {
         let h = self.state("h", Fp32, &[hidden]);
         let (from_input, from_state) = self.gates(x, h, &weights.into());

@@ -4,7 +4,7 @@ use crate::abi::cellwright::plugin::types::Datatype::Fp32;
 use crate::cell::{CellBuilder, Value};
 
 impl CellBuilder {
-    /// A leaf: `nn.Linear` [3H, E] of x, gates i, o, u; c = σ(i) · tanh(u), h = σ(o) · tanh(c). Outputs `h` and `c`, in this order.
+    /// A leaf: `nn.Linear` `[3H, E]` of x, gates i, o, u; c = σ(i) · tanh(u), h = σ(o) · tanh(c). Outputs `h` and `c`, in this order.
     pub fn tree_leaf(&mut self, x: Value, hidden: u32, prefix: &str) {
         let gates = self.linear(x, prefix);
         let [i, o, u] = self.split(gates, [hidden; 3]);
@@ -13,7 +13,7 @@ impl CellBuilder {
         self.tree_outputs(o, c, hidden);
     }
 
-    /// An internal node: inputs `h_left`, `c_left`, `h_right`, `c_right`; `nn.Linear` [5H, 2H] of [h_left, h_right], gates i, f_left, f_right,
+    /// An internal node: inputs `h_left`, `c_left`, `h_right`, `c_right`; `nn.Linear` `[5H, 2H]` of `[h_left, h_right]`, gates i, f_left, f_right,
     /// o, u; c = σ(i) · tanh(u) + σ(f_left) · c_left + σ(f_right) · c_right, h = σ(o) · tanh(c). Outputs `h` and `c`, in this order.
     pub fn tree_node(&mut self, hidden: u32, prefix: &str) {
         let [h_left, c_left, h_right, c_right] = ["h_left", "c_left", "h_right", "c_right"].map(|name| self.input(name, Fp32, &[hidden]));

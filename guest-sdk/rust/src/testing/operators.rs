@@ -148,7 +148,7 @@ fn normalized(kind: &str, x: &Array, scale: &Array, bias: Option<&Array>, epsilo
     bias.map_or(scaled.clone(), |bias| pairwise(&scaled, bias, |a, b| a + b))
 }
 
-/// A row times a weight, stored [out, in] if transposed, else [in, out].
+/// A row times a weight, stored `[out, in]` if transposed, else [in, out].
 fn product(x: &Array, weight: &Array, transposed: bool) -> Array {
     let x = features(x);
     let [rows, columns] = weight.shape[..] else { panic!("a weight of shape {:?} is no matrix", weight.shape) };

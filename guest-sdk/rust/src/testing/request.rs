@@ -40,7 +40,7 @@ impl TestRequest {
         self.tensor(name, Datatype::Int64, shape, Contents::Ints(values.to_vec()))
     }
 
-    /// A BYTES tensor of shape [1].
+    /// A BYTES tensor of shape `[1]`.
     #[must_use]
     pub fn text(self, name: &str, text: &str) -> Self {
         self.tensor(name, Datatype::Bytes, &[1], Contents::Texts(vec![text.into()]))

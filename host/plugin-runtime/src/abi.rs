@@ -2,8 +2,10 @@
 //!
 //! The WIT file is the contract; nothing here adds to it.
 
+use wasmtime::component::{ComponentType, Lift, WasmList};
+
+pub(crate) use bindings::Plugin as Bindings;
 pub(crate) use bindings::cellwright::plugin::{host, request, types};
-pub(crate) use bindings::{Plugin as Bindings, PluginPre as BindingsPre};
 
 /// The WIT package, for modules that carry no description of their interface themselves.
 pub(crate) const WIT: &str = include_str!("../../../guest-sdk/wit/plugin.wit");
@@ -17,6 +19,9 @@ pub(crate) const PACKAGE: &str = "cellwright:plugin";
 /// The interface a plugin exports, without its version.
 pub(crate) const EXPORTED: &str = "unfolding";
 
+/// The same with the version that the bindings are made for.
+pub(crate) const UNFOLDING: &str = "cellwright:plugin/unfolding@0.1.0";
+
 /// The interfaces a plugin may import, without their version.
 pub(crate) const OFFERED: &[&str] = &["types", "request", "host"];
 
@@ -24,6 +29,20 @@ pub(crate) const OFFERED: &[&str] = &["types", "request", "host"];
 pub(crate) fn interface(name: &str) -> Option<(&str, &str)> {
     let name = name.strip_prefix(PACKAGE)?.strip_prefix('/')?;
     Some(name.split_once('@').unwrap_or((name, "none")))
+}
+
+/// A description whose contents stay in the guest: what a model's second and later instances say is known.
+#[derive(ComponentType, Lift)]
+#[component(record)]
+#[expect(dead_code, reason = "its fields are there to have the type of a description")]
+pub(crate) struct UnreadDescription {
+    inputs: WasmList<types::TensorSpec>,
+    outputs: WasmList<types::TensorSpec>,
+    cells: WasmList<types::Cell>,
+    #[component(name = "rows-are-requests")]
+    rows_are_requests: bool,
+    #[component(name = "live-max")]
+    live_max: Option<u32>,
 }
 
 mod bindings {

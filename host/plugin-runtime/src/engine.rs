@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use std::hash::{Hash, Hasher};
-use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use crate::error::RuntimeError;
 use crate::limits::Limits;
@@ -67,7 +67,9 @@ pub(crate) fn for_running(limits: &Limits, size: &PoolSize) -> Result<Engine, Ru
         .max_core_instance_size(1 << 20)
         .max_component_instance_size(1 << 20)
         .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
-        .table_keep_resident(TABLE_KEEP_RESIDENT_BYTES);
+        .table_keep_resident(TABLE_KEEP_RESIDENT_BYTES)
+        // Where the kernel can tell, only what an instance wrote is cleared.
+        .pagemap_scan(Enabled::Auto);
     let mut config = code_settings();
     config
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))

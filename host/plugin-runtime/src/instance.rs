@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use wasmtime::component::{HasSelf, Linker, Resource};
+use wasmtime::component::{HasSelf, Lift, Linker, Resource};
 use wasmtime::{Engine, ResourceLimiter, Store};
 
-use crate::abi::{Bindings, BindingsPre, host, request, types};
+use crate::abi::{Bindings, UnreadDescription, host, request, types};
+use crate::code::{Code, Describe, Functions};
 use crate::engine;
 use crate::error::{Blame, LimitReached};
 use crate::limits::Limits;
@@ -127,22 +128,22 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
 /// A plugin, running.
 pub(crate) struct Instance {
     store: Store<State>,
-    bindings: Bindings,
+    functions: Functions,
     call_ticks: u64,
     sound: bool,
 }
 
 impl Instance {
     /// A new instance and the answer to its first `describe`, both within the time of one.
-    pub(crate) fn start(plugin: &BindingsPre<State>, limits: &Limits) -> Result<Self, (wasmtime::Error, Vec<String>)> {
+    pub(crate) fn start(code: &Code, limits: &Limits) -> Result<Self, (wasmtime::Error, Vec<String>)> {
         let usage =
             Usage { memory_bytes: 0, memory_bytes_max: limits.memory_bytes, table_elements: 0, table_elements_max: limits.table_elements };
-        let mut store = Store::new(plugin.engine(), State { usage, notes: Vec::new(), request: None, files: None });
+        let mut store = Store::new(code.engine(), State { usage, notes: Vec::new(), request: None, files: None });
         store.limiter(|state| &mut state.usage);
         store.set_hostcall_fuel(limits.answer_bytes);
         store.set_epoch_deadline(engine::ticks(limits.describe_time));
-        match plugin.instantiate(&mut store) {
-            Ok(bindings) => Ok(Self { store, bindings, call_ticks: engine::ticks(limits.call_time), sound: true }),
+        match code.instantiate(&mut store) {
+            Ok(functions) => Ok(Self { store, functions, call_ticks: engine::ticks(limits.call_time), sound: true }),
             Err(error) => Err((error, std::mem::take(&mut store.data_mut().notes))),
         }
     }
@@ -153,16 +154,34 @@ impl Instance {
         parameters: &[types::Parameter],
         files: &Arc<dyn Files>,
     ) -> wasmtime::Result<Result<types::Description, types::Refusal>> {
+        self.describe_with(self.functions.describe, parameters, files)
+    }
+
+    /// [`Instance::describe`], without reading what it answers.
+    pub(crate) fn describe_unread(
+        &mut self,
+        parameters: &[types::Parameter],
+        files: &Arc<dyn Files>,
+    ) -> wasmtime::Result<Result<UnreadDescription, types::Refusal>> {
+        self.describe_with(self.functions.describe_unread, parameters, files)
+    }
+
+    fn describe_with<'a, D: Lift + 'static>(
+        &mut self,
+        function: Describe<'a, D>,
+        parameters: &'a [types::Parameter],
+        files: &Arc<dyn Files>,
+    ) -> wasmtime::Result<Result<D, types::Refusal>> {
         self.store.data_mut().files = Some(Arc::clone(files));
-        let answer = self.bindings.cellwright_plugin_unfolding().call_describe(&mut self.store, parameters);
+        let answer = function.call(&mut self.store, (parameters,));
         self.store.data_mut().files = None;
         self.sound &= answer.is_ok();
-        answer
+        Ok(answer?.0)
     }
 
     pub(crate) fn unfold(&mut self, request: &Arc<RequestView>) -> wasmtime::Result<Result<types::Growth, types::Refusal>> {
         self.enter(request);
-        let answer = self.bindings.cellwright_plugin_unfolding().call_unfold(&mut self.store, incoming());
+        let answer = self.functions.unfold.call(&mut self.store, (incoming(),)).map(|(answer,)| answer);
         self.leave(answer.is_ok());
         answer
     }
@@ -174,7 +193,7 @@ impl Instance {
         request: &Arc<RequestView>,
     ) -> wasmtime::Result<Result<types::Reaction, types::Refusal>> {
         self.enter(request);
-        let answer = self.bindings.cellwright_plugin_unfolding().call_resume(&mut self.store, state, event, incoming());
+        let answer = self.functions.resume.call(&mut self.store, (state, event, incoming())).map(|(answer,)| answer);
         self.leave(answer.is_ok());
         answer
     }

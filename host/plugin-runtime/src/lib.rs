@@ -3,10 +3,14 @@
 //! This is the only crate that knows wasmtime. [`Runtime`] turns bytes into a [`Plugin`], a plugin and a model's parameters make a
 //! [`PluginModel`], and that unfolds requests into the types of `cellwright-cell-graph`. Whatever a plugin does, the call that it does it
 //! in ends with an error that names the plugin, the export and the cause, and nobody else notices.
-#![expect(unsafe_code, reason = "wasmtime trusts compiled code that it loads; it is loaded in one place, after authentication")]
+#![expect(
+    unsafe_code,
+    reason = "wasmtime trusts compiled code that it loads, after authentication, and types of functions that are checked once per plugin"
+)]
 
 mod abi;
 mod cache;
+mod code;
 mod compiler;
 mod convert;
 mod engine;

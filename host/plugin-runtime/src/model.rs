@@ -64,7 +64,7 @@ impl PluginModel {
         let limits = plugin.runtime().limits.lowered_to(limits);
         let parameters = parameters.iter().map(convert::parameter_to_guest).collect();
         let recipe = Recipe { plugin, parameters, files, limits };
-        let (mut instance, described) = recipe.described()?;
+        let (mut instance, described) = recipe.start_and(Instance::describe)?;
         let description = convert::description(described, &recipe.limits);
         let description = description.map_err(|unfit| fault::unfit(unfit, recipe.site(Export::Describe, &mut instance)))?;
         let idle = recipe.plugin.runtime().warmth.pool();
@@ -94,7 +94,7 @@ impl PluginModel {
     ///
     /// As [`PluginModel::unfold`].
     pub fn unfold_fresh(&self, request: &Arc<RequestView>) -> Result<Growth, CallError> {
-        let (mut instance, _) = self.shared.recipe.described()?;
+        let mut instance = self.shared.recipe.described()?;
         self.shared.recipe.answer(Export::Unfold, &mut instance, |instance| instance.unfold(request), convert::growth)
     }
 
@@ -115,14 +115,14 @@ impl PluginModel {
     /// An instance could not be made, or could not be described.
     pub fn warm(&self, instances: usize) -> Result<(), CallError> {
         let made = (0..instances).map(|_| self.shared.recipe.described()).collect::<Result<Vec<_>, _>>()?;
-        made.into_iter().for_each(|(instance, _)| self.shared.idle.put(instance));
+        made.into_iter().for_each(|instance| self.shared.idle.put(instance));
         Ok(())
     }
 
     fn instance(&self) -> Result<Instance, CallError> {
         match self.shared.idle.take() {
             Some(instance) => Ok(instance),
-            None => Ok(self.shared.recipe.described()?.0),
+            None => self.shared.recipe.described(),
         }
     }
 
@@ -142,12 +142,20 @@ impl PluginModel {
 }
 
 impl Recipe {
+    /// A new instance, ready to serve. What it says of the model has been said before.
+    fn described(&self) -> Result<Instance, CallError> {
+        Ok(self.start_and(Instance::describe_unread)?.0)
+    }
+
     /// A new instance with its description.
-    fn described(&self) -> Result<(Instance, types::Description), CallError> {
+    fn start_and<D>(
+        &self,
+        describe: impl FnOnce(&mut Instance, &[types::Parameter], &Arc<dyn Files>) -> wasmtime::Result<Result<D, types::Refusal>>,
+    ) -> Result<(Instance, D), CallError> {
         let mut instance = self.start()?;
         let same = |description, _: &Limits| Ok(description);
         let description =
-            self.answer(Export::Describe, &mut instance, |instance| instance.describe(&self.parameters, &self.files), same)?;
+            self.answer(Export::Describe, &mut instance, |instance| describe(instance, &self.parameters, &self.files), same)?;
         Ok((instance, description))
     }
 

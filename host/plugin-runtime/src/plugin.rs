@@ -7,7 +7,7 @@ use cellwright_cell_graph::Attribute;
 use wasmtime::Engine;
 use wasmtime::component::{Component, Linker};
 
-use crate::abi::BindingsPre;
+use crate::code::Code;
 use crate::error::{CallError, Defect};
 use crate::fault::StackBytes;
 use crate::instance::{Instance, State};
@@ -25,7 +25,7 @@ pub struct Plugin {
 
 struct Shared {
     name: Arc<str>,
-    code: BindingsPre<State>,
+    code: Code,
     runtime: Arc<Surroundings>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Surroundings {
 impl Plugin {
     pub(crate) fn link(runtime: &Arc<Surroundings>, name: &str, component: &Component) -> Result<Self, Defect> {
         let interface = |error: wasmtime::Error| Defect::Interface(sentence::of_chain(&error));
-        let code = runtime.linker.instantiate_pre(component).and_then(BindingsPre::new).map_err(interface)?;
+        let code = Code::link(&runtime.linker, component).map_err(interface)?;
         Ok(Self { shared: Arc::new(Shared { name: Arc::from(name), code, runtime: Arc::clone(runtime) }) })
     }
 
@@ -66,7 +66,7 @@ impl Plugin {
         &self.shared.name
     }
 
-    pub(crate) fn code(&self) -> &BindingsPre<State> {
+    pub(crate) fn code(&self) -> &Code {
         &self.shared.code
     }
 

@@ -80,6 +80,20 @@ fn what_is_no_plugin_is_refused_by_what_it_lacks() {
 }
 
 #[test]
+fn functions_of_the_right_names_and_other_types_are_refused() {
+    let other = component(
+        r#"(component
+            (core module $code (func (export "run") (param i32)))
+            (core instance $run (instantiate $code))
+            (func $run (param "number" u32) (canon lift (core func $run "run")))
+            (instance $all (export "describe" (func $run)) (export "unfold" (func $run)) (export "resume" (func $run)))
+            (export "cellwright:plugin/unfolding@0.1.0" (instance $all)))"#,
+    );
+    let expected = "the plugin does not have the interface of one: its `describe` has other types: ";
+    assert!(refused(&other).starts_with(expected), "{}", refused(&other));
+}
+
+#[test]
 fn extra_exports_are_tolerated() {
     let guest = Guest::default().with_extra(r#"(func (export "init"))"#);
     runtime().compile("testee", &guest.wasm()).unwrap();

@@ -1,5 +1,7 @@
 //! The engine on CPU workers: right values under every policy and in any company, and nobody lost whatever goes wrong.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "engine/ends.rs"]
 mod ends;
 #[path = "engine/losses.rs"]

@@ -1,5 +1,7 @@
 //! The example bundles answer their own samples as PyTorch did, alone and all at once.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,6 +1,9 @@
 //! The allocator of guests. A call makes and drops some dozens of small values, and so does every next one: they come from lists of free blocks of
 //! their size, which is several times cheaper than a general allocator and, unlike one that only grows, lasts as long as the instance does.
 //! What is large goes to the standard library's allocator.
+//!
+//! The first blocks lie in what is left of the initial memory's last page. A small plugin then never grows its memory, which would cost each fresh
+//! instance more than describing it does: the host opens pages for it, and closes them again after it.
 
 #![expect(unsafe_code, reason = "an allocator hands out memory by address")]
 
@@ -13,8 +16,16 @@ const KINDS: usize = 8;
 const SMALLEST: usize = 16;
 const LARGEST: usize = SMALLEST << (KINDS - 1);
 
+/// Bytes that are taken from the standard library's allocator at once.
+const PIECE: usize = 16 << 10;
+
 struct Heap {
     free: [Cell<*mut Block>; KINDS],
+    /// What was never handed out of the present piece of memory.
+    rest: Cell<*mut u8>,
+    rest_bytes: Cell<usize>,
+    /// Whether the initial memory is the present piece, or was it.
+    begun: Cell<bool>,
 }
 
 /// A free block names the next one of its kind.
@@ -32,38 +43,81 @@ static HEAP: Heap = Heap::new();
 
 /// The kind of blocks that fits; none: it is large.
 fn kind(layout: Layout) -> Option<usize> {
-    let size = layout.size().max(layout.align()).max(SMALLEST);
-    (size <= LARGEST).then(|| (size - 1).ilog2() as usize - (SMALLEST.ilog2() as usize - 1))
+    let size = layout.size().max(SMALLEST);
+    (size <= LARGEST && layout.align() <= SMALLEST).then(|| (size - 1).ilog2() as usize - (SMALLEST.ilog2() as usize - 1))
+}
+
+/// From the end of what the linker placed to the end of its page. The standard library's allocator takes whole pages, behind the initial ones.
+#[cfg(target_arch = "wasm32")]
+fn initial_memory() -> (*mut u8, usize) {
+    const PAGE: usize = 64 << 10;
+    unsafe extern "C" {
+        static __heap_base: u8;
+    }
+    let base = (&raw const __heap_base).cast_mut();
+    let skipped = base.align_offset(SMALLEST);
+    (base.wrapping_add(skipped), base.align_offset(PAGE).saturating_sub(skipped))
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn initial_memory() -> (*mut u8, usize) {
+    (null_mut(), 0)
+}
+
+/// A piece that is never given back; empty if there is no more memory.
+fn new_piece() -> (*mut u8, usize) {
+    const LAYOUT: Layout = match Layout::from_size_align(PIECE, SMALLEST) {
+        Ok(layout) => layout,
+        Err(_) => panic!("both are powers of two"),
+    };
+    // SAFETY: the layout's size is not zero.
+    let piece = unsafe { System.alloc(LAYOUT) };
+    (piece, if piece.is_null() { 0 } else { PIECE })
 }
 
 impl Heap {
     const fn new() -> Self {
-        Self { free: [const { Cell::new(null_mut()) }; KINDS] }
+        Self {
+            free: [const { Cell::new(null_mut()) }; KINDS],
+            rest: Cell::new(null_mut()),
+            rest_bytes: Cell::new(0),
+            begun: Cell::new(false),
+        }
     }
 
-    /// The kind has no free block: cuts several from a piece of memory, aligned to their size.
+    /// The kind has no free block: cuts one off the present piece.
     #[cold]
-    fn refill(&self, kind: usize) -> *mut u8 {
-        const BLOCKS: usize = 8;
+    #[inline(never)]
+    fn cut(&self, kind: usize) -> *mut u8 {
         let size = SMALLEST << kind;
-        let Ok(layout) = Layout::from_size_align(size * BLOCKS, size) else { return null_mut() };
-        // SAFETY: the layout's size is not zero.
-        let piece = unsafe { System.alloc(layout) };
-        if !piece.is_null() {
-            for block in 1..BLOCKS {
-                // SAFETY: within the piece, which has room for that many blocks and is never given back.
-                unsafe { self.put(kind, piece.add(block * size)) };
-            }
+        if self.rest_bytes.get() < size && !self.begun.replace(true) {
+            self.go_on_in(initial_memory());
         }
-        piece
+        if self.rest_bytes.get() < size {
+            self.go_on_in(new_piece());
+        }
+        if self.rest_bytes.get() < size {
+            return null_mut();
+        }
+        let block = self.rest.get();
+        // SAFETY: the rest has that many bytes.
+        self.rest.set(unsafe { block.add(size) });
+        self.rest_bytes.set(self.rest_bytes.get() - size);
+        block
+    }
+
+    /// What is left of the present piece is smaller than a block that was wanted, and lost.
+    fn go_on_in(&self, (piece, bytes): (*mut u8, usize)) {
+        self.rest.set(piece);
+        self.rest_bytes.set(bytes);
     }
 
     /// # Safety
     /// The block is of that kind, and nobody uses it.
     unsafe fn put(&self, kind: usize, block: *mut u8) {
-        #[expect(clippy::cast_ptr_alignment, reason = "blocks are aligned to their size, which is a pointer's at least")]
+        #[expect(clippy::cast_ptr_alignment, reason = "pieces are aligned to the smallest block, and so is every block in them")]
         let block = block.cast::<Block>();
-        // SAFETY: a block is as large as a pointer at least, aligned to its size, and the caller's to give.
+        // SAFETY: a block is as large as a pointer at least, aligned as one, and the caller's to give.
         unsafe { block.write(Block { next: self.free[kind].get() }) };
         self.free[kind].set(block);
     }
@@ -78,7 +132,7 @@ unsafe impl GlobalAlloc for Heap {
         };
         let block = self.free[kind].get();
         if block.is_null() {
-            return self.refill(kind);
+            return self.cut(kind);
         }
         // SAFETY: what is in a list is a free block, written by `put`.
         self.free[kind].set(unsafe { (*block).next });
@@ -182,6 +236,21 @@ mod tests {
             // SAFETY: the heap gave it for that layout.
             unsafe { heap.dealloc(value.0, value.1) };
         }
+    }
+
+    #[test]
+    fn blocks_fill_a_piece_to_its_end_before_the_next_one() {
+        #[repr(align(16))]
+        struct Page([u8; 96]);
+        let mut page = Page([0; 96]);
+        let within = page.0.as_ptr_range();
+        let heap = Heap::new();
+        heap.go_on_in((page.0.as_mut_ptr(), 96));
+        let of = |size| Layout::from_size_align(size, 8).unwrap();
+        // SAFETY: sizes are not zero.
+        let blocks = [33, 16, 16, 1].map(|size| unsafe { heap.alloc(of(size)) });
+        let places = blocks.map(|block| within.contains(&block.cast_const()).then(|| block.addr() - within.start.addr()));
+        assert_eq!(places, [Some(0), Some(64), Some(80), None]);
     }
 
     #[test]

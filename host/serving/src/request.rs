@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use cellwright_cell_graph::check::Unfolding;
 use cellwright_cell_graph::graph::{Growth, Reaction};
@@ -33,6 +33,8 @@ pub(crate) struct Active {
     id: Option<String>,
     handle: OnceLock<Handle>,
     front: Mutex<Front>,
+    /// Fewer chunks wait, or the session is over.
+    room: Condvar,
     plugin: Mutex<PluginSide>,
 }
 
@@ -136,6 +138,7 @@ impl Active {
             id: begin.id,
             handle: OnceLock::new(),
             front: Mutex::new(front),
+            room: Condvar::new(),
             plugin: Mutex::new(plugin),
         });
         serving.engine.submit(model.loaded(), growth, tensors, |handle| {
@@ -146,15 +149,21 @@ impl Active {
         Ok(active)
     }
 
-    /// More input of a session.
-    pub(crate) fn push(self: &Arc<Self>, tensors: Vec<Arc<Tensor>>) -> Result<(), InferError> {
+    /// More input of a session. If as many chunks as allowed wait, it waits too, or is refused.
+    pub(crate) fn push(self: &Arc<Self>, tensors: Vec<Arc<Tensor>>, wait: bool) -> Result<(), InferError> {
         let limit = self.model.limits.chunks_waiting_max;
         let mut front = lock(&self.front);
-        if front.client.is_none() || front.closed || front.input_over {
-            return Err(InferError::SessionOver);
-        }
-        if front.chunks.len() >= limit {
-            return Err(InferError::Invalid(format!("{limit} chunks of this session wait to be computed: send the next one later")));
+        loop {
+            if front.client.is_none() || front.closed || front.input_over {
+                return Err(InferError::SessionOver);
+            }
+            if front.chunks.len() < limit {
+                break;
+            }
+            if !wait {
+                return Err(InferError::ChunksWait { limit });
+            }
+            front = self.room.wait(front).unwrap_or_else(PoisonError::into_inner);
         }
         front.chunks.push_back(tensors);
         self.go_on(front);
@@ -181,6 +190,7 @@ impl Active {
             return;
         }
         let Some(occasion) = front.occasion() else { return };
+        self.room.notify_all();
         front.calling = true;
         drop(front);
         let active = self.clone();
@@ -236,6 +246,7 @@ impl Active {
                 if front.outputs.watch_is_over() && !front.closed {
                     front.closed = true;
                     drop(front);
+                    self.room.notify_all();
                     serving.engine.close(handle);
                 }
             }
@@ -252,6 +263,7 @@ impl Active {
         plugin.watch.clone_from(&growth.next);
         let mut front = lock(&self.front);
         front.closed = growth.next.is_none();
+        self.room.notify_all();
         let keep = growth.next.as_ref().map(|watch| watch.keep.as_slice()).unwrap_or_default();
         front.outputs.grow(&growth);
         front.outputs.prune(growth.first_chain, keep);
@@ -291,6 +303,7 @@ impl Active {
     /// Ends the request with an error, and whatever of it is on the device.
     fn fail(&self, error: InferError) {
         let client = lock(&self.front).client.take();
+        self.room.notify_all();
         self.cancel();
         if let Some(client) = client {
             client.end(Err(error));
@@ -370,6 +383,7 @@ impl Sink for RequestSink {
         let mut front = lock(&self.active.front);
         let outputs = front.outputs.finish();
         let client = front.client.take();
+        self.active.room.notify_all();
         drop(front);
         if let Some(client) = client {
             client.end(Ok(InferResponse {
@@ -384,6 +398,7 @@ impl Sink for RequestSink {
 
     fn failed(self: Box<Self>, failure: RequestFailure) {
         let client = lock(&self.active.front).client.take();
+        self.active.room.notify_all();
         if let Some(client) = client {
             client.end(Err(InferError::Engine(failure)));
         }

@@ -177,7 +177,15 @@ impl Session {
     /// # Errors
     /// If it is not what the model takes, too many chunks wait, or the session has ended.
     pub fn push(&self, chunk: InferRequest) -> Result<(), InferError> {
-        self.active.push(arrange(&self.active.model.inputs, chunk.inputs)?)
+        self.active.push(arrange(&self.active.model.inputs, chunk.inputs)?, false)
+    }
+
+    /// The next chunk, waiting until fewer chunks wait than may.
+    ///
+    /// # Errors
+    /// If it is not what the model takes, or the session has ended.
+    pub fn push_when_room(&self, chunk: InferRequest) -> Result<(), InferError> {
+        self.active.push(arrange(&self.active.model.inputs, chunk.inputs)?, true)
     }
 
     /// The next part of the answer, waiting for it; none once the session has ended.

@@ -89,9 +89,11 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// A chain that follows another learns too late which of its steps is the last, so it sends them all.
+    /// A chain that follows another learns too late which of its steps is the last, so it sends them all; so does a stage that is not the one
+    /// that stops its chain, because its row may have run before the stop was known.
     fn deliver_last(&mut self, local: usize, of: OutputRef, stream: bool) {
-        let all = stream || self.chains[local].length.like.is_some();
+        let chain = &self.chains[local];
+        let all = stream || chain.length.like.is_some() || chain.stop.is_some_and(|(stage, _)| stage != of.stage);
         self.deliver(local, of, if all { Delivery::All } else { Delivery::Last });
     }
 

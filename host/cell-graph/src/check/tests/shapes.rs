@@ -131,8 +131,12 @@ fn stages_that_feed_one_another_are_nodes_of_their_own() {
     two.stages.push(Stage { cell: CELLS.projection, inputs: vec![Source::Sibling { stage: 0, output: 0 }] });
     two.feedback.push(feed(1, 0, 0, 0));
     two.stop = Some((1, 1));
-    let unfolded = unfold(of_chains(vec![two]));
+    let mut growth = of_chains(vec![two]);
+    growth.outputs = vec![respond("last", Gathered::Last(of(0, 0, 0)))];
+    let unfolded = unfold(growth);
     let [state, projection] = &unfolded.chains[0].stages[..] else { panic!("two stages") };
+    // Its last row runs before the projection says that it was the last.
+    assert_eq!(state.delivery[0], Delivery::All);
     assert_eq!(state.depends, [Dependency::Previous { stage: 0 }, Dependency::Previous { stage: 1 }]);
     assert_eq!(projection.depends, [Dependency::Sibling { stage: 0 }]);
     assert_eq!((&state.grouping, &projection.grouping), (&Grouping::Each, &Grouping::Each));

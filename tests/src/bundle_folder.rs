@@ -34,7 +34,7 @@ impl BundleFolder {
         bundle
     }
 
-    /// An LSTM over token ids (`tokens` INT64 [n], 1 ≤ n ≤ 16, each under [`VOCABULARY`]) with the stock plugin `chain`; its answer is `hidden`.
+    /// An LSTM over token ids (`tokens` INT64 `[n]`, 1 ≤ n ≤ 16, each under [`VOCABULARY`]) with the stock plugin `chain`; its answer is `hidden`.
     #[must_use]
     pub fn recurrent() -> Self {
         let bundle = Self::chain("input = \"tokens\"\nvocabulary = 5\nembedding = 4\nembedding_weights = \"embedding.\"");

@@ -73,7 +73,7 @@ impl Engine {
     }
 
     /// Closes a model: no more requests of it are taken (they fail with `RequestFailure::NoWorker`). Waits until those in flight have ended, then
-    /// forgets its cells. Must not be called from a [`Sink`], whose thread it waits for.
+    /// forgets its cells. Must not be called from a [`Sink`](crate::Sink), whose thread it waits for.
     pub fn unload(&self, model: &Arc<LoadedModel>) {
         let (gone, left) = bounded(1);
         {

@@ -50,6 +50,14 @@ pub enum InferError {
         /// What.
         what: String,
     },
+    /// The plugin's graph came to its end without an output that its model declares.
+    #[error("plugin `{plugin}` let the request end without its output `{output}`")]
+    Unanswered {
+        /// Which plugin.
+        plugin: String,
+        /// Which output.
+        output: String,
+    },
     /// The plugin asked to be called back too often.
     #[error("plugin `{plugin}` was called back {limit} times for one request, which is the limit")]
     Resumes {
@@ -109,6 +117,7 @@ impl InferError {
             Self::Plugin(_)
             | Self::Graph { .. }
             | Self::Emitted { .. }
+            | Self::Unanswered { .. }
             | Self::Resumes { .. }
             | Self::Keeps { .. }
             | Self::Waits { .. } => ErrorKind::PluginFault,

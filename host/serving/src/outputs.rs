@@ -376,11 +376,18 @@ impl Outputs {
     }
 
     /// The response, once the request has finished.
-    pub(crate) fn finish(&mut self) -> Vec<Tensor> {
+    ///
+    /// # Errors
+    /// The name of an output that the model declares and nothing gave. A client that takes parts has seen for itself what came.
+    pub(crate) fn finish(&mut self) -> Result<Vec<Tensor>, String> {
         for response in std::mem::take(&mut self.responses) {
             self.settle(&response);
         }
-        self.gathered.iter_mut().filter_map(Option::take).collect()
+        let missing = self.gathered.iter().zip(self.specs.iter()).find(|(tensor, _)| tensor.is_none());
+        if let Some((_, spec)) = missing.filter(|_| !self.streaming) {
+            return Err(spec.name.clone());
+        }
+        Ok(self.gathered.iter_mut().filter_map(Option::take).collect())
     }
 }
 

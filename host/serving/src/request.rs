@@ -386,13 +386,16 @@ impl Sink for RequestSink {
         self.active.room.notify_all();
         drop(front);
         if let Some(client) = client {
-            client.end(Ok(InferResponse {
-                model_name: self.active.model.name().to_owned(),
+            let model = &self.active.model;
+            let response = |outputs| InferResponse {
+                model_name: model.name().to_owned(),
                 model_version: None,
                 id: self.active.id.clone(),
                 parameters: Vec::new(),
                 outputs,
-            }));
+            };
+            let unanswered = |output| InferError::Unanswered { plugin: model.plugin_name().to_owned(), output };
+            client.end(outputs.map(response).map_err(unanswered));
         }
     }
 

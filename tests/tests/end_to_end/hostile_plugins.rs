@@ -63,6 +63,7 @@ const OUT_OF_RANGE: &[Case] = &[
 ];
 
 const MALFORMED: &[Case] = &[
+    ("no-answer", &["plugin.wasm", "without its output `sum`"]),
     ("no-chains", &["plugin.wasm", "output `sum`", "chain 0 does not exist"]),
     ("no-stages", &["plugin.wasm", "chain 0", "no stages"]),
     ("no-steps", &["plugin.wasm", "chain 0", "no steps"]),

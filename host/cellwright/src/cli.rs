@@ -108,7 +108,7 @@ pub(crate) struct HostArguments {
     /// A worker: `cpu`, or `cpu:threads=N`; may be given several times [default: one `cpu` with a thread per core, at most 8]
     #[arg(long = "worker", value_name = "SPEC")]
     pub(crate) workers: Vec<WorkerSpec>,
-    /// Where compiled plugins are kept; `none` keeps nothing [default: the user's cache folder]
+    /// Where compiled plugins and measured batch sizes are kept; `none` keeps nothing [default: the user's cache folder]
     #[arg(long, env = "CELLWRIGHT_CACHE", value_name = "FOLDER")]
     pub(crate) cache: Option<PathBuf>,
 }

@@ -47,6 +47,7 @@ impl HostArguments {
             engine: EngineOptions {
                 scheduler: setup.scheduler,
                 in_flight_max: setup.in_flight_max,
+                calibration_folder: self.cache_dir().map(|folder| folder.join("calibration")),
                 trace: setup.trace,
                 ..EngineOptions::default()
             },

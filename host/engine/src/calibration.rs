@@ -37,6 +37,10 @@ pub struct Calibration {
     pub knee: u32,
 }
 
+/// What a task costs outside its device: forming it, handing it over, hearing of its end. Without it a cell of a few hundred operations, whose
+/// time per row is the same in every batch, would be run in tasks so small that the engine is busier than the device.
+const TASK_OVERHEAD: Duration = Duration::from_micros(5);
+
 /// Share of the best throughput that the knee must reach.
 const KNEE_SHARE: f64 = 0.95;
 
@@ -77,7 +81,7 @@ fn least<E>(rows: u32, time: &mut impl FnMut(u32) -> Result<Duration, E>) -> Res
 
 /// The smallest measured size whose throughput is within [`KNEE_SHARE`] of the best.
 fn knee(points: &[Point]) -> u32 {
-    let throughput = |point: &Point| f64::from(point.rows) / point.time.as_secs_f64().max(1e-9);
+    let throughput = |point: &Point| f64::from(point.rows) / (point.time + TASK_OVERHEAD).as_secs_f64();
     let best = points.iter().map(throughput).fold(0.0, f64::max);
     points.iter().find(|point| throughput(point) >= KNEE_SHARE * best).map_or(1, |point| point.rows)
 }
@@ -92,10 +96,16 @@ mod tests {
 
     #[test]
     fn the_knee_is_where_throughput_stops_growing() {
-        let flat_then_linear = |rows: u32| Duration::from_micros(u64::from(rows.max(64)));
+        let flat_then_linear = |rows: u32| Duration::from_millis(u64::from(rows.max(64)));
         let calibration = measured(512, Duration::from_secs(1), flat_then_linear);
         assert_eq!(calibration.knee, 64);
         assert_eq!(calibration.points.last().map(|point| point.rows), Some(512));
+    }
+
+    #[test]
+    fn a_task_is_worth_its_overhead() {
+        let per_row = |rows: u32| Duration::from_nanos(u64::from(rows) * 100);
+        assert!(measured(512, Duration::from_secs(1), per_row).knee >= 256);
     }
 
     #[test]
@@ -103,7 +113,7 @@ mod tests {
         let mut calls = 0;
         let disturbed = |rows: u32| {
             calls += 1;
-            Ok::<_, ()>(Duration::from_micros(if calls % 3 == 1 { 50_000 } else { u64::from(rows.max(64)) }))
+            Ok::<_, ()>(Duration::from_millis(if calls % 3 == 1 { 700 } else { u64::from(rows.max(64)) }))
         };
         assert_eq!(calibrate(512, Duration::from_secs(1), disturbed).unwrap().knee, 64);
     }

@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cellwright-engine", &["cellwright-backend", "cellwright-cell-graph", "cellwright-scheduler"]),
     ("cellwright-plugin-runtime", &["cellwright-cell-graph"]),
     ("cellwright-protocol", &["cellwright-cell-graph"]),
+    ("cellwright-registry", &[]),
     ("cellwright-bundle", &["cellwright-cell-graph", "cellwright-plugin-runtime", "cellwright-protocol"]),
     (
         "cellwright-serving",
@@ -30,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "cellwright-engine",
             "cellwright-plugin-runtime",
             "cellwright-protocol",
+            "cellwright-registry",
         ],
     ),
 ];

@@ -5,21 +5,35 @@ use cellwright_engine::{RequestFailure, SubmitError};
 use cellwright_plugin_runtime::{CallError, CompileError, Fault, RuntimeError};
 use cellwright_protocol::RowsFault;
 
-/// Who is at fault, for whoever turns errors into statuses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Of which kind an error is, for whoever turns errors into statuses: matched once, exhaustively, where that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The client sent something that the model does not take.
+    /// The client sent something that cannot be taken.
     BadInput,
-    /// The model does not do this.
+    /// The model or this host does not do this.
     Unsupported,
+    /// What was named does not exist.
+    NotFound,
+    /// It has more bytes, or asks for more, than is allowed.
+    TooLarge,
+    /// What was named is in a state that forbids this.
+    Conflict,
     /// The plugin trapped, went over a limit or returned a malformed graph.
     PluginFault,
     /// As many requests as allowed are in flight: try again later.
     Busy,
     /// The client went away.
     Cancelled,
-    /// The host cannot run it now.
+    /// The time that the client gave it was over first.
+    Deadline,
+    /// The host cannot do it now.
     Unavailable,
+    /// The host takes nothing new, because it is about to stop.
+    Draining,
+    /// The disk is full.
+    Full,
+    /// The host failed; its log says more.
+    Internal,
 }
 
 /// Why a request has no answer.

@@ -87,11 +87,17 @@ pub(crate) fn check_printable(tensor: &Tensor) -> Result<(), BadResponse> {
     if matches!(tensor.datatype, Datatype::Fp16 | Datatype::Bf16) {
         return Err(BadResponse::BinaryOnly { output: output(), datatype: tensor.datatype });
     }
-    if !tensor.is_consistent() {
-        return Err(BadResponse::Inconsistent { output: output(), found: tensor.data.len() });
-    }
+    check_consistent(tensor)?;
     let not_utf8 = tensor.texts().and_then(|texts| texts.iter().position(|text| std::str::from_utf8(text).is_err()));
     not_utf8.map_or(Ok(()), |position| Err(BadResponse::NotUtf8 { output: output(), position }))
+}
+
+/// Whether its bytes are what its datatype and shape ask for.
+pub(crate) fn check_consistent(tensor: &Tensor) -> Result<(), BadResponse> {
+    if tensor.is_consistent() {
+        return Ok(());
+    }
+    Err(BadResponse::Inconsistent { output: tensor.name.clone(), found: tensor.data.len() })
 }
 
 /// A tensor's elements as one flat JSON list. Floats are written with the fewest digits that read back to the same bits.

@@ -27,6 +27,51 @@ pub enum RequestFault {
     Tensor { role: &'static str, name: String, fault: TensorFault },
     #[error("parameter `{name}` is given twice")]
     DuplicateParameter { name: String },
+    #[error("parameter `{name}` has a value it cannot have; it takes {takes}")]
+    Parameter { name: String, takes: &'static str },
+    #[error("parameter `{name}`: names beginning with `triton_` and the name `headers` are reserved")]
+    ReservedParameter { name: String },
+    #[error("the message announces {announced} bytes of JSON (header Inference-Header-Content-Length), but it has {found} bytes in all")]
+    JsonLength { announced: usize, found: usize },
+    #[error("{0} bytes are left behind the last tensor")]
+    BytesLeft(usize),
+    #[error("a raw request (header Inference-Header-Content-Length: 0) carries the model's only input, but the model has {0}")]
+    RawInputs(usize),
+    #[error("requested output `{name}`: {fault}")]
+    Output { name: String, fault: OutputFault },
+    #[error("sequences (parameter `sequence_id`) are not served; send the whole sequence in one request")]
+    Sequence,
+}
+
+impl RequestFault {
+    /// Whether the request is well made and asks for a part of the protocol that is not served.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        matches!(
+            self,
+            Self::Sequence
+                | Self::Tensor { fault: TensorFault::SharedMemory, .. }
+                | Self::Output { fault: OutputFault::Classification | OutputFault::SharedMemory, .. }
+        )
+    }
+}
+
+/// What is wrong with one output that a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences say it")]
+pub enum OutputFault {
+    #[error("the model has no such output; it has {has}")]
+    Unknown { has: String },
+    #[error("it is {0}, which travels only as binary data; ask for it with `binary_data` or `binary_data_output`")]
+    BinaryOnly(Datatype),
+    #[error("`binary_data` takes true or false")]
+    BinaryData,
+    #[error("classification is not served; ask for the output itself")]
+    Classification,
+    #[error("shared memory is not served; ask for the output in the response")]
+    SharedMemory,
+    #[error("its parameter `{0}` is not known")]
+    UnknownParameter(String),
 }
 
 /// What is wrong with one tensor.
@@ -41,6 +86,26 @@ pub enum TensorFault {
     NoData,
     #[error("its data is announced as binary (parameter `binary_data_size`), but the message is JSON alone")]
     BinaryData,
+    #[error("its data is given twice, as `data` and as binary data (parameter `binary_data_size`)")]
+    DataTwice,
+    #[error("`binary_data_size` takes a number of bytes, 0 or more")]
+    BinaryDataSize,
+    #[error("its `binary_data_size` is {size}, but only {left} bytes of the message are left")]
+    BinaryMissing { size: usize, left: usize },
+    #[error("shape {shape:?} of {datatype} takes {expected} bytes, its binary data has {found}")]
+    BinarySize { shape: Vec<usize>, datatype: Datatype, expected: usize, found: usize },
+    #[error("the length in front of element {position} reaches beyond the tensor's binary data")]
+    TextLength { position: usize },
+    #[error("byte {position} is {found}, a BOOL is 0 or 1")]
+    BoolByte { position: usize, found: u8 },
+    #[error("a raw request carries one element, which does not fill shape {shape:?}; send JSON with a shape in front")]
+    RawShape { shape: Vec<i64> },
+    #[error(
+        "a raw request of {found} bytes does not say which shape it has: the model takes {datatype} {shape:?}; send JSON with a shape in front"
+    )]
+    RawSize { shape: Vec<i64>, datatype: Datatype, found: usize },
+    #[error("shared memory is not served; send the tensor in the request")]
+    SharedMemory,
     #[error("the tensor parameter `{0}` is not known")]
     UnknownParameter(String),
     #[error("dimension {axis} of the shape is {extent}; a request's extents are 0 or more")]
@@ -71,8 +136,21 @@ pub enum BadResponse {
     NotUtf8 { output: String, position: usize },
     #[error("output `{output}` has {found} bytes of data, its shape and datatype ask for another number")]
     Inconsistent { output: String, found: usize },
+    #[error("output `{output}` was asked for, but the answer has only {has}")]
+    UnknownOutput { output: String, has: String },
     #[error("the message has no form in JSON: {0}")]
     Json(String),
+}
+
+impl BadResponse {
+    /// Whether another request would have been answered: the client asked for what cannot be said in that form.
+    #[must_use]
+    pub fn is_clients_fault(&self) -> bool {
+        match self {
+            Self::BinaryOnly { .. } | Self::NotUtf8 { .. } | Self::UnknownOutput { .. } => true,
+            Self::Inconsistent { .. } | Self::Json(_) => false,
+        }
+    }
 }
 
 /// Why a call cannot be taken as one request per row, or the answers not be put together again.

@@ -1,9 +1,9 @@
 //! What a client asks.
 
-use cellwright_cell_graph::{Attribute, Tensor};
+use cellwright_cell_graph::{Attribute, Tensor, TensorSpec};
 use serde::{Deserialize, Serialize};
 
-use crate::element;
+use crate::binary::{self, Body, Tail};
 use crate::fault::{BadRequest, BadResponse, RequestFault};
 use crate::tensor::{self, PrintTensor, WireTensor};
 use crate::value::{Parameters, PrintParameters};
@@ -36,9 +36,31 @@ impl InferRequest {
     /// # Errors
     /// If it is not JSON, not of the protocol's form, or a tensor's data is not what its shape and datatype say.
     pub fn from_json(text: &[u8]) -> Result<Self, BadRequest> {
-        let wire: WireRequest = serde_json::from_slice(text).map_err(|cause| BadRequest { id: None, fault: cause.into() })?;
+        Self::from_body(text, None)
+    }
+
+    /// Reads a request whose first `json_length` bytes are JSON and whose others are its binary tensors; without a length all is JSON.
+    ///
+    /// A length of 0 announces a raw request, which only [`Self::from_raw`] can read.
+    ///
+    /// # Errors
+    /// As [`Self::from_json`], or if the sizes do not add up to the body.
+    pub fn from_body(body: &[u8], json_length: Option<usize>) -> Result<Self, BadRequest> {
+        let (json, tail) = binary::split(body, json_length).map_err(|fault| BadRequest { id: None, fault })?;
+        let wire: WireRequest = serde_json::from_slice(json).map_err(|cause| BadRequest { id: None, fault: cause.into() })?;
         let id = wire.id.clone();
-        wire.read().map_err(|fault| BadRequest { id, fault })
+        wire.read(tail).map_err(|fault| BadRequest { id, fault })
+    }
+
+    /// Reads a raw request: the body is the only input of a model that says this of its inputs.
+    ///
+    /// Where rows are requests, it is one row. One dimension may be open, and follows from the size; a `BYTES` input is the body as one element.
+    ///
+    /// # Errors
+    /// If the model has several inputs, or the body cannot be that one.
+    pub fn from_raw(inputs: &[TensorSpec], rows_are_requests: bool, body: &[u8]) -> Result<Self, BadRequest> {
+        let input = binary::raw(inputs, rows_are_requests, body).map_err(|fault| BadRequest { id: None, fault })?;
+        Ok(Self { inputs: vec![input], ..Self::default() })
     }
 
     /// Writes the request as one line of JSON.
@@ -46,15 +68,27 @@ impl InferRequest {
     /// # Errors
     /// If an input's data has no form in JSON.
     pub fn to_json(&self) -> Result<String, BadResponse> {
-        self.inputs.iter().try_for_each(element::check_printable)?;
-        let inputs = self.inputs.iter().map(PrintTensor::of).collect();
-        let print = PrintRequest {
+        let print = self.print(|_| false)?;
+        serde_json::to_string(&print).map_err(|cause| BadResponse::Json(cause.to_string()))
+    }
+
+    /// Writes the request, with the inputs that `is_binary` picks as raw bytes behind the JSON.
+    ///
+    /// # Errors
+    /// If an input's data is not what its shape and datatype ask for, or is to be JSON and has no form there.
+    pub fn to_body(&self, is_binary: impl Fn(&Tensor) -> bool) -> Result<Body, BadResponse> {
+        let json = serde_json::to_vec(&self.print(&is_binary)?).map_err(|cause| BadResponse::Json(cause.to_string()))?;
+        let binary = self.inputs.iter().filter(|input| is_binary(input)).map(|input| input.data.clone()).collect();
+        Ok(Body { json, binary })
+    }
+
+    fn print(&self, is_binary: impl Fn(&Tensor) -> bool) -> Result<PrintRequest<'_>, BadResponse> {
+        Ok(PrintRequest {
             id: self.id.as_deref(),
             parameters: some(&self.parameters),
-            inputs,
+            inputs: self.inputs.iter().map(|input| PrintTensor::of(input, is_binary(input))).collect::<Result<_, _>>()?,
             outputs: self.outputs.iter().map(|output| PrintOutput { name: &output.name, parameters: some(&output.parameters) }).collect(),
-        };
-        serde_json::to_string(&print).map_err(|cause| BadResponse::Json(cause.to_string()))
+        })
     }
 }
 
@@ -79,12 +113,12 @@ struct WireOutput {
 }
 
 impl WireRequest {
-    fn read(self) -> Result<InferRequest, RequestFault> {
+    fn read(self, tail: Option<Tail<'_>>) -> Result<InferRequest, RequestFault> {
         let parameters = unique(self.parameters)?;
         if self.inputs.is_empty() {
             return Err(RequestFault::NoInputs);
         }
-        let inputs = tensor::read_all(self.inputs, "input")?;
+        let inputs = tensor::read_all(self.inputs, "input", tail)?;
         let mut outputs: Vec<RequestedOutput> = Vec::new();
         for output in self.outputs.unwrap_or_default() {
             outputs.push(RequestedOutput { name: output.name, parameters: unique(output.parameters)? });

@@ -1,11 +1,12 @@
 //! A tensor of a message: name, datatype, shape and data, checked against one another.
 
-use cellwright_cell_graph::{Datatype, Tensor};
+use cellwright_cell_graph::{AttributeValue, Datatype, Tensor};
 use serde::{Deserialize, Serialize};
 
+use crate::binary::{self, Tail};
 use crate::data::Data;
 use crate::element::{self, PrintData};
-use crate::fault::{RequestFault, TensorFault};
+use crate::fault::{BadResponse, RequestFault, TensorFault};
 use crate::value::Parameters;
 
 /// A tensor as it stands in JSON.
@@ -22,27 +23,37 @@ pub(crate) struct WireTensor {
 }
 
 /// The tensors of a message, each name at most once.
-pub(crate) fn read_all(wire: Vec<WireTensor>, role: &'static str) -> Result<Vec<Tensor>, RequestFault> {
+pub(crate) fn read_all(wire: Vec<WireTensor>, role: &'static str, mut tail: Option<Tail<'_>>) -> Result<Vec<Tensor>, RequestFault> {
     let mut names: Vec<&str> = wire.iter().map(|tensor| tensor.name.as_str()).collect();
     names.sort_unstable();
     if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(RequestFault::Duplicate { role, name: pair[0].to_owned() });
     }
-    wire.into_iter()
-        .map(|tensor| {
-            let name = tensor.name.clone();
-            read(tensor).map_err(|fault| RequestFault::Tensor { role, name, fault })
-        })
-        .collect()
+    let mut tensors = Vec::with_capacity(wire.len());
+    for mut tensor in wire {
+        let name = std::mem::take(&mut tensor.name);
+        match read(tensor, tail.as_mut()) {
+            Ok((datatype, shape, data)) => tensors.push(Tensor { name, datatype, shape, data }),
+            Err(fault) => return Err(RequestFault::Tensor { role, name, fault }),
+        }
+    }
+    tail.map_or(Ok(()), |tail| tail.end())?;
+    Ok(tensors)
 }
 
-fn read(wire: WireTensor) -> Result<Tensor, TensorFault> {
+/// Datatype, shape and data.
+type Contents = (Datatype, Vec<usize>, Vec<u8>);
+
+fn read(wire: WireTensor, tail: Option<&mut Tail<'_>>) -> Result<Contents, TensorFault> {
     let datatype = Datatype::from_name(&wire.datatype).ok_or_else(|| TensorFault::UnknownDatatype(wire.datatype.clone()))?;
-    if let Some(parameter) = wire.parameters.as_ref().and_then(|parameters| parameters.0.first()) {
-        return Err(match parameter.name.as_str() {
-            "binary_data_size" => TensorFault::BinaryData,
-            name => TensorFault::UnknownParameter(name.to_owned()),
-        });
+    if let Some(size) = binary_size(&wire.parameters)? {
+        let tail = tail.ok_or(TensorFault::BinaryData)?;
+        if wire.data.is_some() {
+            return Err(TensorFault::DataTwice);
+        }
+        let shape = read_shape(&wire.shape)?;
+        let data = tail.take(size, datatype, &shape)?.to_vec();
+        return Ok((datatype, shape, data));
     }
     if matches!(datatype, Datatype::Fp16 | Datatype::Bf16) {
         return Err(TensorFault::BinaryOnly(datatype));
@@ -54,7 +65,23 @@ fn read(wire: WireTensor) -> Result<Tensor, TensorFault> {
     for (position, scalar) in data.scalars.iter().enumerate() {
         element::read(scalar, datatype, position, &mut bytes)?;
     }
-    Ok(Tensor { name: wire.name, datatype, shape, data: bytes })
+    Ok((datatype, shape, bytes))
+}
+
+/// `binary_data_size`, if it is there and nothing else is.
+fn binary_size(parameters: &Option<Parameters>) -> Result<Option<usize>, TensorFault> {
+    let mut size = None;
+    for parameter in parameters.iter().flat_map(|parameters| &parameters.0) {
+        match (parameter.name.as_str(), &parameter.value) {
+            ("binary_data_size", AttributeValue::Int(int)) if size.is_none() => {
+                size = Some(usize::try_from(*int).map_err(|_| TensorFault::BinaryDataSize)?);
+            }
+            ("binary_data_size", _) => return Err(TensorFault::BinaryDataSize),
+            (name, _) if name.starts_with("shared_memory_") => return Err(TensorFault::SharedMemory),
+            (name, _) => return Err(TensorFault::UnknownParameter(name.to_owned())),
+        }
+    }
+    Ok(size)
 }
 
 fn read_shape(extents: &[i64]) -> Result<Vec<usize>, TensorFault> {
@@ -68,8 +95,7 @@ fn check_arrangement(shape: &[usize], data: &Data) -> Result<(), TensorFault> {
     if let Some(depth) = data.ragged {
         return Err(TensorFault::Ragged { depth });
     }
-    let elements = shape.iter().try_fold(1_usize, |product, extent| product.checked_mul(*extent));
-    let expected = elements.ok_or_else(|| TensorFault::ShapeTooLarge { shape: shape.to_vec() })?;
+    let expected = binary::count(shape)?;
     let found = data.scalars.len();
     if found != expected {
         return Err(TensorFault::Count { shape: shape.to_vec(), expected, found });
@@ -83,17 +109,36 @@ fn check_arrangement(shape: &[usize], data: &Data) -> Result<(), TensorFault> {
     Ok(())
 }
 
-/// A tensor on its way out.
+/// A tensor on its way out: with its elements, or with the number of bytes that follow behind the JSON.
 #[derive(Serialize)]
 pub(crate) struct PrintTensor<'a> {
     name: &'a str,
     shape: &'a [usize],
     datatype: &'static str,
-    data: PrintData<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<PrintSize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<PrintData<'a>>,
+}
+
+#[derive(Serialize)]
+struct PrintSize {
+    binary_data_size: usize,
 }
 
 impl<'a> PrintTensor<'a> {
-    pub(crate) fn of(tensor: &'a Tensor) -> Self {
-        Self { name: &tensor.name, shape: &tensor.shape, datatype: tensor.datatype.name(), data: PrintData(tensor) }
+    pub(crate) fn of(tensor: &'a Tensor, is_binary: bool) -> Result<Self, BadResponse> {
+        if is_binary {
+            element::check_consistent(tensor)?;
+        } else {
+            element::check_printable(tensor)?;
+        }
+        Ok(Self {
+            name: &tensor.name,
+            shape: &tensor.shape,
+            datatype: tensor.datatype.name(),
+            parameters: is_binary.then_some(PrintSize { binary_data_size: tensor.data.len() }),
+            data: (!is_binary).then_some(PrintData(tensor)),
+        })
     }
 }

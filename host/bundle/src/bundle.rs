@@ -53,7 +53,14 @@ impl Bundle {
     /// # Errors
     /// If anything that can be checked without running the plugin is wrong; the sentence names the file and the cause.
     pub fn open(path: &Path) -> Result<Self, BundleError> {
-        let folder = Folder::open(path)?;
+        Self::read(Folder::open(path)?)
+    }
+
+    /// Reads the bundle of those files.
+    ///
+    /// # Errors
+    /// As [`Bundle::open`].
+    pub fn read(folder: Folder) -> Result<Self, BundleError> {
         let in_file = |file: &str, fault| BundleError::File { file: file.to_owned(), fault };
         let text = folder.read_text(manifest::FILE, manifest::BYTES_MAX).map_err(|fault| in_file(manifest::FILE, fault))?;
         let manifest = Manifest::parse(&text)?;

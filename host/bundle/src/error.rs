@@ -87,3 +87,38 @@ pub enum SampleFault {
     #[error("there are more than {0} samples")]
     TooMany(usize),
 }
+
+/// Why an archive cannot be unpacked.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences say it")]
+pub enum ArchiveError {
+    #[error("the archive cannot be read: {0}")]
+    Read(std::io::Error),
+    #[error("it cannot be read as a tar archive, plain or compressed by zstd: {0}")]
+    NotAnArchive(std::io::Error),
+    #[error("the archive is cut off before its end")]
+    CutOff,
+    #[error("`{name}` in the archive is {what}; a bundle holds plain files and folders")]
+    Kind { name: String, what: &'static str },
+    #[error("`{name}` in the archive is no name of a file in a bundle: names are relative, UTF-8, and stay inside it")]
+    Name { name: String },
+    #[error("`{name}` is in the archive twice")]
+    Twice { name: String },
+    #[error("the archive holds more than {bound} files")]
+    TooMany { bound: usize },
+    #[error("the archive's files have more than {bound} bytes together")]
+    TooLarge { bound: u64 },
+    #[error("a file of the archive cannot be kept: {0}")]
+    Keep(std::io::Error),
+}
+
+impl ArchiveError {
+    /// What the reader of archives says: its own judgements have no system's error code, what went wrong beneath it has another kind.
+    pub(crate) fn from_tar(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => Self::CutOff,
+            std::io::ErrorKind::Other | std::io::ErrorKind::InvalidData if error.raw_os_error().is_none() => Self::NotAnArchive(error),
+            _ => Self::Read(error),
+        }
+    }
+}

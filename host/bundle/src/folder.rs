@@ -1,5 +1,6 @@
 //! The files of a bundle, by names that cannot lead out of it.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
@@ -11,10 +12,15 @@ use crate::error::{BundleError, FileFault};
 /// Of what a plugin may read when it describes itself.
 const PLUGIN_FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// A bundle's folder. Names are relative; `..`, absolute names and links that lead out are refused.
+/// A bundle's files: a folder, or a list of files kept anywhere. Names are relative; `..`, absolute names and links that lead out are refused.
 #[derive(Clone, Debug)]
-pub struct Folder {
-    root: PathBuf,
+pub struct Folder(Place);
+
+#[derive(Clone, Debug)]
+enum Place {
+    Root(PathBuf),
+    /// By name.
+    Files(BTreeMap<String, PathBuf>),
 }
 
 impl Folder {
@@ -28,7 +34,13 @@ impl Folder {
         if !root.is_dir() {
             return Err(BundleError::NotAFolder { folder: path.to_owned() });
         }
-        Ok(Self { root })
+        Ok(Self(Place::Root(root)))
+    }
+
+    /// Files that are kept one by one, by their names in the bundle.
+    #[must_use]
+    pub const fn of_files(files: BTreeMap<String, PathBuf>) -> Self {
+        Self(Place::Files(files))
     }
 
     /// The contents of a file of at most so many bytes.
@@ -66,11 +78,15 @@ impl Folder {
         if name.is_empty() || name.contains('\0') || !inside {
             return Err(FileFault::Outside);
         }
-        let path = self.root.join(relative).canonicalize().map_err(|cause| match cause.kind() {
+        let root = match &self.0 {
+            Place::Root(root) => root,
+            Place::Files(files) => return files.get(name).cloned().ok_or(FileFault::Missing),
+        };
+        let path = root.join(relative).canonicalize().map_err(|cause| match cause.kind() {
             ErrorKind::NotFound => FileFault::Missing,
             _ => FileFault::Unreadable(cause),
         })?;
-        if path.starts_with(&self.root) { Ok(path) } else { Err(FileFault::Outside) }
+        if path.starts_with(root) { Ok(path) } else { Err(FileFault::Outside) }
     }
 }
 

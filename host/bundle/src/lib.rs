@@ -4,6 +4,7 @@
 //! know where bundles are kept, what a plugin will say, or what a server allows; and no bundle, however broken, makes it panic. Whatever is wrong is one
 //! sentence that names the file and the cause.
 
+mod archive;
 mod builtin;
 mod bundle;
 mod error;
@@ -13,8 +14,9 @@ mod parameters;
 mod samples;
 mod weights;
 
+pub use archive::{ArchiveLimits, Unpack, unpack};
 pub use bundle::{Bundle, PluginBytes};
-pub use error::{BundleError, FileFault, ManifestFault, SampleFault, WeightsFault};
+pub use error::{ArchiveError, BundleError, FileFault, ManifestFault, SampleFault, WeightsFault};
 pub use folder::Folder;
 pub use manifest::{CellSettings, LimitSettings};
 pub use samples::{Sample, Samples};

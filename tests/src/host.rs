@@ -1,13 +1,12 @@
 //! A host in this process, as the binary would start one, but that it compiles plugins itself and keeps nothing.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use cellwright_backend::Backend;
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_bundle::Bundle;
 use cellwright_engine::EngineOptions;
-use cellwright_plugin_runtime::{Compiler, Limits, RuntimeOptions};
+use cellwright_plugin_runtime::{Compiler, RuntimeOptions};
 use cellwright_protocol::{InferRequest, InferResponse};
 use cellwright_serving::{Delivery, InferError, ServedModel, Serving, ServingOptions};
 
@@ -35,11 +34,7 @@ impl Host {
             let options = CpuOptions { threads: 1, ..CpuOptions::default() };
             Box::new(CpuWorker::new(domain.clone(), options).expect("a worker starts"))
         };
-        let options = ServingOptions {
-            runtime: RuntimeOptions { limits: patient(), ..RuntimeOptions::new(Compiler::InProcess) },
-            engine,
-            plugin_threads: 2,
-        };
+        let options = ServingOptions { runtime: RuntimeOptions::new(Compiler::InProcess), engine, plugin_threads: 2 };
         let serving = Serving::start(options, vec![worker(), worker()]).expect("a host starts");
         Self { serving, summing: OnceLock::new() }
     }
@@ -71,9 +66,4 @@ impl Host {
     pub fn infer(&self, model: &Arc<ServedModel>, request: InferRequest) -> Result<InferResponse, InferError> {
         self.serving.infer(model, request, Delivery::Whole)?.wait()
     }
-}
-
-/// Wall time is the one limit that a busy machine runs into for its guests; tests must not fail for that.
-fn patient() -> Limits {
-    Limits { call_time: Duration::from_secs(1), ..Limits::default() }
 }

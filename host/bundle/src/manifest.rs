@@ -40,8 +40,8 @@ pub(crate) struct Manifest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitSettings {
-    /// Wall time of one call of the plugin, milliseconds.
-    pub wall_ms: Option<u64>,
+    /// Processor time of one call of the plugin, milliseconds.
+    pub cpu_ms: Option<u64>,
     /// Linear memory of one instance of the plugin, MiB.
     pub memory_mb: Option<usize>,
     /// Expanded nodes of one request's graph.
@@ -61,7 +61,7 @@ impl LimitSettings {
     #[must_use]
     pub fn plugin(&self) -> Limits {
         Limits {
-            call_time: self.wall_ms.map_or(Duration::MAX, Duration::from_millis),
+            call_time: self.cpu_ms.map_or(Duration::MAX, Duration::from_millis),
             describe_time: Duration::MAX,
             memory_bytes: self.memory_mb.map_or(usize::MAX, |mib| mib.saturating_mul(1 << 20)),
             table_elements: usize::MAX,
@@ -112,7 +112,7 @@ impl Manifest {
         let limits = &self.limits;
         let at_least_one = [
             ("latency_objective_ms", self.latency_objective_ms),
-            ("limits.wall_ms", limits.wall_ms),
+            ("limits.cpu_ms", limits.cpu_ms),
             ("limits.memory_mb", limits.memory_mb.map(|mib| mib as u64)),
             ("limits.nodes_max", limits.nodes_max),
             ("limits.edges_max", limits.edges_max),

@@ -92,9 +92,9 @@ pub(crate) fn start_ticker(engine: &Engine) -> Result<(), RuntimeError> {
     std::thread::Builder::new().name("plugin-epoch".to_owned()).spawn(tick).map(drop).map_err(RuntimeError::Ticker)
 }
 
-/// The ticks after which a call that may take `limit` has certainly taken it.
-pub(crate) fn ticks(limit: Duration) -> u64 {
-    let ticks = limit.as_nanos().div_ceil(TICK.as_nanos()).saturating_add(1);
+/// The ticks after which that time has certainly passed.
+pub(crate) fn ticks(time: Duration) -> u64 {
+    let ticks = time.as_nanos().div_ceil(TICK.as_nanos()).saturating_add(1);
     // Far below what would overflow when the engine adds it to the present epoch.
     u64::try_from(ticks).unwrap_or(u64::MAX).min(1 << 40)
 }

@@ -126,6 +126,7 @@ pub enum Fault {
 #[expect(missing_docs, reason = "the messages say it all")]
 pub enum LimitReached {
     Time(Duration),
+    RealTime(Duration),
     Memory(usize),
     TableElements(usize),
     Stack(usize),
@@ -138,7 +139,8 @@ pub enum LimitReached {
 impl fmt::Display for LimitReached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Time(limit) => write!(f, "ran longer than {} ms", limit.as_millis()),
+            Self::Time(limit) => write!(f, "used more than {} ms of processor time", limit.as_millis()),
+            Self::RealTime(limit) => write!(f, "was given too little processor time to end within {} ms", limit.as_millis()),
             Self::Memory(limit) => write!(f, "asked for more than {limit} bytes of memory"),
             Self::TableElements(limit) => write!(f, "asked for more than {limit} table elements"),
             Self::Stack(limit) => write!(f, "used more than {limit} bytes of stack"),

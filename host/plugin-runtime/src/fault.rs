@@ -20,7 +20,7 @@ pub(crate) fn classify(error: &Error, site: Box<Site>, limits: &Limits, stack: S
     if error.is::<PoolConcurrencyLimitError>() {
         return CallError::Busy { site };
     }
-    if let Some(limit) = limit_reached(error, &site, limits, stack) {
+    if let Some(limit) = limit_reached(error, limits, stack) {
         return CallError::Limit { site, limit };
     }
     match error.downcast_ref::<Blame>() {
@@ -35,16 +35,11 @@ pub(crate) fn is_busy(error: &Error) -> bool {
     error.is::<PoolConcurrencyLimitError>()
 }
 
-fn limit_reached(error: &Error, site: &Site, limits: &Limits, stack: StackBytes) -> Option<LimitReached> {
-    use crate::error::Export;
+fn limit_reached(error: &Error, limits: &Limits, stack: StackBytes) -> Option<LimitReached> {
     if let Some(limit) = error.downcast_ref::<LimitReached>() {
         return Some(*limit);
     }
     match error.downcast_ref::<Trap>() {
-        Some(Trap::Interrupt) => Some(LimitReached::Time(match site.export {
-            Export::Start | Export::Describe => limits.describe_time,
-            Export::Unfold | Export::Resume => limits.call_time,
-        })),
         Some(Trap::StackOverflow) => Some(LimitReached::Stack(stack.0)),
         Some(_) => None,
         None => {
@@ -61,7 +56,7 @@ fn cause(error: &Error) -> String {
     }
     let function = error.downcast_ref::<WasmBacktrace>().and_then(|backtrace| backtrace.frames().first()?.func_name());
     if let Some(function) = function {
-        cause.push_str(&format!(" in function \"{}\"", sentence::of(function)));
+        cause.push_str(&format!(" in function \"{}\"", sentence::of_function(function)));
     }
     cause
 }

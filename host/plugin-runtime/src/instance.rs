@@ -4,11 +4,13 @@
 //! come to its own end an instance is not sound, and its user must drop it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use wasmtime::component::{HasSelf, Lift, Linker, Resource};
-use wasmtime::{Engine, ResourceLimiter, Store};
+use wasmtime::{Engine, ResourceLimiter, Store, UpdateDeadline};
 
 use crate::abi::{Bindings, UnreadDescription, host, request, types};
+use crate::allowance::{Allowance, Reading};
 use crate::code::{Code, Describe, Functions};
 use crate::engine;
 use crate::error::{Blame, LimitReached};
@@ -20,9 +22,13 @@ use crate::sentence;
 const NOTES_MAX: usize = 32;
 const NOTE_BYTES_MAX: usize = 2 << 10;
 
+/// A call is first looked at when the engine's clock next ticks; most have ended by then.
+const FIRST_LOOK_TICKS: u64 = 1;
+
 /// What the host's side of a call needs.
 pub(crate) struct State {
     usage: Usage,
+    allowance: Allowance,
     notes: Vec<String>,
     request: Option<Arc<RequestView>>,
     files: Option<Arc<dyn Files>>,
@@ -129,7 +135,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
 pub(crate) struct Instance {
     store: Store<State>,
     functions: Functions,
-    call_ticks: u64,
+    call_time: Duration,
     sound: bool,
 }
 
@@ -138,12 +144,19 @@ impl Instance {
     pub(crate) fn start(code: &Code, limits: &Limits) -> Result<Self, (wasmtime::Error, Vec<String>)> {
         let usage =
             Usage { memory_bytes: 0, memory_bytes_max: limits.memory_bytes, table_elements: 0, table_elements_max: limits.table_elements };
-        let mut store = Store::new(code.engine(), State { usage, notes: Vec::new(), request: None, files: None });
+        let mut store = Store::new(
+            code.engine(),
+            State { usage, allowance: Allowance::new(limits.describe_time), notes: Vec::new(), request: None, files: None },
+        );
         store.limiter(|state| &mut state.usage);
         store.set_hostcall_fuel(limits.answer_bytes);
-        store.set_epoch_deadline(engine::ticks(limits.describe_time));
+        store.set_epoch_deadline(FIRST_LOOK_TICKS);
+        store.epoch_deadline_callback(|mut store| {
+            let left = store.data_mut().allowance.left(Reading::now())?;
+            Ok(UpdateDeadline::Continue(engine::ticks(left)))
+        });
         match code.instantiate(&mut store) {
-            Ok(functions) => Ok(Self { store, functions, call_ticks: engine::ticks(limits.call_time), sound: true }),
+            Ok(functions) => Ok(Self { store, functions, call_time: limits.call_time, sound: true }),
             Err(error) => Err((error, std::mem::take(&mut store.data_mut().notes))),
         }
     }
@@ -209,8 +222,10 @@ impl Instance {
     }
 
     fn enter(&mut self, request: &Arc<RequestView>) {
-        self.store.set_epoch_deadline(self.call_ticks);
-        self.store.data_mut().request = Some(Arc::clone(request));
+        self.store.set_epoch_deadline(FIRST_LOOK_TICKS);
+        let state = self.store.data_mut();
+        state.allowance = Allowance::new(self.call_time);
+        state.request = Some(Arc::clone(request));
     }
 
     fn leave(&mut self, sound: bool) {

@@ -9,6 +9,7 @@
 )]
 
 mod abi;
+mod allowance;
 mod cache;
 mod code;
 mod compiler;

@@ -5,9 +5,9 @@ use std::time::Duration;
 /// Bounds on every call into a plugin, and on what it may answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Wall time of one `unfold` or `resume`.
+    /// Processor time of one `unfold` or `resume`. In real time a call may take 20 times as long, should the machine be that busy.
     pub call_time: Duration,
-    /// Wall time of one `describe`, the instance's start included.
+    /// The same of one `describe`, the instance's start included.
     pub describe_time: Duration,
     /// Linear memory of one instance, all its memories together.
     pub memory_bytes: usize,

@@ -15,7 +15,7 @@ type Case = (&'static str, &'static [&'static str]);
 const FAULTS: &[Case] = &[
     ("trap", &["plugin.wasm", "unfold", "unreachable"]),
     ("panic", &["plugin.wasm", "unfold", "panicked on purpose, at step 7"]),
-    ("loop", &["plugin.wasm", "longer than", "ms", "unfold"]),
+    ("loop", &["plugin.wasm", "more than", "ms of processor time", "unfold"]),
     ("memory", &["plugin.wasm", "memory", "unfold"]),
     ("recurse", &["plugin.wasm", "unfold", "stack"]),
     ("notes", &["plugin.wasm", "unfold"]),
@@ -77,7 +77,7 @@ const MALFORMED: &[Case] = &[
 
 const RESUMES: &[Case] = &[
     ("resume-trap", &["plugin.wasm", "resume", "unreachable"]),
-    ("resume-loop", &["plugin.wasm", "longer than", "resume"]),
+    ("resume-loop", &["plugin.wasm", "processor time", "resume"]),
     ("resume-forever", &["plugin.wasm"]),
     ("resume-not-kept", &["plugin.wasm", "chain 1", "chain 0 is of an earlier growth", "did not keep it"]),
     ("resume-too-large", &["grew beyond", "live-max"]),
@@ -88,7 +88,7 @@ const RESUMES: &[Case] = &[
 const DESCRIPTIONS: &[Case] = &[
     ("trap", &["plugin.wasm", "describe", "unreachable"]),
     ("panic", &["plugin.wasm", "describe", "panicked on purpose, at step 7"]),
-    ("loop", &["plugin.wasm", "longer than", "describe"]),
+    ("loop", &["plugin.wasm", "processor time", "describe"]),
     ("memory", &["plugin.wasm", "memory", "describe"]),
     ("recurse", &["plugin.wasm", "describe", "stack"]),
     ("refuse", &["this model will not describe itself"]),

@@ -28,6 +28,10 @@ fn a_trap_names_plugin_export_and_cause() {
     let named = Guest::unfolding("(call $culprit)").with_extra("(func $culprit (result i32) (i32.load (i32.const -1)))");
     let sentence = unfold(&named).to_string();
     assert!(sentence.contains("out of bounds memory access") && sentence.ends_with("in function \"culprit\""), "{sentence}");
+    let mangled = Guest::unfolding("(call $_ZN10classifier4step17h0123456789abcdefE)")
+        .with_extra("(func $_ZN10classifier4step17h0123456789abcdefE (result i32) (unreachable))");
+    let sentence = unfold(&mangled).to_string();
+    assert!(sentence.ends_with("in function \"classifier::step\""), "{sentence}");
 }
 
 #[test]
@@ -65,7 +69,7 @@ fn an_endless_loop_ends_in_time() {
     let model = model_with(&Guest::unfolding("(loop $again (br $again)) (unreachable)"), &limits);
     let begin = Instant::now();
     let error = model.unfold(&nothing()).unwrap_err();
-    assert_eq!(error.to_string(), "plugin \"testee\" ran longer than 30 ms in unfold");
+    assert_eq!(error.to_string(), "plugin \"testee\" used more than 30 ms of processor time in unfold");
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(28) && took < Duration::from_secs(5), "{took:?}");
 }
@@ -78,9 +82,9 @@ fn describe_and_the_start_of_an_instance_have_a_time_of_their_own() {
         plugin.with_parameters(&[], Arc::new(NoFiles), &limits).err().map(|error| error.to_string())
     };
     let looping = Guest { describe: "(loop $again (br $again)) (unreachable)".to_owned(), ..Guest::default() };
-    assert_eq!(describe(&looping).as_deref(), Some("plugin \"testee\" ran longer than 20 ms in describe"));
+    assert_eq!(describe(&looping).as_deref(), Some("plugin \"testee\" used more than 20 ms of processor time in describe"));
     let starting = Guest::default().with_extra("(func $start (loop $again (br $again))) (start $start)");
-    assert_eq!(describe(&starting).as_deref(), Some("plugin \"testee\" ran longer than 20 ms in its start"));
+    assert_eq!(describe(&starting).as_deref(), Some("plugin \"testee\" used more than 20 ms of processor time in its start"));
 }
 
 #[test]

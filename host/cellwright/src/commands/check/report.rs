@@ -34,7 +34,7 @@ impl Report<'_> {
     fn limits(&self) -> Vec<(&'static str, u64)> {
         let (limits, call) = (self.model.limits(), Limits::default().lowered_to(&self.bundle.limits().plugin()));
         vec![
-            ("wall_ms", u64::try_from(call.call_time.as_millis()).unwrap_or(u64::MAX)),
+            ("cpu_ms", u64::try_from(call.call_time.as_millis()).unwrap_or(u64::MAX)),
             ("memory_mb", call.memory_bytes as u64 >> 20),
             ("nodes_max", limits.graph.nodes_max),
             ("edges_max", limits.graph.edges_max),

@@ -134,7 +134,8 @@ pub(crate) fn raw(inputs: &[TensorSpec], rows_are_requests: bool, body: &[u8]) -
         }
         return Ok(Tensor::from_texts(&name, &vec![1; extents.len()], &[body]));
     }
-    let shape = complete(&extents, input.datatype, body.len()).ok_or_else(|| {
+    let size = input.datatype.size().unwrap_or(1);
+    let shape = complete(&extents, body.len() / size).ok_or_else(|| {
         let shape = input.shape.clone();
         fault(TensorFault::RawSize { shape, datatype: input.datatype, found: body.len() })
     })?;
@@ -142,9 +143,9 @@ pub(crate) fn raw(inputs: &[TensorSpec], rows_are_requests: bool, body: &[u8]) -
     Ok(Tensor { name, datatype: input.datatype, shape, data: body.to_vec() })
 }
 
-/// A shape whose open dimension, if it has one, is such that it takes so many bytes.
-fn complete(extents: &[i64], datatype: Datatype, bytes: usize) -> Option<Vec<usize>> {
-    let mut known = datatype.size()?;
+/// A shape whose open dimension, if it has one, is as long as so many elements allow; none if more are open.
+pub(crate) fn complete(extents: &[i64], elements: usize) -> Option<Vec<usize>> {
+    let mut known = 1_usize;
     let mut open = None;
     let mut shape = Vec::with_capacity(extents.len());
     for (axis, extent) in extents.iter().enumerate() {
@@ -158,7 +159,7 @@ fn complete(extents: &[i64], datatype: Datatype, bytes: usize) -> Option<Vec<usi
         }
     }
     if let Some(axis) = open {
-        shape[axis] = bytes.checked_div(known)?;
+        shape[axis] = elements.checked_div(known)?;
     }
     Some(shape)
 }

@@ -44,12 +44,38 @@ pub(crate) struct Data {
     pub(crate) ragged: Option<usize>,
 }
 
+impl Data {
+    /// Reads a list, or an element without any list around it.
+    pub(crate) fn of_any_rank() -> AnyRank {
+        AnyRank
+    }
+}
+
 impl<'de> Deserialize<'de> for Data {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut reading = Reading::default();
         deserializer.deserialize_seq(Level { reading: &mut reading, depth: 0 })?;
+        Ok(reading.into())
+    }
+}
+
+/// Reads [`Data`] of any rank, 0 included.
+pub(crate) struct AnyRank;
+
+impl<'de> DeserializeSeed<'de> for AnyRank {
+    type Value = Data;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Data, D::Error> {
+        let mut reading = Reading::default();
+        Item { reading: &mut reading, depth: 0 }.deserialize(deserializer)?;
+        Ok(reading.into())
+    }
+}
+
+impl From<Reading> for Data {
+    fn from(reading: Reading) -> Self {
         let nesting = reading.extents.into_iter().map(Option::unwrap_or_default).collect();
-        Ok(Self { scalars: reading.scalars, nesting, ragged: reading.ragged })
+        Self { scalars: reading.scalars, nesting, ragged: reading.ragged }
     }
 }
 

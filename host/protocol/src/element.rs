@@ -156,3 +156,34 @@ macro_rules! print_float {
 
 print_float!(PrintFp32, f32);
 print_float!(PrintFp64, f64);
+
+/// One element from its bytes; of `BYTES`, from its text.
+pub(crate) struct PrintElement<'a>(pub(crate) Datatype, pub(crate) &'a [u8]);
+
+impl Serialize for PrintElement<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        macro_rules! one {
+            ($type:ty, $element:expr) => {
+                match self.1.first_chunk() {
+                    Some(bytes) => $element(<$type>::from_le_bytes(*bytes)).serialize(serializer),
+                    None => Err(serde::ser::Error::custom("an element lacks bytes")),
+                }
+            };
+        }
+        match self.0 {
+            Datatype::Bool => one!(u8, |byte| byte != 0),
+            Datatype::Uint8 => one!(u8, |int| int),
+            Datatype::Uint16 => one!(u16, |int| int),
+            Datatype::Uint32 => one!(u32, |int| int),
+            Datatype::Uint64 => one!(u64, |int| int),
+            Datatype::Int8 => one!(i8, |int| int),
+            Datatype::Int16 => one!(i16, |int| int),
+            Datatype::Int32 => one!(i32, |int| int),
+            Datatype::Int64 => one!(i64, |int| int),
+            Datatype::Fp32 => one!(f32, PrintFp32),
+            Datatype::Fp64 => one!(f64, PrintFp64),
+            Datatype::Bytes => std::str::from_utf8(self.1).map_err(serde::ser::Error::custom)?.serialize(serializer),
+            Datatype::Fp16 | Datatype::Bf16 => Err(serde::ser::Error::custom("JSON has no form for 16-bit floats")),
+        }
+    }
+}

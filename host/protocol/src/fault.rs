@@ -37,6 +37,8 @@ pub enum RequestFault {
     BytesLeft(usize),
     #[error("a raw request (header Inference-Header-Content-Length: 0) carries the model's only input, but the model has {0}")]
     RawInputs(usize),
+    #[error("none of the model's inputs ({names}) is given")]
+    NothingGiven { names: String },
     #[error("requested output `{name}`: {fault}")]
     Output { name: String, fault: OutputFault },
     #[error("sequences (parameter `sequence_id`) are not served; send the whole sequence in one request")]
@@ -118,6 +120,8 @@ pub enum TensorFault {
     Ragged { depth: usize },
     #[error("the nested lists of `data` have shape {found:?}, the tensor's shape is {shape:?}")]
     Nesting { shape: Vec<usize>, found: Vec<usize> },
+    #[error("the value has shape {found:?}, the model takes {wanted:?}")]
+    Shape { found: Vec<usize>, wanted: Vec<i64> },
     #[error("element {position} is {found}, which is no {datatype}")]
     Element { position: usize, found: String, datatype: Datatype },
 }

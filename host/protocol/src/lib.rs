@@ -11,6 +11,8 @@ mod binary;
 mod data;
 mod element;
 mod fault;
+mod generate;
+pub mod messages;
 mod options;
 mod request;
 mod response;

@@ -11,6 +11,10 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 pub(crate) struct Parameters(pub(crate) Vec<Attribute>);
 
 impl Parameters {
+    pub(crate) fn push(&mut self, name: String, value: Value) {
+        self.0.push(Attribute { name, value: value.0 });
+    }
+
     /// The first name that occurs twice.
     pub(crate) fn duplicate(&self) -> Option<&str> {
         let mut names: Vec<&str> = self.0.iter().map(|parameter| parameter.name.as_str()).collect();
@@ -43,7 +47,8 @@ impl<'de> Visitor<'de> for ParametersVisitor {
     }
 }
 
-struct Value(AttributeValue);
+/// One parameter's value.
+pub(crate) struct Value(AttributeValue);
 
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

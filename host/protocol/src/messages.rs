@@ -1,0 +1,28 @@
+//! The messages beside inference: what servers and models say of themselves, repository, statistics, errors and administration.
+//!
+//! Requests refuse fields they do not know, so that a misspelt one is noticed; answers ignore them, so that older clients read newer servers. An
+//! answer's optional field is left out when it has nothing to say.
+
+pub mod admin;
+pub mod config;
+pub mod metadata;
+pub mod repository;
+pub mod statistics;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The body of every answer that is not a success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// One sentence; it names the request's id and the model where there are such.
+    pub error: String,
+}
+
+/// Reads a request whose body may be left out: no bytes are the message without any of its fields.
+///
+/// # Errors
+/// If the body is neither empty nor JSON of that form.
+pub fn read_optional<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, serde_json::Error> {
+    if body.iter().all(u8::is_ascii_whitespace) { Ok(T::default()) } else { serde_json::from_slice(body) }
+}

@@ -1,0 +1,209 @@
+//! Administration under `/v1`: uploads, versions, tenants and keys.
+
+use serde::{Deserialize, Serialize};
+
+/// The answer to `PUT /v1/models/{m}`: the version is committed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uploaded {
+    /// The model's name.
+    pub model: String,
+    /// The version's number.
+    pub version: u64,
+    /// What the version consists of: BLAKE3 in hexadecimal.
+    pub digest: String,
+    /// What became of the bundle's sample requests; empty if the version was there before.
+    pub samples: Vec<SampleResult>,
+    /// Whether the model had a version with this digest already, which then is the one named here.
+    pub existed: bool,
+    /// Whether this version serves now.
+    pub activated: bool,
+}
+
+/// What became of one sample request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleResult {
+    /// Its id, or its number in the bundle.
+    pub name: String,
+    /// Whether the answer was the expected one.
+    pub ok: bool,
+    /// Why it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// `GET /v1/models`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelList {
+    /// The models the key may see, by tenant and name.
+    pub models: Vec<Model>,
+}
+
+/// `GET /v1/models/{m}`: a model and its versions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Model {
+    /// Whose it is.
+    pub tenant: String,
+    /// Its name.
+    pub name: String,
+    /// The version that serves, if one was activated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active: Option<u64>,
+    /// The version that rolling back would activate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<u64>,
+    /// Whether it is meant to be loaded.
+    pub loaded: bool,
+    /// When its first version came, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// Its versions, oldest first.
+    pub versions: Vec<Version>,
+}
+
+/// One version of a model. It never changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// Its number: counted by model, never given twice.
+    pub version: u64,
+    /// What it consists of: BLAKE3 in hexadecimal.
+    pub digest: String,
+    /// Bytes of its files together.
+    pub bytes: u64,
+    /// When it was committed, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// What became of its sample requests when it came.
+    #[serde(default)]
+    pub samples: Vec<SampleResult>,
+}
+
+/// The answer to `POST /v1/models/{m}/versions/{v}/activate` and `POST /v1/models/{m}/rollback`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activated {
+    /// The model's name.
+    pub model: String,
+    /// The version that serves now.
+    pub active: u64,
+    /// The version that rolling back would activate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<u64>,
+}
+
+/// `GET /v1/tenants`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TenantList {
+    /// Tenants by name.
+    pub tenants: Vec<Tenant>,
+}
+
+/// A tenant: someone with models and keys of their own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tenant {
+    /// Its name.
+    pub name: String,
+    /// What it may use; every setting is given.
+    pub settings: TenantSettings,
+    /// When it was made, in milliseconds since 1970.
+    pub created_ms: u64,
+}
+
+/// `POST /v1/tenants`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewTenant {
+    /// Its name.
+    pub name: String,
+    /// What it may use.
+    #[serde(default)]
+    pub settings: TenantSettings,
+}
+
+/// What a tenant may use. In `POST /v1/tenants` what is left out has the server's default, in `PUT /v1/tenants/{t}` it stays as it was. Unknown
+/// settings are refused everywhere, since these are sent more than they are read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TenantSettings {
+    /// Its share of contended device time, relative to other tenants' weights; at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Requests that may run at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight_max: Option<u32>,
+    /// Requests that may wait to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued_max: Option<u32>,
+    /// Fraction of device time it may use at most, even if nobody else wants it; more than 0, at most 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_share: Option<f64>,
+    /// Models it may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub models_max: Option<u32>,
+    /// Versions that each of its models may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub versions_max: Option<u32>,
+    /// Bytes that its versions may hold together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_max: Option<u64>,
+}
+
+/// What a key allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// Sending requests to the tenant's models.
+    Infer,
+    /// Sending versions, and switching between them.
+    Upload,
+    /// The tenant's keys; of the operator's tenant, every tenant and its keys.
+    Admin,
+}
+
+/// `GET /v1/keys`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyList {
+    /// The keys the caller may see, oldest first.
+    pub keys: Vec<Key>,
+}
+
+/// A key as it is listed; its secret cannot be had again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// What it is known by.
+    pub id: String,
+    /// Whose it is.
+    pub tenant: String,
+    /// What it allows.
+    pub scopes: Vec<Scope>,
+    /// What its owner wrote on it.
+    pub label: String,
+    /// When it was made, in milliseconds since 1970.
+    pub created_ms: u64,
+}
+
+/// `POST /v1/keys`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewKey {
+    /// Whose it will be; left out: the caller's tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// What it will allow.
+    pub scopes: Vec<Scope>,
+    /// What its owner writes on it.
+    #[serde(default)]
+    pub label: String,
+}
+
+/// The answer to `POST /v1/keys`, the only one that has the secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreatedKey {
+    /// The key.
+    pub key: Key,
+    /// What its owner sends with every request, as `Authorization: Bearer SECRET`.
+    pub secret: String,
+}
+
+/// The secret is left out: what is printed for debugging ends up in logs.
+impl std::fmt::Debug for CreatedKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CreatedKey").field("key", &self.key).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,119 @@
+//! `generate`: inputs and outputs as plain JSON values.
+
+use cellwright_cell_graph::{AttributeValue, Datatype, Tensor, TensorSpec};
+use cellwright_protocol::{InferRequest, InferResponse};
+use proptest::prelude::*;
+
+fn model() -> Vec<TensorSpec> {
+    let spec = |name: &str, datatype, shape: &[i64]| TensorSpec { name: name.into(), datatype, shape: shape.to_vec() };
+    vec![spec("text", Datatype::Bytes, &[1]), spec("rows", Datatype::Fp32, &[-1, 2]), spec("open", Datatype::Int64, &[-1, -1])]
+}
+
+fn read(text: &str) -> Result<InferRequest, String> {
+    InferRequest::from_generate(&model(), text.as_bytes()).map_err(|bad| bad.to_string())
+}
+
+#[test]
+fn keys_are_inputs_or_parameters() {
+    let request = read(r#"{"id":"r","beam":4,"text":"hé","parameters":{"greedy":true},"rows":[[1,2],[3,4]]}"#).unwrap();
+    assert_eq!(request.id.as_deref(), Some("r"));
+    assert_eq!(request.inputs, [Tensor::from_texts("text", &[1], &["hé"]), Tensor::from_f32("rows", &[2, 2], &[1.0, 2.0, 3.0, 4.0])]);
+    let parameters: Vec<_> = request.parameters.iter().map(|parameter| (parameter.name.as_str(), parameter.value.clone())).collect();
+    assert_eq!(parameters, [("beam", AttributeValue::Int(4)), ("greedy", AttributeValue::Truth(true))]);
+}
+
+#[test]
+fn a_shape_follows_from_the_value_and_the_model() {
+    let cases: [(&str, &str, &[usize]); 8] = [
+        ("text", r#""a""#, &[1]),
+        ("text", r#"["a"]"#, &[1]),
+        ("rows", "[[1,2],[3,4],[5,6]]", &[3, 2]),
+        ("rows", "[1,2]", &[1, 2]),
+        ("rows", "[1,2,3,4]", &[2, 2]),
+        ("rows", "[]", &[0, 2]),
+        ("open", "7", &[1, 1]),
+        ("open", "[7,8,9]", &[1, 3]),
+    ];
+    for (name, value, shape) in cases {
+        let request = read(&format!(r#"{{"{name}":{value}}}"#)).unwrap();
+        assert_eq!((request.inputs[0].shape.as_slice(), request.inputs[0].is_consistent()), (shape, true), "{name} {value}");
+    }
+}
+
+#[test]
+fn each_fault_has_its_sentence() {
+    let cases = [
+        (r#"{"rows":[1,2,3]}"#, "input `rows`: the value has shape [3], the model takes [-1, 2]"),
+        (r#"{"rows":5}"#, "input `rows`: the value has shape [], the model takes [-1, 2]"),
+        (r#"{"rows":[[[1,2]]]}"#, "input `rows`: the value has shape [1, 1, 2], the model takes [-1, 2]"),
+        (r#"{"rows":[[1,2],[3]]}"#, "input `rows`: the nested lists of `data` are ragged"),
+        (r#"{"open":[[1,2],[3]]}"#, "input `open`: the nested lists of `data` are ragged"),
+        (r#"{"text":["a","b"]}"#, "input `text`: the value has shape [2], the model takes [1]"),
+        (r#"{"text":5}"#, "input `text`: element 0 is 5, which is no BYTES"),
+        (r#"{"txt":"a"}"#, "none of the model's inputs (text, rows, open) is given"),
+        (r#"{"text":"a","text":"b"}"#, "input `text` is given twice"),
+        (r#"{"text":"a","beam":1,"parameters":{"beam":2}}"#, "parameter `beam` is given twice"),
+        (r#"{"text":"a","beam":[1]}"#, "expected a parameter's value"),
+        (r#"{"text":null}"#, "invalid type: null"),
+        ("[]", "expected an object of inputs and parameters by name"),
+        (r#"{"text":"a"} x"#, "trailing characters"),
+    ];
+    for (text, sentence) in cases {
+        let message = read(text).unwrap_err();
+        assert!(message.contains(sentence), "{text}: {message}");
+    }
+}
+
+#[test]
+fn answers_are_values_by_name() {
+    let outputs = vec![
+        Tensor::from_texts("text", &[1], &["\"é"]),
+        Tensor::from_f32("rows", &[2, 2], &[1.0, 0.1, f32::NAN, -2.0]),
+        Tensor::from_i64("one", &[1, 1], &[-7]),
+        Tensor::from_texts("texts", &[1, 2], &["a", ""]),
+        Tensor { name: "none".into(), datatype: Datatype::Bool, shape: vec![usize::MAX, 0], data: vec![] },
+    ];
+    let response = InferResponse { model_name: "m".into(), model_version: Some("2".into()), outputs, ..InferResponse::default() };
+    let text = String::from_utf8(response.to_generated().unwrap()).unwrap();
+    let line =
+        r#"{"model_name":"m","model_version":"2","text":"\"é","rows":[[1.0,0.1],["NaN",-2.0]],"one":-7,"texts":[["a",""]],"none":[]}"#;
+    assert_eq!(text, line);
+    let named_like_the_models_name = vec![Tensor::from_texts("model_name", &[1], &["x"])];
+    let response = InferResponse { model_name: "m".into(), outputs: named_like_the_models_name, ..InferResponse::default() };
+    assert_eq!(response.to_generated().unwrap(), br#"{"model_name":"x"}"#);
+    let half = Tensor { name: "h".into(), datatype: Datatype::Fp16, shape: vec![1], data: vec![0, 0] };
+    assert!(InferResponse { outputs: vec![half], ..InferResponse::default() }.to_generated().unwrap_err().is_clients_fault());
+}
+
+proptest! {
+    #[test]
+    fn every_datatypes_answer_is_read_as_its_input(
+        datatype in prop::sample::select(Datatype::ALL.to_vec()),
+        shape in prop::collection::vec(1_usize..4, 0..4),
+        seed in any::<u64>(),
+    ) {
+        prop_assume!(!matches!(datatype, Datatype::Fp16 | Datatype::Bf16));
+        let elements: usize = shape.iter().product();
+        let tensor = if datatype == Datatype::Bytes {
+            let texts: Vec<String> = (0..elements).map(|position| format!("{seed}·{position}")).collect();
+            Tensor::from_texts("x", &shape, &texts)
+        } else {
+            let one = if datatype == Datatype::Bool { 1 } else { 0x3f };
+            let bytes = elements * datatype.size().unwrap();
+            let data = (0..bytes).map(|position| (seed.rotate_left(position as u32 * 7) as u8) & one).collect();
+            Tensor { name: "x".into(), datatype, shape: shape.clone(), data }
+        };
+        let answer = InferResponse { outputs: vec![tensor.clone()], ..InferResponse::default() }.to_generated().unwrap();
+        let spec = TensorSpec { name: "x".into(), datatype, shape: shape.iter().map(|_| -1).collect() };
+        let named_model = TensorSpec { name: "model_name".into(), datatype: Datatype::Bytes, shape: vec![1] };
+        let mut read = InferRequest::from_generate(&[spec, named_model], &answer).unwrap();
+        prop_assert_eq!(read.inputs.swap_remove(1), tensor);
+    }
+
+    #[test]
+    fn no_damage_panics(position in 0_usize..60, byte in any::<u8>()) {
+        let mut text = br#"{"text":["a"],"rows":[[1,2],[3,4]],"open":5,"id":"r","q":1.5}"#.to_vec();
+        text[position] = byte;
+        let _ = InferRequest::from_generate(&model(), &text);
+    }
+}

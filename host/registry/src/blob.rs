@@ -1,9 +1,96 @@
 //! Bytes on disk, named by what they are: written beside, synced, and only then put in place.
+//!
+//! A blob is garbage when no version names it and nobody holds a [`Pin`] on it. A pin is taken before the bytes are put in place, and a
+//! collection looks at pins, at the database and removes the file under the lock that guards the pins; so it never takes what someone
+//! is about to name.
 
-use std::io;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
 
 use crate::digest::Digest;
 use crate::error::RegistryError;
+use crate::folder::Folder;
+
+/// Bytes that a writer gathers before it hashes and writes them.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// What a collection freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
+pub struct Collected {
+    /// Files removed.
+    pub blobs: u64,
+    /// Bytes they had.
+    pub bytes: u64,
+}
+
+/// The blobs of a folder, and who holds which.
+#[derive(Debug)]
+pub(crate) struct BlobStore {
+    folder: Folder,
+    pins: Mutex<HashMap<Digest, usize>>,
+}
+
+impl BlobStore {
+    pub(crate) fn new(folder: Folder) -> Self {
+        Self { folder, pins: Mutex::default() }
+    }
+
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    pub(crate) fn writer(self: &Arc<Self>) -> Result<BlobWriter, RegistryError> {
+        let (path, file) = self.folder.new_incoming().map_err(|error| RegistryError::io("make a file for incoming bytes", error))?;
+        Ok(BlobWriter {
+            store: self.clone(),
+            incoming: Incoming(Some(path)),
+            file,
+            hasher: Box::default(),
+            buffer: Vec::with_capacity(BUFFER_BYTES),
+            len: 0,
+            is_broken: false,
+        })
+    }
+
+    pub(crate) fn pin(self: &Arc<Self>, digest: Digest) -> Pin {
+        *self.pins().entry(digest).or_default() += 1;
+        Pin(Arc::new(PinInner { store: self.clone(), digest }))
+    }
+
+    /// Removes every blob that is neither pinned nor named. `is_named` is asked with the pins locked: it must not wait for anyone who
+    /// takes or drops pins.
+    pub(crate) fn collect(&self, mut is_named: impl FnMut(&Digest) -> Result<bool, RegistryError>) -> Result<Collected, RegistryError> {
+        let mut collected = Collected::default();
+        for shard in self.folder.shards() {
+            let failed = |error| RegistryError::io("read a folder of blobs", error);
+            for entry in fs::read_dir(&shard).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                // What is not named like a blob is not ours to remove.
+                let Some(digest) = entry.file_name().to_str().and_then(|name| name.parse::<Digest>().ok()) else { continue };
+                let pins = self.pins();
+                if pins.contains_key(&digest) || is_named(&digest)? {
+                    continue;
+                }
+                let bytes = entry.metadata().map_err(failed)?.len();
+                fs::remove_file(entry.path()).map_err(|error| RegistryError::io("remove a blob", error))?;
+                drop(pins);
+                collected.blobs += 1;
+                collected.bytes += bytes;
+            }
+        }
+        Ok(collected)
+    }
+
+    fn pins(&self) -> MutexGuard<'_, HashMap<Digest, usize>> {
+        // A count is changed in one step: a panic elsewhere leaves it as it should be.
+        self.pins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Bytes that are stored whole, and stay while this is held.
 #[derive(Clone, Debug)]
@@ -18,28 +105,127 @@ pub struct Blob {
 
 /// Keeps a blob from being collected while it is held. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Pin(());
+pub struct Pin(Arc<PinInner>);
+
+impl Pin {
+    /// Whether this keeps that blob of that store.
+    pub(crate) fn holds(&self, store: &Arc<BlobStore>, digest: &Digest) -> bool {
+        self.0.digest == *digest && Arc::ptr_eq(&self.0.store, store)
+    }
+}
+
+#[derive(Debug)]
+struct PinInner {
+    store: Arc<BlobStore>,
+    digest: Digest,
+}
+
+impl Drop for PinInner {
+    fn drop(&mut self) {
+        let mut pins = self.store.pins();
+        if let Some(count) = pins.get_mut(&self.digest) {
+            *count -= 1;
+            if *count == 0 {
+                pins.remove(&self.digest);
+            }
+        }
+    }
+}
 
 /// Bytes on their way in. Dropped unfinished, they leave nothing behind.
 #[derive(Debug)]
-pub struct BlobWriter(());
+pub struct BlobWriter {
+    store: Arc<BlobStore>,
+    incoming: Incoming,
+    file: File,
+    hasher: Box<blake3::Hasher>,
+    buffer: Vec<u8>,
+    len: u64,
+    /// A write failed half-way: the file no longer has what was hashed.
+    is_broken: bool,
+}
+
+/// A file in `incoming/`, removed unless it was moved to its place.
+#[derive(Debug)]
+struct Incoming(Option<PathBuf>);
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        let Some(path) = self.0.take() else { return };
+        if let Err(error) = fs::remove_file(&path) {
+            tracing::warn!(file = %path.display(), %error, "an unfinished upload could not be removed; the next start will");
+        }
+    }
+}
 
 impl BlobWriter {
+    /// Bytes written so far.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.len
+    }
+
     /// Stores what was written: on disk, synced and in place when this returns.
     ///
     /// # Errors
     /// The disk is full or fails; nothing stays behind.
-    pub fn finish(self) -> Result<Blob, RegistryError> {
-        Err(RegistryError::Odd("nothing: this is being built"))
+    pub fn finish(mut self) -> Result<Blob, RegistryError> {
+        self.flush().and_then(|()| self.file.sync_all()).map_err(|error| RegistryError::io("write a blob", error))?;
+        let digest = Digest::from(self.hasher.finalize());
+        let pin = self.store.pin(digest);
+        self.put_in_place(&digest).map_err(|error| RegistryError::io("put a blob in its place", error))?;
+        Ok(Blob { digest, len: self.len, pin })
+    }
+
+    fn put_in_place(&mut self, digest: &Digest) -> io::Result<()> {
+        let folder = self.store.folder();
+        let place = folder.blob(digest);
+        // The same bytes may be there already, and in use. A file of another length is damaged, and is replaced.
+        let is_there = fs::metadata(&place).is_ok_and(|found| found.len() == self.len);
+        if !is_there && let Some(path) = &self.incoming.0 {
+            fs::rename(path, &place)?;
+            self.incoming.0 = None;
+        }
+        // Also if it was there: whoever put it may not have come to this yet.
+        File::open(folder.shard(digest))?.sync_all()
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.is_broken {
+            return Err(io::Error::other("an earlier write failed"));
+        }
+        if let Err(error) = self.file.write_all(bytes) {
+            self.is_broken = true;
+            return Err(error);
+        }
+        self.hasher.update(bytes);
+        Ok(())
+    }
+
+    fn put_buffer(&mut self) -> io::Result<()> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let written = self.put(&buffer);
+        buffer.clear();
+        self.buffer = buffer;
+        written
     }
 }
 
-impl io::Write for BlobWriter {
-    fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
-        Err(io::ErrorKind::Unsupported.into())
+impl Write for BlobWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.buffer.len() + bytes.len() > BUFFER_BYTES {
+            self.put_buffer()?;
+        }
+        if bytes.len() >= BUFFER_BYTES {
+            self.put(bytes)?;
+        } else {
+            self.buffer.extend_from_slice(bytes);
+        }
+        self.len += bytes.len() as u64;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
+        self.put_buffer()
     }
 }

@@ -59,6 +59,9 @@ pub enum OpenError {
         /// Why not.
         source: DatabaseError,
     },
+    /// The tenants that are always there could not be made.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
 }
 
 /// What SQLite said.
@@ -133,16 +136,14 @@ pub enum RegistryError {
         bytes: usize,
     },
     /// The tenant has as much as it may.
-    #[error("tenant `{tenant}` may have {max} {what} and no more: delete some, or have `{setting}` raised")]
+    #[error("tenant `{tenant}` may have at most {max} {what}: delete some first, or have its limit raised")]
     Quota {
         /// Which tenant.
         tenant: TenantName,
-        /// Of what: "models", "versions of a model", "bytes", "keys".
+        /// Of what: "models", "versions of one model", "bytes", "keys".
         what: &'static str,
         /// How many it may have.
         max: u64,
-        /// The setting that says so.
-        setting: &'static str,
     },
     /// No room on the disk.
     #[error("the disk is full: cannot {what}")]
@@ -263,6 +264,9 @@ pub enum FilesFault {
         /// Which path.
         path: String,
     },
+    /// A blob that this registry does not hold.
+    #[error("a version can only be made of blobs that this registry stored and still holds")]
+    Unpinned,
     /// More bytes than can be counted.
     #[error("the files have more bytes together than can be counted")]
     Bytes,

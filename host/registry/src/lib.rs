@@ -12,19 +12,21 @@
 //! ```
 
 mod blob;
+mod database;
 mod digest;
 mod error;
+mod folder;
 mod key;
 mod model;
 mod name;
 mod registry;
 mod tenant;
 
-pub use blob::{Blob, BlobWriter, Pin};
+pub use blob::{Blob, BlobWriter, Collected, Pin};
 pub use digest::{Digest, DigestError};
 pub use error::{DatabaseError, ErrorKind, FilesFault, OpenError, RegistryError};
 pub use key::{Identity, Key, KeyId, NewKey, Scope, Scopes};
 pub use model::{Committed, Model, NewVersion, Version, VersionFile};
 pub use name::{ModelName, NameError, TenantName};
-pub use registry::{Collected, Registry};
+pub use registry::Registry;
 pub use tenant::{SettingsFault, Tenant, TenantSettings};

@@ -1,0 +1,156 @@
+//! The SQLite database: how it is opened, recognised, checked and brought up to date, and who may use it when.
+//!
+//! One connection writes, a few read; each waits for its turn behind a lock of its own. The write-ahead log is synced on every commit, so what
+//! was committed survives a crash, and what was not is not there.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+
+use crate::error::{OpenError, RegistryError};
+use crate::folder::Folder;
+
+/// "Cwrg": tells a registry from other databases.
+const APPLICATION_ID: i64 = 0x4377_7267;
+
+/// What brings a database from each format to the next. Those that were released never change.
+const MIGRATIONS: &[&str] = &[include_str!("database/1.sql")];
+
+const READERS: usize = 4;
+
+/// Statements a connection keeps prepared.
+const STATEMENTS_KEPT: usize = 64;
+
+/// The write-ahead log is cut back to this when it was longer.
+const LOG_BYTES_KEPT: i64 = 16 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Database {
+    writer: Mutex<Connection>,
+    readers: [Mutex<Connection>; READERS],
+    next_reader: AtomicUsize,
+}
+
+impl Database {
+    /// Opens the database of a folder, makes it if it is not there, and brings it up to date.
+    pub(crate) fn open(folder: &Folder) -> Result<Self, OpenError> {
+        let file = folder.database();
+        create_private(&file)?;
+        let failed = |error| open_error(&file, error);
+        let mut writer = connect(&file).map_err(failed)?;
+        recognise(&writer, folder)?;
+        writer.pragma_update(None, "journal_mode", "wal").map_err(failed)?;
+        writer.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT).map_err(failed)?;
+        check(&writer, &file)?;
+        migrate(&mut writer).map_err(failed)?;
+        let reader = || {
+            let reader = connect(&file)?;
+            reader.pragma_update(None, "query_only", true)?;
+            Ok(Mutex::new(reader))
+        };
+        let readers = [reader(), reader(), reader(), reader()];
+        let [a, b, c, d] = readers.map(|reader| reader.map_err(failed));
+        Ok(Self { writer: Mutex::new(writer), readers: [a?, b?, c?, d?], next_reader: AtomicUsize::new(0) })
+    }
+
+    /// Changes the database: all that `change` does, durably, or nothing of it.
+    pub(crate) fn write<T>(&self, change: impl FnOnce(&Transaction<'_>) -> Result<T, RegistryError>) -> Result<T, RegistryError> {
+        let mut connection = turn(&self.writer);
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Dropped on an error, a transaction takes everything back.
+        let done = change(&transaction)?;
+        transaction.commit()?;
+        Ok(done)
+    }
+
+    /// Reads one moment's state, whatever is written meanwhile.
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&Connection) -> Result<T, RegistryError>) -> Result<T, RegistryError> {
+        let mut connection = self.reader();
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Deferred)?;
+        look(&transaction)
+    }
+
+    /// A reader whose every statement sees what was committed before it.
+    pub(crate) fn reader(&self) -> MutexGuard<'_, Connection> {
+        let first = self.next_reader.fetch_add(1, Ordering::Relaxed);
+        let free = (0..READERS).find_map(|offset| self.readers[first.wrapping_add(offset) % READERS].try_lock().ok());
+        free.unwrap_or_else(|| turn(&self.readers[first % READERS]))
+    }
+}
+
+fn turn(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
+    // A panic dropped its transaction, which took back what it had done: the connection is as good as before.
+    connection.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// SQLite gives its other files the mode of this one.
+fn create_private(file: &Path) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Io { what: "open", path: file.to_owned(), source };
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(file).map(drop).map_err(failed)
+}
+
+fn connect(file: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    Ok(connection)
+}
+
+/// Refuses what is not a registry, or a newer one, before anything is written to it.
+fn recognise(connection: &Connection, folder: &Folder) -> Result<(), OpenError> {
+    let file = folder.database();
+    let failed = |error| open_error(&file, error);
+    let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(failed);
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(failed)?;
+    let (application, found) = (number("application_id")?, number("user_version")?);
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    if (application, found, tables) == (0, 0, 0) {
+        // Nobody has written to it. Beginning anew beside blobs would make garbage of them all.
+        return match folder.has_blobs()? {
+            true => Err(OpenError::Damaged { file, found: "it is missing or empty, although there are blobs".to_owned() }),
+            false => Ok(()),
+        };
+    }
+    if application != APPLICATION_ID {
+        return Err(OpenError::Foreign { file });
+    }
+    if found > known {
+        return Err(OpenError::Newer { folder: folder.root().to_owned(), found, known });
+    }
+    Ok(())
+}
+
+/// Has SQLite look whether the file is sound.
+fn check(connection: &Connection, file: &Path) -> Result<(), OpenError> {
+    let found: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| open_error(file, error))?;
+    if found == "ok" { Ok(()) } else { Err(OpenError::Damaged { file: file.to_owned(), found }) }
+}
+
+fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let found: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let done = usize::try_from(found).unwrap_or_default();
+    for migration in MIGRATIONS.iter().skip(done) {
+        transaction.execute_batch(migration)?;
+    }
+    if done < MIGRATIONS.len() {
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX))?;
+    }
+    transaction.commit()
+}
+
+fn open_error(file: &Path, error: rusqlite::Error) -> OpenError {
+    let file = file.to_owned();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => OpenError::Foreign { file },
+        Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged { file, found: error.to_string() },
+        _ => OpenError::Database { file, source: error.into() },
+    }
+}

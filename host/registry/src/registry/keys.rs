@@ -1,0 +1,187 @@
+//! Making, finding and ending keys, and recognising who sends one.
+//!
+//! Recognising happens with every request, so keys that were seen are remembered. Whatever ends a key empties that memory before it
+//! returns, and what was read before it was emptied is not remembered after.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rusqlite::{OptionalExtension, Row};
+
+use super::tenants::require_tenant;
+use super::{Registry, Result, now_ms, unsigned};
+use crate::error::RegistryError;
+use crate::key::{Identity, Key, KeyId, NewKey, Scopes, Secret};
+use crate::name::TenantName;
+
+pub(crate) const LABEL_CHARACTERS_MAX: usize = 200;
+
+/// Keys a tenant may have.
+const KEYS_MAX: u64 = 1000;
+
+/// Keys that are remembered; more than any but a very large installation has.
+const REMEMBERED_MAX: usize = 100_000;
+
+const KEY_COLUMNS: &str =
+    "SELECT key.id, tenant.name, key.scopes, key.label, key.created_ms FROM key JOIN tenant ON tenant.id = key.tenant";
+
+/// Keys that were seen, by their ids.
+#[derive(Debug, Default)]
+pub(super) struct KnownKeys(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    keys: HashMap<Arc<str>, KnownKey>,
+    /// How often it was emptied.
+    generation: u64,
+}
+
+#[derive(Clone, Debug)]
+struct KnownKey {
+    /// Comparing these takes the same time wherever they differ.
+    secret_hash: blake3::Hash,
+    identity: Identity,
+}
+
+impl KnownKey {
+    fn recognise(&self, secret_hash: &blake3::Hash) -> Option<Identity> {
+        (self.secret_hash == *secret_hash).then(|| self.identity.clone())
+    }
+}
+
+impl KnownKeys {
+    /// Empties the memory, so that every key is looked up again.
+    pub(super) fn forget(&self) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        known.keys.clear();
+        known.generation += 1;
+    }
+
+    fn generation(&self) -> u64 {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).generation
+    }
+
+    /// Remembers what was read in that generation, unless that is over.
+    fn remember(&self, generation: u64, key: KnownKey) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if known.generation != generation {
+            return;
+        }
+        if known.keys.len() >= REMEMBERED_MAX {
+            known.keys.clear();
+        }
+        known.keys.insert(key.identity.key.as_str().into(), key);
+    }
+}
+
+impl Registry {
+    /// Makes a key. Its secret is in the answer and nowhere else.
+    ///
+    /// # Errors
+    /// There is no such tenant, it has as many keys as it may, there is no scope, or the label cannot be kept.
+    pub fn create_key(&self, tenant: &TenantName, scopes: Scopes, label: &str) -> Result<NewKey> {
+        if scopes.is_empty() {
+            return Err(RegistryError::NoScopes);
+        }
+        if label.chars().count() > LABEL_CHARACTERS_MAX || label.chars().any(char::is_control) {
+            return Err(RegistryError::Label);
+        }
+        let secret = Secret::random().map_err(RegistryError::Random)?;
+        let now = now_ms();
+        self.database.write(|database| {
+            let id = require_tenant(database, tenant)?.id;
+            let keys: i64 = database.query_row("SELECT count(*) FROM key WHERE tenant = ?1", [id], |row| row.get(0))?;
+            if unsigned(keys, "a negative count")? >= KEYS_MAX {
+                return Err(RegistryError::Quota { tenant: tenant.clone(), what: "keys", max: KEYS_MAX });
+            }
+            database.execute(
+                "INSERT INTO key (id, tenant, secret_hash, scopes, label, created_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                (secret.id(), id, secret.hash().as_bytes(), scopes.bits(), label, now),
+            )?;
+            Ok(())
+        })?;
+        let created_ms = unsigned(now, "a time before 1970")?;
+        let key = Key { id: KeyId::new(secret.id()), tenant: tenant.clone(), scopes, label: label.to_owned(), created_ms };
+        Ok(NewKey { key, secret: secret.reveal() })
+    }
+
+    /// The keys of a tenant, or of all, oldest first.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn keys(&self, tenant: Option<&TenantName>) -> Result<Vec<Key>> {
+        let filter = if tenant.is_some() { "WHERE tenant.name = ?1" } else { "WHERE ?1 IS NULL" };
+        self.database.read(|database| {
+            let mut statement = database.prepare_cached(&format!("{KEY_COLUMNS} {filter} ORDER BY key.number"))?;
+            let rows = statement.query_map([tenant.map(TenantName::as_str)], raw_key)?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().map(decode).collect()
+        })
+    }
+
+    /// Ends a key: when this has returned, nobody is recognised by it.
+    ///
+    /// # Errors
+    /// There is no such key.
+    pub fn revoke_key(&self, id: &KeyId) -> Result<()> {
+        let ended = self.database.write(|database| {
+            let ended = database.execute("DELETE FROM key WHERE id = ?1", [id.as_str()])?;
+            if ended == 0 { Err(RegistryError::KeyMissing(id.clone())) } else { Ok(()) }
+        });
+        self.known.forget();
+        ended
+    }
+
+    /// Whom a secret belongs to. Takes the same time wherever a wrong one differs from the right one.
+    ///
+    /// # Errors
+    /// The database fails; a secret that is no key's is `None`.
+    pub fn authenticate(&self, secret: &str) -> Result<Option<Identity>> {
+        let Some((id, secret_hash)) = Secret::recognise(secret) else { return Ok(None) };
+        if let Some(key) = self.known.0.read().unwrap_or_else(PoisonError::into_inner).keys.get(id) {
+            return Ok(key.recognise(&secret_hash));
+        }
+        let generation = self.known.generation();
+        let Some(key) = self.look_up(id)? else { return Ok(None) };
+        let identity = key.recognise(&secret_hash);
+        self.known.remember(generation, key);
+        Ok(identity)
+    }
+
+    /// Whether there is any key at all.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn has_keys(&self) -> Result<bool> {
+        self.database.read(|database| Ok(database.query_row("SELECT EXISTS (SELECT 1 FROM key)", [], |row| row.get(0))?))
+    }
+
+    fn look_up(&self, id: &str) -> Result<Option<KnownKey>> {
+        let select = "SELECT key.secret_hash, tenant.name, key.scopes FROM key JOIN tenant ON tenant.id = key.tenant WHERE key.id = ?1";
+        let found: Option<([u8; 32], String, i64)> = self.database.read(|database| {
+            let mut statement = database.prepare_cached(select)?;
+            Ok(statement.query_row([id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?)
+        })?;
+        let Some((secret_hash, tenant, scopes)) = found else { return Ok(None) };
+        let identity = Identity { tenant: to_tenant(&tenant)?, scopes: to_scopes(scopes)?, key: KeyId::new(id) };
+        Ok(Some(KnownKey { secret_hash: secret_hash.into(), identity }))
+    }
+}
+
+type RawKey = (String, String, i64, String, i64);
+
+fn raw_key(row: &Row<'_>) -> rusqlite::Result<RawKey> {
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+}
+
+fn decode((id, tenant, scopes, label, created_ms): RawKey) -> Result<Key> {
+    let created_ms = unsigned(created_ms, "a time before 1970")?;
+    Ok(Key { id: KeyId::new(&id), tenant: to_tenant(&tenant)?, scopes: to_scopes(scopes)?, label, created_ms })
+}
+
+fn to_tenant(name: &str) -> Result<TenantName> {
+    TenantName::parse(name).map_err(|_| RegistryError::Odd("a tenant's name"))
+}
+
+fn to_scopes(bits: i64) -> Result<Scopes> {
+    Scopes::from_bits(bits).ok_or(RegistryError::Odd("a key's scopes"))
+}

@@ -1,0 +1,115 @@
+//! Making, finding, changing and removing tenants.
+
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::{Registry, Result, now_ms, unsigned};
+use crate::error::RegistryError;
+use crate::name::TenantName;
+use crate::tenant::{Tenant, TenantSettings};
+
+impl Registry {
+    /// Makes a tenant.
+    ///
+    /// # Errors
+    /// The name is taken, the settings make no sense, or the disk fails.
+    pub fn create_tenant(&self, name: &TenantName, settings: &TenantSettings) -> Result<Tenant> {
+        let settings_text = to_text(settings)?;
+        self.database.write(|database| {
+            let made = database.execute(
+                "INSERT INTO tenant (name, settings, created_ms) VALUES (?1, ?2, ?3) ON CONFLICT (name) DO NOTHING",
+                (name.as_str(), &settings_text, now_ms()),
+            )?;
+            if made == 0 {
+                return Err(RegistryError::TenantExists(name.clone()));
+            }
+            tenant_row(database, name)?.map(|row| row.tenant).ok_or_else(|| RegistryError::TenantMissing(name.clone()))
+        })
+    }
+
+    /// The tenant of that name.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn tenant(&self, name: &TenantName) -> Result<Option<Tenant>> {
+        self.database.read(|database| Ok(tenant_row(database, name)?.map(|row| row.tenant)))
+    }
+
+    /// Every tenant, by name.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn tenants(&self) -> Result<Vec<Tenant>> {
+        self.database.read(|database| {
+            let mut statement = database.prepare_cached("SELECT id, name, settings, created_ms FROM tenant ORDER BY name")?;
+            let rows = statement.query_map([], raw_tenant)?.collect::<rusqlite::Result<Vec<_>>>()?;
+            rows.into_iter().map(|raw| decode(raw).map(|row| row.tenant)).collect()
+        })
+    }
+
+    /// Gives a tenant other settings.
+    ///
+    /// # Errors
+    /// There is no such tenant, the settings make no sense, or the disk fails.
+    pub fn set_tenant(&self, name: &TenantName, settings: &TenantSettings) -> Result<Tenant> {
+        let settings_text = to_text(settings)?;
+        self.database.write(|database| {
+            database.execute("UPDATE tenant SET settings = ?2 WHERE name = ?1", (name.as_str(), &settings_text))?;
+            Ok(require_tenant(database, name)?.tenant)
+        })
+    }
+
+    /// Removes a tenant and its keys. One that is created again under the name is another: the versions of its models count from 1.
+    ///
+    /// # Errors
+    /// There is no such tenant, it has models, or it is built in.
+    pub fn delete_tenant(&self, name: &TenantName) -> Result<()> {
+        if name.is_built_in() {
+            return Err(RegistryError::TenantBuiltIn(name.clone()));
+        }
+        self.database.write(|database| {
+            let id = require_tenant(database, name)?.id;
+            let models = database.query_row("SELECT count(*) FROM model WHERE tenant = ?1", [id], |row| row.get(0))?;
+            if models != 0 {
+                return Err(RegistryError::TenantHasModels { tenant: name.clone(), models: unsigned(models, "a negative count")? });
+            }
+            database.execute("DELETE FROM tenant WHERE id = ?1", [id])?;
+            Ok(())
+        })?;
+        self.known.forget();
+        Ok(())
+    }
+}
+
+/// A tenant, and the number the database knows it by.
+pub(super) struct TenantRow {
+    pub(super) id: i64,
+    pub(super) tenant: Tenant,
+}
+
+/// The tenant of that name, or the error that there is none.
+pub(super) fn require_tenant(database: &Connection, name: &TenantName) -> Result<TenantRow> {
+    tenant_row(database, name)?.ok_or_else(|| RegistryError::TenantMissing(name.clone()))
+}
+
+fn tenant_row(database: &Connection, name: &TenantName) -> Result<Option<TenantRow>> {
+    let mut statement = database.prepare_cached("SELECT id, name, settings, created_ms FROM tenant WHERE name = ?1")?;
+    statement.query_row([name.as_str()], raw_tenant).optional()?.map(decode).transpose()
+}
+
+type RawTenant = (i64, String, String, i64);
+
+fn raw_tenant(row: &Row<'_>) -> rusqlite::Result<RawTenant> {
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+}
+
+fn decode((id, name, settings, created_ms): RawTenant) -> Result<TenantRow> {
+    let name = TenantName::parse(&name).map_err(|_| RegistryError::Odd("a tenant's name"))?;
+    let settings = serde_json::from_str(&settings).map_err(|_| RegistryError::Odd("a tenant's settings"))?;
+    let created_ms = unsigned(created_ms, "a time before 1970")?;
+    Ok(TenantRow { id, tenant: Tenant { name, settings, created_ms } })
+}
+
+fn to_text(settings: &TenantSettings) -> Result<String> {
+    settings.check()?;
+    serde_json::to_string(settings).map_err(|_| RegistryError::Odd("a tenant's settings"))
+}

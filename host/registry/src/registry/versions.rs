@@ -1,0 +1,265 @@
+//! Adding versions, reading their files, and removing versions and models.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::models::{ModelRow, activate, find_model, find_version, require_model, require_version};
+use super::tenants::{TenantRow, require_tenant};
+use super::{Registry, Result, now_ms, unsigned};
+use crate::blob::{Blob, BlobStore};
+use crate::digest::Digest;
+use crate::error::{FilesFault, RegistryError};
+use crate::model::{Committed, NewVersion, Version, VersionFile};
+use crate::name::{ModelName, TenantName};
+
+pub(crate) const REPORT_BYTES_MAX: usize = 1 << 20;
+
+const FILES_MAX: usize = 4096;
+const PATH_BYTES_MAX: usize = 512;
+
+/// Names of deleted models, per tenant, whose numbers are remembered one by one.
+const DELETED_NAMES_MAX: i64 = 1000;
+
+impl Registry {
+    /// Adds a version to a model, which is made with its first version: in one transaction, with or without activating it. If the model
+    /// has a version of the same files, that one is the answer, and is activated if this one was to be.
+    ///
+    /// # Errors
+    /// There is no such tenant, it may have no more, the files cannot be a version, or the disk fails.
+    pub fn commit_version(&self, tenant: &TenantName, model: &ModelName, version: NewVersion) -> Result<Committed> {
+        let checked = Checked::new(&version, &self.blobs)?;
+        let committed = self.database.write(|database| {
+            let tenant = require_tenant(database, tenant)?;
+            let row = match find_model(database, &tenant.tenant.name, model)? {
+                Some(row) => row,
+                None => create_model(database, &tenant, model)?,
+            };
+            let found = find_version(database, row.id, &checked.digest)?;
+            let existed = found.is_some();
+            let id = match found {
+                Some(found) => found.id,
+                None => checked.insert(database, &tenant, &row, model)?,
+            };
+            if version.activate {
+                activate(database, row.id, id)?;
+            }
+            let committed = find_version(database, row.id, &checked.digest)?.ok_or(RegistryError::Odd("no version just made"))?;
+            Ok(Committed { version: committed.version, existed })
+        });
+        // Until here its pins kept the blobs; now the database names them.
+        drop(version);
+        committed
+    }
+
+    /// The files of a version, by path, pinned: they can be read while the answer is held, even if the version is deleted meanwhile.
+    ///
+    /// # Errors
+    /// There is no such version.
+    pub fn files(&self, tenant: &TenantName, name: &ModelName, version: u64) -> Result<Vec<VersionFile>> {
+        let (id, rows) = self.database.read(|database| {
+            let id = require_version(database, &require_model(database, tenant, name)?, version)?.id;
+            let mut statement = database.prepare_cached("SELECT path, blob, bytes FROM file WHERE version = ?1 ORDER BY path")?;
+            let rows = statement.query_map([id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+            Ok((id, rows.collect::<rusqlite::Result<Vec<(String, [u8; 32], i64)>>>()?))
+        })?;
+        let pinned = rows.into_iter().map(|(path, digest, bytes)| {
+            let digest = Digest::from_bytes(digest);
+            let blob = Blob { digest, len: unsigned(bytes, "a negative size")?, pin: self.blobs.pin(digest) };
+            Ok(VersionFile { path, blob })
+        });
+        let pinned = pinned.collect::<Result<Vec<_>>>()?;
+        // If the version is still there now, its blobs were named until they were pinned, and nobody collected them.
+        let exists =
+            |database: &Connection| Ok(database.query_row("SELECT EXISTS (SELECT 1 FROM version WHERE id = ?1)", [id], |row| row.get(0))?);
+        match self.database.read(exists)? {
+            true => Ok(pinned),
+            false => Err(RegistryError::VersionMissing { model: name.clone(), version }),
+        }
+    }
+
+    /// The version of a model that has this digest, which is [`Digest::of_version`] of its files.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn find_digest(&self, tenant: &TenantName, name: &ModelName, digest: &Digest) -> Result<Option<Version>> {
+        self.database.read(|database| {
+            let Some(model) = find_model(database, tenant, name)? else { return Ok(None) };
+            Ok(find_version(database, model.id, digest)?.map(|row| row.version))
+        })
+    }
+
+    /// Removes a version. Its number is not given again.
+    ///
+    /// # Errors
+    /// There is no such version, or it is active.
+    pub fn delete_version(&self, tenant: &TenantName, name: &ModelName, version: u64) -> Result<()> {
+        self.database.write(|database| {
+            let model = require_model(database, tenant, name)?;
+            let row = require_version(database, &model, version)?;
+            if model.active == Some(row.id) {
+                return Err(RegistryError::VersionActive { model: name.clone(), version });
+            }
+            database.execute("DELETE FROM version WHERE id = ?1", [row.id])?;
+            Ok(())
+        })
+    }
+
+    /// Removes a model with all its versions. Their numbers are not given again.
+    ///
+    /// # Errors
+    /// There is no such model.
+    pub fn delete_model(&self, tenant: &TenantName, name: &ModelName) -> Result<()> {
+        self.database.write(|database| {
+            let tenant = require_tenant(database, tenant)?;
+            let model = require_model(database, &tenant.tenant.name, name)?;
+            database.execute("UPDATE model SET active = NULL WHERE id = ?1", [model.id])?;
+            database.execute("DELETE FROM model WHERE id = ?1", [model.id])?;
+            database
+                .execute("UPDATE numbering SET deleted_ms = ?3 WHERE tenant = ?1 AND name = ?2", (tenant.id, name.as_str(), now_ms()))?;
+            forget_names(database, tenant.id)
+        })
+    }
+}
+
+/// Remembers no more deleted names than it may: what is forgotten raises the number from which new names count.
+fn forget_names(database: &Connection, tenant: i64) -> Result<()> {
+    const OLDEST: &str = "SELECT name FROM numbering WHERE tenant = ?1 AND deleted_ms IS NOT NULL \
+         ORDER BY deleted_ms DESC, name LIMIT -1 OFFSET ?2";
+    database.execute(
+        &format!(
+            "UPDATE tenant SET number_floor = max(number_floor, coalesce( \
+             (SELECT max(last) FROM numbering WHERE tenant = ?1 AND name IN ({OLDEST})), 0)) WHERE id = ?1"
+        ),
+        (tenant, DELETED_NAMES_MAX),
+    )?;
+    database.execute(&format!("DELETE FROM numbering WHERE tenant = ?1 AND name IN ({OLDEST})"), (tenant, DELETED_NAMES_MAX))?;
+    Ok(())
+}
+
+fn create_model(database: &Connection, tenant: &TenantRow, name: &ModelName) -> Result<ModelRow> {
+    let models: i64 = database.query_row("SELECT count(*) FROM model WHERE tenant = ?1", [tenant.id], |row| row.get(0))?;
+    let max = u64::from(tenant.tenant.settings.models_max);
+    if unsigned(models, "a negative count")? >= max {
+        return Err(RegistryError::Quota { tenant: tenant.tenant.name.clone(), what: "models", max });
+    }
+    database.execute("INSERT INTO model (tenant, name, created_ms) VALUES (?1, ?2, ?3)", (tenant.id, name.as_str(), now_ms()))?;
+    require_model(database, &tenant.tenant.name, name)
+}
+
+/// The number of the next version under a name, which from now on is taken.
+fn take_number(database: &Connection, tenant: i64, name: &ModelName) -> Result<i64> {
+    let taken = database.query_row(
+        "INSERT INTO numbering (tenant, name, last) SELECT id, ?2, number_floor + 1 FROM tenant WHERE id = ?1 \
+         ON CONFLICT (tenant, name) DO UPDATE SET last = last + 1, deleted_ms = NULL RETURNING last",
+        (tenant, name.as_str()),
+        |row| row.get(0),
+    );
+    taken.optional()?.ok_or(RegistryError::Odd("no such tenant any more"))
+}
+
+/// A new version whose files and report were found to be in order.
+struct Checked<'a> {
+    files: &'a [VersionFile],
+    digest: Digest,
+    bytes: i64,
+    report: String,
+}
+
+impl<'a> Checked<'a> {
+    fn new(version: &'a NewVersion, blobs: &Arc<BlobStore>) -> Result<Self> {
+        let files = &version.files;
+        let bytes = check_files(files)?;
+        if files.iter().any(|file| !file.blob.pin.holds(blobs, &file.blob.digest)) {
+            return Err(FilesFault::Unpinned.into());
+        }
+        let report = version.report.to_string();
+        if report.len() > REPORT_BYTES_MAX {
+            return Err(RegistryError::ReportTooLarge { bytes: report.len() });
+        }
+        let named: Vec<_> = files.iter().map(|file| (file.path.as_str(), file.blob.digest)).collect();
+        Ok(Self { files, digest: Digest::of_version(&named), bytes, report })
+    }
+
+    fn insert(&self, database: &Connection, tenant: &TenantRow, model: &ModelRow, name: &ModelName) -> Result<i64> {
+        let settings = &tenant.tenant.settings;
+        let quota = |what, max| RegistryError::Quota { tenant: tenant.tenant.name.clone(), what, max };
+        let versions: i64 = database.query_row("SELECT count(*) FROM version WHERE model = ?1", [model.id], |row| row.get(0))?;
+        if unsigned(versions, "a negative count")? >= u64::from(settings.versions_max) {
+            return Err(quota("versions of one model", settings.versions_max.into()));
+        }
+        let number = take_number(database, tenant.id, name)?;
+        let id: i64 = database.query_row(
+            "INSERT INTO version (model, number, digest, bytes, report, created_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6) RETURNING id",
+            (model.id, number, self.digest.as_bytes(), self.bytes, &self.report, now_ms()),
+            |row| row.get(0),
+        )?;
+        let mut insert = database.prepare_cached("INSERT INTO file (version, path, blob, bytes) VALUES (?1, ?2, ?3, ?4)")?;
+        for VersionFile { path, blob } in self.files {
+            let bytes = i64::try_from(blob.len).map_err(|_| FilesFault::Bytes)?;
+            insert.execute((id, path, blob.digest.as_bytes(), bytes))?;
+        }
+        if tenant_bytes(database, tenant.id)? > settings.bytes_max {
+            return Err(quota("bytes", settings.bytes_max));
+        }
+        Ok(id)
+    }
+}
+
+/// Bytes of all blobs that a tenant's versions name, each counted once.
+fn tenant_bytes(database: &Connection, tenant: i64) -> Result<u64> {
+    // A sum that does not fit fails: SQLite's does not wrap.
+    let bytes = database.query_row(
+        "SELECT coalesce(sum(bytes), 0) FROM (SELECT DISTINCT file.blob, file.bytes FROM model \
+         JOIN version ON version.model = model.id JOIN file ON file.version = version.id WHERE model.tenant = ?1)",
+        [tenant],
+        |row| row.get(0),
+    )?;
+    unsigned(bytes, "a negative size")
+}
+
+/// The bytes of the files together, if they can be a version.
+fn check_files(files: &[VersionFile]) -> Result<i64, FilesFault> {
+    if files.is_empty() {
+        return Err(FilesFault::None);
+    }
+    if files.len() > FILES_MAX {
+        return Err(FilesFault::TooMany { files: files.len(), max: FILES_MAX });
+    }
+    let mut paths = HashSet::with_capacity(files.len());
+    let mut bytes = 0_u64;
+    for VersionFile { path, blob } in files {
+        if !is_path(path) {
+            return Err(FilesFault::Path { path: path.clone(), max: PATH_BYTES_MAX });
+        }
+        if !paths.insert(path.as_str()) {
+            return Err(FilesFault::Twice { path: path.clone() });
+        }
+        bytes = bytes.checked_add(blob.len).ok_or(FilesFault::Bytes)?;
+    }
+    i64::try_from(bytes).map_err(|_| FilesFault::Bytes)
+}
+
+/// Whether a file of a bundle can be called that.
+fn is_path(path: &str) -> bool {
+    let is_part = |part: &str| !matches!(part, "" | "." | "..");
+    path.len() <= PATH_BYTES_MAX
+        && path.split('/').all(is_part)
+        && !path.chars().any(|character| character.is_control() || character == '\\')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_path;
+
+    #[test]
+    fn paths_stay_within_their_bundle() {
+        for good in ["model.toml", "cells/a.onnx", ".hidden", "a..b", "ä ö", &"x".repeat(512)] {
+            assert!(is_path(good), "{good}");
+        }
+        for bad in ["", "/", "/etc/passwd", "a/", "a//b", ".", "..", "a/../b", "a\\b", "a\0", "a\nb", &"x".repeat(513)] {
+            assert!(!is_path(bad), "{bad:?}");
+        }
+    }
+}

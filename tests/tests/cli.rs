@@ -96,6 +96,8 @@ fn a_stream_comes_in_parts_that_make_up_the_whole() {
             .collect();
         assert_eq!(answer["outputs"][0]["data"][0], text, "{}", answer["id"]);
     }
+    let mut texts = parts.iter().flat_map(|part| part["outputs"].as_array().into_iter().flatten()).map(|output| &output["data"][0]);
+    assert!(texts.all(|text| text != ""), "a part says nothing:\n{}", ran.stdout);
     assert!(parts.len() > whole.len() * 3, "{} lines are no stream of {} answers", parts.len(), whole.len());
 }
 

@@ -40,7 +40,8 @@ pub mod types {
 
 /// What nearly every plugin uses.
 pub mod prelude {
-    pub use crate::types::{Affine, Datatype, Description, Event, Growth, Node, OutputRef, Reaction, Refusal, Source, Tensor};
+    pub use crate::types::Datatype::{self, Bool, Bytes, Fp32, Int64};
+    pub use crate::types::{Affine, Description, Event, Growth, Node, OutputRef, Reaction, Refusal, Source, Tensor};
     pub use crate::{
         Cell, CellBuilder, Files, GrowthBuilder, ModelBuilder, Parameters, Plugin, Recurrence, RecurrentWeights, Request, Sequence,
         export_plugin,

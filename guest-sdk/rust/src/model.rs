@@ -1,7 +1,7 @@
 //! Builds a model's description: its tensors and its cells.
 
 use crate::abi::cellwright::plugin::types::{Body, Datatype, Description, Port, TensorSpec};
-use crate::cell::{Cell, CellBuilder};
+use crate::cell::{Cell, CellBuilder, RecurrentWeights};
 
 /// Builds a [`Description`].
 pub struct ModelBuilder {
@@ -40,6 +40,31 @@ impl ModelBuilder {
         let (cell, handle) = builder.finish(self.cells());
         self.description.cells.push(cell);
         handle
+    }
+
+    /// A cell that is a step of an `nn.LSTM` over rows: input `x` of shape `[features]`, states `h` and `c`, which are its outputs too.
+    pub fn lstm(&mut self, name: &str, features: u32, hidden: u32, weights: impl Into<RecurrentWeights>) -> Cell {
+        self.cell(name, |cell| {
+            let x = cell.input("x", Datatype::Fp32, &[features]);
+            cell.lstm(x, hidden, weights);
+        })
+    }
+
+    /// A cell that is an `nn.GRU`'s step over rows: input `x` of shape `[features]`, state `h`, which is its output too.
+    pub fn gru(&mut self, name: &str, features: u32, hidden: u32, weights: impl Into<RecurrentWeights>) -> Cell {
+        self.cell(name, |cell| {
+            let x = cell.input("x", Datatype::Fp32, &[features]);
+            cell.gru(x, hidden, weights);
+        })
+    }
+
+    /// A cell that is an `nn.Linear`: input `x` of shape `[features]`, output `y` of shape `[outputs]`.
+    pub fn linear(&mut self, name: &str, features: u32, outputs: u32, prefix: &str) -> Cell {
+        self.cell(name, |cell| {
+            let x = cell.input("x", Datatype::Fp32, &[features]);
+            let y = cell.linear(x, prefix);
+            cell.output("y", y, Datatype::Fp32, &[outputs]);
+        })
     }
 
     /// A cell whose body is an ONNX file of the bundle; `loops` names the outputs that feed the next step, each with its input.

@@ -45,6 +45,18 @@ impl Parameters {
         self.required(name, "a positive integer", positive)
     }
 
+    /// Several of them.
+    ///
+    /// # Errors
+    /// One of them is missing, or something else.
+    pub fn sizes<const N: usize>(&self, names: [&str; N]) -> Result<[u32; N], Refusal> {
+        let mut sizes = [0; N];
+        for (size, name) in sizes.iter_mut().zip(names) {
+            *size = self.positive(name)?;
+        }
+        Ok(sizes)
+    }
+
     /// An integer of at least 1, or the default.
     ///
     /// # Errors

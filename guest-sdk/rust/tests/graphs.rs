@@ -3,7 +3,7 @@
 use cellwright_guest::Cell;
 use cellwright_guest::prelude::*;
 use cellwright_guest::testing::{Described, TestRequest};
-use cellwright_guest::types::{Continuation, Datatype::Int64, Extent, Feedback, FeedbackMode, Pace, Sibling, Steps};
+use cellwright_guest::types::{Continuation, Extent, Feedback, FeedbackMode, Pace, Sibling, Steps};
 
 /// A counter: its state is its number.
 fn counter(model: &mut ModelBuilder, name: &str) -> Cell {
@@ -22,6 +22,30 @@ fn an_output_of_an_inputs_name_gets_another_on_the_wire() {
     let wire = &model.finish().cells[0];
     assert_eq!(wire.outputs[0].name, "next_n");
     assert!(wire.inputs[0].carried && !wire.inputs[1].carried && !wire.outputs[0].carried);
+}
+
+#[test]
+fn whole_cells_have_the_ports_and_weights_that_their_layers_have() {
+    let mut model = ModelBuilder::new();
+    model.lstm("lstm", 2, 3, "a.");
+    model.gru("gru", 2, 3, RecurrentWeights::cell("b.").without_bias());
+    model.linear("head", 3, 4, "c.");
+    let described = model.finish().cells.into_iter().map(|cell| {
+        let cellwright_guest::types::Body::Operators(operators) = cell.body else { panic!("built from operators") };
+        let inputs: Vec<_> = cell.inputs.into_iter().map(|port| (port.name, port.shape, port.carried)).collect();
+        let outputs: Vec<_> = cell.outputs.into_iter().map(|port| (port.name, port.shape)).collect();
+        let names = operators.into_iter().filter(|operator| operator.kind == "Gemm").flat_map(|gemm| gemm.inputs.into_iter().skip(1));
+        (inputs, outputs, names.collect::<Vec<_>>().join(" "))
+    });
+    let input = |name: &str, width: u32, carried| (name.to_owned(), vec![width], carried);
+    let output = |name: &str, width: u32| (name.to_owned(), vec![width]);
+    let lstm = "a.weight_ih_l0 a.bias_ih_l0 a.weight_hh_l0 a.bias_hh_l0".to_owned();
+    let expected = [
+        (vec![input("x", 2, false), input("h", 3, true), input("c", 3, true)], vec![output("next_h", 3), output("next_c", 3)], lstm),
+        (vec![input("x", 2, false), input("h", 3, true)], vec![output("next_h", 3)], "b.weight_ih b.weight_hh".to_owned()),
+        (vec![input("x", 3, false)], vec![output("y", 4)], "c.weight c.bias".to_owned()),
+    ];
+    assert_eq!(described.collect::<Vec<_>>(), expected);
 }
 
 #[test]

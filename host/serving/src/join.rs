@@ -15,6 +15,14 @@ pub(crate) fn join(spec: &TensorSpec, before: Tensor, after: Tensor) -> Tensor {
     after
 }
 
+/// Whether a piece, appended to others, would leave them as they are.
+pub(crate) fn adds_nothing(spec: &TensorSpec, piece: &Tensor) -> bool {
+    if spec.shape.first() == Some(&-1) {
+        return piece.shape.first() == Some(&0);
+    }
+    spec.datatype == Datatype::Bytes && piece.texts().is_some_and(|texts| texts.iter().all(|text| text.is_empty()))
+}
+
 fn stack(mut before: Tensor, after: &Tensor) -> Tensor {
     before.shape[0] += after.shape[0];
     before.data.extend_from_slice(&after.data);
@@ -44,6 +52,16 @@ mod tests {
     fn texts_grow() {
         let joined = join(&spec(Datatype::Bytes, &[1]), Tensor::from_texts("y", &[1], &["20"]), Tensor::from_texts("y", &[1], &["26-"]));
         assert_eq!(joined, Tensor::from_texts("y", &[1], &["2026-"]));
+    }
+
+    #[test]
+    fn a_piece_adds_nothing_if_it_holds_nothing_that_could_be_appended() {
+        let (open, texts, fixed) = (spec(Datatype::Bytes, &[-1]), spec(Datatype::Bytes, &[2]), spec(Datatype::Fp32, &[1]));
+        assert!(adds_nothing(&open, &Tensor::from_texts::<&str>("y", &[0], &[])));
+        assert!(!adds_nothing(&open, &Tensor::from_texts("y", &[1], &[""])));
+        assert!(adds_nothing(&texts, &Tensor::from_texts("y", &[2], &["", ""])));
+        assert!(!adds_nothing(&texts, &Tensor::from_texts("y", &[2], &["", "a"])));
+        assert!(!adds_nothing(&fixed, &Tensor::from_f32("y", &[1], &[0.0])));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use cellwright_cell_graph::unfolded::{Delivery, ResponseFrom, UnfoldedResponse};
 use cellwright_cell_graph::{Datatype, Tensor, TensorSpec, UnfoldedGrowth};
 use cellwright_engine::Value;
 
-use crate::join::join;
+use crate::join::{adds_nothing, join};
 
 /// One output of one stage of one chain.
 type Key = (u32, u32, u32);
@@ -129,13 +129,15 @@ pub(crate) struct Outputs {
     streaming: bool,
     /// Tensors of the response so far, by the description's position: what was emitted, and what streamed growths left.
     gathered: Vec<Option<Tensor>>,
+    /// Which of them have been emitted to a client that takes parts.
+    begun: Vec<bool>,
 }
 
 impl Outputs {
     pub(crate) fn new(model: Arc<Model>, specs: Arc<[TensorSpec]>, growth: &UnfoldedGrowth, streaming: bool) -> Self {
-        let gathered = specs.iter().map(|_| None).collect();
+        let (gathered, begun) = (vec![None; specs.len()], vec![false; specs.len()]);
         let (chains, columns) = (BTreeMap::new(), BTreeMap::new());
-        let mut outputs = Self { model, specs, chains, columns, responses: Vec::new(), watching: None, streaming, gathered };
+        let mut outputs = Self { model, specs, chains, columns, responses: Vec::new(), watching: None, streaming, gathered, begun };
         outputs.grow(growth);
         outputs
     }
@@ -291,14 +293,14 @@ impl Outputs {
         self.watching.as_ref().is_some_and(|watching| watching.keys.is_empty())
     }
 
-    /// Adds a tensor that the plugin emitted, unless the client takes parts: then it is the caller's to send.
+    /// Adds a tensor that the plugin emitted, unless the client takes parts: then it is the caller's to send, if it adds anything.
     pub(crate) fn emit(&mut self, tensor: Tensor, parts: &mut Vec<Tensor>) {
-        if self.streaming {
-            parts.push(tensor);
-            return;
-        }
-        if let Some(position) = self.specs.iter().position(|spec| spec.name == tensor.name) {
+        let Some(position) = self.specs.iter().position(|spec| spec.name == tensor.name) else { return };
+        if !self.streaming {
             self.gather(position, tensor);
+        } else if !self.begun[position] || !adds_nothing(&self.specs[position], &tensor) {
+            self.begun[position] = true;
+            parts.push(tensor);
         }
     }
 
@@ -395,5 +397,40 @@ fn response_keys(from: &ResponseFrom) -> Vec<Key> {
     match from {
         ResponseFrom::Last(key) | ResponseFrom::All(key) => vec![*key],
         ResponseFrom::Listed(keys) => keys.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_cell_graph::Description;
+
+    fn outputs(streaming: bool) -> Outputs {
+        let spec = TensorSpec { name: "text".to_owned(), datatype: Datatype::Bytes, shape: vec![1] };
+        let description =
+            Description { inputs: vec![], outputs: vec![spec.clone()], cells: vec![], rows_are_requests: false, live_max: None };
+        let model = Arc::new(Model { description, cells: vec![] });
+        let growth = UnfoldedGrowth { first_chain: 0, chains: vec![], outputs: vec![], cancel: vec![], next: None, nodes: 0 };
+        Outputs::new(model, Arc::from([spec]), &growth, streaming)
+    }
+
+    fn sent(outputs: &mut Outputs, texts: &[&str]) -> Vec<Tensor> {
+        let mut parts = Vec::new();
+        for text in texts {
+            outputs.emit(Tensor::from_texts("text", &[1], &[text]), &mut parts);
+        }
+        parts
+    }
+
+    #[test]
+    fn a_part_that_adds_nothing_is_sent_only_where_there_is_no_other() {
+        let text = |text: &str| Tensor::from_texts("text", &[1], &[text]);
+        assert_eq!(sent(&mut outputs(true), &["2", "", "6", ""]), [text("2"), text("6")]);
+        assert_eq!(sent(&mut outputs(true), &["", "", "6"]), [text(""), text("6")]);
+        let mut whole = outputs(false);
+        assert_eq!(sent(&mut whole, &["2", "6", ""]), []);
+        assert_eq!(whole.finish(), Ok(vec![text("26")]));
+        assert_eq!(sent(&mut whole, &[""]), []);
+        assert_eq!(whole.finish(), Ok(vec![text("")]));
     }
 }

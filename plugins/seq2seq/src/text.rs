@@ -1,7 +1,7 @@
 //! Characters to tokens and back.
 
 use cellwright_guest::prelude::*;
-use unicode_normalization::char::compose;
+use unicode_normalization::char::{canonical_combining_class, compose, decompose_canonical};
 
 /// The characters a model reads, and how it wants them.
 #[derive(Clone, Debug)]
@@ -31,9 +31,9 @@ impl Reader {
     /// # Errors
     /// The first character that the model does not know, and where it stands.
     pub(crate) fn read(&self, text: &str) -> Result<Vec<i64>, String> {
-        let characters = composed(if self.lowercase { text.to_lowercase() } else { text.into() });
-        let mut tokens = Vec::with_capacity(characters.len());
-        for (position, character) in characters.into_iter().enumerate() {
+        let cased = if self.lowercase { text.to_lowercase() } else { text.into() };
+        let mut tokens = Vec::with_capacity(cased.len());
+        for (position, character) in composed(&cased).into_iter().enumerate() {
             match self.tokens.binary_search_by_key(&character, |(known, _)| *known) {
                 Ok(found) => tokens.push(self.tokens[found].1),
                 Err(_) => {
@@ -49,25 +49,70 @@ impl Reader {
     }
 }
 
-/// Letters and the marks behind them as one character where there is one: NFC of text whose marks stand in canonical order, as keyboards and
-/// file systems write them. All of NFC would be more than the rest of the plugin.
-fn composed(text: String) -> Vec<char> {
-    let mut characters: Vec<char> = Vec::with_capacity(text.len());
+/// NFC (Unicode Standard Annex 15), so that a letter is read alike however it was typed: taken apart, its marks in canonical order, put together
+/// again. The crate's own iterator brings the tables of NFKC along, which are as large as the rest of the plugin.
+fn composed(text: &str) -> Vec<char> {
+    let mut parts: Vec<(u8, char)> = Vec::with_capacity(text.len());
     for character in text.chars() {
-        match characters.last_mut() {
-            Some(last) if !character.is_ascii() => match compose(*last, character) {
-                Some(both) => *last = both,
-                None => characters.push(character),
-            },
-            _ => characters.push(character),
+        decompose_canonical(character, |part| parts.push((canonical_combining_class(part), part)));
+    }
+    for marks in parts.chunk_by_mut(|(before, _), (class, _)| *before > 0 && *class > 0) {
+        marks.sort_by_key(|(class, _)| *class);
+    }
+    let mut whole: Vec<char> = Vec::with_capacity(parts.len());
+    // The last character that marks may go into, and the class of the last mark that stayed behind it.
+    let (mut starter, mut stayed) = (None, 0);
+    for (class, part) in parts {
+        let reaches = stayed == 0 || stayed < class;
+        match starter.filter(|_| reaches).and_then(|at: usize| Some((at, compose(whole[at], part)?))) {
+            Some((at, both)) => whole[at] = both,
+            None => {
+                if class == 0 {
+                    starter = Some(whole.len());
+                }
+                stayed = class;
+                whole.push(part);
+            }
         }
     }
-    characters
+    whole
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use unicode_normalization::UnicodeNormalization;
+
+    fn assert_composed(text: &str) {
+        assert_eq!(composed(text), text.nfc().collect::<Vec<_>>(), "{text:?}: {text}");
+    }
+
+    #[test]
+    fn every_character_is_composed_as_the_standard_says() {
+        for character in '\0'..=char::MAX {
+            let apart: String = character.to_string().nfd().collect();
+            assert_composed(&character.to_string());
+            assert_composed(&apart);
+        }
+    }
+
+    #[test]
+    fn marks_are_composed_in_whatever_order_they_come() {
+        // Letters, marks of several classes, precomposed letters, Hangul in pieces and half-composed, a two-part Indic vowel, and what is none of that.
+        let alphabet: Vec<char> =
+            "aedạộ\u{301}\u{307}\u{323}\u{327}\u{302}\u{345}ắ\u{1100}\u{1161}\u{11a8}가\u{9c7}\u{9be}\u{9d7}1 \u{34f}\u{212b}"
+                .chars()
+                .collect();
+        let mut state = 7_u64;
+        for _ in 0..50_000 {
+            let mut random = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                usize::try_from(state >> 40).unwrap()
+            };
+            let length = random() % 8;
+            assert_composed(&(0..length).map(|_| alphabet[random() % alphabet.len()]).collect::<String>());
+        }
+    }
 
     #[test]
     fn characters_are_numbered_as_the_alphabet_has_them_and_lowered_if_asked() {
@@ -75,6 +120,10 @@ mod tests {
         assert_eq!(reader.read("AZÄ").unwrap(), [3, 0, 2]);
         assert_eq!(reader.read("az!").unwrap_err(), "holds '!' (U+0021) as character 3, which this model does not know");
         assert_eq!(reader.read("ZA\u{308}").unwrap(), [0, 2], "a letter and its mark are one character");
+        let vietnamese = Reader::new("ộ", false).unwrap();
+        for typed in ["ộ", "o\u{323}\u{302}", "o\u{302}\u{323}", "ô\u{323}", "ọ\u{302}"] {
+            assert_eq!(vietnamese.read(typed).unwrap(), [0], "{typed:?}");
+        }
         let reader = Reader::new("za", false).unwrap();
         assert_eq!(reader.read("aZ").unwrap_err(), "holds 'Z' (U+005A) as character 2, which this model does not know");
     }

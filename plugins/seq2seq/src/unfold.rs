@@ -72,7 +72,8 @@ pub(crate) fn render(model: &Seq2seq, event: &Event) -> Result<Reaction, Refusal
             }
         }
     }
-    // The end is told even where no text goes with it, so that a response that says nothing still has its tensor.
+    // The end is told even where no text goes with it, so that a response that says nothing still has its tensor; of any other the host sends
+    // no part that adds nothing.
     let part = (ended || !text.is_empty()).then(|| Tensor::of_text(&model.options.output, &text));
     Ok(Reaction { emit: part.into_iter().collect(), growth: None })
 }

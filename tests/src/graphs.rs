@@ -8,7 +8,9 @@ use std::time::Duration;
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
 use cellwright_cell_graph::generate::{self, Rng};
 use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
-use cellwright_engine::{CellOverride, Engine, Handle, LoadedModel, ModelSpec, RequestFailure, RequestTensors, Sink, SubmitError, Value};
+use cellwright_engine::{
+    CellOverride, Engine, Handle, LoadedModel, ModelSpec, RequestFailure, RequestTensors, RequestTimes, Sink, SubmitError, Value,
+};
 
 use crate::naive::{At, Naive, compare};
 
@@ -51,13 +53,16 @@ pub struct Answer {
 pub struct Pending {
     /// Whose.
     pub handle: Handle,
-    answer: Receiver<Answer>,
+    answer: Receiver<Ended>,
     values: Receiver<At>,
 }
 
+/// An answer, and how its request fared unless it was forgotten.
+type Ended = (Answer, Option<RequestTimes>);
+
 struct Collecting {
     answer: Option<Answer>,
-    done: SyncSender<Answer>,
+    done: SyncSender<Ended>,
     seen: SyncSender<At>,
 }
 
@@ -155,6 +160,19 @@ impl Pending {
     /// If there is none for a long time.
     #[must_use]
     pub fn wait(&self) -> Answer {
+        self.ended().0
+    }
+
+    /// How the request fared.
+    ///
+    /// # Panics
+    /// If it does not end for a long time, or is forgotten.
+    #[must_use]
+    pub fn wait_times(&self) -> RequestTimes {
+        self.ended().1.expect("nobody is forgotten")
+    }
+
+    fn ended(&self) -> Ended {
         self.answer.recv_timeout(PATIENCE).expect("every request ends")
     }
 
@@ -169,7 +187,7 @@ impl Pending {
     /// The answer, if it is there.
     #[must_use]
     pub fn now(&self) -> Option<Answer> {
-        self.answer.try_recv().ok()
+        self.answer.try_recv().ok().map(|(answer, _)| answer)
     }
 }
 
@@ -178,11 +196,11 @@ impl Collecting {
         self.answer.as_mut().expect("nothing comes after the end")
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    fn end(&mut self, outcome: Outcome, times: Option<RequestTimes>) {
         let mut answer = self.answer.take().expect("a request ends once");
         answer.outcome = outcome;
         // Whoever does not wait any more does not want to know.
-        let _ = self.done.send(answer);
+        let _ = self.done.send((answer, times));
     }
 }
 
@@ -199,19 +217,19 @@ impl Sink for Collecting {
         assert!(before.is_none(), "chain {chain} ended twice");
     }
 
-    fn finished(mut self: Box<Self>) {
-        self.end(Outcome::Finished);
+    fn finished(mut self: Box<Self>, times: RequestTimes) {
+        self.end(Outcome::Finished, Some(times));
     }
 
-    fn failed(mut self: Box<Self>, failure: RequestFailure) {
-        self.end(Outcome::Failed(failure));
+    fn failed(mut self: Box<Self>, failure: RequestFailure, times: RequestTimes) {
+        self.end(Outcome::Failed(failure), Some(times));
     }
 }
 
 impl Drop for Collecting {
     fn drop(&mut self) {
         if self.answer.is_some() && !std::thread::panicking() {
-            self.end(Outcome::Forgotten);
+            self.end(Outcome::Forgotten, None);
         }
     }
 }

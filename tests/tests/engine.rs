@@ -4,6 +4,8 @@
 
 #[path = "engine/ends.rs"]
 mod ends;
+#[path = "engine/figures.rs"]
+mod figures;
 #[path = "engine/losses.rs"]
 mod losses;
 #[path = "engine/sessions.rs"]

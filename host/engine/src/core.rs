@@ -1,6 +1,7 @@
 //! The engine's thread: what has happened becomes events, the scheduler's commands become tasks and answers.
 
 mod carry;
+mod figures;
 mod models;
 mod moves;
 
@@ -13,10 +14,11 @@ use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_scheduler::{Commands, DomainId, Event, LaneId, ModelId, ModelInfo, Scheduler, Submission, TaskSeq, Time, WorkerId};
 use crossbeam_channel::{Receiver, Select, Sender};
 
+use self::figures::Tally;
 use self::models::Models;
 use self::moves::Moves;
 use crate::cancels::{Cancels, Verdict};
-use crate::engine::Counters;
+use crate::figures::{Counters, Gauges, RequestTimes};
 use crate::lanes::Lanes;
 use crate::model::LoadedModel;
 use crate::options::TraceFn;
@@ -34,15 +36,19 @@ const ROW_BUFFERS_MAX: usize = 64;
 /// Completions kept for each worker to be given back to it.
 const SPARES_MAX: usize = 8;
 
+/// A request on its way to the engine's thread.
+pub(crate) struct Arrival {
+    pub(crate) handle: Handle,
+    pub(crate) model: Arc<LoadedModel>,
+    pub(crate) growth: Arc<UnfoldedGrowth>,
+    pub(crate) tensors: RequestTensors,
+    pub(crate) sink: Box<dyn Sink>,
+    pub(crate) submitted: Instant,
+}
+
 /// What the engine's users ask of its thread.
 pub(crate) enum ToCore {
-    Submit {
-        handle: Handle,
-        model: Arc<LoadedModel>,
-        growth: Arc<UnfoldedGrowth>,
-        tensors: RequestTensors,
-        sink: Box<dyn Sink>,
-    },
+    Submit(Arrival),
     Grow {
         handle: Handle,
         growth: Arc<UnfoldedGrowth>,
@@ -83,6 +89,7 @@ pub(crate) struct Core {
     handles: Arc<Handles>,
     cancels: Arc<Cancels>,
     counters: Arc<Counters>,
+    gauges: Arc<Gauges>,
     trace: Option<TraceFn>,
     state: State,
 }
@@ -90,12 +97,15 @@ pub(crate) struct Core {
 /// What only the core's own thread touches.
 struct State {
     started: Instant,
+    /// When the scheduler was asked last.
+    now: Instant,
     events: Vec<Event>,
     commands: Commands,
     requests: Requests,
     models: Models,
     moves: Moves,
     lanes: Lanes,
+    tally: Tally,
     arrivals: u64,
     row_buffers: Vec<Vec<Row>>,
     trace_rows: Vec<TraceRow>,
@@ -105,14 +115,17 @@ struct State {
 
 impl State {
     fn new(workers: usize, events: Vec<Event>) -> Self {
+        let started = Instant::now();
         Self {
-            started: Instant::now(),
+            started,
+            now: started,
             events,
             commands: Commands::default(),
             requests: Requests::default(),
             models: Models::default(),
             moves: Moves::default(),
             lanes: Lanes::new(workers),
+            tally: Tally::new(workers),
             arrivals: 0,
             row_buffers: Vec::new(),
             trace_rows: Vec::new(),
@@ -131,6 +144,7 @@ pub(crate) struct CoreParts {
     pub(crate) handles: Arc<Handles>,
     pub(crate) cancels: Arc<Cancels>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) gauges: Arc<Gauges>,
     pub(crate) trace: Option<TraceFn>,
     /// `WorkerUp` for each worker.
     pub(crate) first_events: Vec<Event>,
@@ -148,6 +162,7 @@ impl Core {
             handles: parts.handles,
             cancels: parts.cancels,
             counters: parts.counters,
+            gauges: parts.gauges,
             trace: parts.trace,
             state,
         }
@@ -164,7 +179,8 @@ impl Core {
                 self.wait();
                 continue;
             }
-            let now = self.now();
+            self.state.now = Instant::now();
+            let now = self.time(self.state.now);
             self.scheduler.handle(now, &mut self.state.events, &mut self.state.commands);
             self.carry_out();
         }
@@ -173,20 +189,26 @@ impl Core {
 
     /// Ends what goes on, and what was on its way.
     fn stop(&mut self) {
+        let now = Instant::now();
         for entry in self.state.requests.iter_mut() {
             if let Some(sink) = entry.sink.take() {
-                sink.failed(RequestFailure::Stopped);
+                sink.failed(RequestFailure::Stopped, entry.times.until(now));
             }
         }
         while let Ok(message) = self.inbox.try_recv() {
-            if let ToCore::Submit { sink, .. } = message {
-                sink.failed(RequestFailure::Stopped);
+            if let ToCore::Submit(arrival) = message {
+                arrival.sink.failed(RequestFailure::Stopped, RequestTimes::new(arrival.submitted).until(now));
             }
         }
     }
 
     fn now(&self) -> Time {
-        Time(u64::try_from(self.state.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.time(Instant::now())
+    }
+
+    /// As the scheduler counts it.
+    fn time(&self, at: Instant) -> Time {
+        Time(u64::try_from(at.saturating_duration_since(self.state.started).as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Turns what is there into events, without waiting.
@@ -238,7 +260,7 @@ impl Core {
     fn asked(&mut self, message: ToCore) {
         let state = &mut self.state;
         match message {
-            ToCore::Submit { handle, model, growth, tensors, sink } => self.submitted(handle, model, (growth, tensors), sink),
+            ToCore::Submit(arrival) => self.submitted(arrival),
             ToCore::Grow { handle, growth, tensors } => {
                 if let Some(entry) = state.requests.live(handle) {
                     entry.grow(GrowthEntry::new(growth.clone(), tensors));
@@ -253,6 +275,7 @@ impl Core {
             }
             ToCore::Cancelled => {}
             ToCore::ModelUp { info, model } => {
+                state.tally.know(&model);
                 state.models.up(model);
                 state.events.push(Event::ModelUp(info));
             }
@@ -264,25 +287,19 @@ impl Core {
         }
     }
 
-    fn submitted(
-        &mut self,
-        handle: Handle,
-        model: Arc<LoadedModel>,
-        (growth, tensors): (Arc<UnfoldedGrowth>, RequestTensors),
-        sink: Box<dyn Sink>,
-    ) {
+    fn submitted(&mut self, arrival: Arrival) {
         let state = &mut self.state;
-        if !state.models.enter(&model) {
+        let handle = arrival.handle;
+        if !state.models.enter(&arrival.model) {
             state.requests.arrived(handle);
             self.counters.failed.fetch_add(1, Ordering::Relaxed);
-            sink.failed(RequestFailure::NoWorker);
+            arrival.sink.failed(RequestFailure::NoWorker, RequestTimes::new(arrival.submitted).until(Instant::now()));
             self.handles.give_back(handle);
             return;
         }
-        let submission = Submission { request: handle.id, model: model.id, growth: growth.clone() };
-        let entry = RequestEntry::new(handle, state.arrivals, sink, model, GrowthEntry::new(growth, tensors));
+        let submission = Submission { request: handle.id, model: arrival.model.id, growth: arrival.growth.clone() };
+        state.requests.insert(RequestEntry::new(arrival, state.arrivals));
         state.arrivals += 1;
-        state.requests.insert(entry);
         state.events.push(Event::Submit(submission));
         self.counters.in_flight.fetch_add(1, Ordering::Relaxed);
         self.counters.growths.fetch_add(1, Ordering::Relaxed);
@@ -303,6 +320,7 @@ impl Core {
 
     /// Hands out what a task computed, then tells the scheduler.
     fn completed(&mut self, worker: WorkerId, mut completed: Completed) {
+        self.count_completion(worker, completed.busy_ns);
         let state = &mut self.state;
         let ends = completed.delivered.iter().skip(1).map(|next| next.offset as usize).chain([completed.bytes.len()]);
         for (delivered, end) in completed.delivered.iter().zip(ends) {
@@ -333,7 +351,6 @@ impl Core {
         if state.row_buffers.len() < ROW_BUFFERS_MAX {
             state.row_buffers.push(std::mem::take(&mut completed.rows));
         }
-        self.counters.busy_ns.fetch_add(completed.busy_ns, Ordering::Relaxed);
         state.events.push(Event::Done { worker, up_to: TaskSeq(completed.seq), busy_ns: completed.busy_ns, stopped, failed });
         let spares = &mut self.workers[worker.index()].spares;
         if spares.len() < SPARES_MAX {

@@ -2,10 +2,10 @@
 
 mod loading;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellwright_backend::{Backend, DeviceInfo};
 use cellwright_cell_graph::UnfoldedGrowth;
@@ -16,7 +16,8 @@ pub use self::loading::ModelError;
 use self::loading::Registry;
 use crate::calibration_store::CalibrationStore;
 use crate::cancels::Cancels;
-use crate::core::{Core, CoreParts, CoreWorker, ToCore};
+use crate::core::{Arrival, Core, CoreParts, CoreWorker, ToCore};
+use crate::figures::{Counters, DomainGauge, Gauges, Snapshot, WorkerGauge};
 use crate::lanes::WORKERS_MAX;
 use crate::model::LoadedModel;
 use crate::options::EngineOptions;
@@ -53,27 +54,6 @@ pub enum SubmitError {
     Stopped,
 }
 
-/// What an engine has done since it started.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Tasks run, a task of several steps counted for each.
-    pub tasks: AtomicU64,
-    /// Nodes run.
-    pub rows: AtomicU64,
-    /// Requests finished.
-    pub finished: AtomicU64,
-    /// Requests that ended otherwise.
-    pub failed: AtomicU64,
-    /// Device time, nanoseconds, over all workers.
-    pub busy_ns: AtomicU64,
-    /// Requests that have a place in the engine now.
-    pub in_flight: AtomicU64,
-    /// Their growths that are remembered now.
-    pub growths: AtomicU64,
-    /// Their stages that have a place on a device now.
-    pub lanes: AtomicU64,
-}
-
 /// Cancels requests of an engine, and does nothing once that is gone.
 #[derive(Clone)]
 pub struct Canceller {
@@ -106,6 +86,7 @@ pub struct Engine {
     handles: Arc<Handles>,
     canceller: Canceller,
     counters: Arc<Counters>,
+    gauges: Arc<Gauges>,
     registry: Mutex<Registry>,
     batch_max: u32,
     task_time_max: Duration,
@@ -136,15 +117,17 @@ impl Engine {
         let (to_engine, completions) = bounded(queue * backends.len());
         let workers = start_workers(backends, queue, &to_engine)?;
         let (inbox, messages) = bounded(options.in_flight_max as usize + CONTROL_QUEUE);
-        let shared = Shared { handles: Arc::new(Handles::new(options.in_flight_max)), ..Shared::default() };
+        let handles = Arc::new(Handles::new(options.in_flight_max));
+        let shared = Shared { handles, gauges: Arc::new(gauges(&workers)), ..Shared::default() };
         let (batch_max, task_time_max) = (options.batch_max.max(1), options.task_time_max);
         let calibrations = options.calibration_folder.clone().map(CalibrationStore::new);
         let core = core_parts(options, &workers, messages, (to_engine, completions), &shared);
-        let Shared { handles, cancels, counters } = shared;
+        let Shared { handles, cancels, counters, gauges } = shared;
         let canceller = Canceller { inbox: inbox.clone(), cancels };
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || Core::new(core).run())?;
         let registry = Mutex::default();
-        Ok(Self { inbox, workers, handles, canceller, counters, registry, batch_max, task_time_max, calibrations, thread: Some(thread) })
+        let thread = Some(thread);
+        Ok(Self { inbox, workers, handles, canceller, counters, gauges, registry, batch_max, task_time_max, calibrations, thread })
     }
 
     /// The devices, in the order of worker ids.
@@ -156,6 +139,18 @@ impl Engine {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// How it stands, as of the last turn of its thread, which is not kept waiting.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.gauges.snapshot()
+    }
+
+    /// Device time that a model's requests have had since it was loaded; of a task that several models shared, its part by rows.
+    #[must_use]
+    pub fn device_time(&self, model: &LoadedModel) -> Duration {
+        Duration::from_nanos(model.counters.device_ns.load(Ordering::Relaxed))
     }
 
     /// Submits a request's first growth. Results go to `sink`, which is called on the engine's thread.
@@ -170,8 +165,8 @@ impl Engine {
         sink: impl FnOnce(Handle) -> Box<dyn Sink>,
     ) -> Result<Handle, SubmitError> {
         let handle = self.handles.take().ok_or(SubmitError::Full)?;
-        let message = ToCore::Submit { handle, model: model.clone(), growth, tensors, sink: sink(handle) };
-        match self.inbox.try_send(message) {
+        let arrival = Arrival { handle, model: model.clone(), growth, tensors, sink: sink(handle), submitted: Instant::now() };
+        match self.inbox.try_send(ToCore::Submit(arrival)) {
             Ok(()) => Ok(handle),
             Err(refused) => {
                 self.handles.give_back(handle);
@@ -239,6 +234,22 @@ struct Shared {
     handles: Arc<Handles>,
     cancels: Arc<Cancels>,
     counters: Arc<Counters>,
+    gauges: Arc<Gauges>,
+}
+
+/// As long as the engine's thread has said nothing.
+fn gauges(workers: &[WorkerLink]) -> Gauges {
+    let mut names = Vec::new();
+    let mut domains = Vec::new();
+    for info in workers.iter().map(|worker| &worker.info) {
+        let id = DomainId(number(&mut names, &info.domain));
+        if id.index() == domains.len() {
+            // As in the scheduler, a domain's first worker says how many slots there are.
+            domains.push(DomainGauge { id, name: info.domain.clone(), slots: info.arena_slots, free: info.arena_slots.into() });
+        }
+    }
+    let workers = workers.iter().map(|_| WorkerGauge { up: true.into(), outstanding: 0.into() }).collect();
+    Gauges { waiting: 0.into(), domains, workers }
 }
 
 fn core_parts(
@@ -266,16 +277,8 @@ fn core_parts(
         handles: shared.handles.clone(),
         cancels: shared.cancels.clone(),
         counters: shared.counters.clone(),
+        gauges: shared.gauges.clone(),
         trace: options.trace,
         first_events,
-    }
-}
-
-impl Counters {
-    /// Nodes per task so far.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a mean for people")]
-    pub fn batch_size_mean(&self) -> f64 {
-        self.rows.load(Ordering::Relaxed) as f64 / (self.tasks.load(Ordering::Relaxed) as f64).max(1.0)
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod calibration;
 pub mod engine;
+pub mod figures;
 pub mod model;
 pub mod options;
 pub mod sink;
@@ -18,7 +19,8 @@ mod requests;
 mod worker;
 
 pub use calibration::{BatchLimits, Calibration};
-pub use engine::{Canceller, Counters, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError};
+pub use engine::{Canceller, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError};
+pub use figures::{CellCounters, Counters, DomainSnapshot, ModelCounters, RequestTimes, Snapshot, WorkerSnapshot};
 pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec};
 pub use options::EngineOptions;
 pub use sink::{RequestFailure, Sink, Value};

@@ -8,6 +8,7 @@ use cellwright_cell_graph::{CellTypeKey, TypedCell};
 use cellwright_scheduler::{CellTypeId, ModelId};
 
 use crate::calibration::{BatchLimits, Calibration};
+use crate::figures::{CellCounters, ModelCounters};
 
 /// What an operator or a bundle may say of a cell, above the plugin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub struct LoadedCell {
     pub calibration: Arc<Calibration>,
     /// What holds: the calibrated limit, lowered by the plugin's or the bundle's.
     pub limits: BatchLimits,
+    /// What its type has done, for all models that share it.
+    pub counters: Arc<CellCounters>,
 }
 
 /// A model that is loaded. Requests name it; it stays until [`crate::Engine::unload`].
@@ -62,6 +65,8 @@ pub struct LoadedModel {
     pub cells: Vec<LoadedCell>,
     /// The same, as backends know them.
     pub indices: Arc<[CellIndex]>,
+    /// What it has had.
+    pub counters: Arc<ModelCounters>,
 }
 
 /// Which cell types are loaded, and how many models use each.
@@ -75,7 +80,14 @@ pub(crate) struct CellTypes {
 pub(crate) struct TypeEntry {
     pub(crate) key: CellTypeKey,
     pub(crate) users: u32,
+    pub(crate) shared: TypeShared,
+}
+
+/// What all models that use a type have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct TypeShared {
     pub(crate) calibration: Arc<Calibration>,
+    pub(crate) counters: Arc<CellCounters>,
 }
 
 impl CellTypes {
@@ -92,12 +104,12 @@ impl CellTypes {
     }
 
     /// Enters a type under the id that [`CellTypes::vacant`] gave.
-    pub(crate) fn insert(&mut self, id: CellTypeId, key: CellTypeKey, calibration: Arc<Calibration>) {
+    pub(crate) fn insert(&mut self, id: CellTypeId, key: CellTypeKey, shared: TypeShared) {
         if self.entries.len() <= id.index() {
             self.entries.resize_with(id.index() + 1, || None);
         }
         self.by_key.insert(key, id);
-        self.entries[id.index()] = Some(TypeEntry { key, users: 0, calibration });
+        self.entries[id.index()] = Some(TypeEntry { key, users: 0, shared });
     }
 
     /// One more model uses it.

@@ -11,6 +11,8 @@ use cellwright_cell_graph::unfolded::Source;
 use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
 use cellwright_scheduler::RequestId;
 
+use crate::core::Arrival;
+use crate::figures::RequestTimes;
 use crate::model::LoadedModel;
 use crate::sink::Sink;
 
@@ -89,6 +91,7 @@ pub(crate) struct RequestEntry {
     pub(crate) sink: Option<Box<dyn Sink>>,
     pub(crate) flags: Arc<RequestFlags>,
     pub(crate) model: Arc<LoadedModel>,
+    pub(crate) times: RequestTimes,
     /// What a kernel said of one of its rows.
     pub(crate) row_error: Option<RowError>,
     /// A worker was lost that had its state in hand.
@@ -101,13 +104,15 @@ pub(crate) struct RequestEntry {
 }
 
 impl RequestEntry {
-    pub(crate) fn new(handle: Handle, number: u64, sink: Box<dyn Sink>, model: Arc<LoadedModel>, growth: GrowthEntry) -> Self {
+    pub(crate) fn new(arrival: Arrival, number: u64) -> Self {
+        let growth = GrowthEntry::new(arrival.growth, arrival.tensors);
         Self {
-            handle,
+            handle: arrival.handle,
             number,
-            sink: Some(sink),
+            sink: Some(arrival.sink),
             flags: Arc::default(),
-            model,
+            model: arrival.model,
+            times: RequestTimes::new(arrival.submitted),
             row_error: None,
             worker_lost: false,
             growths: VecDeque::from([growth]),

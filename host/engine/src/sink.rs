@@ -3,6 +3,8 @@
 use cellwright_backend::RowError;
 use cellwright_scheduler::Failure;
 
+use crate::figures::RequestTimes;
+
 /// An output of one node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value<'a> {
@@ -96,8 +98,8 @@ pub trait Sink: Send {
     fn ended(&mut self, chain: u32, executed: u32);
 
     /// The last node is complete.
-    fn finished(self: Box<Self>);
+    fn finished(self: Box<Self>, times: RequestTimes);
 
     /// It ended otherwise.
-    fn failed(self: Box<Self>, failure: RequestFailure);
+    fn failed(self: Box<Self>, failure: RequestFailure, times: RequestTimes);
 }

@@ -117,6 +117,8 @@ pub struct Commands {
     pub finished: Vec<RequestId>,
     /// Requests that end otherwise.
     pub failed: Vec<(RequestId, Failure)>,
+    /// Device time, nanoseconds, of the tasks that were complete, by the models whose rows they ran. Not a command: for whoever keeps accounts.
+    pub used: Vec<(ModelId, u64)>,
     /// When to send `Event::Wake`, if at all; at once, if that time has come.
     pub wake_at: Option<Time>,
 }
@@ -133,6 +135,7 @@ impl Commands {
         self.released.clear();
         self.finished.clear();
         self.failed.clear();
+        self.used.clear();
         self.wake_at = None;
     }
 }

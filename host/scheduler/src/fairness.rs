@@ -56,33 +56,41 @@ impl Scheduler {
     /// Charges a task of one step at its type's estimate, which is returned.
     pub(crate) fn charge_ahead(&mut self, cell_type: CellTypeId, rows: impl ExactSizeIterator<Item = Row>) -> u64 {
         let estimate = self.types[cell_type.index()].estimate_ns;
-        self.charge(rows, i128::from(estimate));
+        self.charge(rows, i128::from(estimate), 0);
         estimate
     }
 
-    /// Charges rows' models, each by its number of rows; also counts the rows as in flight or landed.
-    fn charge(&mut self, rows: impl ExactSizeIterator<Item = Row>, nanoseconds: i128) {
-        let total = rows.len() as i128;
-        let mut run: Option<(ModelId, i128)> = None;
+    /// Charges rows' models, each by its number of rows; `used` is what they are known to have had.
+    fn charge(&mut self, rows: impl ExactSizeIterator<Item = Row>, nanoseconds: i128, used: u128) {
+        let total = rows.len();
+        let mut run: Option<(ModelId, usize)> = None;
         for row in rows {
             let model = self.lanes[row.lane.index()].model;
             run = match run {
                 Some((same, count)) if same == model => Some((same, count + 1)),
                 Some((other, count)) => {
-                    self.charge_model(other, nanoseconds * count, total);
+                    self.charge_model(other, (nanoseconds, used), (count, total));
                     Some((model, 1))
                 }
                 None => Some((model, 1)),
             };
         }
         if let Some((model, count)) = run {
-            self.charge_model(model, nanoseconds * count, total);
+            self.charge_model(model, (nanoseconds, used), (count, total));
         }
     }
 
-    fn charge_model(&mut self, model: ModelId, shared: i128, among: i128) {
-        let model = self.model_mut(model);
-        model.virtual_time += (shared << FRACTION) / among / i128::from(model.info.weight.max(1));
+    /// Charges a model for `count` rows of `total`.
+    fn charge_model(&mut self, id: ModelId, (nanoseconds, used): (i128, u128), (count, total): (usize, usize)) {
+        let model = self.model_mut(id);
+        model.virtual_time += ((nanoseconds * count as i128) << FRACTION) / total as i128 / i128::from(model.info.weight.max(1));
+        if used > 0 {
+            let part = u64::try_from(used * count as u128 / total as u128).unwrap_or(u64::MAX);
+            match self.out.used.iter_mut().rev().find(|(other, _)| *other == id) {
+                Some((_, sum)) => *sum = sum.saturating_add(part),
+                None => self.out.used.push((id, part)),
+            }
+        }
     }
 
     /// Splits the measured time of completed tasks by their estimates, corrects what was charged, and learns.
@@ -100,7 +108,7 @@ impl Scheduler {
                 charged => u128::from(busy_ns) * u128::from(task.charged_ns) / charged,
             };
             let correction = measured as i128 - i128::from(task.charged_ns);
-            self.charge(rows.range(first..first + task.rows).copied(), correction);
+            self.charge(rows.range(first..first + task.rows).copied(), correction, measured);
             first += task.rows;
             let queue = &mut self.types[task.cell_type.index()];
             let each = (measured / u128::from(task.steps)) as i128;

@@ -11,7 +11,7 @@ use cellwright_cell_graph::check::Unfolding;
 use cellwright_cell_graph::graph::{Growth, Reaction};
 use cellwright_cell_graph::unfolded::Watch;
 use cellwright_cell_graph::{Attribute, Tensor, UnfoldedGrowth};
-use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, Sink, SubmitError, Value};
+use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, RequestTimes, Sink, SubmitError, Value};
 use cellwright_plugin_runtime::{Event, RequestView};
 use cellwright_protocol::{InferRequest, InferResponse};
 
@@ -379,7 +379,7 @@ impl Sink for RequestSink {
         self.changed(|outputs| outputs.ended(chain, executed));
     }
 
-    fn finished(self: Box<Self>) {
+    fn finished(self: Box<Self>, _times: RequestTimes) {
         let mut front = lock(&self.active.front);
         let outputs = front.outputs.finish();
         let client = front.client.take();
@@ -399,7 +399,7 @@ impl Sink for RequestSink {
         }
     }
 
-    fn failed(self: Box<Self>, failure: RequestFailure) {
+    fn failed(self: Box<Self>, failure: RequestFailure, _times: RequestTimes) {
         let client = lock(&self.active.front).client.take();
         self.active.room.notify_all();
         if let Some(client) = client {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::generate::{self, Family, Rng};
-use cellwright_engine::{Canceller, Engine, Handle, LoadedModel, RequestFailure, RequestTensors, Sink, SubmitError, Value};
+use cellwright_engine::{Canceller, Engine, Handle, LoadedModel, RequestFailure, RequestTensors, RequestTimes, Sink, SubmitError, Value};
 use cellwright_scheduler::{Config, PolicyKind};
 use cellwright_tests::devices::{Gate, domain, worker};
 use cellwright_tests::graphs::{Case, Outcome, Pending, spec};
@@ -111,11 +111,11 @@ impl Sink for Quitter {
 
     fn ended(&mut self, _chain: u32, _executed: u32) {}
 
-    fn finished(self: Box<Self>) {
+    fn finished(self: Box<Self>, _times: RequestTimes) {
         panic!("it is cancelled while nothing runs");
     }
 
-    fn failed(self: Box<Self>, _failure: RequestFailure) {
+    fn failed(self: Box<Self>, _failure: RequestFailure, _times: RequestTimes) {
         for _ in 0..1000 {
             self.others.iter().for_each(|handle| self.canceller.cancel(*handle));
         }

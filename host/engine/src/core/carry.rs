@@ -7,8 +7,9 @@ use cellwright_backend::{CellIndex, Lane, LaneIndex, PlacedGrowth, Row, Slot, Ta
 use cellwright_scheduler::{Commands, Failure, LaneId, Launch, RequestId};
 
 use super::{Core, ToWorker};
+use crate::figures::RequestTimes;
 use crate::lanes::LaneEntry;
-use crate::requests::RequestEntry;
+use crate::requests::{RequestEntry, Requests};
 use crate::sink::{RequestFailure, Sink};
 use crate::trace::{TaskTrace, TraceRow};
 
@@ -19,6 +20,7 @@ impl Core {
     /// In the order that `cellwright_scheduler::command` lays down.
     pub(super) fn carry_out(&mut self) {
         let commands = std::mem::take(&mut self.state.commands);
+        self.count_device_time(&commands);
         for lane in &commands.released {
             self.release(*lane);
         }
@@ -31,9 +33,11 @@ impl Core {
         for launch in &commands.launches {
             self.launch(&commands, launch);
         }
+        // Whoever hears of an end finds it in the figures.
+        self.publish();
         for request in &commands.finished {
             self.counters.finished.fetch_add(1, Ordering::Relaxed);
-            self.end(*request, |sink, _| sink.finished());
+            self.end(*request, |sink, _, times| sink.finished(times));
         }
         for (request, failure) in &commands.failed {
             self.counters.failed.fetch_add(1, Ordering::Relaxed);
@@ -100,21 +104,19 @@ impl Core {
             scrub: Vec::new(),
         };
         task.rows.clear();
-        let node_slots = |entry: &LaneEntry| {
-            let model = state.requests.get(entry.request).map(|request| &request.model);
-            model.and_then(|model| model.cells.get(entry.lane.stage().cell as usize)).map_or(1, |cell| cell.slots)
-        };
         for row in scheduled {
             task.rows.push(Row { lane: LaneIndex(row.lane.0), step: row.step });
             if let Some(entry) = state.lanes.get(row.lane).filter(|entry| entry.scrub) {
-                task.scrub.extend(entry.scrub(row.step, launch.steps, node_slots(entry)));
+                task.scrub.extend(entry.scrub(row.step, launch.steps, node_slots(&state.requests, entry)));
             }
             if let Some(entry) = state.lanes.introduce(row.lane, launch.worker) {
                 task.joins.push((LaneIndex(row.lane.0), entry.lane.clone()));
+                if let Some(request) = state.requests.get_mut(entry.request) {
+                    request.times.join(state.now, scheduled.len());
+                }
             }
         }
-        self.counters.tasks.fetch_add(u64::from(launch.steps), Ordering::Relaxed);
-        self.counters.rows.fetch_add(scheduled.len() as u64 * u64::from(launch.steps), Ordering::Relaxed);
+        self.count_launch(launch);
         self.traced(commands, launch);
         // A worker that is lost has hung up; the scheduler hears of it by `WorkerDown`.
         let worker = &mut self.workers[launch.worker.index()];
@@ -145,21 +147,29 @@ impl Core {
     }
 
     fn fail(&mut self, request: RequestId, failure: Failure) {
-        self.end(request, |sink, entry| {
+        self.end(request, |sink, entry, times| {
             entry.mark_dead();
             let failure = if entry.worker_lost { Failure::WorkerLost } else { failure };
-            sink.failed(RequestFailure::from_scheduler(failure, entry.row_error.take()));
+            sink.failed(RequestFailure::from_scheduler(failure, entry.row_error.take()), times);
         });
     }
 
-    fn end(&mut self, request: RequestId, how: impl FnOnce(Box<dyn Sink>, &mut RequestEntry)) {
+    fn end(&mut self, request: RequestId, how: impl FnOnce(Box<dyn Sink>, &mut RequestEntry, RequestTimes)) {
+        let now = self.state.now;
         if let Some(entry) = self.state.requests.get_mut(request)
             && let Some(sink) = entry.sink.take()
         {
-            how(sink, entry);
+            let times = entry.times.until(now);
+            how(sink, entry, times);
         }
         self.forget_if_over(request);
     }
+}
+
+/// Slots of one node of a lane.
+fn node_slots(requests: &Requests, entry: &LaneEntry) -> u32 {
+    let model = requests.get(entry.request).map(|request| &request.model);
+    model.and_then(|model| model.cells.get(entry.lane.stage().cell as usize)).map_or(1, |cell| cell.slots)
 }
 
 fn new_lane(placed: &Arc<PlacedGrowth>, chain: usize, stage: usize) -> Arc<Lane> {

@@ -29,6 +29,11 @@ impl Models {
         self.entries[index] = Some(Entry { model, requests: 0, closed: None });
     }
 
+    /// The model, until its last request has left.
+    pub(super) fn get(&self, model: ModelId) -> Option<&LoadedModel> {
+        self.entries.get(model.index())?.as_ref().map(|entry| &*entry.model)
+    }
+
     pub(super) fn down(&mut self, model: ModelId, gone: Sender<()>) {
         if let Some(Some(entry)) = self.entries.get_mut(model.index()) {
             entry.closed = Some(gone);

@@ -72,6 +72,7 @@ impl Core {
     /// A worker is gone, and with it whatever passed through it.
     pub(super) fn lost(&mut self, worker: WorkerId) {
         self.workers[worker.index()].up = false;
+        self.state.tally.lost(worker);
         self.state.events.push(Event::WorkerDown(worker));
         let concerned = |moving: &mut Moving| moving.workers.is_some_and(|(source, target)| source == worker || target == worker);
         let lost: Vec<Moving> = self.state.moves.under_way.extract_if(.., concerned).collect();

@@ -11,7 +11,7 @@ use super::Engine;
 use crate::calibration::{BatchLimits, Calibration, calibrate};
 use crate::calibration_store::Subject;
 use crate::core::ToCore;
-use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec};
+use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec, TypeShared};
 use crate::worker::{ToWorker, WorkerLink};
 
 /// Why a model was not loaded.
@@ -45,11 +45,11 @@ impl Engine {
         let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let mut cells = Vec::with_capacity(spec.cells.len());
         for (position, cell) in spec.cells.iter().enumerate() {
-            let loaded = self.load_cell(&mut registry.types, cell).map(|(cell_type, calibration)| {
+            let loaded = self.load_cell(&mut registry.types, cell).map(|(cell_type, shared)| {
                 registry.types.retain(cell_type);
                 let asked = spec.overrides.get(position).copied().unwrap_or_default();
                 let overrides = CellOverride { batch_max: asked.batch_max.map(|rows| rows.min(self.batch_max)), ..asked };
-                loaded_cell(cell, cell_type, calibration, overrides, position)
+                loaded_cell(cell, (cell_type, shared), overrides, position)
             });
             match loaded {
                 Ok(loaded) => cells.push(loaded),
@@ -62,7 +62,7 @@ impl Engine {
         let index = registry.models.iter().position(Option::is_none).unwrap_or(registry.models.len());
         let id = ModelId(u32::try_from(index).unwrap_or(u32::MAX));
         let indices = cells.iter().map(|cell| CellIndex(cell.cell_type.0)).collect();
-        let model = Arc::new(LoadedModel { id, name: spec.name.clone(), cells, indices });
+        let model = Arc::new(LoadedModel { id, name: spec.name.clone(), cells, indices, counters: Arc::default() });
         let up = ToCore::ModelUp { info: Arc::new(model_info(spec, &model)), model: model.clone() };
         self.inbox.send(up).map_err(|_| ModelError::Stopped)?;
         if index == registry.models.len() {
@@ -94,17 +94,17 @@ impl Engine {
     }
 
     /// The type of a cell, loaded on all workers that are up and measured on the first of them if it is new.
-    fn load_cell(&self, types: &mut CellTypes, cell: &Arc<TypedCell>) -> Result<(CellTypeId, Arc<Calibration>), ModelError> {
+    fn load_cell(&self, types: &mut CellTypes, cell: &Arc<TypedCell>) -> Result<(CellTypeId, TypeShared), ModelError> {
         if let Some((id, entry)) = types.find(&cell.key) {
-            return Ok((id, entry.calibration.clone()));
+            return Ok((id, entry.shared.clone()));
         }
         let id = types.vacant();
         let index = CellIndex(id.0);
         match self.load_new(index, cell) {
             Ok(calibration) => {
-                let calibration = Arc::new(calibration);
-                types.insert(id, cell.key, calibration.clone());
-                Ok((id, calibration))
+                let shared = TypeShared { calibration: Arc::new(calibration), counters: Arc::default() };
+                types.insert(id, cell.key, shared.clone());
+                Ok((id, shared))
             }
             Err(error) => {
                 self.forget(index);
@@ -169,17 +169,17 @@ fn ask<T>(worker: &WorkerLink, number: usize, message: impl FnOnce(Sender<T>) ->
 
 fn loaded_cell(
     cell: &Arc<TypedCell>,
-    cell_type: CellTypeId,
-    calibration: Arc<Calibration>,
+    (cell_type, shared): (CellTypeId, TypeShared),
     overrides: CellOverride,
     position: usize,
 ) -> LoadedCell {
+    let TypeShared { calibration, counters } = shared;
     let own = overrides.batch_max.into_iter().chain(cell.batch_max).min().unwrap_or(u32::MAX);
     let limits = BatchLimits { max: overrides.batch_max.unwrap_or(calibration.knee).min(own).max(1) };
     // Later cells of a description lie deeper in the model, and run first (paper, section 4.3).
     let depth = i32::try_from(position).unwrap_or(i32::MAX);
     let priority = overrides.priority.or(cell.priority).unwrap_or(depth);
-    LoadedCell { cell: cell.clone(), cell_type, slots: NodeLayout::of(cell).slots, priority, calibration, limits }
+    LoadedCell { cell: cell.clone(), cell_type, slots: NodeLayout::of(cell).slots, priority, calibration, limits, counters }
 }
 
 fn model_info(spec: &ModelSpec, model: &LoadedModel) -> ModelInfo {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use cellwright_cell_graph::Tensor;
-use cellwright_engine::{RequestFailure, Sink, Value};
+use cellwright_engine::{RequestFailure, RequestTimes, Sink, Value};
 use cellwright_protocol::InferResponse;
 use cellwright_serving::{Client, InferError};
 
@@ -99,11 +99,11 @@ impl Sink for Waiting {
 
     fn ended(&mut self, _chain: u32, _executed: u32) {}
 
-    fn finished(mut self: Box<Self>) {
+    fn finished(mut self: Box<Self>, _times: RequestTimes) {
         self.settle(Ok(()));
     }
 
-    fn failed(mut self: Box<Self>, failure: RequestFailure) {
+    fn failed(mut self: Box<Self>, failure: RequestFailure, _times: RequestTimes) {
         self.settle(Err(failure.to_string()));
     }
 }

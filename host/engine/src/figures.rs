@@ -1,0 +1,229 @@
+//! What can be counted of an engine, its cell types, its models and its requests.
+//!
+//! Everything here is written by the engine's thread, a few relaxed atomics for each task, and may be read by anybody at any time without
+//! keeping that thread waiting. Figures that are read together may be of different moments.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use cellwright_scheduler::DomainId;
+
+/// Batch sizes are counted by powers of two up to this exponent; larger ones are counted with the last.
+const BATCH_EXPONENT_MAX: usize = 16;
+
+/// What an engine has done since it started.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Tasks run, a task of several steps counted for each.
+    pub tasks: AtomicU64,
+    /// Nodes run.
+    pub rows: AtomicU64,
+    /// Requests finished.
+    pub finished: AtomicU64,
+    /// Requests that ended otherwise.
+    pub failed: AtomicU64,
+    /// Device time, nanoseconds, over all workers.
+    pub busy_ns: AtomicU64,
+    /// Requests that have a place in the engine now.
+    pub in_flight: AtomicU64,
+    /// Their growths that are remembered now.
+    pub growths: AtomicU64,
+    /// Their stages that have a place on a device now.
+    pub lanes: AtomicU64,
+}
+
+impl Counters {
+    /// Nodes per task so far.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a mean for people")]
+    pub fn batch_size_mean(&self) -> f64 {
+        self.rows.load(Ordering::Relaxed) as f64 / (self.tasks.load(Ordering::Relaxed) as f64).max(1.0)
+    }
+}
+
+/// What a loaded cell type has done since it was loaded, whichever models' nodes they were.
+#[derive(Debug, Default)]
+pub struct CellCounters {
+    /// Tasks handed over, a task of several steps counted for each.
+    pub tasks: AtomicU64,
+    /// Their nodes.
+    pub rows: AtomicU64,
+    /// Device time of those that are complete, nanoseconds.
+    pub busy_ns: AtomicU64,
+    /// Tasks by batch size: element `k` counts those of more than `2^(k-1)` and at most `2^k` nodes, the last one all that are larger too.
+    pub batches: [AtomicU64; BATCH_EXPONENT_MAX + 1],
+}
+
+impl CellCounters {
+    /// So many steps of a task of so many rows were handed over.
+    pub(crate) fn launched(&self, rows: usize, steps: u32) {
+        let steps = u64::from(steps);
+        self.tasks.fetch_add(steps, Ordering::Relaxed);
+        self.rows.fetch_add(rows as u64 * steps, Ordering::Relaxed);
+        let exponent = rows.next_power_of_two().trailing_zeros() as usize;
+        self.batches[exponent.min(BATCH_EXPONENT_MAX)].fetch_add(steps, Ordering::Relaxed);
+    }
+}
+
+/// What a loaded model has had.
+#[derive(Debug, Default)]
+pub struct ModelCounters {
+    /// Device time of complete tasks, nanoseconds: of a task that several models shared, each is charged for its rows.
+    pub device_ns: AtomicU64,
+}
+
+/// How a request fared. Times are of the engine's thread, which looks at the clock once for all that happens together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestTimes {
+    /// When it was submitted.
+    pub submitted: Instant,
+    /// When the first task that has a node of it was handed to a worker, if any was.
+    pub first_task: Option<Instant>,
+    /// When it ended.
+    pub finished: Instant,
+    /// Stages of it that joined a task for the first time.
+    pub joins: u32,
+    /// Rows of those tasks, added up.
+    pub joined_rows: u64,
+    /// Rows of the largest of them.
+    pub batch_max: u32,
+}
+
+impl RequestTimes {
+    pub(crate) const fn new(submitted: Instant) -> Self {
+        Self { submitted, first_task: None, finished: submitted, joins: 0, joined_rows: 0, batch_max: 0 }
+    }
+
+    pub(crate) fn join(&mut self, now: Instant, rows: usize) {
+        self.first_task.get_or_insert(now);
+        self.joins = self.joins.saturating_add(1);
+        self.joined_rows = self.joined_rows.saturating_add(rows as u64);
+        self.batch_max = self.batch_max.max(u32::try_from(rows).unwrap_or(u32::MAX));
+    }
+
+    pub(crate) fn until(self, finished: Instant) -> Self {
+        // The submitting thread may have looked at the clock later than the engine's did.
+        Self { finished: finished.max(self.submitted), ..self }
+    }
+
+    /// How long it waited for its first task; all its life, if it had none.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.first_task.unwrap_or(self.finished).saturating_duration_since(self.submitted)
+    }
+
+    /// How long it ran, from its first task to its end.
+    #[must_use]
+    pub fn ran(&self) -> Duration {
+        self.first_task.map_or(Duration::ZERO, |first| self.finished.saturating_duration_since(first))
+    }
+
+    /// The mean batch size at joining; 0 if it never did.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a mean for people")]
+    pub fn batch_mean(&self) -> f64 {
+        self.joined_rows as f64 / f64::from(self.joins.max(1))
+    }
+}
+
+/// How an engine stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Requests that wait for memory.
+    pub waiting: u32,
+    /// Memory domains, by id.
+    pub domains: Vec<DomainSnapshot>,
+    /// Workers, by id.
+    pub workers: Vec<WorkerSnapshot>,
+}
+
+/// How a memory domain stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainSnapshot {
+    /// Its name, as its devices say it.
+    pub name: String,
+    /// Slots that requests hold.
+    pub slots_used: u32,
+    /// Slots there are.
+    pub slots: u32,
+}
+
+/// How a worker stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerSnapshot {
+    /// Whether it still takes tasks.
+    pub up: bool,
+    /// Tasks handed to it that are not complete.
+    pub outstanding: u32,
+}
+
+/// Where the engine's thread publishes how it stands.
+#[derive(Debug, Default)]
+pub(crate) struct Gauges {
+    pub(crate) waiting: AtomicU32,
+    pub(crate) domains: Vec<DomainGauge>,
+    pub(crate) workers: Vec<WorkerGauge>,
+}
+
+#[derive(Debug)]
+pub(crate) struct DomainGauge {
+    pub(crate) id: DomainId,
+    pub(crate) name: String,
+    pub(crate) slots: u32,
+    pub(crate) free: AtomicU32,
+}
+
+#[derive(Debug)]
+pub(crate) struct WorkerGauge {
+    pub(crate) up: AtomicBool,
+    pub(crate) outstanding: AtomicU32,
+}
+
+impl Gauges {
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let domain = |gauge: &DomainGauge| DomainSnapshot {
+            name: gauge.name.clone(),
+            slots_used: gauge.slots.saturating_sub(gauge.free.load(Ordering::Relaxed)),
+            slots: gauge.slots,
+        };
+        let worker = |gauge: &WorkerGauge| WorkerSnapshot {
+            up: gauge.up.load(Ordering::Relaxed),
+            outstanding: gauge.outstanding.load(Ordering::Relaxed),
+        };
+        Snapshot {
+            waiting: self.waiting.load(Ordering::Relaxed),
+            domains: self.domains.iter().map(domain).collect(),
+            workers: self.workers.iter().map(worker).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_sizes_are_counted_by_powers_of_two() {
+        let counters = CellCounters::default();
+        for (rows, steps) in [(1, 3), (2, 1), (3, 1), (4, 1), (5, 1), (64, 1), (65, 1), (1 << 20, 1)] {
+            counters.launched(rows, steps);
+        }
+        let counts: Vec<u64> = counters.batches.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        assert_eq!(counts, [3, 1, 2, 1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(counts.iter().sum::<u64>(), counters.tasks.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn times_add_up() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut times = RequestTimes::new(at(0));
+        assert_eq!((times.until(at(5)).waited(), times.until(at(5)).ran()), (Duration::from_millis(5), Duration::ZERO));
+        times.join(at(2), 10);
+        times.join(at(3), 20);
+        let times = times.until(at(7));
+        assert_eq!((times.waited(), times.ran()), (Duration::from_millis(2), Duration::from_millis(5)));
+        assert_eq!((times.joins, times.batch_max), (2, 20));
+        assert!((times.batch_mean() - 15.0).abs() < 1e-9);
+    }
+}

@@ -81,7 +81,7 @@ pub enum WeightsFault {
 #[expect(missing_docs, reason = "the sentences say it")]
 pub enum SampleFault {
     #[error("{0}")]
-    Message(RequestFault),
+    Message(Box<RequestFault>),
     #[error("the answer is for `{found}`, the request of that line is `{wanted}`")]
     Id { found: String, wanted: String },
     #[error("there are more than {0} samples")]

@@ -33,7 +33,7 @@ impl Samples {
     pub(crate) fn read(folder: &Folder, settings: &SampleSettings, precision: Precision) -> Result<Self, BundleError> {
         let mut all = Vec::new();
         read_lines(folder, &settings.requests, |_, line| {
-            let request = InferRequest::from_json(line).map_err(|bad| SampleFault::Message(bad.fault))?;
+            let request = InferRequest::from_json(line).map_err(|bad| SampleFault::Message(Box::new(bad.fault)))?;
             all.push(Sample { request, expected: None });
             Ok(())
         })?;
@@ -55,7 +55,7 @@ fn read_expected(folder: &Folder, file: &str, settings: &SampleSettings, all: &m
     read_lines(folder, file, |position, line| {
         found = position + 1;
         let Some(sample) = all.get_mut(position) else { return Ok(()) };
-        let answer = InferResponse::from_json(line).map_err(|bad| SampleFault::Message(bad.fault))?;
+        let answer = InferResponse::from_json(line).map_err(|bad| SampleFault::Message(Box::new(bad.fault)))?;
         match (&answer.id, &sample.request.id) {
             (Some(found), Some(wanted)) if found != wanted => {
                 return Err(SampleFault::Id { found: found.clone(), wanted: wanted.clone() });

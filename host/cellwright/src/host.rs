@@ -7,8 +7,7 @@ use anyhow::Context;
 use cellwright_bundle::Bundle;
 use cellwright_engine::EngineOptions;
 use cellwright_engine::options::TraceFn;
-use cellwright_plugin_runtime::{ChildCompiler, Compiler, RequestView, RuntimeOptions};
-use cellwright_protocol::InferRequest;
+use cellwright_plugin_runtime::{ChildCompiler, Compiler, RuntimeOptions};
 use cellwright_scheduler::{Config, Release};
 use cellwright_serving::{ServedModel, Serving, ServingOptions};
 
@@ -80,11 +79,4 @@ pub(crate) fn open(folder: &Path) -> anyhow::Result<Bundle> {
 /// Loads a bundle that has been read.
 pub(crate) fn load_bundle(serving: &Serving, bundle: &Bundle) -> anyhow::Result<Arc<ServedModel>> {
     serving.load(bundle, TENANT).with_context(|| format!("the model `{}` cannot be loaded", bundle.name()))
-}
-
-/// What a plugin sees of a request that its model accepts: the inputs in the order of the description.
-pub(crate) fn view(model: &ServedModel, request: InferRequest) -> RequestView {
-    let mut inputs = request.inputs;
-    inputs.sort_by_key(|input| model.description().inputs.iter().position(|spec| spec.name == input.name));
-    RequestView::new(inputs.into_iter().map(Arc::new), request.parameters)
 }

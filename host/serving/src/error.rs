@@ -1,9 +1,13 @@
 //! What can go wrong with a request or a model, and whose fault it is.
 
+use cellwright_bundle::{ArchiveError, BundleError};
 use cellwright_cell_graph::check::{GraphError, ModelError};
 use cellwright_engine::{RequestFailure, SubmitError};
 use cellwright_plugin_runtime::{CallError, CompileError, Fault, RuntimeError};
 use cellwright_protocol::RowsFault;
+use cellwright_registry::{ModelName, RegistryError};
+
+use crate::samples::SampleReport;
 
 /// Of which kind an error is, for whoever turns errors into statuses: matched once, exhaustively, where that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,6 +115,29 @@ pub enum InferError {
     /// A part of a session came after its end.
     #[error("the session has ended")]
     SessionOver,
+    /// As many calls as allowed are in flight.
+    #[error("{limit} calls of this {whose} are in flight, which is its limit: try again later")]
+    TooMany {
+        /// Whose limit it is.
+        whose: Whose,
+        /// The limit.
+        limit: u32,
+    },
+    /// The tenant has had its share of the devices.
+    #[error("this tenant has used its share of device time, {percent} %: try again later")]
+    Share {
+        /// Its share.
+        percent: u32,
+    },
+    /// The time that its client gave it was over first.
+    #[error("the timeout passed before the answer was there")]
+    Late,
+    /// A timeout that cannot be reckoned with.
+    #[error("the timeout is too long")]
+    Timeout,
+    /// The host is about to stop.
+    #[error("the server is shutting down and takes no new requests")]
+    Draining,
     /// The engine gave it up.
     #[error(transparent)]
     Engine(#[from] RequestFailure),
@@ -124,7 +151,10 @@ impl InferError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Invalid(_) | Self::Rows(_) | Self::SessionOver => ErrorKind::BadInput,
+            Self::Invalid(_) | Self::Rows(_) | Self::SessionOver | Self::Timeout => ErrorKind::BadInput,
+            Self::TooMany { .. } | Self::Share { .. } => ErrorKind::Busy,
+            Self::Late => ErrorKind::Deadline,
+            Self::Draining => ErrorKind::Draining,
             Self::Plugin(CallError::Refused { fault: Fault::InvalidInput, .. }) => ErrorKind::BadInput,
             Self::Plugin(CallError::Refused { fault: Fault::Unsupported, .. }) => ErrorKind::Unsupported,
             Self::Plugin(CallError::Busy { .. }) => ErrorKind::Busy,
@@ -193,4 +223,147 @@ pub enum LoadError {
     /// A device cannot hold or run it.
     #[error(transparent)]
     Engine(#[from] cellwright_engine::ModelError),
+}
+
+/// Whose a limit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// A model's.
+    Model,
+    /// A tenant's.
+    Tenant,
+}
+
+impl std::fmt::Display for Whose {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Model => "model",
+            Self::Tenant => "tenant",
+        })
+    }
+}
+
+/// Why a platform did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum PlatformError {
+    /// No host.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The registry cannot be read.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// No thread.
+    #[error("a thread could not be started")]
+    Thread(#[source] std::io::Error),
+}
+
+/// Why nothing answers under a name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    /// There is no such model.
+    #[error("there is no model `{model}`")]
+    Unknown {
+        /// As the client wrote it.
+        model: String,
+    },
+    /// Another version serves.
+    #[error("version {asked} of model `{model}` does not serve; version {serving} does")]
+    OtherVersion {
+        /// The model.
+        model: String,
+        /// As the client wrote it.
+        asked: String,
+        /// The version that serves.
+        serving: u64,
+    },
+    /// No version of it serves.
+    #[error("model `{model}` does not serve: {reason}")]
+    NotServing {
+        /// The model.
+        model: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl LookupError {
+    /// Whose fault it is.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unknown { .. } | Self::OtherVersion { .. } => ErrorKind::NotFound,
+            Self::NotServing { .. } => ErrorKind::Unavailable,
+        }
+    }
+}
+
+/// Why a version was not taken, or does not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// What came is no bundle's archive.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// Its files are no bundle.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    /// It does not load.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Its samples do not pass.
+    #[error("{failed} of {of} samples failed; `{sample}`: {fault}")]
+    Samples {
+        /// How many failed.
+        failed: usize,
+        /// Of how many.
+        of: usize,
+        /// The first that did.
+        sample: String,
+        /// Why.
+        fault: String,
+        /// All of them.
+        reports: Vec<SampleReport>,
+    },
+    /// Nothing was ever activated.
+    #[error("no version of model `{model}` is active; activate one first")]
+    NoActiveVersion {
+        /// The model.
+        model: ModelName,
+    },
+    /// The registry refused it or failed.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+impl ChangeError {
+    /// Whose fault it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Archive(ArchiveError::TooLarge { .. } | ArchiveError::TooMany { .. }) => ErrorKind::TooLarge,
+            Self::Archive(ArchiveError::Keep(_)) => ErrorKind::Internal,
+            Self::Archive(_) | Self::Bundle(_) | Self::Samples { .. } => ErrorKind::BadInput,
+            Self::Load(error) => error.kind(),
+            Self::NoActiveVersion { .. } => ErrorKind::Conflict,
+            Self::Registry(error) => match error.kind() {
+                cellwright_registry::ErrorKind::NotFound => ErrorKind::NotFound,
+                cellwright_registry::ErrorKind::Conflict => ErrorKind::Conflict,
+                cellwright_registry::ErrorKind::Invalid => ErrorKind::BadInput,
+                cellwright_registry::ErrorKind::Quota => ErrorKind::TooLarge,
+                cellwright_registry::ErrorKind::Full => ErrorKind::Full,
+                cellwright_registry::ErrorKind::Internal => ErrorKind::Internal,
+            },
+        }
+    }
+}
+
+impl LoadError {
+    /// Whose fault it is.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Compile { .. } | Self::Model(_) | Self::UnknownCell { .. } => ErrorKind::BadInput,
+            Self::Describe(_) => ErrorKind::PluginFault,
+            Self::Engine(_) => ErrorKind::Unavailable,
+        }
+    }
 }

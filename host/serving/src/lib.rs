@@ -4,10 +4,16 @@
 //! for a request is bounded by that request's graph and its model's limits.
 
 pub mod error;
+pub mod figures;
 pub mod model;
+pub mod platform;
 pub mod reply;
+pub mod samples;
 pub mod serving;
 
+mod calls;
+mod catalog;
+mod deadlines;
 mod input;
 mod join;
 mod outputs;
@@ -15,8 +21,11 @@ mod plugin_threads;
 mod request;
 mod rows;
 
-pub use error::{ErrorKind, InferError, LoadError, StartError};
+pub use calls::Call;
+pub use catalog::Deployed;
+pub use error::{ChangeError, ErrorKind, InferError, LoadError, LookupError, PlatformError, StartError};
 pub use model::{CellSummary, ServedModel};
+pub use platform::{Activated, Drained, Platform, PlatformOptions, Readiness, Uploaded};
 pub use reply::{Client, Delivery, Reply};
 pub use request::Running;
-pub use serving::{Serving, ServingOptions, Session};
+pub use serving::{Owner, Serving, ServingOptions, Session};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use cellwright_cell_graph::Tensor;
-use cellwright_engine::RequestFailure;
+use cellwright_engine::{RequestFailure, RequestTimes};
 use cellwright_protocol::InferResponse;
 
 use crate::error::InferError;
@@ -26,6 +26,9 @@ pub enum Delivery {
 pub trait Client: Send {
     /// A piece of a streamed output (`Delivery::Parts` only).
     fn part(&mut self, part: Tensor);
+
+    /// A request of the call has ended in the engine, which took its times. Where rows are requests it comes for each row.
+    fn ran(&mut self, _times: &RequestTimes) {}
 
     /// The end; nothing more comes.
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>);

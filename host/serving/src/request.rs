@@ -379,13 +379,14 @@ impl Sink for RequestSink {
         self.changed(|outputs| outputs.ended(chain, executed));
     }
 
-    fn finished(self: Box<Self>, _times: RequestTimes) {
+    fn finished(self: Box<Self>, times: RequestTimes) {
         let mut front = lock(&self.active.front);
         let outputs = front.outputs.finish();
         let client = front.client.take();
         self.active.room.notify_all();
         drop(front);
-        if let Some(client) = client {
+        if let Some(mut client) = client {
+            client.ran(&times);
             let model = &self.active.model;
             let response = |outputs| InferResponse {
                 model_name: model.name().to_owned(),
@@ -399,10 +400,11 @@ impl Sink for RequestSink {
         }
     }
 
-    fn failed(self: Box<Self>, failure: RequestFailure, _times: RequestTimes) {
+    fn failed(self: Box<Self>, failure: RequestFailure, times: RequestTimes) {
         let client = lock(&self.active.front).client.take();
         self.active.room.notify_all();
-        if let Some(client) = client {
+        if let Some(mut client) = client {
+            client.ran(&times);
             client.end(Err(InferError::Engine(failure)));
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cellwright_cell_graph::Tensor;
+use cellwright_engine::RequestTimes;
 use cellwright_protocol::{InferRequest, InferResponse, join_rows, split_rows};
 
 use crate::error::InferError;
@@ -72,6 +73,12 @@ struct RowClient {
 
 impl Client for RowClient {
     fn part(&mut self, _part: Tensor) {}
+
+    fn ran(&mut self, times: &RequestTimes) {
+        if let Some(client) = lock(&self.joint).client.as_mut() {
+            client.ran(times);
+        }
+    }
 
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
         let mut joint = lock(&self.joint);

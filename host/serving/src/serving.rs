@@ -29,6 +29,17 @@ pub struct ServingOptions {
     pub plugin_threads: usize,
 }
 
+/// Whose a model is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner<'a> {
+    /// Cells are shared among the models of one tenant only.
+    pub tenant: &'a str,
+    /// The same as the scheduler knows it.
+    pub number: u32,
+    /// The tenant's share of device time, relative to others; at least 1.
+    pub weight: u32,
+}
+
 /// What requests need of the host.
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -79,25 +90,38 @@ impl Serving {
     /// # Errors
     /// One sentence that says which part of the bundle does not hold; nothing of it is left then.
     pub fn load(&self, bundle: &Bundle, tenant: &str) -> Result<Arc<ServedModel>, LoadError> {
+        self.load_as(bundle, bundle.name(), Owner { tenant, number: 0, weight: 1 })
+    }
+
+    /// The same under another name, for one of several owners.
+    ///
+    /// # Errors
+    /// As [`Serving::load`].
+    pub fn load_as(&self, bundle: &Bundle, name: &str, owner: Owner<'_>) -> Result<Arc<ServedModel>, LoadError> {
         let plugin_name = bundle.plugin_name().to_owned();
         let compiled = self
             .runtime
             .compile(&plugin_name, bundle.plugin_bytes())
             .map_err(|source| LoadError::Compile { plugin: plugin_name.clone(), source })?;
         let plugin = compiled.with_parameters(bundle.parameters(), bundle.files(), &bundle.limits().plugin())?;
-        let context = ResolveContext { weights: bundle.weights(), precision: bundle.precision(), tenant, limits: CellLimits::default() };
+        let context = ResolveContext {
+            weights: bundle.weights(),
+            precision: bundle.precision(),
+            tenant: owner.tenant,
+            limits: CellLimits::default(),
+        };
         let model = Arc::new(Model::resolve(plugin.description().clone(), &context)?);
         let spec = ModelSpec {
-            name: bundle.name().to_owned(),
-            tenant: 0,
-            weight: 1,
+            name: name.to_owned(),
+            tenant: owner.number,
+            weight: owner.weight,
             cells: model.cells.clone(),
             overrides: overrides(bundle, &model)?,
             live_max: model.description.live_max,
         };
         let loaded = self.inner.engine.load(&spec)?;
         let limits = request_limits(bundle);
-        Ok(Arc::new(ServedModel::new((bundle.name().to_owned(), plugin_name), plugin, model, loaded, limits)))
+        Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, model, loaded, limits)))
     }
 
     /// Takes a model out of service: its new requests fail, and its cells are forgotten when those in flight have ended, which this waits for.

@@ -10,7 +10,7 @@ use cellwright_bundle::Bundle;
 use cellwright_cell_graph::Tensor;
 use cellwright_engine::RequestTensors;
 use cellwright_protocol::InferRequest;
-use cellwright_serving::{ServedModel, Serving};
+use cellwright_serving::{ServedModel, Serving, samples};
 use serde_json::json;
 
 use crate::cli::{EngineArguments, UnfoldMode};
@@ -131,7 +131,7 @@ impl Bench<'_> {
 
 /// Unfolds a request once, for all that will be like it.
 fn prepare(model: &ServedModel, request: &InferRequest) -> anyhow::Result<Prepared> {
-    let view = Arc::new(host::view(model, request.clone()));
+    let view = Arc::new(samples::view(model, request.clone()));
     let tensors: Vec<Arc<Tensor>> = view.tensors.iter().map(|tensor| Arc::clone(&tensor.contents)).collect();
     let growth = model.plugin().unfold(&view).context("a request of this benchmark cannot be unfolded")?;
     let growth = model.unfolding().grow(growth, 0, &tensors)?;

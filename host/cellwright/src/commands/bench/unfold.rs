@@ -12,7 +12,7 @@ use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
 use cellwright_plugin_runtime::{CallError, RequestView};
 use cellwright_protocol::{InferRequest, split_rows};
 use cellwright_scheduler::Config;
-use cellwright_serving::ServedModel;
+use cellwright_serving::{ServedModel, samples};
 use serde_json::json;
 
 use crate::cli::UnfoldArguments;
@@ -78,7 +78,7 @@ fn measure(model: &ServedModel, case: &Case, arguments: &UnfoldArguments) -> any
     } else {
         case.request.clone()
     };
-    let view = Arc::new(host::view(model, request));
+    let view = Arc::new(samples::view(model, request));
     let tensors: Vec<Arc<Tensor>> = view.tensors.iter().map(|tensor| Arc::clone(&tensor.contents)).collect();
     let timed = |call: &mut dyn FnMut(&Arc<RequestView>) -> Result<Growth, CallError>| -> anyhow::Result<Duration> {
         let start = Instant::now();

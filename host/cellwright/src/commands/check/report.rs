@@ -5,16 +5,9 @@ use std::fmt::Write;
 use cellwright_bundle::Bundle;
 use cellwright_cell_graph::{Attribute, AttributeValue, TensorSpec};
 use cellwright_plugin_runtime::Limits;
+use cellwright_serving::samples::SampleReport;
 use cellwright_serving::{CellSummary, ServedModel, Serving};
 use serde_json::{Map, Value, json};
-
-/// What became of a sample.
-pub(crate) struct SampleReport {
-    pub(crate) name: String,
-    /// Whether the bundle says what its answer must be.
-    pub(crate) compared: bool,
-    pub(crate) fault: Option<String>,
-}
 
 /// Everything `check` found.
 pub(crate) struct Report<'a> {

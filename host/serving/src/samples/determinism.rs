@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
+use super::view;
+use crate::model::ServedModel;
 use cellwright_protocol::{InferRequest, split_rows};
-use cellwright_serving::ServedModel;
-
-use crate::host;
 
 /// Unfolds the request on a used and on two fresh instances.
 pub(crate) fn check(model: &ServedModel, request: &InferRequest) -> Result<(), String> {
@@ -14,7 +13,7 @@ pub(crate) fn check(model: &ServedModel, request: &InferRequest) -> Result<(), S
     } else {
         request.clone()
     };
-    let view = Arc::new(host::view(model, first));
+    let view = Arc::new(view(model, first));
     let fresh = || model.plugin().unfold_fresh(&view).map_err(|error| format!("on a fresh instance it failed: {error}"));
     let used = model.plugin().unfold(&view).map_err(|error| format!("on a used instance it failed: {error}"))?;
     if used != fresh()? {

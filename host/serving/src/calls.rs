@@ -1,0 +1,116 @@
+//! A call on its way through the host: counted while it runs, bounded by what its model and tenant may have in flight, ended by its deadline.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use cellwright_cell_graph::Tensor;
+use cellwright_engine::{RequestFailure, RequestTimes};
+use cellwright_protocol::{InferRequest, InferResponse};
+
+use crate::catalog::{Deployed, ModelEntry};
+use crate::deadlines::{Deadline, Deadlines};
+use crate::error::{InferError, Whose};
+use crate::reply::{Client, Delivery};
+
+/// A call, as a front end hands it over.
+#[derive(Debug)]
+pub struct Call {
+    /// What is asked.
+    pub request: InferRequest,
+    /// How streamed outputs are wanted.
+    pub delivery: Delivery,
+    /// How long its client waits for it.
+    pub timeout: Option<Duration>,
+    /// Its rank: 1 goes first; 0 is the default, and goes last.
+    pub priority: u32,
+}
+
+/// One call's place among those in flight; it is given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<ModelEntry>);
+
+fn enter(counter: &AtomicU32, max: u32) -> bool {
+    let entered = counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| (count < max).then_some(count + 1));
+    entered.is_ok()
+}
+
+impl Place {
+    /// Takes a place in the model's and in its tenant's count.
+    pub(crate) fn take(entry: &Arc<ModelEntry>, model_max: u32) -> Result<Self, InferError> {
+        let tenant_max = entry.tenant.in_flight_max.load(Ordering::Relaxed);
+        if !enter(&entry.tenant.in_flight, tenant_max) {
+            return Err(InferError::TooMany { whose: Whose::Tenant, limit: tenant_max });
+        }
+        if !enter(&entry.in_flight, model_max) {
+            entry.tenant.in_flight.fetch_sub(1, Ordering::AcqRel);
+            return Err(InferError::TooMany { whose: Whose::Model, limit: model_max });
+        }
+        Ok(Self(entry.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.0.tenant.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Stands between a request and its client: counts, and tells a client whose time was up why.
+pub(crate) struct Tracked {
+    client: Option<Box<dyn Client>>,
+    deployed: Arc<Deployed>,
+    started: Instant,
+    requests: u64,
+    deadline: Option<(Arc<Deadlines>, Arc<Deadline>)>,
+    _place: Place,
+}
+
+impl Tracked {
+    pub(crate) fn new(
+        client: Box<dyn Client>,
+        (deployed, place): (&Arc<Deployed>, Place),
+        started: Instant,
+        deadline: Option<(Arc<Deadlines>, Arc<Deadline>)>,
+    ) -> Self {
+        Self { client: Some(client), deployed: deployed.clone(), started, requests: 0, deadline, _place: place }
+    }
+
+    fn over(&mut self, result: Result<InferResponse, InferError>) {
+        let Some(client) = self.client.take() else { return };
+        let mut result = result;
+        if let Some((deadlines, deadline)) = self.deadline.take() {
+            deadlines.leave(&deadline);
+            if deadline.has_passed() && matches!(result, Err(InferError::Engine(RequestFailure::Cancelled))) {
+                result = Err(InferError::Late);
+            }
+        }
+        let (figures, took) = (&self.deployed.entry.figures, self.started.elapsed());
+        match &mut result {
+            Ok(response) => {
+                figures.answered(took, self.requests.max(1));
+                response.model_version = Some(self.deployed.version_text().to_owned());
+            }
+            Err(error) => figures.failed(error.kind(), took),
+        }
+        client.end(result);
+    }
+}
+
+impl Client for Tracked {
+    fn part(&mut self, part: Tensor) {
+        if let Some(client) = self.client.as_mut() {
+            client.part(part);
+        }
+    }
+
+    fn ran(&mut self, times: &RequestTimes) {
+        self.requests += 1;
+        self.deployed.entry.figures.ran(times);
+    }
+
+    fn end(mut self: Box<Self>, result: Result<InferResponse, InferError>) {
+        self.over(result);
+    }
+}

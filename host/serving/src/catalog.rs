@@ -1,0 +1,371 @@
+//! What is in service now: tenants, their models, the version of each that answers. The registry remembers; this is what requests look at.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use cellwright_cell_graph::Description;
+use cellwright_registry::{Digest, ModelName, TenantName, TenantSettings};
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::error::{InferError, LookupError};
+use crate::figures::CallFigures;
+use crate::model::{CellSummary, ServedModel};
+
+/// Tenants that have, or had, models.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    tenants: RwLock<HashMap<TenantName, Arc<TenantEntry>>>,
+    numbers: AtomicU32,
+}
+
+/// A tenant, as far as requests are concerned.
+#[derive(Debug)]
+pub(crate) struct TenantEntry {
+    pub(crate) name: TenantName,
+    /// As the engine knows it.
+    pub(crate) number: u32,
+    pub(crate) weight: AtomicU32,
+    pub(crate) in_flight: AtomicU32,
+    pub(crate) in_flight_max: AtomicU32,
+    /// Fraction of device time, in millionths; 0: no bound.
+    device_share: AtomicU64,
+    share: Mutex<ShareAccount>,
+    models: RwLock<HashMap<ModelName, Arc<ModelEntry>>>,
+}
+
+/// What a tenant has used of the devices beyond its share: a bucket that leaks at the rate it may use them.
+#[derive(Debug, Default)]
+struct ShareAccount {
+    last: Option<(Instant, u64)>,
+    over_ns: u64,
+}
+
+/// How far ahead of its share a tenant may be: tasks in flight are charged when they end, so that it cannot be nothing.
+const AHEAD: Duration = Duration::from_millis(100);
+
+impl ShareAccount {
+    /// `used`: device time of the tenant so far, in nanoseconds; it starts over when a version is replaced. `millionths`: of one device.
+    fn has_room(&mut self, now: Instant, used: u64, millionths: u64) -> bool {
+        let may_use = |time: Duration| time.as_nanos().saturating_mul(u128::from(millionths)) / 1_000_000;
+        if let Some((then, before)) = self.last {
+            let used = u128::from(self.over_ns) + u128::from(used.saturating_sub(before));
+            let over = used.saturating_sub(may_use(now.saturating_duration_since(then)));
+            self.over_ns = u64::try_from(over).unwrap_or(u64::MAX);
+        }
+        self.last = Some((now, used));
+        u128::from(self.over_ns) <= may_use(AHEAD)
+    }
+}
+
+/// A model of a tenant, whatever version of it serves.
+#[derive(Debug)]
+pub(crate) struct ModelEntry {
+    pub(crate) tenant: Arc<TenantEntry>,
+    pub(crate) name: ModelName,
+    pub(crate) in_flight: AtomicU32,
+    pub(crate) figures: CallFigures,
+    state: RwLock<State>,
+    /// Held while a version of it is checked or changed: one change at a time.
+    changing: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    serving: Option<(Arc<Deployed>, Retiring)>,
+    /// Why it does not serve.
+    reason: Reason,
+}
+
+/// Why a model does not serve.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Reason {
+    /// It has no version that was activated.
+    #[error("none of its versions is active")]
+    Nothing,
+    /// The host has just started and comes to it.
+    #[error("it is being loaded")]
+    Loading,
+    /// Somebody asked for that.
+    #[error("it was unloaded")]
+    Unloaded,
+    /// Its version did not load.
+    #[error("its active version did not load: {0}")]
+    Broken(String),
+}
+
+/// A version that answers. Who holds it keeps it loaded.
+#[derive(Debug)]
+pub struct Deployed {
+    pub(crate) entry: Arc<ModelEntry>,
+    pub(crate) served: Arc<ServedModel>,
+    version: u64,
+    /// The same, as responses carry it.
+    version_text: String,
+    digest: Digest,
+    /// Hangs up when the last request of this version has ended.
+    _held: Sender<Infallible>,
+}
+
+impl Deployed {
+    pub(crate) fn new(entry: Arc<ModelEntry>, served: Arc<ServedModel>, version: u64, digest: Digest) -> (Arc<Self>, Retiring) {
+        let (held, released) = bounded(0);
+        let retiring = Retiring { served: served.clone(), released };
+        (Arc::new(Self { entry, served, version, version_text: version.to_string(), digest, _held: held }), retiring)
+    }
+
+    /// The tenant whose it is.
+    #[must_use]
+    pub fn tenant(&self) -> &TenantName {
+        &self.entry.tenant.name
+    }
+
+    /// The model's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.entry.name.as_str()
+    }
+
+    /// Which version of it this is.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The same as text.
+    #[must_use]
+    pub fn version_text(&self) -> &str {
+        &self.version_text
+    }
+
+    /// What the version consists of.
+    #[must_use]
+    pub const fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    /// What its plugin says of it.
+    #[must_use]
+    pub fn description(&self) -> &Description {
+        self.served.description()
+    }
+
+    /// Rows one call may bring; 0 where a call is one request.
+    #[must_use]
+    pub fn rows_max(&self) -> usize {
+        if self.description().rows_are_requests { self.served.limits().rows_max } else { 0 }
+    }
+
+    fn device_ns(&self) -> u64 {
+        self.served.loaded().counters.device_ns.load(Ordering::Relaxed)
+    }
+
+    /// Its cells, in the plugin's order.
+    #[must_use]
+    pub fn cells(&self) -> Vec<CellSummary> {
+        self.served.cells()
+    }
+}
+
+/// The way out of a version.
+#[derive(Debug)]
+pub(crate) struct Retiring {
+    pub(crate) served: Arc<ServedModel>,
+    released: Receiver<Infallible>,
+}
+
+impl Retiring {
+    /// Waits until nobody holds it any more.
+    pub(crate) fn wait(&self) {
+        let _ = self.released.recv();
+    }
+}
+
+impl TenantEntry {
+    pub(crate) fn set(&self, settings: &TenantSettings) {
+        self.weight.store(settings.weight, Ordering::Relaxed);
+        self.in_flight_max.store(settings.in_flight_max, Ordering::Relaxed);
+        let millionths = settings.device_share.map_or(0.0, |share| (share * 1e6).clamp(1.0, 1e6));
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a million")]
+        self.device_share.store(millionths as u64, Ordering::Relaxed);
+    }
+
+    /// Whether the tenant may use the devices, of which there are so many, or has had its share of them.
+    pub(crate) fn check_share(&self, now: Instant, devices: usize) -> Result<(), InferError> {
+        let millionths = self.device_share.load(Ordering::Relaxed);
+        if millionths == 0 {
+            return Ok(());
+        }
+        let used = self.models().iter().filter_map(|model| model.serving().ok()).map(|deployed| deployed.device_ns()).sum();
+        let mut account = self.share.lock().unwrap_or_else(PoisonError::into_inner);
+        if account.has_room(now, used, millionths * devices as u64) {
+            Ok(())
+        } else {
+            Err(InferError::Share { percent: u32::try_from(millionths.div_ceil(10_000)).unwrap_or(u32::MAX) })
+        }
+    }
+
+    fn model(&self, name: &str) -> Option<Arc<ModelEntry>> {
+        self.models.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    fn models(&self) -> Vec<Arc<ModelEntry>> {
+        self.models.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+}
+
+impl ModelEntry {
+    fn new(tenant: Arc<TenantEntry>, name: ModelName, reason: Reason) -> Self {
+        Self {
+            tenant,
+            name,
+            in_flight: AtomicU32::new(0),
+            figures: CallFigures::default(),
+            state: RwLock::new(State { serving: None, reason }),
+            changing: Mutex::default(),
+        }
+    }
+
+    /// One change of its versions at a time.
+    pub(crate) fn change(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What serves, or why nothing does.
+    pub(crate) fn serving(&self) -> Result<Arc<Deployed>, Reason> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.serving.as_ref().map(|(deployed, _)| deployed.clone()).ok_or_else(|| state.reason.clone())
+    }
+
+    /// That version serves from now on; gives the one before.
+    #[must_use]
+    pub(crate) fn put_in_service(&self, deployed: (Arc<Deployed>, Retiring)) -> Option<Retiring> {
+        let before = self.state.write().unwrap_or_else(PoisonError::into_inner).serving.replace(deployed);
+        before.map(|(_, retiring)| retiring)
+    }
+
+    /// Nothing serves from now on; gives what did.
+    #[must_use]
+    pub(crate) fn take_out_of_service(&self, reason: Reason) -> Option<Retiring> {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.reason = reason;
+        state.serving.take().map(|(_, retiring)| retiring)
+    }
+}
+
+impl Catalog {
+    fn tenant(&self, name: &TenantName) -> Option<Arc<TenantEntry>> {
+        self.tenants.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// The tenant's entry, made if it is not there.
+    pub(crate) fn enter_tenant(&self, name: &TenantName, settings: &TenantSettings) -> Arc<TenantEntry> {
+        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
+        let entry = tenants.entry(name.clone()).or_insert_with(|| {
+            Arc::new(TenantEntry {
+                name: name.clone(),
+                number: self.numbers.fetch_add(1, Ordering::Relaxed),
+                weight: AtomicU32::new(1),
+                in_flight: AtomicU32::new(0),
+                in_flight_max: AtomicU32::new(0),
+                device_share: AtomicU64::new(0),
+                share: Mutex::default(),
+                models: RwLock::default(),
+            })
+        });
+        entry.set(settings);
+        entry.clone()
+    }
+
+    /// A tenant's settings have changed.
+    pub(crate) fn set_tenant(&self, name: &TenantName, settings: &TenantSettings) -> Option<Arc<TenantEntry>> {
+        let entry = self.tenant(name)?;
+        entry.set(settings);
+        Some(entry)
+    }
+
+    /// The model's entry, made if it is not there.
+    pub(crate) fn enter_model(tenant: &Arc<TenantEntry>, name: &ModelName, reason: Reason) -> Arc<ModelEntry> {
+        let mut models = tenant.models.write().unwrap_or_else(PoisonError::into_inner);
+        models.entry(name.clone()).or_insert_with(|| Arc::new(ModelEntry::new(tenant.clone(), name.clone(), reason))).clone()
+    }
+
+    /// The model is no more.
+    pub(crate) fn forget_model(&self, tenant: &TenantName, name: &ModelName) {
+        if let Some(tenant) = self.tenant(tenant) {
+            tenant.models.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        }
+    }
+
+    /// The tenant is no more.
+    pub(crate) fn forget_tenant(&self, name: &TenantName) {
+        self.tenants.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    /// Whether the model is still known under its name, as that entry.
+    pub(crate) fn has(&self, entry: &Arc<ModelEntry>) -> bool {
+        self.model(&entry.tenant.name, entry.name.as_str()).is_some_and(|known| Arc::ptr_eq(&known, entry))
+    }
+
+    pub(crate) fn model(&self, tenant: &TenantName, name: &str) -> Option<Arc<ModelEntry>> {
+        self.tenant(tenant)?.model(name)
+    }
+
+    /// All models, or a tenant's.
+    pub(crate) fn models(&self, tenant: Option<&TenantName>) -> Vec<Arc<ModelEntry>> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let chosen = tenants.values().filter(|entry| tenant.is_none_or(|name| entry.name == *name));
+        let mut models: Vec<Arc<ModelEntry>> = chosen.flat_map(|entry| entry.models()).collect();
+        models.sort_by(|a, b| (&a.tenant.name, &a.name).cmp(&(&b.tenant.name, &b.name)));
+        models
+    }
+
+    /// Requests in flight, over all tenants.
+    pub(crate) fn in_flight(&self) -> u32 {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        tenants.values().map(|entry| entry.in_flight.load(Ordering::Acquire)).sum()
+    }
+
+    /// What answers under that name, if it is that version.
+    pub(crate) fn find(&self, tenant: &TenantName, name: &str, version: Option<&str>) -> Result<Arc<Deployed>, LookupError> {
+        let unknown = || LookupError::Unknown { model: shown(name) };
+        let entry = self.model(tenant, name).ok_or_else(unknown)?;
+        let model = || entry.name.as_str().to_owned();
+        let deployed = entry.serving().map_err(|reason| LookupError::NotServing { model: model(), reason: reason.to_string() })?;
+        match version {
+            Some(asked) if asked != deployed.version_text => {
+                Err(LookupError::OtherVersion { model: model(), asked: shown(asked), serving: deployed.version })
+            }
+            _ => Ok(deployed),
+        }
+    }
+}
+
+/// What a client wrote, fit to be shown.
+fn shown(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 128;
+    text.chars().take(CHARACTERS_MAX).flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_the_devices_leaks_away_at_its_rate() {
+        let mut account = ShareAccount::default();
+        let (start, half) = (Instant::now(), 500_000);
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let ns = |ms: u64| ms * 1_000_000;
+        assert!(account.has_room(at(0), ns(7), half));
+        // A second at half a device is 500 ms; 50 more may be ahead.
+        assert!(account.has_room(at(1000), ns(7 + 550), half));
+        assert!(!account.has_room(at(1000), ns(7 + 551), half));
+        assert!(account.has_room(at(1002), ns(7 + 551), half));
+        // A new version counts from nothing.
+        assert!(account.has_room(at(1100), 0, half));
+        assert!(!account.has_room(at(1100), ns(200), half));
+    }
+}

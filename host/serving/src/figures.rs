@@ -1,0 +1,184 @@
+//! What can be counted of a model's calls, for statistics and metrics. A few relaxed atomics for each call; read at any time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cellwright_engine::RequestTimes;
+
+use crate::error::ErrorKind;
+
+/// Upper bounds of the latency histogram's buckets, but for the last: 2^k times 125 µs.
+pub const LATENCY_BUCKETS: usize = 18;
+const FIRST_BUCKET_NS: u64 = 125_000;
+
+/// How often something happened, and how long it took together.
+#[derive(Debug, Default)]
+pub struct Total {
+    count: AtomicU64,
+    ns: AtomicU64,
+}
+
+/// The same at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct TotalView {
+    pub count: u64,
+    pub ns: u64,
+}
+
+impl Total {
+    fn add(&self, took: Duration) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.ns.fetch_add(nanoseconds(took), Ordering::Relaxed);
+    }
+
+    fn view(&self) -> TotalView {
+        TotalView { count: self.count.load(Ordering::Relaxed), ns: self.ns.load(Ordering::Relaxed) }
+    }
+}
+
+/// What became of a model's calls since the host started, all versions together.
+#[derive(Debug, Default)]
+pub(crate) struct CallFigures {
+    success: Total,
+    failure: Total,
+    queue: Total,
+    unfold: Total,
+    compute: Total,
+    requests: AtomicU64,
+    joins: AtomicU64,
+    joined_rows: AtomicU64,
+    faults: AtomicU64,
+    shed: AtomicU64,
+    cancelled: AtomicU64,
+    expired: AtomicU64,
+    last_ms: AtomicU64,
+    latency: [AtomicU64; LATENCY_BUCKETS + 1],
+}
+
+/// What became of a model's calls, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallFiguresView {
+    /// Calls that were answered, from look-up to the end of the answer.
+    pub success: TotalView,
+    /// Calls that were not.
+    pub failure: TotalView,
+    /// Requests that waited for their first task.
+    pub queue: TotalView,
+    /// Calls that were unfolded, by the plugin and the host.
+    pub unfold: TotalView,
+    /// Requests that ran, from their first task to their end.
+    pub compute: TotalView,
+    /// Requests (rows of calls, where rows are requests) that were answered.
+    pub requests: u64,
+    /// Stages of requests that joined a task for the first time, and the rows of those tasks together.
+    pub joins: u64,
+    /// See `joins`.
+    pub joined_rows: u64,
+    /// Of the failures: the plugin's fault.
+    pub faults: u64,
+    /// Of the failures: refused for load.
+    pub shed: u64,
+    /// Of the failures: the client left.
+    pub cancelled: u64,
+    /// Of the failures: out of time.
+    pub expired: u64,
+    /// When the last call ended, milliseconds since 1970; 0: none has.
+    pub last_ms: u64,
+    /// Answered calls by latency: element k took at most [`latency_bound`] of k, the last one longer; each call is in one element.
+    pub latency: [u64; LATENCY_BUCKETS + 1],
+}
+
+/// The longest latency that belongs in a bucket; none: the last has no bound.
+#[must_use]
+pub const fn latency_bound(bucket: usize) -> Option<Duration> {
+    if bucket < LATENCY_BUCKETS { Some(Duration::from_nanos(FIRST_BUCKET_NS << bucket)) } else { None }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl CallFigures {
+    pub(crate) fn unfolded(&self, took: Duration) {
+        self.unfold.add(took);
+    }
+
+    /// A request of a call has ended in the engine.
+    pub(crate) fn ran(&self, times: &RequestTimes) {
+        self.queue.add(times.waited());
+        if times.first_task.is_some() {
+            self.compute.add(times.ran());
+            self.joins.fetch_add(u64::from(times.joins), Ordering::Relaxed);
+            self.joined_rows.fetch_add(times.joined_rows, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn answered(&self, took: Duration, requests: u64) {
+        self.success.add(took);
+        self.requests.fetch_add(requests, Ordering::Relaxed);
+        let over = nanoseconds(took).div_ceil(FIRST_BUCKET_NS).max(1);
+        let bucket = over.next_power_of_two().trailing_zeros() as usize;
+        self.latency[bucket.min(LATENCY_BUCKETS)].fetch_add(1, Ordering::Relaxed);
+        self.ended();
+    }
+
+    pub(crate) fn failed(&self, kind: ErrorKind, took: Duration) {
+        self.failure.add(took);
+        let which = match kind {
+            ErrorKind::PluginFault => Some(&self.faults),
+            ErrorKind::Busy | ErrorKind::Draining => Some(&self.shed),
+            ErrorKind::Cancelled => Some(&self.cancelled),
+            ErrorKind::Deadline => Some(&self.expired),
+            _ => None,
+        };
+        if let Some(which) = which {
+            which.fetch_add(1, Ordering::Relaxed);
+        }
+        self.ended();
+    }
+
+    fn ended(&self) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last_ms.store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn view(&self) -> CallFiguresView {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut latency = [0; LATENCY_BUCKETS + 1];
+        latency.iter_mut().zip(&self.latency).for_each(|(view, bucket)| *view = load(bucket));
+        CallFiguresView {
+            success: self.success.view(),
+            failure: self.failure.view(),
+            queue: self.queue.view(),
+            unfold: self.unfold.view(),
+            compute: self.compute.view(),
+            requests: load(&self.requests),
+            joins: load(&self.joins),
+            joined_rows: load(&self.joined_rows),
+            faults: load(&self.faults),
+            shed: load(&self.shed),
+            cancelled: load(&self.cancelled),
+            expired: load(&self.expired),
+            last_ms: load(&self.last_ms),
+            latency,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_is_in_the_first_bucket_that_holds_it() {
+        let figures = CallFigures::default();
+        let microseconds = [0, 125, 126, 250, 1000, u64::from(u32::MAX)];
+        microseconds.into_iter().for_each(|us| figures.answered(Duration::from_micros(us), 1));
+        let view = figures.view();
+        assert_eq!((view.latency[0], view.latency[1], view.latency[3], view.latency[LATENCY_BUCKETS]), (2, 2, 1, 1));
+        assert_eq!(view.latency.iter().sum::<u64>(), view.success.count);
+        assert_eq!(latency_bound(3), Some(Duration::from_millis(1)));
+        assert_eq!(latency_bound(LATENCY_BUCKETS), None);
+    }
+}

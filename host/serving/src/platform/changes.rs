@@ -1,0 +1,348 @@
+//! What changes which version answers: uploads, activation, rolling back, loading, unloading, deleting.
+//!
+//! The order is always the same: check, then make it durable, then switch. So what was acknowledged survives, what fails its checks
+//! changes nothing, and calls find either the old version or the new one. One change of a model at a time. Every call here may take
+//! seconds and belongs on a thread that may block.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cellwright_bundle::{Bundle, Folder, unpack};
+use cellwright_registry::{Digest, Model, ModelName, NewVersion, RegistryError, Tenant, TenantName, TenantSettings, VersionFile};
+use serde_json::json;
+
+use super::Platform;
+use super::receiving::{self, Receiving};
+use crate::catalog::{Catalog, Deployed, ModelEntry, Reason, TenantEntry};
+use crate::error::ChangeError;
+use crate::model::ServedModel;
+use crate::samples::{self, SampleReport};
+use crate::serving::Owner;
+
+/// What came of an upload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uploaded {
+    /// The version that has those files.
+    pub version: u64,
+    /// What it consists of.
+    pub digest: Digest,
+    /// Whether there was such a version before; its samples are not run again then.
+    pub existed: bool,
+    /// Whether it answers now.
+    pub active: bool,
+    /// How its samples went.
+    pub samples: Vec<SampleReport>,
+}
+
+/// Which version answers after a change, and which did before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Activated {
+    /// It answers now.
+    pub version: u64,
+    /// It answered before, if one did.
+    pub before: Option<u64>,
+}
+
+/// Uploads.
+impl Platform {
+    /// Receives a bundle (`.tar`, `.tar.zst`) as the model's next version: unpacks it to disk while it comes, loads it, runs its samples,
+    /// and makes it a version if they pass.
+    ///
+    /// # Errors
+    /// If the archive or the bundle does not hold, a sample fails, or there is no room; nothing has changed then, and the version that
+    /// answered goes on.
+    pub fn upload(
+        self: &Arc<Self>,
+        tenant: &TenantName,
+        model: &ModelName,
+        archive: impl Read,
+        activate: bool,
+    ) -> Result<Uploaded, ChangeError> {
+        let owner = self.tenant(tenant)?;
+        let mut receiving = Receiving::new(&self.registry);
+        if let Err(error) = unpack(archive, &self.archive, &mut receiving) {
+            let fault = receiving.fault.take();
+            drop(receiving);
+            self.collect_garbage();
+            return Err(fault.map_or(ChangeError::Archive(error), ChangeError::Registry));
+        }
+        let files = receiving.into_files();
+        loop {
+            let entry = Catalog::enter_model(&owner, model, Reason::Nothing);
+            let _changing = entry.change();
+            // Whoever changed it before may have deleted it.
+            if !self.catalog.has(&entry) {
+                continue;
+            }
+            let uploaded = self.take_in(&entry, files, activate);
+            if uploaded.is_err() {
+                self.forget_if_unknown(&entry);
+                self.collect_garbage();
+            }
+            return uploaded;
+        }
+    }
+
+    fn take_in(self: &Arc<Self>, entry: &Arc<ModelEntry>, files: Vec<VersionFile>, activate: bool) -> Result<Uploaded, ChangeError> {
+        let (tenant, name) = (&entry.tenant.name, &entry.name);
+        let digest = receiving::digest(&files);
+        if let Some(known) = self.registry.find_digest(tenant, name, &digest)? {
+            let active = if activate { self.switch_to(entry, known.number)?.version } else { 0 };
+            let active = active == known.number || entry.serving().is_ok_and(|deployed| deployed.version() == known.number);
+            return Ok(Uploaded { version: known.number, digest, existed: true, active, samples: Vec::new() });
+        }
+        let bundle = Bundle::read(Folder::of_files(receiving::paths(&self.registry, &files)))?;
+        let served = self.load_bundle(entry, &bundle)?;
+        let committed = self.try_out(&served, &bundle).and_then(|samples| {
+            let version = NewVersion { files, report: report(&samples), activate };
+            Ok((self.registry.commit_version(tenant, name, version)?, samples))
+        });
+        let (committed, samples) = match committed {
+            Ok(committed) => committed,
+            Err(error) => {
+                self.serving.unload(&served);
+                return Err(error);
+            }
+        };
+        let version = committed.version.number;
+        if activate {
+            self.put_in_service(entry, served, version, digest);
+        } else {
+            self.serving.unload(&served);
+        }
+        Ok(Uploaded { version, digest, existed: committed.existed, active: activate, samples })
+    }
+
+    /// Runs the samples, all of which must pass.
+    fn try_out(&self, served: &Arc<ServedModel>, bundle: &Bundle) -> Result<Vec<SampleReport>, ChangeError> {
+        let reports = samples::run(&self.serving, served, bundle);
+        match reports.iter().find_map(|report| Some((report, report.fault.clone()?))) {
+            None => Ok(reports),
+            Some((report, fault)) => {
+                let failed = reports.iter().filter(|report| report.fault.is_some()).count();
+                let (sample, of) = (report.name.clone(), reports.len());
+                Err(ChangeError::Samples { failed, of, sample, fault, reports })
+            }
+        }
+    }
+}
+
+/// Which version answers.
+impl Platform {
+    /// Has that version answer.
+    ///
+    /// # Errors
+    /// If there is no such version or it does not load; the one that answered goes on.
+    pub fn activate(self: &Arc<Self>, tenant: &TenantName, model: &ModelName, version: u64) -> Result<Activated, ChangeError> {
+        let entry = self.known(tenant, model)?;
+        let _changing = entry.change();
+        self.switch_to(&entry, version)
+    }
+
+    /// Has the version answer that did before the one that does.
+    ///
+    /// # Errors
+    /// If there is none, or it does not load; the one that answers goes on.
+    pub fn roll_back(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<Activated, ChangeError> {
+        let entry = self.known(tenant, model)?;
+        let _changing = entry.change();
+        let known = self.registry.model(tenant, model)?.ok_or_else(|| RegistryError::ModelMissing(model.clone()))?;
+        let version = known.previous.ok_or_else(|| RegistryError::NothingToRollBack(model.clone()))?;
+        self.switch_with(&entry, version, |platform| platform.registry.roll_back(tenant, model))
+    }
+
+    /// Puts the model's active version into service, if it is not; also after a restart.
+    ///
+    /// # Errors
+    /// If there is no active version or it does not load.
+    pub fn load(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<Activated, ChangeError> {
+        let entry = self.known(tenant, model)?;
+        let _changing = entry.change();
+        let known = self.registry.model(tenant, model)?.ok_or_else(|| RegistryError::ModelMissing(model.clone()))?;
+        let version = known.active.ok_or_else(|| ChangeError::NoActiveVersion { model: model.clone() })?;
+        self.switch_with(&entry, version, |platform| platform.registry.set_loaded(tenant, model, true))
+    }
+
+    /// Takes the model out of service until it is loaded again; also after a restart. Calls that have found it end in peace.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub fn unload(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<(), ChangeError> {
+        let entry = self.known(tenant, model)?;
+        let _changing = entry.change();
+        self.registry.set_loaded(tenant, model, false)?;
+        self.retire(entry.take_out_of_service(Reason::Unloaded));
+        Ok(())
+    }
+
+    /// Deletes a version that does not answer.
+    ///
+    /// # Errors
+    /// If there is none, or it is the active one.
+    pub fn delete_version(&self, tenant: &TenantName, model: &ModelName, version: u64) -> Result<(), ChangeError> {
+        let entry = self.known(tenant, model)?;
+        let _changing = entry.change();
+        self.registry.delete_version(tenant, model, version)?;
+        self.collect_garbage();
+        Ok(())
+    }
+
+    /// Deletes a model with all its versions. Calls that have found it end in peace.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub fn delete_model(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<(), ChangeError> {
+        let entry = self.known(tenant, model)?;
+        let _changing = entry.change();
+        self.registry.delete_model(tenant, model)?;
+        self.retire(entry.take_out_of_service(Reason::Nothing));
+        self.catalog.forget_model(tenant, model);
+        self.collect_garbage();
+        Ok(())
+    }
+
+    fn switch_to(self: &Arc<Self>, entry: &Arc<ModelEntry>, version: u64) -> Result<Activated, ChangeError> {
+        self.switch_with(entry, version, |platform| platform.registry.activate(&entry.tenant.name, &entry.name, version))
+    }
+
+    /// Loads a version, makes the change durable, and switches.
+    fn switch_with(
+        self: &Arc<Self>,
+        entry: &Arc<ModelEntry>,
+        version: u64,
+        commit: impl FnOnce(&Self) -> Result<Model, RegistryError>,
+    ) -> Result<Activated, ChangeError> {
+        let before = entry.serving().ok().map(|deployed| deployed.version());
+        if before == Some(version) {
+            commit(self)?;
+            return Ok(Activated { version, before });
+        }
+        let (served, digest) = self.load_version(entry, version)?;
+        if let Err(error) = commit(self) {
+            self.serving.unload(&served);
+            return Err(error.into());
+        }
+        self.put_in_service(entry, served, version, digest);
+        Ok(Activated { version, before })
+    }
+
+    fn put_in_service(self: &Arc<Self>, entry: &Arc<ModelEntry>, served: Arc<ServedModel>, version: u64, digest: Digest) {
+        self.retire(entry.put_in_service(Deployed::new(entry.clone(), served, version, digest)));
+    }
+
+    fn load_version(&self, entry: &ModelEntry, version: u64) -> Result<(Arc<ServedModel>, Digest), ChangeError> {
+        let (tenant, name) = (&entry.tenant.name, &entry.name);
+        let missing = || RegistryError::VersionMissing { model: name.clone(), version };
+        let known = self.registry.model(tenant, name)?.ok_or_else(|| RegistryError::ModelMissing(name.clone()))?;
+        let digest = known.version(version).ok_or_else(missing)?.digest;
+        let files = self.registry.files(tenant, name, version)?;
+        let bundle = Bundle::read(Folder::of_files(receiving::paths(&self.registry, &files)))?;
+        Ok((self.load_bundle(entry, &bundle)?, digest))
+    }
+
+    fn load_bundle(&self, entry: &ModelEntry, bundle: &Bundle) -> Result<Arc<ServedModel>, ChangeError> {
+        let tenant = &entry.tenant;
+        let weight = tenant.weight.load(Ordering::Relaxed);
+        let owner = Owner { tenant: tenant.name.as_str(), number: tenant.number, weight };
+        Ok(self.serving.load_as(bundle, entry.name.as_str(), owner)?)
+    }
+}
+
+/// Tenants.
+impl Platform {
+    /// Changes what a tenant may use, from now on.
+    ///
+    /// # Errors
+    /// If there is no such tenant, or the settings make no sense.
+    pub fn set_tenant(&self, name: &TenantName, settings: &TenantSettings) -> Result<Tenant, ChangeError> {
+        let tenant = self.registry.set_tenant(name, settings)?;
+        self.catalog.set_tenant(name, settings);
+        Ok(tenant)
+    }
+
+    /// Deletes a tenant that has no models, and its keys.
+    ///
+    /// # Errors
+    /// If there is no such tenant, or it has models.
+    pub fn delete_tenant(&self, name: &TenantName) -> Result<(), ChangeError> {
+        self.registry.delete_tenant(name)?;
+        self.catalog.forget_tenant(name);
+        Ok(())
+    }
+
+    fn tenant(&self, name: &TenantName) -> Result<Arc<TenantEntry>, ChangeError> {
+        let tenant = self.registry.tenant(name)?.ok_or_else(|| RegistryError::TenantMissing(name.clone()))?;
+        Ok(self.catalog.enter_tenant(name, &tenant.settings))
+    }
+}
+
+/// Starting.
+impl Platform {
+    /// The models of all tenants, as they are remembered, entered in the catalog.
+    pub(super) fn remembered(&self) -> Result<Vec<(Arc<ModelEntry>, u64)>, RegistryError> {
+        let mut meant_to_serve = Vec::new();
+        for tenant in self.registry.tenants()? {
+            let models = self.registry.models(Some(&tenant.name))?;
+            if models.is_empty() {
+                continue;
+            }
+            let owner = self.catalog.enter_tenant(&tenant.name, &tenant.settings);
+            for model in models {
+                let reason = match (model.active, model.loaded) {
+                    (None, _) => Reason::Nothing,
+                    (Some(_), false) => Reason::Unloaded,
+                    (Some(_), true) => Reason::Loading,
+                };
+                let entry = Catalog::enter_model(&owner, &model.name, reason.clone());
+                if let (Some(version), Reason::Loading) = (model.active, reason) {
+                    meant_to_serve.push((entry, version));
+                }
+            }
+        }
+        Ok(meant_to_serve)
+    }
+
+    /// Loads them one after the other. One that does not load leaves the others alone.
+    pub(super) fn load_remembered(self: &Arc<Self>, models: Vec<(Arc<ModelEntry>, u64)>) {
+        for (entry, version) in models {
+            let _changing = entry.change();
+            // Somebody may have changed it meanwhile.
+            if entry.serving().err() == Some(Reason::Loading) {
+                match self.load_version(&entry, version) {
+                    Ok((served, digest)) => self.put_in_service(&entry, served, version, digest),
+                    Err(error) => {
+                        tracing::error!(model = %entry.name, tenant = %entry.tenant.name, version, "a model does not load: {error}");
+                        self.retire(entry.take_out_of_service(Reason::Broken(error.to_string())));
+                    }
+                }
+            }
+            self.starting.loaded.fetch_add(1, Ordering::AcqRel);
+        }
+        self.starting.over.store(true, Ordering::Release);
+        self.collect_garbage();
+    }
+
+    fn known(&self, tenant: &TenantName, model: &ModelName) -> Result<Arc<ModelEntry>, ChangeError> {
+        self.catalog.model(tenant, model.as_str()).ok_or_else(|| RegistryError::ModelMissing(model.clone()).into())
+    }
+
+    /// A model whose first upload failed was never there.
+    fn forget_if_unknown(&self, entry: &ModelEntry) {
+        if let Ok(None) = self.registry.model(&entry.tenant.name, &entry.name) {
+            self.catalog.forget_model(&entry.tenant.name, &entry.name);
+        }
+    }
+
+    fn collect_garbage(&self) {
+        if let Err(error) = self.registry.collect_garbage() {
+            tracing::warn!("garbage was not collected: {error}");
+        }
+    }
+}
+
+/// As the registry keeps it.
+fn report(samples: &[SampleReport]) -> serde_json::Value {
+    let sample = |report: &SampleReport| json!({ "name": report.name, "compared": report.compared });
+    json!({ "samples": samples.iter().map(sample).collect::<Vec<_>>() })
+}

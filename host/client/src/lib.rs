@@ -1,0 +1,20 @@
+//! A client of the server: the Open Inference Protocol and the administration under `/v1`.
+//!
+//! This crate speaks HTTP and knows the messages of `protocol`; it knows nothing of what serves them, so that it can speak with any server of the
+//! same protocol. Connections are kept and used again. Nothing is retried: what failed is said, with the server's own sentence where it gave one.
+
+mod address;
+mod admin;
+mod client;
+mod error;
+mod events;
+mod infer;
+mod push;
+mod repository;
+
+pub use address::Address;
+pub use client::{Client, ModelRef};
+pub use error::ClientError;
+pub use events::EventStream;
+pub use infer::{Form, Generated};
+pub use push::{Progress, PushOptions};

@@ -1,9 +1,9 @@
 //! The built `cellwright` program, for tests of the command line.
 
-use std::io::{Read, Write as _};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc::sync_channel;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -32,16 +32,7 @@ pub fn root() -> &'static Path {
 /// # Panics
 /// If the program cannot be built or started, or does not end in time.
 pub fn cellwright(arguments: &[&str], stdin: &str) -> Ran {
-    let program = program();
-    let mut child = Command::new(program)
-        .args(arguments)
-        .env("CELLWRIGHT_CACHE", program.with_file_name("cellwright-cache-of-tests"))
-        .current_dir(root())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
+    let mut child = start(arguments);
     let (mut input, mut output, mut errors) =
         (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
     let child = Mutex::new(child);
@@ -68,6 +59,82 @@ pub fn cellwright(arguments: &[&str], stdin: &str) -> Ran {
         assert!(!late, "`cellwright {}` did not end in {DEADLINE:?}; it said:\n{stdout}\n{stderr}", arguments.join(" "));
         Ran { status, stdout, stderr }
     })
+}
+
+fn start(arguments: &[&str]) -> Child {
+    let program = program();
+    Command::new(program)
+        .args(arguments)
+        .env("CELLWRIGHT_CACHE", program.with_file_name("cellwright-cache-of-tests"))
+        .current_dir(root())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts")
+}
+
+/// A `cellwright` that is running, for what must happen before its input ends.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    input: ChildStdin,
+    stdout: Receiver<String>,
+    stderr: Receiver<String>,
+}
+
+impl Running {
+    /// Starts it from the root of the repository.
+    ///
+    /// # Panics
+    /// If the program cannot be built or started.
+    #[must_use]
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut child = start(arguments);
+        let input = child.stdin.take().expect("a pipe");
+        let (stdout, stderr) = (lines(child.stdout.take().expect("a pipe")), lines(child.stderr.take().expect("a pipe")));
+        Self { child, input, stdout, stderr }
+    }
+
+    /// Writes to its input.
+    ///
+    /// # Panics
+    /// If it reads no more.
+    pub fn say(&mut self, text: &str) {
+        self.input.write_all(text.as_bytes()).expect("the program reads");
+    }
+
+    /// The next line it prints.
+    ///
+    /// # Panics
+    /// If there is none in time.
+    #[must_use]
+    pub fn line(&self) -> String {
+        self.stdout.recv_timeout(DEADLINE).expect("it prints a line")
+    }
+
+    /// The next line of what it says beside that.
+    ///
+    /// # Panics
+    /// If there is none in time.
+    #[must_use]
+    pub fn line_of_stderr(&self) -> String {
+        self.stderr.recv_timeout(DEADLINE).expect("it says a line")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Where it has ended by itself there is nothing to end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (line, heard) = sync_channel(1024);
+    std::thread::spawn(move || BufReader::new(pipe).lines().map_while(Result::ok).try_for_each(|said| line.send(said)));
+    heard
 }
 
 fn read(pipe: &mut impl Read) -> String {

@@ -1,6 +1,6 @@
 //! The command line as a person or a script meets it: verbs, exit statuses, what is printed where, and what errors say.
 
-use cellwright_tests::binary::{Ran, cellwright, root};
+use cellwright_tests::binary::{Ran, Running, cellwright, root};
 use cellwright_tests::bundle_folder::BundleFolder;
 use serde_json::Value;
 
@@ -99,6 +99,33 @@ fn a_stream_comes_in_parts_that_make_up_the_whole() {
     let mut texts = parts.iter().flat_map(|part| part["outputs"].as_array().into_iter().flatten()).map(|output| &output["data"][0]);
     assert!(texts.all(|text| text != ""), "a part says nothing:\n{}", ran.stdout);
     assert!(parts.len() > whole.len() * 3, "{} lines are no stream of {} answers", parts.len(), whole.len());
+}
+
+#[test]
+fn streams_of_several_requests_come_side_by_side() {
+    let ran = cellwright(&["run", "examples/dates", "--input", "examples/dates/samples.jsonl", "--stream"], "");
+    assert_status(&ran, 0);
+    let ids: Vec<Value> = lines(&ran).iter().map(|line| line["id"].clone()).collect();
+    let runs = ids.chunk_by(|before, after| before == after).count();
+    let requests = ids.iter().filter_map(Value::as_str).collect::<std::collections::BTreeSet<_>>().len();
+    assert!(requests > 1 && runs > requests, "each of {requests} requests waited for the one before it:\n{}", ran.stdout);
+}
+
+#[test]
+fn answers_parts_and_traces_come_while_the_input_is_open() {
+    let date =
+        |id: &str| format!("{{{id}\"inputs\":[{{\"name\":\"text\",\"datatype\":\"BYTES\",\"shape\":[1],\"data\":[\"21.06.1979\"]}}]}}\n");
+    let mut whole = Running::start(&["run", "examples/dates", "--input", "-"]);
+    for id in ["first", "second"] {
+        whole.say(&date(&format!("\"id\":\"{id}\",")));
+        assert!(whole.line().contains(id));
+    }
+    let mut streamed = Running::start(&["run", "examples/dates", "--input", "-", "--stream", "--trace", "--json"]);
+    streamed.say(&date(""));
+    let first: Value = serde_json::from_str(&streamed.line()).expect("JSON");
+    assert_eq!((&first["id"], &first["outputs"][0]["data"][0]), (&"line-1".into(), &"1".into()), "{first}");
+    let task = streamed.line_of_stderr();
+    assert!(task.contains("encoder") && task.contains("line-1:0.0"), "{task}");
 }
 
 #[test]

@@ -48,8 +48,9 @@ const RUN_EXAMPLES: &str = "Examples:
   head -1 requests.jsonl | cellwright run examples/listops --input - --trace
 
 The input holds one Open Inference Protocol v2 request per line; blank lines are skipped. All of them are in flight at once, up to
---max-in-flight; answers are printed in the order of the input, one line each. A request that fails prints {\"id\":…,\"error\":…} and lets the
-others be; the exit status is 1 then.";
+--max-in-flight; answers are printed in the order of the input, one line each. With --stream, parts and ends are printed as they come, whoever's
+they are: each line has its request's id (`line-N` for one without). A request that fails prints {\"id\":…,\"error\":…} and lets the others be; the
+exit status is 1 then.";
 
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
@@ -65,7 +66,7 @@ pub(crate) struct RunArguments {
     /// Print each part of a streamed output as a line of its own, as it comes
     #[arg(long)]
     pub(crate) stream: bool,
-    /// Say on standard error which cells ran in which batch
+    /// Say on standard error which cells run in which batch, while they run
     #[arg(long)]
     pub(crate) trace: bool,
     /// Write the trace and the summary as JSON lines (answers always are)

@@ -1,11 +1,9 @@
-//! Answers on their way out: in the order of their requests, one JSON line each.
+//! Answers as lines: one JSON value each.
 
-use std::collections::VecDeque;
 use std::io::Write;
 
 use cellwright_cell_graph::Tensor;
 use cellwright_protocol::InferResponse;
-use cellwright_serving::{InferError, Reply};
 use serde_json::json;
 
 /// How many requests ended how.
@@ -15,68 +13,34 @@ pub(crate) struct Outcome {
     pub(crate) failed: u64,
 }
 
-/// Requests that have been taken or refused and are not printed yet.
+/// Prints answers, and counts them.
 pub(crate) struct Answers<W> {
     out: W,
     model: String,
-    queue: VecDeque<Entry>,
     outcome: Outcome,
-}
-
-enum Entry {
-    Pending { id: Option<String>, reply: Reply },
-    Refused { id: Option<String>, message: String },
 }
 
 impl<W: Write> Answers<W> {
     pub(crate) const fn new(out: W, model: String) -> Self {
-        Self { out, model, queue: VecDeque::new(), outcome: Outcome { answered: 0, failed: 0 } }
-    }
-
-    pub(crate) fn waiting(&self) -> usize {
-        self.queue.len()
+        Self { out, model, outcome: Outcome { answered: 0, failed: 0 } }
     }
 
     pub(crate) const fn outcome(&self) -> Outcome {
         self.outcome
     }
 
-    pub(crate) fn pending(&mut self, id: Option<String>, reply: Reply) {
-        self.queue.push_back(Entry::Pending { id, reply });
-    }
-
-    pub(crate) fn refused(&mut self, id: Option<String>, message: String) {
-        self.queue.push_back(Entry::Refused { id, message });
-    }
-
-    /// Prints the oldest answer, waiting for it; before it the parts of it that are streamed, as they come.
-    pub(crate) fn settle_one(&mut self) -> std::io::Result<()> {
-        match self.queue.pop_front() {
-            None => Ok(()),
-            Some(Entry::Refused { id, message }) => self.failure(id.as_deref(), &message),
-            Some(Entry::Pending { id, reply }) => {
-                while let Some(part) = reply.next_part() {
-                    self.part(id.as_deref(), part)?;
-                }
-                self.result(id.as_deref(), reply.wait())
-            }
-        }
-    }
-
     /// A piece of an answer.
     pub(crate) fn part(&mut self, id: Option<&str>, part: Tensor) -> std::io::Result<()> {
         let (model_name, echoed) = (self.model.clone(), id.map(str::to_owned));
         match (InferResponse { model_name, id: echoed, outputs: vec![part], ..InferResponse::default() }).to_json() {
-            Ok(line) => writeln!(self.out, "{line}")?,
-            Err(bad) => writeln!(self.out, "{}", error_line(id, &bad.to_string()))?,
+            Ok(line) => writeln!(self.out, "{line}"),
+            Err(bad) => writeln!(self.out, "{}", error_line(id, &bad.to_string())),
         }
-        self.out.flush()
     }
 
     /// The end of an answer.
-    pub(crate) fn result(&mut self, id: Option<&str>, result: Result<InferResponse, InferError>) -> std::io::Result<()> {
-        let line = result.map_err(|error| error.to_string()).and_then(|response| response.to_json().map_err(|bad| bad.to_string()));
-        match line {
+    pub(crate) fn result(&mut self, id: Option<&str>, result: Result<InferResponse, String>) -> std::io::Result<()> {
+        match result.and_then(|response| response.to_json().map_err(|bad| bad.to_string())) {
             Ok(line) => {
                 self.outcome.answered += 1;
                 writeln!(self.out, "{line}")

@@ -74,6 +74,12 @@ impl Database {
         look(&transaction)
     }
 
+    /// Lets the database have no more pages than this.
+    #[cfg(test)]
+    pub(crate) fn limit_pages(&self, pages: u32) {
+        turn(&self.writer).pragma_update(None, "max_page_count", pages).expect("a limit above what there is");
+    }
+
     /// A reader whose every statement sees what was committed before it.
     pub(crate) fn reader(&self) -> MutexGuard<'_, Connection> {
         let first = self.next_reader.fetch_add(1, Ordering::Relaxed);

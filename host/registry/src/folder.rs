@@ -20,7 +20,7 @@ const INCOMING_NAME_BYTES: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Folder {
     root: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl Folder {
@@ -29,7 +29,7 @@ impl Folder {
         let is_new = !root.exists();
         create_folder(root)?;
         let lock = lock(root)?;
-        let folder = Self { root: root.to_owned(), _lock: lock };
+        let folder = Self { root: root.to_owned(), lock };
         create_folder(&folder.incoming())?;
         create_folder(&folder.blobs())?;
         // All of them now, so that storing a blob never has to ask whether its folder would survive a crash.
@@ -107,6 +107,15 @@ impl Folder {
             }
         }
         Ok(false)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Closing the file would not be enough: a process that was just forked has it too, until it runs its own program.
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(folder = %self.root.display(), %error, "the registry's lock could not be given back before the process ends");
+        }
     }
 }
 

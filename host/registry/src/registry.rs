@@ -98,3 +98,40 @@ fn now_ms() -> i64 {
 fn unsigned(number: i64, what: &'static str) -> Result<u64> {
     u64::try_from(number).map_err(|_| RegistryError::Odd(what))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::model::{NewVersion, VersionFile};
+    use crate::name::ModelName;
+
+    /// A version whose report has so many bytes that the database has to grow for it.
+    fn commit(registry: &Registry, name: &str, report_bytes: usize) -> Result<()> {
+        let mut writer = registry.new_blob()?;
+        writer.write_all(name.as_bytes()).unwrap();
+        let files = vec![VersionFile { path: "model.toml".to_owned(), blob: writer.finish()? }];
+        let report = serde_json::Value::String("x".repeat(report_bytes));
+        let model = ModelName::parse(name)?;
+        registry.commit_version(&TenantName::default_tenant(), &model, NewVersion { files, report, activate: true }).map(drop)
+    }
+
+    #[test]
+    fn a_full_database_refuses_what_has_no_room_and_nothing_of_it_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = Registry::open(folder.path()).unwrap();
+        commit(&registry, "before", 0).unwrap();
+        registry.database.limit_pages(40);
+        let error = commit(&registry, "m", 500_000).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full);
+        assert_eq!(error.to_string(), "the disk is full: cannot write the registry's database");
+        commit(&registry, "after", 0).unwrap();
+        let names =
+            |registry: &Registry| registry.models(None).unwrap().into_iter().map(|model| model.name.to_string()).collect::<Vec<_>>();
+        assert_eq!(names(&registry), ["after", "before"]);
+        drop(registry);
+        assert_eq!(names(&Registry::open(folder.path()).unwrap()), ["after", "before"]);
+    }
+}

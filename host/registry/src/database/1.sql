@@ -67,7 +67,7 @@ CREATE TABLE numbering (
     tenant INTEGER NOT NULL REFERENCES tenant (id) ON DELETE CASCADE,
     name TEXT NOT NULL,
     last INTEGER NOT NULL,
-    -- When its model was deleted; NULL while there is one.
-    deleted_ms INTEGER,
+    -- Counts the tenant's deletions of models up; NULL while there is a model of the name.
+    deletion INTEGER,
     PRIMARY KEY (tenant, name)
 ) STRICT, WITHOUT ROWID;

@@ -116,8 +116,11 @@ impl Registry {
             let model = require_model(database, &tenant.tenant.name, name)?;
             database.execute("UPDATE model SET active = NULL WHERE id = ?1", [model.id])?;
             database.execute("DELETE FROM model WHERE id = ?1", [model.id])?;
-            database
-                .execute("UPDATE numbering SET deleted_ms = ?3 WHERE tenant = ?1 AND name = ?2", (tenant.id, name.as_str(), now_ms()))?;
+            database.execute(
+                "UPDATE numbering SET deletion = (SELECT coalesce(max(deletion), 0) + 1 FROM numbering WHERE tenant = ?1) \
+                 WHERE tenant = ?1 AND name = ?2",
+                (tenant.id, name.as_str()),
+            )?;
             forget_names(database, tenant.id)
         })
     }
@@ -125,8 +128,8 @@ impl Registry {
 
 /// Remembers no more deleted names than it may: what is forgotten raises the number from which new names count.
 fn forget_names(database: &Connection, tenant: i64) -> Result<()> {
-    const OLDEST: &str = "SELECT name FROM numbering WHERE tenant = ?1 AND deleted_ms IS NOT NULL \
-         ORDER BY deleted_ms DESC, name LIMIT -1 OFFSET ?2";
+    const OLDEST: &str = "SELECT name FROM numbering WHERE tenant = ?1 AND deletion IS NOT NULL \
+         ORDER BY deletion DESC LIMIT -1 OFFSET ?2";
     database.execute(
         &format!(
             "UPDATE tenant SET number_floor = max(number_floor, coalesce( \
@@ -152,7 +155,7 @@ fn create_model(database: &Connection, tenant: &TenantRow, name: &ModelName) -> 
 fn take_number(database: &Connection, tenant: i64, name: &ModelName) -> Result<i64> {
     let taken = database.query_row(
         "INSERT INTO numbering (tenant, name, last) SELECT id, ?2, number_floor + 1 FROM tenant WHERE id = ?1 \
-         ON CONFLICT (tenant, name) DO UPDATE SET last = last + 1, deleted_ms = NULL RETURNING last",
+         ON CONFLICT (tenant, name) DO UPDATE SET last = last + 1, deletion = NULL RETURNING last",
         (tenant, name.as_str()),
         |row| row.get(0),
     );

@@ -1,0 +1,301 @@
+//! What each call promises, one by one.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use cellwright_registry::{
+    Digest, ErrorKind, KeyId, NewVersion, Registry, RegistryError, Scope, Scopes, TenantName, TenantSettings, VersionFile,
+};
+
+use crate::{commit, model, store, temporary, tenant};
+
+fn infer() -> Scopes {
+    [Scope::Infer].into_iter().collect()
+}
+
+fn kind<T: std::fmt::Debug>(answer: Result<T, RegistryError>) -> ErrorKind {
+    answer.unwrap_err().kind()
+}
+
+#[test]
+fn two_tenants_are_always_there() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let names: Vec<_> = registry.tenants().unwrap().into_iter().map(|tenant| tenant.name.to_string()).collect();
+    assert_eq!(names, ["default", "operator"]);
+    let error = registry.delete_tenant(&TenantName::default_tenant()).unwrap_err();
+    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Conflict, "tenant `default` is built in and cannot be deleted"));
+    assert!(!registry.has_keys().unwrap());
+}
+
+#[test]
+fn tenants_are_made_changed_and_removed() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let (acme, settings) = (tenant("acme"), TenantSettings { weight: 3, device_share: Some(0.1), ..TenantSettings::default() });
+    assert_eq!(registry.create_tenant(&acme, &settings).unwrap().settings, settings);
+    assert_eq!(kind(registry.create_tenant(&acme, &settings)), ErrorKind::Conflict);
+    assert_eq!(kind(registry.set_tenant(&acme, &TenantSettings { weight: 0, ..settings.clone() })), ErrorKind::Invalid);
+    assert_eq!(kind(registry.set_tenant(&tenant("nobody"), &settings)), ErrorKind::NotFound);
+    let other = TenantSettings { weight: 4, ..settings };
+    assert_eq!(registry.set_tenant(&acme, &other).unwrap().settings, other);
+
+    let key = registry.create_key(&acme, infer(), "").unwrap();
+    assert!(registry.authenticate(&key.secret).unwrap().is_some());
+    let files = vec![VersionFile { path: "model.toml".to_owned(), blob: store(&registry, b"1") }];
+    registry.commit_version(&acme, &model("m"), NewVersion { files, report: serde_json::Value::Null, activate: true }).unwrap();
+    let error = registry.delete_tenant(&acme).unwrap_err();
+    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Conflict, "tenant `acme` still has 1 models: delete them first"));
+
+    registry.delete_model(&acme, &model("m")).unwrap();
+    registry.delete_tenant(&acme).unwrap();
+    assert_eq!(registry.tenant(&acme).unwrap(), None);
+    assert_eq!(registry.authenticate(&key.secret).unwrap(), None, "a key outlived its tenant");
+}
+
+#[test]
+fn a_tenant_sees_its_own_models_only() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    registry.create_tenant(&tenant("acme"), &TenantSettings::default()).unwrap();
+    commit(&registry, "m", b"1", true).unwrap();
+    assert_eq!(registry.models(Some(&tenant("acme"))).unwrap(), []);
+    assert_eq!(registry.model(&tenant("acme"), &model("m")).unwrap(), None);
+    assert_eq!(kind(registry.activate(&tenant("acme"), &model("m"), 1)), ErrorKind::NotFound);
+    assert_eq!(registry.models(None).unwrap().len(), 1);
+}
+
+#[test]
+fn a_key_is_recognised_until_it_is_revoked() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let new = registry.create_key(&TenantName::operator(), Scopes::all(), "first").unwrap();
+    let identity = registry.authenticate(&new.secret).unwrap().unwrap();
+    assert!(identity.is_operator() && identity.scopes == Scopes::all() && identity.key == new.key.id);
+    let last = new.secret.pop_last();
+    let other = if last.1 == 'A' { 'B' } else { 'A' };
+    let forged = format!("{}{other}", last.0);
+    // Once from memory and once from the database.
+    assert_eq!(registry.authenticate(&forged).unwrap(), None);
+    drop(registry);
+
+    let registry = Registry::open(folder.path()).unwrap();
+    assert_eq!(registry.authenticate(&forged).unwrap(), None);
+    assert_eq!(registry.authenticate(&new.secret).unwrap(), Some(identity));
+    assert_eq!(registry.keys(Some(&TenantName::operator())).unwrap(), [new.key.clone()]);
+    assert!(registry.has_keys().unwrap());
+    registry.revoke_key(&new.key.id).unwrap();
+    assert_eq!(registry.authenticate(&new.secret).unwrap(), None);
+    assert_eq!(kind(registry.revoke_key(&new.key.id)), ErrorKind::NotFound);
+    assert_eq!(kind(registry.revoke_key(&KeyId::new("a\0b"))), ErrorKind::NotFound);
+}
+
+trait PopLast {
+    fn pop_last(&self) -> (&str, char);
+}
+
+impl PopLast for String {
+    fn pop_last(&self) -> (&str, char) {
+        let last = self.chars().last().unwrap();
+        (self.strip_suffix(last).unwrap(), last)
+    }
+}
+
+#[test]
+fn secrets_are_not_on_the_disk() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let secret = registry.create_key(&TenantName::operator(), Scopes::all(), "").unwrap().secret;
+    let random = secret.rsplit_once("_").unwrap().1.as_bytes();
+    for file in ["registry.sqlite", "registry.sqlite-wal"] {
+        let bytes = std::fs::read(folder.path().join(file)).unwrap();
+        assert!(!bytes.windows(random.len()).any(|window| window == random), "{file}");
+    }
+}
+
+#[test]
+fn a_revoked_key_is_never_recognised_again_however_many_ask() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    for _ in 0..50 {
+        let new = registry.create_key(&TenantName::default_tenant(), infer(), "").unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..1_000_000 {
+                        registry.authenticate(&new.secret).unwrap();
+                        if is_over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                    }
+                });
+            }
+            registry.revoke_key(&new.key.id).unwrap();
+            let found: Vec<_> = (0..100).map(|_| registry.authenticate(&new.secret).unwrap()).collect();
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(found, vec![None; 100]);
+        });
+        assert_eq!(registry.authenticate(&new.secret).unwrap(), None);
+    }
+}
+
+#[test]
+fn keys_that_make_no_sense_are_refused() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let of_default = |scopes, label: &str| registry.create_key(&TenantName::default_tenant(), scopes, label);
+    assert_eq!(kind(of_default(Scopes::default(), "")), ErrorKind::Invalid);
+    assert_eq!(kind(of_default(infer(), "a\nb")), ErrorKind::Invalid);
+    assert_eq!(kind(of_default(infer(), &"x".repeat(201))), ErrorKind::Invalid);
+    assert_eq!(kind(registry.create_key(&tenant("nobody"), infer(), "")), ErrorKind::NotFound);
+}
+
+#[test]
+fn rolling_back_goes_to_what_was_active_before_and_on_from_there() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let (default, m) = (TenantName::default_tenant(), model("m"));
+    for (number, bytes) in [(1, b"1"), (2, b"2"), (3, b"3")] {
+        assert_eq!(commit(&registry, "m", bytes, true).unwrap().version.number, number);
+    }
+    assert_eq!(registry.activate(&default, &m, 1).unwrap().previous, Some(3));
+    let mut seen = Vec::new();
+    while let Ok(model) = registry.roll_back(&default, &m) {
+        seen.push((model.active.unwrap(), model.previous));
+    }
+    assert_eq!(seen, [(3, Some(2)), (2, Some(1)), (1, None)]);
+    let error = registry.roll_back(&default, &m).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        (ErrorKind::Conflict, "model `m` has no earlier active version to roll back to")
+    );
+}
+
+#[test]
+fn a_version_that_is_not_activated_waits() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let (default, m) = (TenantName::default_tenant(), model("m"));
+    commit(&registry, "m", b"1", false).unwrap();
+    let found = registry.model(&default, &m).unwrap().unwrap();
+    assert_eq!((found.active, found.previous, found.loaded, found.versions.len()), (None, None, true, 1));
+    assert_eq!(kind(registry.roll_back(&default, &m)), ErrorKind::Conflict);
+    // The same files again are the same version, this time activated.
+    let again = commit(&registry, "m", b"1", true).unwrap();
+    assert!(again.existed && again.version.number == 1);
+    assert_eq!(registry.model(&default, &m).unwrap().unwrap().active_version(), Some(&again.version));
+    let digest = Digest::of_version(&[("model.toml", Digest::of(b"1"))]);
+    assert_eq!(registry.find_digest(&default, &m, &digest).unwrap(), Some(again.version));
+    assert_eq!(registry.find_digest(&default, &model("other"), &digest).unwrap(), None);
+}
+
+#[test]
+fn the_active_version_cannot_be_deleted_and_numbers_are_not_given_again() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let (default, m) = (TenantName::default_tenant(), model("m"));
+    commit(&registry, "m", b"1", true).unwrap();
+    let error = registry.delete_version(&default, &m, 1).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        (ErrorKind::Conflict, "version 1 of model `m` is active: activate another version first, or delete the model")
+    );
+    commit(&registry, "m", b"2", false).unwrap();
+    registry.delete_version(&default, &m, 2).unwrap();
+    assert_eq!(kind(registry.delete_version(&default, &m, 2)), ErrorKind::NotFound);
+    assert_eq!(commit(&registry, "m", b"2", false).unwrap().version.number, 3);
+    registry.delete_model(&default, &m).unwrap();
+    assert_eq!(registry.model(&default, &m).unwrap(), None);
+    assert_eq!(commit(&registry, "m", b"1", false).unwrap().version.number, 4);
+}
+
+#[test]
+fn numbers_are_not_given_again_even_when_so_many_names_were_deleted_that_some_are_forgotten() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let default = TenantName::default_tenant();
+    for bytes in [b"1", b"2", b"3"] {
+        commit(&registry, "first", bytes, false).unwrap();
+    }
+    registry.delete_model(&default, &model("first")).unwrap();
+    commit(&registry, "kept", b"1", false).unwrap();
+    for name in 0..1000 {
+        commit(&registry, &format!("m{name}"), b"1", false).unwrap();
+        registry.delete_model(&default, &model(&format!("m{name}"))).unwrap();
+    }
+    assert_eq!(commit(&registry, "first", b"1", false).unwrap().version.number, 4);
+    assert_eq!(commit(&registry, "new", b"1", false).unwrap().version.number, 4, "new names count on from what was forgotten");
+    assert_eq!(commit(&registry, "kept", b"2", false).unwrap().version.number, 2);
+    assert_eq!(commit(&registry, "m999", b"1", false).unwrap().version.number, 2);
+}
+
+#[test]
+fn whether_a_model_is_to_be_loaded_survives_a_restart() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    commit(&registry, "m", b"1", true).unwrap();
+    assert!(!registry.set_loaded(&TenantName::default_tenant(), &model("m"), false).unwrap().loaded);
+    drop(registry);
+    let registry = Registry::open(folder.path()).unwrap();
+    let found = registry.models(None).unwrap();
+    assert!(!found[0].loaded && found[0].active == Some(1));
+}
+
+#[test]
+fn a_tenant_has_no_more_than_it_may() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let settings = TenantSettings { models_max: 2, versions_max: 2, bytes_max: 10, ..TenantSettings::default() };
+    registry.set_tenant(&TenantName::default_tenant(), &settings).unwrap();
+    commit(&registry, "a", b"12345", false).unwrap();
+    // What is shared counts once.
+    commit(&registry, "b", b"12345", false).unwrap();
+    let error = commit(&registry, "c", b"1", false).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Quota);
+    assert_eq!(error.to_string(), "tenant `default` may have at most 2 models: delete some first, or have its limit raised");
+    let error = commit(&registry, "a", b"123456", false).unwrap_err();
+    assert_eq!(error.to_string(), "tenant `default` may have at most 10 bytes: delete some first, or have its limit raised");
+    assert_eq!(commit(&registry, "a", b"54321", false).unwrap().version.number, 2, "a refused version took a number");
+    let error = commit(&registry, "a", b"", false).unwrap_err();
+    assert_eq!(error.to_string(), "tenant `default` may have at most 2 versions of one model: delete some first, or have its limit raised");
+    assert_eq!(registry.models(None).unwrap().len(), 2);
+}
+
+#[test]
+fn files_that_cannot_be_a_version_are_refused() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let blob = store(&registry, b"1");
+    let commit = |paths: &[&str]| {
+        let files = paths.iter().map(|path| VersionFile { path: (*path).to_owned(), blob: blob.clone() }).collect();
+        let version = NewVersion { files, report: serde_json::Value::Null, activate: true };
+        registry.commit_version(&TenantName::default_tenant(), &model("m"), version)
+    };
+    for (paths, sentence) in [
+        (vec![], "a version has at least one file"),
+        (vec!["a", "b", "a"], "file `a` is there twice"),
+        (
+            vec!["../a"],
+            "`../a` cannot be the path of a file: it must be relative, without `.`, `..`, empty parts, `\\` or control characters, and have at most 512 bytes",
+        ),
+        (vec!["a"; 4097], "a version has at most 4096 files, not 4097"),
+    ] {
+        let error = commit(&paths).unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Invalid, sentence));
+    }
+    assert_eq!(registry.models(None).unwrap(), []);
+
+    // Of another registry, or with a digest that is not its own.
+    let elsewhere = temporary();
+    let mut foreign = store(&Registry::open(elsewhere.path()).unwrap(), b"1");
+    let of = |blob| NewVersion { files: vec![VersionFile { path: "a".to_owned(), blob }], report: serde_json::Value::Null, activate: true };
+    let commit = |blob| registry.commit_version(&TenantName::default_tenant(), &model("m"), of(blob));
+    assert_eq!(kind(commit(foreign.clone())), ErrorKind::Invalid);
+    foreign = blob.clone();
+    foreign.digest = Digest::of(b"2");
+    assert_eq!(kind(commit(foreign)), ErrorKind::Invalid);
+    let report = serde_json::Value::String("x".repeat(1 << 20));
+    let version = NewVersion { report, ..of(blob) };
+    assert_eq!(kind(registry.commit_version(&TenantName::default_tenant(), &model("m"), version)), ErrorKind::Invalid);
+}

@@ -220,7 +220,7 @@ impl Client {
 }
 
 /// A key as the `Authorization` header has it, marked so that it is not printed.
-fn authorization(key: &str) -> Result<HeaderValue, ClientError> {
+pub(crate) fn authorization(key: &str) -> Result<HeaderValue, ClientError> {
     let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| ClientError::Key)?;
     value.set_sensitive(true);
     Ok(value)

@@ -1,7 +1,7 @@
-//! A client of the server: the Open Inference Protocol and the administration under `/v1`.
+//! A client of the server: the Open Inference Protocol and the administration under `/v1`, and a load generator.
 //!
-//! This crate speaks HTTP and knows the messages of `protocol`; it knows nothing of what serves them, so that it can speak with any server of the
-//! same protocol. Connections are kept and used again. Nothing is retried: what failed is said, with the server's own sentence where it gave one.
+//! This crate speaks HTTP and knows the messages of `protocol`; it knows nothing of what serves them, so that it can measure any server that
+//! speaks the same protocol. Connections are kept and used again. Nothing is retried: what failed is said, with the server's own sentence where it gave one.
 
 mod address;
 mod admin;
@@ -9,6 +9,7 @@ mod client;
 mod error;
 mod events;
 mod infer;
+pub mod load;
 mod push;
 mod repository;
 

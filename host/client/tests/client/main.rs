@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test could not set up fails it")]
 
 mod calls;
+mod load;
 mod push;
 mod server;
 mod stream;

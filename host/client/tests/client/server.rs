@@ -31,7 +31,7 @@ pub(crate) type Answer = Response<BoxBody<Bytes, Infallible>>;
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) connections: Arc<AtomicUsize>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    pub(crate) asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl Server {

@@ -1,0 +1,152 @@
+//! When requests are meant to arrive, and of which kind they are: drawn from a seed.
+
+use std::time::{Duration, Instant};
+
+use super::{Arrivals, Target};
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In (0, 1].
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+    pub(crate) fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Exponential of mean 1.
+    fn exponential(&mut self) -> f64 {
+        -self.unit().ln()
+    }
+}
+
+/// One thread's share of the arrivals.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    next: Instant,
+    arrivals: Arrivals,
+    /// Mean distance between arrivals.
+    distance: Duration,
+    random: Random,
+}
+
+impl Schedule {
+    /// The share of one of so many threads: shares of Poisson arrivals are Poisson arrivals, shares of constant ones are interleaved.
+    #[expect(clippy::cast_precision_loss, reason = "threads are few")]
+    pub(crate) fn new(arrivals: Arrivals, start: Instant, number: usize, threads: usize, random: Random) -> Self {
+        let (next, distance) = match arrivals {
+            Arrivals::Poisson(rate) => (start, Duration::from_secs_f64(threads as f64 / rate)),
+            Arrivals::Constant(rate) => {
+                (start + Duration::from_secs_f64(number as f64 / rate), Duration::from_secs_f64(threads as f64 / rate))
+            }
+            Arrivals::Closed => (start, Duration::ZERO),
+        };
+        let mut schedule = Self { next, arrivals, distance, random };
+        if matches!(arrivals, Arrivals::Poisson(_)) {
+            schedule.next();
+        }
+        schedule
+    }
+
+    /// The next moment at which a request is meant to arrive; none in a closed loop, where that is when there is room.
+    pub(crate) fn next(&mut self) -> Option<Instant> {
+        let now = self.next;
+        let factor = match self.arrivals {
+            Arrivals::Poisson(_) => self.random.exponential(),
+            Arrivals::Constant(_) => 1.0,
+            Arrivals::Closed => return None,
+        };
+        self.next += self.distance.mul_f64(factor);
+        Some(now)
+    }
+
+    /// How many arrivals are left before a moment; counting stops at `max`.
+    pub(crate) fn left_before(mut self, end: Instant, max: u64) -> u64 {
+        let mut left = 0;
+        while left < max && self.next().is_some_and(|next| next < end) {
+            left += 1;
+        }
+        left
+    }
+}
+
+/// Which target an arrival asks, by weight.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    /// Running sums of the weights, the last being 1.
+    upto: Vec<f64>,
+    random: Random,
+}
+
+impl Choice {
+    pub(crate) fn new(targets: &[Target], random: Random) -> Self {
+        let total: f64 = targets.iter().map(|target| target.weight).sum();
+        let sum = |sum: &mut f64, target: &Target| {
+            *sum += target.weight / total;
+            Some(*sum)
+        };
+        Self { upto: targets.iter().scan(0.0, sum).collect(), random }
+    }
+
+    pub(crate) fn next(&mut self) -> usize {
+        let last = self.upto.len().saturating_sub(1);
+        if last == 0 {
+            return 0;
+        }
+        let unit = self.random.unit();
+        self.upto.iter().position(|upto| unit <= *upto).unwrap_or(last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(arrivals: Arrivals, number: usize, threads: usize, seconds: u64) -> u64 {
+        let start = Instant::now();
+        let schedule = Schedule::new(arrivals, start, number, threads, Random::new(7 + number as u64));
+        schedule.left_before(start + Duration::from_secs(seconds), u64::MAX)
+    }
+
+    #[test]
+    fn shares_add_up_to_the_rate() {
+        let all = |arrivals| (0..3).map(|number| count(arrivals, number, 3, 10)).sum::<u64>();
+        assert_eq!(all(Arrivals::Constant(500.0)), 5000);
+        // Within five standard deviations.
+        assert!(all(Arrivals::Poisson(500.0)).abs_diff(5000) < 360);
+    }
+
+    #[test]
+    fn poisson_arrivals_vary_as_much_as_they_should() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(Arrivals::Poisson(1000.0), start, 0, 1, Random::new(3));
+        let times: Vec<f64> = (0..20_000).map(|_| (schedule.next().unwrap() - start).as_secs_f64()).collect();
+        let distances: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let mean = distances.iter().sum::<f64>() / distances.len() as f64;
+        let variance = distances.iter().map(|distance| (distance - mean).powi(2)).sum::<f64>() / distances.len() as f64;
+        assert!((mean * 1000.0 - 1.0).abs() < 0.05, "{mean}");
+        // Of exponential distances, deviation and mean are equal.
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.05, "{variance}");
+    }
+
+    #[test]
+    fn targets_are_chosen_by_weight() {
+        let target = |weight| Target { name: String::new(), weight, requests: Vec::new() };
+        let mut choice = Choice::new(&[target(1.0), target(3.0)], Random::new(1));
+        let second = (0..10_000).filter(|_| choice.next() == 1).count();
+        assert!(second.abs_diff(7500) < 250, "{second}");
+    }
+}

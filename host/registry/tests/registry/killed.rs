@@ -66,7 +66,7 @@ fn answers_until_killed(folder: &Path, round: u64) -> Vec<String> {
         }
         answers
     });
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         opened.recv_timeout(Duration::from_secs(60)).unwrap();
     }
     // The instant of the kill is what this test is about; nothing waits for it.

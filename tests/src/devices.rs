@@ -1,6 +1,6 @@
 //! CPU workers that can be held up, lost, or made to panic at a chosen moment.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,22 +30,42 @@ pub fn worker(domain: &Arc<CpuDomain>) -> Box<dyn Backend> {
 #[derive(Debug, Default)]
 pub struct Gate(Arc<Barrier>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Barrier {
-    closed: Mutex<bool>,
+    /// Tasks that may still pass.
+    left: Mutex<u64>,
     opened: Condvar,
+    /// Slots that its workers were asked for.
+    read: AtomicU64,
+}
+
+impl Default for Barrier {
+    fn default() -> Self {
+        Self { left: Mutex::new(u64::MAX), opened: Condvar::new(), read: AtomicU64::new(0) }
+    }
 }
 
 impl Gate {
     /// No task is completed from now on, once those that were let through are.
     pub fn close(&self) {
-        *self.0.closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.close_after(0);
+    }
+
+    /// So many tasks are completed from now on, and no more.
+    pub fn close_after(&self, tasks: u64) {
+        *self.0.left.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
+        self.0.opened.notify_all();
     }
 
     /// Tasks go on.
     pub fn open(&self) {
-        *self.0.closed.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.0.opened.notify_all();
+        self.close_after(u64::MAX);
+    }
+
+    /// How many slots its workers have read for somebody else.
+    #[must_use]
+    pub fn slots_read(&self) -> u64 {
+        self.0.read.load(Ordering::Acquire)
     }
 
     /// A worker that must pass.
@@ -61,10 +81,22 @@ impl Drop for Gate {
     }
 }
 
+/// What a device is doing when it goes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// Completing a task.
+    Tasks,
+    /// Reading state that is to go elsewhere.
+    Reading,
+    /// Writing state that came from elsewhere.
+    Writing,
+}
+
 /// When and how a device goes away.
 #[derive(Clone, Debug)]
 pub struct Fuse {
     left: Arc<AtomicU32>,
+    at: Doing,
     panics: bool,
 }
 
@@ -72,10 +104,16 @@ impl Fuse {
     /// It holds until [`Fuse::light`].
     #[must_use]
     pub fn new(panics: bool) -> Self {
-        Self { left: Arc::new(AtomicU32::new(u32::MAX)), panics }
+        Self::at(Doing::Tasks, panics)
     }
 
-    /// The device goes with the task after so many more.
+    /// The same for a device that goes while it does something else.
+    #[must_use]
+    pub fn at(at: Doing, panics: bool) -> Self {
+        Self { left: Arc::new(AtomicU32::new(u32::MAX)), at, panics }
+    }
+
+    /// The device goes with the task (or what else it is to do) after so many more.
     pub fn light(&self, tasks: u32) {
         self.left.store(tasks, Ordering::Release);
     }
@@ -98,16 +136,19 @@ struct Wrapped {
 }
 
 impl Wrapped {
-    fn pass(&self) -> Result<(), DeviceLost> {
+    fn pass(&self, doing: Doing) -> Result<(), DeviceLost> {
         match &self.trouble {
-            Trouble::Gate(barrier) => {
-                let mut closed = barrier.closed.lock().unwrap_or_else(PoisonError::into_inner);
-                while *closed {
-                    closed = barrier.opened.wait(closed).unwrap_or_else(PoisonError::into_inner);
+            Trouble::Gate(barrier) if doing == Doing::Tasks => {
+                let mut left = barrier.left.lock().unwrap_or_else(PoisonError::into_inner);
+                while *left == 0 {
+                    left = barrier.opened.wait(left).unwrap_or_else(PoisonError::into_inner);
+                }
+                if *left < u64::MAX {
+                    *left -= 1;
                 }
                 Ok(())
             }
-            Trouble::Fuse(fuse) => {
+            Trouble::Fuse(fuse) if doing == fuse.at => {
                 let burnt = |left: u32| (left < u32::MAX).then(|| left.saturating_sub(1));
                 match fuse.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, burnt) {
                     Ok(0) if fuse.panics => panic!("the device is made to panic"),
@@ -115,6 +156,7 @@ impl Wrapped {
                     _ => Ok(()),
                 }
             }
+            Trouble::Gate(_) | Trouble::Fuse(_) => Ok(()),
         }
     }
 }
@@ -137,15 +179,20 @@ impl Backend for Wrapped {
     }
 
     fn complete(&mut self) -> Result<Option<Completed>, DeviceLost> {
-        self.pass()?;
+        self.pass(Doing::Tasks)?;
         self.inner.complete()
     }
 
     fn read(&mut self, first: Slot, count: u32) -> Result<Vec<u8>, DeviceLost> {
+        self.pass(Doing::Reading)?;
+        if let Trouble::Gate(barrier) = &self.trouble {
+            barrier.read.fetch_add(u64::from(count), Ordering::AcqRel);
+        }
         self.inner.read(first, count)
     }
 
     fn write(&mut self, first: Slot, bytes: &[u8]) -> Result<(), DeviceLost> {
+        self.pass(Doing::Writing)?;
         self.inner.write(first, bytes)
     }
 

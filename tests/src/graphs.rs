@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
 use cellwright_cell_graph::generate::{self, Rng};
@@ -231,6 +232,29 @@ impl Drop for Collecting {
         if self.answer.is_some() && !std::thread::panicking() {
             self.end(Outcome::Forgotten, None);
         }
+    }
+}
+
+/// Waits until nothing of any request is left in the engine. The last answer is given a moment before its place is.
+///
+/// # Panics
+/// If something stays.
+pub fn settled(engine: &Engine) {
+    let counters = engine.counters();
+    wait_until("nothing is left of any request", || {
+        [&counters.in_flight, &counters.growths, &counters.lanes].into_iter().all(|gauge| gauge.load(Ordering::Relaxed) == 0)
+    });
+}
+
+/// Waits until something holds.
+///
+/// # Panics
+/// If it does not for a long time.
+pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "still waiting until {what}");
+        std::thread::yield_now();
     }
 }
 

@@ -8,6 +8,8 @@ mod ends;
 mod figures;
 #[path = "engine/losses.rs"]
 mod losses;
+#[path = "engine/moves.rs"]
+mod moves;
 #[path = "engine/sessions.rs"]
 mod sessions;
 #[path = "engine/values.rs"]

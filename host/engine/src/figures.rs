@@ -24,6 +24,8 @@ pub struct Counters {
     pub failed: AtomicU64,
     /// Device time, nanoseconds, over all workers.
     pub busy_ns: AtomicU64,
+    /// Times that a request's state was to go from one memory domain to another.
+    pub moves: AtomicU64,
     /// Requests that have a place in the engine now.
     pub in_flight: AtomicU64,
     /// Their growths that are remembered now.

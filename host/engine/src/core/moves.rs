@@ -3,6 +3,7 @@
 //! A worker that is lost may have had a part in it; then its request fails, and the scheduler hears that the move is over all the same.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 use cellwright_backend::Slot;
 use cellwright_scheduler::{Commands, DomainId, Event, Move, RequestId, WorkerId};
@@ -39,6 +40,7 @@ impl Core {
         moves.last_number += 1;
         let moving = Moving { number: moves.last_number, request: moved.request, from: moved.from, to: moved.to, runs, workers: None };
         moves.waiting.push_back(moving);
+        self.counters.moves.fetch_add(1, Ordering::Relaxed);
         self.start_moves();
     }
 

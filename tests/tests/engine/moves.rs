@@ -55,7 +55,7 @@ impl Bench {
     fn new(release: Release, with: impl Fn(usize, Box<dyn Backend>) -> Box<dyn Backend>) -> Self {
         let model = generate::model(41);
         let (first, second) = (Gate::default(), Gate::default());
-        let device = |number| with(number, worker(&domain(u64::from(SLOTS) * 64 >> 20)));
+        let device = |number| with(number, worker(&domain((u64::from(SLOTS) * 64) >> 20)));
         let engine = engine(config(release), 1 << 10, vec![first.before(device(0)), second.before(device(1))]);
         let loaded = engine.load(&spec(&model, 0, 2)).unwrap();
         let cases = cases(&model);

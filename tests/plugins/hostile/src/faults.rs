@@ -43,6 +43,11 @@ pub fn misread(behaviour: &str, request: &Incoming) {
     }
 }
 
+/// Whether the request is one that a picky behaviour cannot bear: its first number is this.
+pub fn unbearable(request: &Incoming) -> bool {
+    request.floats(0).first() == Some(&-1000.0)
+}
+
 /// The refusal of that name.
 pub fn refusal(behaviour: &str) -> Option<Refusal> {
     Some(match behaviour {

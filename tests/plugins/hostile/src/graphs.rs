@@ -17,7 +17,10 @@ pub fn of(behaviour: &str, rows: u32) -> Option<Growth> {
     let mut growth = honest(rows);
     let chain = &mut growth.chains[0];
     match behaviour {
-        "honest" => {}
+        "honest" | "picky" => {}
+        // For a description with `sums`.
+        "stream-all" => growth.outputs.push(ResponseTensor { name: "sums".into(), from: Gathered::All(output(0)), stream: true }),
+        "stream-last" => growth.outputs[0].stream = true,
 
         // Cyclic, in every way the ABI's types can spell.
         "cycle-own-step" => {

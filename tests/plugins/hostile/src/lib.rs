@@ -3,7 +3,7 @@
 //! It is written against the bare ABI, because the SDK makes most of this hard to say. The request parameter `behave` names what `unfold` does,
 //! the model parameter `describe` what `describe` does; without them the plugin is honest: its answer `sum` is the column-wise sum of the
 //! rows of `x`, plus `bias` once a row. Tests therefore know what every honest request that runs beside a hostile one must answer.
-//! `behave = "session"` is the same as an honest session.
+//! `behave = "session"` is the same as an honest session, and `stream-all`, `stream-last` and `resume-every` are honest in parts.
 
 mod description;
 mod faults;
@@ -34,6 +34,9 @@ impl Guest for Hostile {
         if let Some(refusal) = faults::refusal(behaviour) {
             return Err(refusal);
         }
+        if behaviour == "picky" && faults::unbearable(request) {
+            return Err(Refusal::InvalidInput("I cannot bear this row".into()));
+        }
         let rows = request.tensors().first().and_then(|x| x.shape.first().copied()).unwrap_or(0);
         if rows == 0 {
             return Err(Refusal::InvalidInput("input `x` must have at least one row, it has none".into()));
@@ -45,7 +48,7 @@ impl Guest for Hostile {
     }
 
     fn resume(state: Vec<u8>, event: Event, request: &Incoming) -> Result<Reaction, Refusal> {
-        sessions::next(&state, &event, request).unwrap_or_else(|| resumes::next(&state))
+        sessions::next(&state, &event, request).unwrap_or_else(|| resumes::next(&state, &event, request))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Faults of plugins that ask to be called again.
 
-use crate::cellwright::plugin::types::{Chain, Continuation, Datatype, Growth, Pace, Reaction, Refusal, Source, Tensor};
+use crate::cellwright::plugin::request::Incoming;
+use crate::cellwright::plugin::types::{Chain, Continuation, Datatype, Event, Growth, Pace, Reaction, Refusal, Source, Tensor};
 use crate::{faults, graphs};
 
 /// The first growth of a behaviour that continues; none if it is not one of these. The state names what `next` does.
@@ -12,34 +13,61 @@ pub fn first(behaviour: &str, rows: u32) -> Option<Growth> {
         | "resume-loop"
         | "resume-not-kept"
         | "resume-too-large"
-        | "resume-emits-unknown" => behaviour.strip_prefix("resume-")?.as_bytes().to_vec(),
+        | "resume-emits-unknown"
+        | "resume-emits-wrong-shape"
+        | "resume-emits-wrong-datatype"
+        | "resume-every"
+        | "resume-picky"
+        | "resume-waits" => behaviour.strip_prefix("resume-")?.as_bytes().to_vec(),
         "resume-large-state" => vec![b'x'; 32 << 20],
         _ => return None,
     };
     let mut growth = Growth { chains: vec![graphs::summing(rows)], ..graphs::honest(rows) };
     growth.outputs.clear();
-    growth.next = Some(watch(0, state, behaviour != "resume-not-kept"));
+    let mut next = watch(0, state, behaviour != "resume-not-kept");
+    match behaviour {
+        "resume-every" => next.pace = Pace::Every(2),
+        "resume-waits" => next.watch.clear(),
+        _ => {}
+    }
+    growth.next = Some(next);
     Some(growth)
 }
 
 /// What `resume` answers: the honest one adds a second chain that sums on from where the first ended.
-pub fn next(state: &[u8]) -> Result<Reaction, Refusal> {
+pub fn next(state: &[u8], event: &Event, request: &Incoming) -> Result<Reaction, Refusal> {
     let state = core::str::from_utf8(state).unwrap_or_default();
     faults::commit(state);
     let (kind, turn) = state.split_once(' ').unwrap_or((state, "0"));
     let turn: u32 = turn.parse().unwrap_or(0);
     let mut growth = Growth { chains: vec![going_on(turn)], outputs: vec![], cancel: vec![], next: None };
     match kind {
-        "honest" | "not-kept" => growth.outputs = vec![graphs::answer(1)],
+        "picky" if faults::unbearable(request) => faults::commit("trap"),
+        "honest" | "not-kept" | "picky" => growth.outputs = vec![graphs::answer(1)],
         "forever" => growth.next = Some(watch(turn + 1, format!("forever {}", turn + 1).into_bytes(), true)),
         "too-large" => growth.chains = (0..1000).map(going_on).collect(),
-        "emits-unknown" => {
-            let tensor = Tensor { name: "product".into(), datatype: Datatype::Fp32, shape: vec![1], data: vec![0; 4] };
-            return Ok(Reaction { emit: vec![tensor], growth: None });
+        "emits-unknown" => return emit("product", Datatype::Fp32, 1, vec![0; 4]),
+        "emits-wrong-shape" => return emit("sum", Datatype::Fp32, 3, vec![0; 12]),
+        "emits-wrong-datatype" => return emit("sum", Datatype::Int32, 4, vec![0; 16]),
+        // The last of the sums that are new, if there are any.
+        "every" => {
+            let Event::Values(values) = event else { return Ok(Reaction { emit: vec![], growth: None }) };
+            let sums = values.first().map(|values| values.data.as_slice()).unwrap_or_default();
+            let Some(sum) = sums.rchunks(16).next() else { return Ok(Reaction { emit: vec![], growth: None }) };
+            return emit("sum", Datatype::Fp32, 4, sum.to_vec());
+        }
+        // For more input, whatever it is told.
+        "waits" => {
+            growth.chains.clear();
+            growth.next = Some(Continuation { watch: vec![], ..watch(0, b"waits".to_vec(), true) });
         }
         _ => return Err(Refusal::Internal(format!("there is no state `{kind}`"))),
     }
     Ok(Reaction { emit: vec![], growth: Some(growth) })
+}
+
+fn emit(name: &str, datatype: Datatype, extent: u64, data: Vec<u8>) -> Result<Reaction, Refusal> {
+    Ok(Reaction { emit: vec![Tensor { name: name.into(), datatype, shape: vec![extent], data }], growth: None })
 }
 
 /// One step over row 0, on top of the last step of that chain.

@@ -5,26 +5,31 @@ use crate::cellwright::plugin::types::{Continuation, Datatype, Event, Growth, Pa
 use crate::description::WIDTH;
 use crate::graphs;
 
-/// What the state begins with.
-const KIND: &str = "session";
+/// An honest session. Its state is this, and how many chains there were before the last.
+const HONEST: &str = "session";
+/// One that keeps the first chain for ever, though it never looks at it again.
+const HOARDING: &str = "hoarding-session";
 
 /// The first growth of a session, over its first chunk; none if it is to be something else.
 pub fn first(behaviour: &str, rows: u32) -> Option<Growth> {
-    (behaviour == KIND).then(|| Growth { outputs: vec![], next: Some(watching(0)), ..graphs::honest(rows) })
+    let kind = [HONEST, HOARDING].into_iter().find(|kind| *kind == behaviour)?;
+    Some(Growth { outputs: vec![], next: Some(watching(kind, 0)), ..graphs::honest(rows) })
 }
 
 /// What follows; none if the state is not a session's. Chunk n is tensor n and chain n.
 pub fn next(state: &[u8], event: &Event, request: &Incoming) -> Option<Result<Reaction, Refusal>> {
-    let chain = core::str::from_utf8(state).ok()?.strip_prefix(KIND)?.trim().parse().ok()?;
+    let (kind, chain) = core::str::from_utf8(state).ok()?.split_once(' ')?;
+    let kind = [HONEST, HOARDING].into_iter().find(|known| *known == kind)?;
+    let chain = chain.parse().ok()?;
     Some(match event {
-        Event::Values(values) => Ok(Reaction { emit: vec![last_row(values)], growth: Some(waiting(chain)) }),
-        Event::Input(tensor) => over(*tensor, chain, request),
+        Event::Values(values) => Ok(Reaction { emit: vec![last_row(values)], growth: Some(waiting(kind, chain)) }),
+        Event::Input(tensor) => over(*tensor, (kind, chain), request),
         Event::EndOfInput => Ok(Reaction { emit: vec![], growth: None }),
     })
 }
 
 /// Goes on over that tensor from the end of that chain. Earlier tensors were let go, so it is the first that the request still has.
-fn over(tensor: u32, chain: u32, request: &Incoming) -> Result<Reaction, Refusal> {
+fn over(tensor: u32, (kind, chain): (&str, u32), request: &Incoming) -> Result<Reaction, Refusal> {
     let rows = request.tensors().first().and_then(|chunk| chunk.shape.first().copied()).unwrap_or(0);
     let rows = u32::try_from(rows).ok().filter(|rows| *rows > 0);
     let rows = rows.ok_or_else(|| Refusal::InvalidInput("a chunk of a session must have at least one row".into()))?;
@@ -32,7 +37,7 @@ fn over(tensor: u32, chain: u32, request: &Incoming) -> Result<Reaction, Refusal
     summing.stages[0].inputs = vec![Source::Rows(Rows { tensor, at: graphs::EVERY }), Source::Last(graphs::output(chain))];
     Ok(Reaction {
         emit: vec![],
-        growth: Some(Growth { chains: vec![summing], outputs: vec![], cancel: vec![], next: Some(watching(chain + 1)) }),
+        growth: Some(Growth { chains: vec![summing], outputs: vec![], cancel: vec![], next: Some(watching(kind, chain + 1)) }),
     })
 }
 
@@ -43,18 +48,19 @@ fn last_row(values: &[Tensor]) -> Tensor {
 }
 
 /// To be shown the sum after that chain.
-fn watching(chain: u32) -> Continuation {
+fn watching(kind: &str, chain: u32) -> Continuation {
     let sum = vec![graphs::output(chain)];
+    let first = (kind == HOARDING && chain > 0).then(|| graphs::output(0));
     Continuation {
         watch: sum.clone(),
         pace: Pace::All,
-        keep: sum,
+        keep: first.into_iter().chain(sum).collect(),
         keep_tensors_from: chain + 1,
-        state: format!("{KIND} {chain}").into_bytes(),
+        state: format!("{kind} {chain}").into_bytes(),
     }
 }
 
 /// Nothing to run until more input comes.
-fn waiting(chain: u32) -> Growth {
-    Growth { chains: vec![], outputs: vec![], cancel: vec![], next: Some(Continuation { watch: vec![], ..watching(chain) }) }
+fn waiting(kind: &str, chain: u32) -> Growth {
+    Growth { chains: vec![], outputs: vec![], cancel: vec![], next: Some(Continuation { watch: vec![], ..watching(kind, chain) }) }
 }

@@ -1,0 +1,103 @@
+//! Calls whose rows are requests: one answer for all, in the order of the rows, or one error.
+
+use std::sync::atomic::Ordering;
+
+use cellwright_cell_graph::Tensor;
+use cellwright_protocol::InferRequest;
+use cellwright_serving::{Delivery, ErrorKind};
+use cellwright_tests::graphs::wait_until;
+use cellwright_tests::requests;
+
+use super::{IN_FLIGHT, bad_input, behaving, host, refused};
+
+/// A call of rows that are requests of three rows each.
+fn call(seeds: impl IntoIterator<Item = usize>) -> InferRequest {
+    let rows: Vec<Vec<f32>> = seeds.into_iter().map(|seed| requests::sum(seed, 3).inputs[0].to_f32().unwrap()).collect();
+    shaped(&[rows.len(), 3, 4], &rows.concat())
+}
+
+fn shaped(shape: &[usize], data: &[f32]) -> InferRequest {
+    requests::of(vec![Tensor::from_f32("x", shape, data)])
+}
+
+/// The same with a row that the picky behaviours cannot bear.
+fn with_a_bad_row(seeds: usize, bad: usize) -> InferRequest {
+    let mut data = call(0..seeds).inputs[0].to_f32().unwrap();
+    data[bad * 12] = -1000.0;
+    shaped(&[seeds, 3, 4], &data)
+}
+
+#[test]
+fn each_row_has_its_answer() {
+    let host = host();
+    let model = host.model("rows");
+    for delivery in [Delivery::Whole, Delivery::Parts] {
+        for seeds in [vec![1], vec![1, 2, 3], (0..40).collect()] {
+            let request = InferRequest { id: Some("the call's".to_owned()), ..call(seeds.clone()) };
+            let response = host.serving.infer(&model, request, delivery).unwrap().wait().unwrap();
+            let sums: Vec<f32> = seeds.iter().flat_map(|seed| requests::sum_answer(*seed, 3)).collect();
+            assert_eq!(response.outputs, [Tensor::from_f32("sum", &[seeds.len(), 4], &sums)]);
+            assert_eq!(response.id.as_deref(), Some("the call's"));
+        }
+    }
+    host.is_whole_again();
+}
+
+#[test]
+fn calls_that_cannot_be_taken_apart_are_refused() {
+    let host = host();
+    let model = host.model("rows");
+    let sentence = |request| refused(host.whole(&model, request));
+    assert_eq!(sentence(shaped(&[0, 3, 4], &[])).0, ErrorKind::BadInput);
+    assert_eq!(sentence(shaped(&[2, 3, 3], &[0.0; 18])), bad_input("input `x` has shape [3, 3], the model takes [any, 4]"));
+    let too_many = shaped(&[4097, 1, 4], &vec![0.0; 4097 * 4]);
+    assert_eq!(sentence(too_many), bad_input("the call has 4097 rows, at most 4096 are taken in one"));
+    assert_eq!(refused(host.serving.open_session(&model, call([1])).map(drop)).0, ErrorKind::BadInput);
+    host.is_whole_again();
+}
+
+/// Those before it were taken, and are cancelled.
+#[test]
+fn a_row_that_is_refused_ends_the_call() {
+    let host = host();
+    let model = host.model("rows");
+    for bad in [0, 7, 31] {
+        let request = behaving("picky", with_a_bad_row(32, bad));
+        assert_eq!(refused(host.at_last(&model, &request)), bad_input("I cannot bear this row"));
+    }
+    let honest = behaving("picky", call(0..32));
+    assert!(host.at_last(&model, &honest).is_ok(), "without a bad row it is answered");
+    host.gate.close();
+    // More rows than may be in flight: what was taken makes room again, even while the worker stands still.
+    let (kind, text) = refused(host.whole(&model, call(0..IN_FLIGHT as usize + 1)));
+    assert_eq!(kind, ErrorKind::Busy, "{text}");
+    host.gate.open();
+    host.is_whole_again();
+}
+
+#[test]
+fn a_row_that_fails_later_ends_the_call() {
+    let host = host();
+    let model = host.model("rows");
+    for bad in [0, 7, 31] {
+        let (kind, text) = refused(host.at_last(&model, &behaving("resume-picky", with_a_bad_row(32, bad))));
+        assert_eq!(kind, ErrorKind::PluginFault, "{text}");
+    }
+    assert!(host.at_last(&model, &behaving("resume-picky", call(0..32))).is_ok(), "without a bad row it is answered");
+    host.is_whole_again();
+}
+
+#[test]
+fn a_client_that_leaves_takes_all_rows_along() {
+    let host = host();
+    let model = host.model("rows");
+    host.gate.close();
+    // Eight rows are with the worker, the others wait.
+    let reply = host.serving.infer(&model, call(0..32), Delivery::Whole).unwrap();
+    let counters = host.serving.engine().counters();
+    wait_until("all rows have arrived", || counters.in_flight.load(Ordering::Relaxed) == 32);
+    drop(reply);
+    wait_until("every row is cancelled", || counters.failed.load(Ordering::Relaxed) == 32);
+    host.gate.open();
+    host.is_whole_again();
+}

@@ -1,0 +1,107 @@
+//! Sessions: how many chunks may wait, what comes after the end, and sessions that nobody holds any more.
+
+use std::sync::atomic::Ordering;
+
+use cellwright_cell_graph::Tensor;
+use cellwright_serving::ErrorKind;
+use cellwright_tests::graphs::{settled, wait_until};
+use cellwright_tests::requests;
+
+use super::{bad_input, host, refused};
+
+/// The sum after a first chunk of seed 1 and so many of seed 2, of two rows each.
+fn sum_after(chunks: usize) -> Tensor {
+    let (first, chunk) = (requests::sum_answer(1, 2), requests::sum_answer(2, 2));
+    let sum: Vec<f32> = first.iter().zip(&chunk).map(|(first, chunk)| first + chunk * chunks as f32).collect();
+    Tensor::from_f32("sum", &[4], &sum)
+}
+
+#[test]
+fn chunks_that_wait_are_bounded() {
+    let host = host();
+    let model = host.model("honest");
+    host.gate.close();
+    let session = host.serving.open_session(&model, requests::session(1, 2)).unwrap();
+    let mut taken = 0;
+    let refusal = loop {
+        match session.push(requests::sum(2, 2)) {
+            Ok(()) => taken += 1,
+            refusal => break refused(refusal),
+        }
+        assert!(taken < 1000, "chunks that wait are bounded");
+    };
+    assert_eq!(taken, 64);
+    assert_eq!(refusal, (ErrorKind::Busy, "64 chunks of this session wait to be computed: send the next one later".to_owned()));
+    host.gate.open();
+    let parts: Vec<Tensor> = (0..=taken).map(|_| session.next_part().unwrap()).collect();
+    assert_eq!(parts, (0..=taken).map(sum_after).collect::<Vec<_>>(), "an answer to each chunk");
+    session.push(requests::sum(2, 2)).unwrap();
+    assert_eq!(session.next_part(), Some(sum_after(taken + 1)), "there is room again");
+    session.wait().unwrap();
+    host.is_whole_again();
+}
+
+#[test]
+fn who_waits_for_room_gets_it() {
+    let host = host();
+    let model = host.model("honest");
+    let session = host.serving.open_session(&model, requests::session(1, 2)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..300).for_each(|_| session.push_when_room(requests::sum(2, 2)).unwrap()));
+        for chunks in 0..=300 {
+            assert_eq!(session.next_part(), Some(sum_after(chunks)));
+        }
+    });
+    session.wait().unwrap();
+    host.is_whole_again();
+}
+
+#[test]
+fn nothing_is_taken_after_the_end() {
+    let host = host();
+    let model = host.model("honest");
+    let over = bad_input("the session has ended");
+    host.gate.close();
+    let session = host.serving.open_session(&model, requests::session(1, 2)).unwrap();
+    session.push(requests::sum(2, 2)).unwrap();
+    session.finish();
+    assert_eq!(refused(session.push(requests::sum(2, 2))), over, "no more was to come");
+    assert_eq!(refused(session.push_when_room(requests::sum(2, 2))), over);
+    host.gate.open();
+    let parts: Vec<Tensor> = std::iter::from_fn(|| session.next_part()).collect();
+    assert_eq!(parts, [sum_after(0), sum_after(1)], "what came before is answered");
+    assert_eq!(refused(session.push(requests::sum(2, 2))), over, "everything has been answered");
+    session.finish();
+    session.wait().unwrap();
+
+    // The same for one that failed.
+    let session = host.serving.open_session(&model, requests::session(1, 2)).unwrap();
+    session.push(requests::sum(2, 0)).unwrap();
+    while session.next_part().is_some() {}
+    assert_eq!(refused(session.push(requests::sum(2, 2))), over);
+    assert_eq!(refused(session.wait()).0, ErrorKind::BadInput);
+    host.is_whole_again();
+}
+
+/// Whether nothing of it runs, its first chunk runs, or it waits for more.
+#[test]
+fn a_session_that_is_dropped_is_over() {
+    let host = host();
+    let model = host.model("honest");
+    let counters = host.serving.engine().counters();
+    for (round, (chunks, stands_still)) in (1..).zip([(0, true), (5, true), (64, true), (0, false), (5, false)]) {
+        if stands_still {
+            host.gate.close();
+        }
+        let session = host.serving.open_session(&model, requests::session(1, 2)).unwrap();
+        (0..chunks).for_each(|_| session.push(requests::sum(2, 2)).unwrap());
+        if !stands_still {
+            (0..=chunks).for_each(|_| drop(session.next_part()));
+        }
+        drop(session);
+        wait_until("it is cancelled", || counters.failed.load(Ordering::Relaxed) == round);
+        host.gate.open();
+        settled(host.serving.engine());
+    }
+    host.is_whole_again();
+}

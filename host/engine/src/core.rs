@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use cellwright_backend::{Completed, Row};
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_scheduler::{Commands, DomainId, Event, LaneId, ModelId, ModelInfo, Scheduler, Submission, TaskSeq, Time, WorkerId};
+use cellwright_scheduler::{
+    Commands, DomainId, Event, LaneId, ModelId, ModelInfo, Scheduler, Submission, TaskSeq, TenantId, Time, WorkerId,
+};
 use crossbeam_channel::{Receiver, Select, Sender};
 
 use self::figures::Tally;
@@ -65,6 +67,10 @@ pub(crate) enum ToCore {
     ModelDown {
         model: ModelId,
         gone: Sender<()>,
+    },
+    TenantWeight {
+        tenant: u32,
+        weight: u32,
     },
     /// End every request and leave.
     Stop,
@@ -283,6 +289,7 @@ impl Core {
                 state.models.down(model, gone);
                 state.events.push(Event::ModelDown(model));
             }
+            ToCore::TenantWeight { tenant, weight } => state.events.push(Event::TenantWeight { tenant: TenantId(tenant), weight }),
             ToCore::Stop => state.stopping = true,
         }
     }

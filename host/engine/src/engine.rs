@@ -141,6 +141,11 @@ impl Engine {
         &self.counters
     }
 
+    /// A tenant's share of device time changes, relative to other tenants'. Nothing happens if none of its models is loaded: the next that is says it.
+    pub fn set_tenant_weight(&self, tenant: u32, weight: u32) {
+        let _ = self.inbox.send(ToCore::TenantWeight { tenant, weight });
+    }
+
     /// How it stands, as of the last turn of its thread, which is not kept waiting.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {

@@ -25,7 +25,7 @@ pub struct ModelSpec {
     pub name: String,
     /// Whose it is, as a dense number of the caller's.
     pub tenant: u32,
-    /// Its share of device time relative to others, at least 1.
+    /// Its tenant's share of device time relative to other tenants', at least 1, however many models either has. What was said last holds.
     pub weight: u32,
     /// Its cells, by position.
     pub cells: Vec<Arc<TypedCell>>,

@@ -40,6 +40,7 @@ impl Scheduler {
         (request.may_grow, request.open) = (may_grow, growth.next.is_some());
         request.pending.push_back(growth);
         self.requests_alive += 1;
+        self.model_mut(model).requests += 1;
         self.requests_waiting += 1;
         if self.class_mut(class).workers == 0 {
             self.doom(id, Failure::NoWorker);

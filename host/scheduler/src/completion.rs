@@ -47,7 +47,7 @@ impl Scheduler {
         let live = self.land_node(lane, step, worker);
         let (id, number, model) = (self.lane(lane).request, self.lane(lane).chain, self.lane(lane).model);
         self.model_mut(model).flying -= 1;
-        if self.model(model).ready + self.model(model).flying == 0 {
+        if !self.model(model).is_busy() {
             self.touched.push(model);
         }
         let request = self.request_mut(id);
@@ -211,6 +211,7 @@ impl Scheduler {
                 self.doom(self.lane(row.lane).request, Failure::WorkerLost);
             }
             self.settle_failures();
+            self.refund(task, rows.range(..task.rows).copied());
             for row in rows.drain(..task.rows) {
                 for step in 0..task.steps {
                     self.complete(row.lane, row.step + step, worker);

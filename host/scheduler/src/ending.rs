@@ -104,7 +104,9 @@ impl Scheduler {
         } else {
             self.free_block(domain, block);
         }
+        let model = self.request(id).model;
         self.request_mut(id).clear();
+        self.request_left(model);
     }
 
     pub(crate) fn release_lane(&mut self, lane: LaneId) {

@@ -35,7 +35,7 @@ pub struct ModelInfo {
     pub model: ModelId,
     /// Whose it is.
     pub tenant: TenantId,
-    /// Its share of device time, relative to others; at least 1.
+    /// Its tenant's share of device time, relative to other tenants', whatever number of models it has; at least 1. What was said last holds.
     pub weight: u32,
     /// Workers of this class alone may run it.
     pub class: NumericClass,
@@ -76,6 +76,13 @@ pub enum Event {
     ModelUp(Arc<ModelInfo>),
     /// A model goes: no submission names it any more (those in flight go on).
     ModelDown(ModelId),
+    /// A tenant's weight changes, for what is submitted from now on. Nothing happens if it has no model.
+    TenantWeight {
+        /// Whose.
+        tenant: TenantId,
+        /// As [`ModelInfo::weight`].
+        weight: u32,
+    },
     /// A request arrives.
     Submit(Submission),
     /// A request's graph goes on.

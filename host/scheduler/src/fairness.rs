@@ -1,58 +1,183 @@
-//! Which model's turn it is: the one that is owed most device time, relative to its weight.
+//! Whose turn it is: the tenant's that is owed most device time, relative to its weight; of its models, the one's that is owed most.
 //!
 //! A task is charged when it is submitted, at what its type took lately, and corrected when its time is known; rows of other models pay their
-//! share. A model that was idle comes back no better off than the active one that is owed most: idleness is not saved up.
+//! share, and their tenants. Who was idle comes back no better off than the active one that had least: idleness is not saved up, not even
+//! while all are idle. But only what is complete counts then, so that tasks queued ahead of a newcomer are not held against it: it comes before
+//! those who queued them until it had as much.
 
 use std::collections::VecDeque;
 
 use crate::command::Row;
-use crate::fleet::Task;
+use crate::fleet::{Model, Task};
 use crate::id::{CellTypeId, ModelId, TaskSeq, WorkerId};
 use crate::scheduler::Scheduler;
+use crate::tenants::TenantIndex;
 
 /// Fraction bits of virtual time.
 const FRACTION: u32 = 16;
 
+/// A microsecond, so that between equals it is the newcomer's turn. It cannot be gained twice: whoever had more than that keeps it.
+const HEAD_START: i128 = 1000 << FRACTION;
+
 /// Each new measurement moves a type's estimate by an eighth of the difference.
 const SMOOTHING: i128 = 8;
 
+/// Device time that a tenant or a model had, in nanoseconds with [`FRACTION`] bits of fraction; a tenant's is divided by its weight.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Share {
+    /// What was submitted counts at once, at its estimate until its time is known.
+    pub(crate) charged: i128,
+    /// Complete tasks alone.
+    complete: i128,
+}
+
+impl Share {
+    /// No better off than that, but for the head start.
+    fn raise(&mut self, start: i128) {
+        self.complete = self.complete.max(start - HEAD_START);
+        self.charged = self.complete;
+    }
+}
+
+/// Where those start that come back after a pause.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Start {
+    /// Never goes back.
+    floor: i128,
+    /// The most that any of those had that have gone.
+    most: i128,
+}
+
+impl Start {
+    /// Somebody paused. If nobody goes on, the next busy time begins for all of them where this one ended.
+    fn left(&mut self, complete: i128, others_go_on: bool) {
+        self.most = self.most.max(complete);
+        if !others_go_on {
+            self.floor = self.floor.max(self.most);
+        }
+    }
+
+    /// Where somebody starts who comes while `least` is the least that anybody had who goes on.
+    fn come(&mut self, least: Option<i128>) -> i128 {
+        self.floor = self.floor.max(least.unwrap_or(self.floor));
+        self.floor
+    }
+}
+
+/// Who is active.
 impl Scheduler {
-    /// Brings the set of active models up to date with what they have ready and in flight.
+    /// Brings the set of active models, and with it that of active tenants, up to date with what they have ready and in flight.
     pub(crate) fn note_activity(&mut self) {
         let mut touched = std::mem::take(&mut self.touched);
         touched.sort_unstable();
         touched.dedup();
-        touched.retain(|id| self.model(*id).active != (self.model(*id).ready + self.model(*id).flying > 0));
-        self.active.retain(|id| !touched.contains(id));
-        let least = self.active.iter().map(|other| self.model(*other).virtual_time).min();
-        for id in touched.drain(..) {
-            let model = self.model_mut(id);
-            model.active = !model.active;
-            if model.active {
-                model.virtual_time = model.virtual_time.max(least.unwrap_or(model.virtual_time));
-                let at = self.active.partition_point(|other| *other < id);
-                self.active.insert(at, id);
-            }
-        }
+        touched.retain(|id| self.model(*id).active != self.model(*id).is_busy());
+        self.turn(&touched);
+        touched.clear();
         self.touched = touched;
     }
 
-    /// The model that is owed most, of those with ready nodes that this worker may run; then the one with the oldest.
-    pub(crate) fn choose_model(&self, worker: WorkerId) -> Option<ModelId> {
-        let domain = self.worker(worker)?.domain;
-        let has_work = |id: &&ModelId| self.model(**id).types.iter().any(|known| known.tally.runnable(worker, domain) > 0);
-        let least = self.active.iter().filter(has_work).map(|id| self.model(*id).virtual_time).min()?;
-        let mut owed = self.active.iter().filter(has_work).filter(|id| self.model(**id).virtual_time == least);
-        let first = *owed.next()?;
-        let Some(second) = owed.next() else { return Some(first) };
-        let age = |id: ModelId| {
-            let types = self.model(id).types.iter();
-            let ages = types.filter_map(|known| self.oldest(known.cell_type, worker, domain, Some(id)));
-            (ages.min(), id)
-        };
-        [first, *second].into_iter().chain(owed.copied()).min_by_key(|id| age(*id))
+    /// Those models, in order of their ids, were active and are not, or the other way round.
+    pub(crate) fn turn(&mut self, touched: &[ModelId]) {
+        if touched.is_empty() {
+            return;
+        }
+        self.active.retain(|id| touched.binary_search(id).is_err());
+        self.turn_models(touched);
+        for id in touched {
+            if self.model(*id).active {
+                let at = self.active.partition_point(|other| other < id);
+                self.active.insert(at, *id);
+            }
+        }
+        self.turn_tenants(touched);
     }
 
+    /// `active` has the models that go on.
+    fn turn_models(&mut self, touched: &[ModelId]) {
+        for busy in [false, true] {
+            for id in touched {
+                let Model { tenant, share, .. } = *self.model(*id);
+                if self.model(*id).is_busy() != busy {
+                    continue;
+                }
+                let going_on = self.active.iter().map(|other| self.model(*other)).filter(|other| other.tenant == tenant);
+                let least = going_on.map(|other| other.share.complete).min();
+                let tenant = self.tenant_mut(tenant);
+                if busy {
+                    tenant.active += 1;
+                    let start = tenant.start.come(least);
+                    self.model_mut(*id).share.raise(start);
+                } else {
+                    tenant.active -= 1;
+                    tenant.start.left(share.complete, least.is_some());
+                }
+                self.model_mut(*id).active = busy;
+            }
+        }
+    }
+
+    /// The same for their tenants.
+    fn turn_tenants(&mut self, touched: &[ModelId]) {
+        let tenants = self.active.iter().map(|id| self.tenant_of(*id));
+        let least = tenants.filter(|tenant| tenant.awake).map(|tenant| tenant.share.complete).min();
+        for busy in [false, true] {
+            for id in touched {
+                let index = self.model(*id).tenant;
+                let tenant = self.tenant_mut(index);
+                if tenant.awake == busy || (tenant.active > 0) != busy {
+                    continue;
+                }
+                tenant.awake = busy;
+                let complete = tenant.share.complete;
+                if busy {
+                    let start = self.tenants_start.come(least);
+                    self.tenant_mut(index).share.raise(start);
+                } else {
+                    self.tenants_start.left(complete, least.is_some());
+                }
+            }
+        }
+    }
+}
+
+/// Whose turn it is.
+impl Scheduler {
+    /// The tenant that is owed most, of those with ready nodes that this worker may run, and of its models the one that is; then who has
+    /// the oldest.
+    pub(crate) fn choose_model(&self, worker: WorkerId) -> Option<ModelId> {
+        let domain = self.worker(worker)?.domain;
+        let has_work = |id: &ModelId| self.model(*id).types.iter().any(|known| known.tally.runnable(worker, domain) > 0);
+        let age = |id: ModelId| {
+            let types = self.model(id).types.iter();
+            types.filter_map(|known| self.oldest(known.cell_type, worker, domain, Some(id))).min()
+        };
+        let mut owed: Option<(TenantIndex, i128)> = None;
+        let mut tied = false;
+        for id in self.active.iter().filter(|id| has_work(id)) {
+            let (tenant, charged) = (self.model(*id).tenant, self.tenant_of(*id).share.charged);
+            match owed {
+                Some((_, least)) if least < charged => {}
+                Some((other, least)) if least == charged => tied |= other != tenant,
+                _ => (owed, tied) = (Some((tenant, charged)), false),
+            }
+        }
+        let (mut tenant, least) = owed?;
+        if tied {
+            let rivals = self.active.iter().filter(|id| self.tenant_of(**id).share.charged == least && has_work(id));
+            tenant = self.model(*rivals.min_by_key(|id| (age(**id), self.tenant_of(**id).id))?).tenant;
+        }
+        let models = || self.active.iter().copied().filter(|id| self.model(*id).tenant == tenant && has_work(id));
+        let least = models().map(|id| self.model(id).share.charged).min()?;
+        let mut owed = models().filter(|id| self.model(*id).share.charged == least);
+        let first = owed.next()?;
+        let Some(second) = owed.next() else { return Some(first) };
+        [first, second].into_iter().chain(owed).min_by_key(|id| (age(*id), *id))
+    }
+}
+
+/// Accounts.
+impl Scheduler {
     /// Charges a task of one step at its type's estimate, which is returned.
     pub(crate) fn charge_ahead(&mut self, cell_type: CellTypeId, rows: impl ExactSizeIterator<Item = Row>) -> u64 {
         let estimate = self.types[cell_type.index()].estimate_ns;
@@ -80,17 +205,31 @@ impl Scheduler {
         }
     }
 
-    /// Charges a model for `count` rows of `total`.
+    /// Charges a model and its tenant for `count` rows of `total`.
     fn charge_model(&mut self, id: ModelId, (nanoseconds, used): (i128, u128), (count, total): (usize, usize)) {
+        let part = |of: i128| if count == total { of } else { of * count as i128 / total as i128 };
+        let (charged, complete) = (part(nanoseconds << FRACTION), part((used as i128) << FRACTION));
         let model = self.model_mut(id);
-        model.virtual_time += ((nanoseconds * count as i128) << FRACTION) / total as i128 / i128::from(model.info.weight.max(1));
+        model.share.charged += charged;
+        model.share.complete += complete;
+        let index = model.tenant;
+        let tenant = self.tenant_mut(index);
+        let weight = i128::from(tenant.weight);
+        let weighed = |of: i128| if weight == 1 { of } else { of / weight };
+        tenant.share.charged += weighed(charged);
+        tenant.share.complete += weighed(complete);
         if used > 0 {
-            let part = u64::try_from(used * count as u128 / total as u128).unwrap_or(u64::MAX);
+            let part = u64::try_from(complete >> FRACTION).unwrap_or(u64::MAX);
             match self.out.used.iter_mut().rev().find(|(other, _)| *other == id) {
                 Some((_, sum)) => *sum = sum.saturating_add(part),
                 None => self.out.used.push((id, part)),
             }
         }
+    }
+
+    /// A task is lost: nobody had what was charged ahead for it.
+    pub(crate) fn refund(&mut self, task: &Task, rows: impl ExactSizeIterator<Item = Row>) {
+        self.charge(rows, -i128::from(task.charged_ns), 0);
     }
 
     /// Splits the measured time of completed tasks by their estimates, corrects what was charged, and learns.

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use crate::arena::Arena;
 use crate::command::Row;
 use crate::event::{BatchSizes, ModelInfo};
+use crate::fairness::Share;
 use crate::id::{CellTypeId, DomainId, NumericClass, RequestId, TaskSeq};
 use crate::queues::Tally;
+use crate::tenants::TenantIndex;
 
 /// A task in flight. Its rows are in its worker's `rows`.
 #[derive(Clone, Copy, Debug)]
@@ -65,12 +67,14 @@ pub(crate) struct ModelType {
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) info: Arc<ModelInfo>,
+    pub(crate) tenant: TenantIndex,
     pub(crate) types: Vec<ModelType>,
     /// For each cell, its type's position in `types`.
     pub(crate) type_of_cell: Vec<u32>,
-    /// Charged device time over weight: nanoseconds, 16 bits of fraction.
-    pub(crate) virtual_time: i128,
+    pub(crate) share: Share,
     pub(crate) active: bool,
+    /// Requests of it that have not left.
+    pub(crate) requests: u32,
     /// Ready nodes.
     pub(crate) ready: u32,
     /// Rows in flight.
@@ -80,7 +84,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(info: Arc<ModelInfo>) -> Self {
+    pub(crate) fn new(info: Arc<ModelInfo>, tenant: TenantIndex) -> Self {
         let mut types: Vec<ModelType> = Vec::new();
         let mut type_of_cell = Vec::with_capacity(info.cells.len());
         for cell in &info.cells {
@@ -103,7 +107,13 @@ impl Model {
         for one in &mut types {
             one.batch = sound(one.batch);
         }
-        Self { info, types, type_of_cell, virtual_time: 0, active: false, ready: 0, flying: 0, closed: false }
+        let share = Share::default();
+        Self { info, tenant, types, type_of_cell, share, active: false, requests: 0, ready: 0, flying: 0, closed: false }
+    }
+
+    /// Whether it has something ready or in flight.
+    pub(crate) const fn is_busy(&self) -> bool {
+        self.ready + self.flying > 0
     }
 }
 

@@ -23,6 +23,7 @@ mod readiness;
 mod request;
 mod reservation;
 pub mod scheduler;
+mod tenants;
 
 pub use command::{Commands, Failure, Launch, Move, Placement, Row};
 pub use config::{Config, PolicyKind, Release};

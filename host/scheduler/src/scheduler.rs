@@ -5,12 +5,11 @@
 //! (who is done and who is given up), `moving`, `fairness`, and the policies. All of them change this one structure and none keeps state
 //! besides it.
 
-use std::sync::Arc;
-
 use crate::arena::Arena;
 use crate::command::{Commands, Failure};
 use crate::config::{Config, PolicyKind};
-use crate::event::{Event, ModelInfo};
+use crate::event::Event;
+use crate::fairness::Start;
 use crate::fleet::{Class, Domain, Model, Worker, entry};
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, TaskSeq, Time, WorkerId};
 use crate::lane::Lane;
@@ -18,6 +17,7 @@ use crate::policy::cellular::Pick;
 use crate::policy::graph::GraphPolicy;
 use crate::queues::TypeQueue;
 use crate::request::{Block, Phase, Request};
+use crate::tenants::Tenant;
 
 /// Decides which nodes run together, where and when.
 #[derive(Debug)]
@@ -32,6 +32,9 @@ pub struct Scheduler {
     /// Lives that domains had.
     pub(crate) lives: u32,
     pub(crate) classes: Vec<Class>,
+    pub(crate) tenants: Vec<Option<Tenant>>,
+    /// Where tenants start that come back.
+    pub(crate) tenants_start: Start,
     pub(crate) models: Vec<Option<Model>>,
     /// Models with ready nodes or rows in flight, ascending.
     pub(crate) active: Vec<ModelId>,
@@ -76,6 +79,8 @@ impl Scheduler {
             domains: Vec::new(),
             lives: 0,
             classes: Vec::new(),
+            tenants: Vec::new(),
+            tenants_start: Start::default(),
             models: Vec::new(),
             active: Vec::new(),
             touched: Vec::new(),
@@ -130,11 +135,8 @@ impl Scheduler {
             Event::WorkerUp { worker, domain, class, arena_slots } => self.worker_up(worker, domain, class, arena_slots),
             Event::WorkerDown(worker) => self.worker_down(worker),
             Event::ModelUp(info) => self.model_up(info),
-            Event::ModelDown(model) => {
-                if let Some(Some(model)) = self.models.get_mut(model.index()) {
-                    model.closed = true;
-                }
-            }
+            Event::ModelDown(model) => self.model_down(model),
+            Event::TenantWeight { tenant, weight } => self.tenant_weight(tenant, weight),
             Event::Submit(submission) => self.submit(submission),
             Event::Grow { request, growth } => self.grow(request, growth),
             Event::Close(request) => self.close(request),
@@ -159,17 +161,6 @@ impl Scheduler {
         *entry(&mut self.workers, worker.index()) =
             Some(Worker { domain, class, last_seq: TaskSeq(0), tasks: Default::default(), rows: Default::default(), outstanding: 0 });
         self.class_mut(class).workers += 1;
-    }
-
-    fn model_up(&mut self, info: Arc<ModelInfo>) {
-        let last = info.cells.iter().map(|cell| cell.cell_type.index()).max();
-        if last.is_some_and(|last| last >= self.types.len()) {
-            self.types.resize_with(last.map_or(0, |last| last + 1), TypeQueue::default);
-        }
-        self.class_mut(info.class);
-        let model = info.model;
-        self.active.retain(|active| *active != model);
-        *entry(&mut self.models, model.index()) = Some(Model::new(info));
     }
 
     pub(crate) fn class_mut(&mut self, class: NumericClass) -> &mut Class {
@@ -248,6 +239,18 @@ impl Scheduler {
     #[must_use]
     pub fn outstanding(&self, worker: WorkerId) -> u32 {
         self.worker(worker).map_or(0, |worker| worker.outstanding)
+    }
+
+    /// Models that are known: open ones, and closed ones with requests in flight.
+    #[must_use]
+    pub fn models_known(&self) -> usize {
+        self.models.iter().flatten().count()
+    }
+
+    /// Tenants that have such models.
+    #[must_use]
+    pub fn tenants_known(&self) -> usize {
+        self.tenants.iter().flatten().count()
     }
 
     /// Lanes that are handed out.

@@ -126,8 +126,10 @@ impl Scheduler {
         let Some(domain) = self.worker(worker).map(|state| state.domain) else { return false };
         let owed = self.graph.shelves.iter().filter(|((_, home), shelf)| *home == domain && !shelf.buckets.is_empty());
         let oldest = |shelf: &Shelf| shelf.buckets.values().filter_map(|bucket| bucket.front()).map(|member| member.order).min();
-        let model =
-            owed.min_by_key(|((model, _), shelf)| (self.model(*model).virtual_time, oldest(shelf), *model)).map(|((model, _), _)| *model);
+        let owed: Vec<_> = owed.map(|((model, _), shelf)| (self.tenant_of(*model), *model, oldest(shelf))).collect();
+        let tenant = owed.iter().min_by_key(|(tenant, _, oldest)| (tenant.share.charged, *oldest, tenant.id)).map(|(tenant, ..)| tenant.id);
+        let owed = owed.iter().filter(|(other, ..)| Some(other.id) == tenant);
+        let model = owed.min_by_key(|(_, model, oldest)| (self.model(*model).share.charged, *oldest, *model)).map(|(_, model, _)| *model);
         let Some(model) = model else { return false };
         let Some(shelf) = self.graph.shelves.get_mut(&(model, domain)) else { return false };
         let after = (Bound::Excluded(&shelf.last), Bound::Unbounded);
@@ -182,6 +184,13 @@ impl Scheduler {
 
     fn batch_mut(&mut self, worker: WorkerId) -> Option<&mut Batch> {
         self.graph.batches.get_mut(worker.index())?.as_mut()
+    }
+}
+
+impl GraphPolicy {
+    /// A model is gone.
+    pub(crate) fn forget_model(&mut self, id: ModelId) {
+        self.shelves.retain(|(model, _), _| *model != id);
     }
 }
 

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cellwright_scheduler::{
-    CellTypeId, Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, Release, RequestId, TaskSeq, Time, WorkerId,
+    CellTypeId, Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, Release, RequestId, TaskSeq, TenantId, Time,
+    WorkerId,
 };
 
 use super::model::{Graph, Need, NodeId};
@@ -65,6 +66,55 @@ struct Task {
     charged: u64,
 }
 
+/// Who shares with whom: what each was charged, and had for certain; who is active, and where those start that come back.
+struct Peers<K> {
+    accounts: BTreeMap<K, (i128, i128)>,
+    active: BTreeSet<K>,
+    floor: i128,
+    most: i128,
+}
+
+impl<K> Default for Peers<K> {
+    fn default() -> Self {
+        Self { accounts: BTreeMap::new(), active: BTreeSet::new(), floor: 0, most: 0 }
+    }
+}
+
+impl<K: Ord + Copy> Peers<K> {
+    fn charged(&self, who: K) -> i128 {
+        self.accounts.get(&who).map_or(0, |account| account.0)
+    }
+
+    fn complete(&self, who: K) -> i128 {
+        self.accounts.get(&who).map_or(0, |account| account.1)
+    }
+
+    fn pay(&mut self, who: K, charged: i128, complete: i128) {
+        let account = self.accounts.entry(who).or_default();
+        *account = (account.0 + charged, account.1 + complete);
+    }
+
+    fn turn(&mut self, busy: BTreeSet<K>) {
+        let (gone, come) = (&self.active - &busy, &busy - &self.active);
+        let least = (&self.active & &busy).into_iter().map(|who| self.complete(who)).min();
+        for who in &gone {
+            self.most = self.most.max(self.complete(*who));
+        }
+        if least.is_none() && !gone.is_empty() {
+            self.floor = self.floor.max(self.most);
+        }
+        if !come.is_empty() {
+            self.floor = self.floor.max(least.unwrap_or(self.floor));
+        }
+        for who in come {
+            // A microsecond less.
+            let start = self.complete(who).max(self.floor - 65_536_000);
+            self.accounts.insert(who, (start, start));
+        }
+        self.active = busy;
+    }
+}
+
 /// A task as the scheduler's launches say it, one step each.
 pub(crate) type Launched = (WorkerId, CellTypeId, ModelId, Vec<(RequestId, NodeId)>);
 
@@ -77,8 +127,10 @@ type Runnable = (CellTypeId, ModelId, (Key, u64, u32), Key, RequestId, NodeId);
 pub(crate) struct Oracle {
     config: Config,
     models: BTreeMap<ModelId, Arc<ModelInfo>>,
-    virtual_time: BTreeMap<ModelId, i128>,
-    active: BTreeSet<ModelId>,
+    weights: BTreeMap<TenantId, u32>,
+    tenants: Peers<TenantId>,
+    /// Each tenant's.
+    models_of: BTreeMap<TenantId, Peers<ModelId>>,
     estimates: BTreeMap<CellTypeId, u64>,
     workers: BTreeMap<WorkerId, Worker>,
     requests: BTreeMap<RequestId, Request>,
@@ -96,8 +148,9 @@ impl Oracle {
         Self {
             config,
             models: models.iter().map(|model| (model.model, Arc::clone(model))).collect(),
-            virtual_time: models.iter().map(|model| (model.model, 0)).collect(),
-            active: BTreeSet::new(),
+            weights: models.iter().map(|model| (model.tenant, model.weight)).collect(),
+            tenants: Peers::default(),
+            models_of: models.iter().map(|model| (model.tenant, Peers::default())).collect(),
             estimates: BTreeMap::new(),
             workers: workers.collect(),
             requests: BTreeMap::new(),
@@ -152,6 +205,7 @@ impl Oracle {
                     graph.growths.push(Arc::clone(growth));
                 }
             }
+            Event::TenantWeight { tenant, weight } => drop(self.weights.insert(*tenant, *weight)),
             Event::Cancel(request) => self.fail(*request, Failure::Cancelled),
             Event::Done { worker, up_to, busy_ns, stopped, failed } => self.done(*worker, *up_to, *busy_ns, stopped, failed),
             _ => {}
@@ -230,7 +284,7 @@ impl Oracle {
             // By their estimates; evenly, if nothing is known yet.
             let (share, of) = if charged == 0 { (1, done.len() as u128) } else { (u128::from(task.charged), charged) };
             let measured = u128::from(busy_ns) * share / of;
-            self.charge(task, measured as i128 - i128::from(task.charged));
+            self.charge(task, measured as i128 - i128::from(task.charged), measured as i128);
             let estimate = self.estimates.entry(task.cell_type).or_default();
             let before = i128::from(*estimate);
             *estimate = if before == 0 { measured as u64 } else { (before + (measured as i128 - before) / 8) as u64 };
@@ -246,10 +300,13 @@ impl Oracle {
     }
 
     /// Each run of rows of one model pays its share.
-    fn charge(&mut self, task: &Task, nanoseconds: i128) {
+    fn charge(&mut self, task: &Task, nanoseconds: i128, complete: i128) {
         for run in task.models.chunk_by(|one, other| one == other) {
-            let share = nanoseconds * run.len() as i128 * 65536 / task.models.len() as i128 / i128::from(self.models[&run[0]].weight);
-            *self.virtual_time.get_mut(&run[0]).expect("a model") += share;
+            let share = |of: i128| of * run.len() as i128 * 65536 / task.models.len() as i128;
+            let tenant = self.models[&run[0]].tenant;
+            let weight = i128::from(self.weights[&tenant]);
+            self.models_of.get_mut(&tenant).expect("a tenant").pay(run[0], share(nanoseconds), share(complete));
+            self.tenants.pay(tenant, share(nanoseconds) / weight, share(complete) / weight);
         }
     }
 
@@ -282,12 +339,10 @@ impl Oracle {
             .filter(|request| request.nodes.values().any(|node| node.state == State::Waiting && node.ready.is_some()));
         let flying = self.workers.values().flat_map(|worker| &worker.tasks).flat_map(|task| &task.models);
         let busy: BTreeSet<ModelId> = ready.map(|request| request.model).chain(flying.copied()).collect();
-        let least = busy.intersection(&self.active).map(|model| self.virtual_time[model]).min();
-        for model in busy.difference(&self.active) {
-            let own = self.virtual_time[model];
-            self.virtual_time.insert(*model, own.max(least.unwrap_or(own)));
+        self.tenants.turn(busy.iter().map(|model| self.models[model].tenant).collect());
+        for (tenant, peers) in &mut self.models_of {
+            peers.turn(busy.iter().filter(|model| self.models[model].tenant == *tenant).copied().collect());
         }
-        self.active = busy;
     }
 
     /// Ready nodes that a worker may run now, with the place of each in its queue and its age.
@@ -321,7 +376,13 @@ impl Oracle {
         let nodes = self.runnable(worker);
         let models: BTreeSet<ModelId> = nodes.iter().map(|node| node.1).collect();
         let oldest = |model: ModelId| nodes.iter().filter(|node| node.1 == model).map(|node| node.3).min();
-        let Some(model) = models.into_iter().min_by_key(|model| (self.virtual_time[model], oldest(*model), *model)) else { return false };
+        let tenant_of = |model: ModelId| self.models[&model].tenant;
+        let tenants: BTreeSet<TenantId> = models.iter().map(|model| tenant_of(*model)).collect();
+        let oldest_of = |tenant: TenantId| nodes.iter().filter(|node| tenant_of(node.1) == tenant).map(|node| node.3).min();
+        let tenant = tenants.into_iter().min_by_key(|tenant| (self.tenants.charged(*tenant), oldest_of(*tenant), *tenant));
+        let peers = models.into_iter().filter(|model| Some(tenant_of(*model)) == tenant);
+        let owed = |model: ModelId| self.models_of[&tenant_of(model)].charged(model);
+        let Some(model) = peers.min_by_key(|model| (owed(*model), oldest(*model), *model)) else { return false };
         let cells = &self.models[&model].cells;
         let types: BTreeSet<CellTypeId> = nodes.iter().filter(|node| node.1 == model).map(|node| node.0).collect();
         let batch = |of: CellTypeId| cells.iter().find(|cell| cell.cell_type == of).expect("the model's type").batch;
@@ -370,7 +431,7 @@ impl Oracle {
         let charged = self.estimates.get(&cell_type).copied().unwrap_or(0);
         let models = rows.iter().map(|(request, _)| self.requests[request].model).collect();
         let task = Task { seq: 0, cell_type, rows: rows.clone(), models, charged };
-        self.charge(&task, i128::from(charged));
+        self.charge(&task, i128::from(charged), 0);
         self.workers.get_mut(&worker).expect("a worker").tasks.push(task);
         self.launched.push((worker, cell_type, model, rows));
     }

@@ -231,6 +231,10 @@ impl Run {
                     self.grow(id);
                 }
             }
+            6 if self.dice.once_in(8) => {
+                let tenant = self.dice.pick(&self.world.models).tenant;
+                self.events.push(Event::TenantWeight { tenant, weight: self.dice.between(1, 3) });
+            }
             _ if !busy.is_empty() => {
                 let worker = *self.dice.pick(&busy);
                 self.complete(worker);

@@ -1,0 +1,110 @@
+//! Tenants and their models: who is known, with what weight, and for how long.
+//!
+//! A model that is closed is forgotten with its last request, a tenant with its last model, so that tables grow with what there is, not with what
+//! there was. Who comes back starts like somebody new.
+
+use std::sync::Arc;
+
+use crate::event::ModelInfo;
+use crate::fairness::{Share, Start};
+use crate::fleet::{Model, entry};
+use crate::id::{ModelId, TenantId};
+use crate::queues::TypeQueue;
+use crate::scheduler::Scheduler;
+
+/// A tenant's position in the table of those that are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TenantIndex(usize);
+
+/// Whose models they are, and how much device time they had.
+#[derive(Debug)]
+pub(crate) struct Tenant {
+    pub(crate) id: TenantId,
+    /// At least 1.
+    pub(crate) weight: u32,
+    /// Models of it that are known.
+    models: u32,
+    /// Models of it that are active.
+    pub(crate) active: u32,
+    /// Whether it counts as active.
+    pub(crate) awake: bool,
+    pub(crate) share: Share,
+    /// Where its models start that come back.
+    pub(crate) start: Start,
+}
+
+impl Scheduler {
+    pub(crate) fn model_up(&mut self, info: Arc<ModelInfo>) {
+        let last = info.cells.iter().map(|cell| cell.cell_type.index()).max();
+        if last.is_some_and(|last| last >= self.types.len()) {
+            self.types.resize_with(last.map_or(0, |last| last + 1), TypeQueue::default);
+        }
+        self.class_mut(info.class);
+        let model = info.model;
+        self.forget_model(model);
+        let tenant = self.know_tenant(info.tenant, info.weight);
+        *entry(&mut self.models, model.index()) = Some(Model::new(info, tenant));
+    }
+
+    pub(crate) fn model_down(&mut self, id: ModelId) {
+        if let Some(Some(model)) = self.models.get_mut(id.index()) {
+            model.closed = true;
+            self.forget_model_if_over(id);
+        }
+    }
+
+    /// A request of a model has left, and nothing in flight names it any more.
+    pub(crate) fn request_left(&mut self, id: ModelId) {
+        self.model_mut(id).requests -= 1;
+        self.forget_model_if_over(id);
+    }
+
+    pub(crate) fn tenant_weight(&mut self, id: TenantId, weight: u32) {
+        if let Some(tenant) = self.tenants.iter_mut().flatten().find(|tenant| tenant.id == id) {
+            tenant.weight = weight.max(1);
+        }
+    }
+
+    pub(crate) fn tenant_of(&self, model: ModelId) -> &Tenant {
+        self.tenants[self.model(model).tenant.0].as_ref().expect("a model's tenant is known")
+    }
+
+    pub(crate) fn tenant_mut(&mut self, tenant: TenantIndex) -> &mut Tenant {
+        self.tenants[tenant.0].as_mut().expect("a model's tenant is known")
+    }
+
+    fn know_tenant(&mut self, id: TenantId, weight: u32) -> TenantIndex {
+        let weight = weight.max(1);
+        if let Some(index) = self.tenants.iter().position(|tenant| tenant.as_ref().is_some_and(|tenant| tenant.id == id)) {
+            let tenant = self.tenant_mut(TenantIndex(index));
+            (tenant.models, tenant.weight) = (tenant.models + 1, weight);
+            return TenantIndex(index);
+        }
+        let (share, start) = (Share::default(), Start::default());
+        let index = self.tenants.iter().position(Option::is_none).unwrap_or(self.tenants.len());
+        *entry(&mut self.tenants, index) = Some(Tenant { id, weight, models: 1, active: 0, awake: false, share, start });
+        TenantIndex(index)
+    }
+
+    fn forget_model_if_over(&mut self, id: ModelId) {
+        if self.model(id).closed && self.model(id).requests == 0 {
+            if self.model(id).active {
+                // It ran until just now.
+                self.turn(&[id]);
+            }
+            self.forget_model(id);
+        }
+    }
+
+    fn forget_model(&mut self, id: ModelId) {
+        let Some(model) = self.models.get_mut(id.index()).and_then(Option::take) else { return };
+        assert!(model.requests == 0 && !model.active, "a model is replaced while requests name it");
+        self.touched.retain(|touched| *touched != id);
+        self.graph.forget_model(id);
+        let tenant = self.tenant_mut(model.tenant);
+        tenant.models -= 1;
+        if tenant.models == 0 {
+            self.tenants[model.tenant.0] = None;
+        }
+    }
+}

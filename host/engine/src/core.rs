@@ -45,6 +45,7 @@ pub(crate) struct Arrival {
     pub(crate) growth: Arc<UnfoldedGrowth>,
     pub(crate) tensors: RequestTensors,
     pub(crate) sink: Box<dyn Sink>,
+    pub(crate) rank: u32,
     pub(crate) submitted: Instant,
 }
 
@@ -304,7 +305,7 @@ impl Core {
             self.handles.give_back(handle);
             return;
         }
-        let submission = Submission { request: handle.id, model: arrival.model.id, growth: arrival.growth.clone() };
+        let submission = Submission { request: handle.id, model: arrival.model.id, rank: arrival.rank, growth: arrival.growth.clone() };
         state.requests.insert(RequestEntry::new(arrival, state.arrivals));
         state.arrivals += 1;
         state.events.push(Event::Submit(submission));

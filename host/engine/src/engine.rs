@@ -169,8 +169,25 @@ impl Engine {
         tensors: RequestTensors,
         sink: impl FnOnce(Handle) -> Box<dyn Sink>,
     ) -> Result<Handle, SubmitError> {
+        self.submit_ranked(0, model, growth, tensors, sink)
+    }
+
+    /// As [`Engine::submit`], for a request of that rank. Those of rank 0 go first, then those of 1, and so on, among requests that wait for memory or
+    /// for their cell types; within a rank it is first come, first served. Ranks change nothing between models: whose turn it is follows device time.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`].
+    pub fn submit_ranked(
+        &self,
+        rank: u32,
+        model: &Arc<LoadedModel>,
+        growth: Arc<UnfoldedGrowth>,
+        tensors: RequestTensors,
+        sink: impl FnOnce(Handle) -> Box<dyn Sink>,
+    ) -> Result<Handle, SubmitError> {
         let handle = self.handles.take().ok_or(SubmitError::Full)?;
-        let arrival = Arrival { handle, model: model.clone(), growth, tensors, sink: sink(handle), submitted: Instant::now() };
+        let (model, submitted) = (model.clone(), Instant::now());
+        let arrival = Arrival { handle, model, growth, tensors, sink: sink(handle), rank, submitted };
         match self.inbox.try_send(ToCore::Submit(arrival)) {
             Ok(()) => Ok(handle),
             Err(refused) => {

@@ -83,7 +83,7 @@ impl Bench {
             while let Some(request) = self.free.pop() {
                 turn += 1;
                 let growth = Arc::clone(&graphs[turn % graphs.len()]);
-                self.events.push(Event::Submit(Submission { request, model: ModelId(0), growth }));
+                self.events.push(Event::Submit(Submission { request, model: ModelId(0), rank: 0, growth }));
             }
             if let Some(up_to) = self.tasks.pop_front() {
                 let (stopped, failed) = (Vec::new(), Vec::new());

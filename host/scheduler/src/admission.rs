@@ -1,4 +1,4 @@
-//! Who gets a place, where, and when: requests wait in order of arrival for slots; what runs holds all the slots it will ever need.
+//! Who gets a place, where, and when: requests wait for slots, by rank, then in order of arrival; what runs holds all the slots it will ever need.
 //!
 //! So there is no deadlock over slots: a request never waits for slots while it holds some. A growing request reserves its
 //! largest extent at once, and its growths are placed inside.
@@ -21,7 +21,7 @@ const PENDING_MAX: usize = 64;
 
 impl Scheduler {
     pub(crate) fn submit(&mut self, submission: Submission) {
-        let Submission { request: id, model, growth } = submission;
+        let Submission { request: id, model, rank, growth } = submission;
         if id.index() >= self.requests.len() {
             self.requests.resize_with(id.index() + 1, Request::default);
         }
@@ -37,7 +37,7 @@ impl Scheduler {
         let request = &mut self.requests[id.index()];
         request.phase = Phase::Waiting;
         (request.model, request.tenant, request.class, request.order) = (model, tenant, class, order);
-        (request.may_grow, request.open) = (may_grow, growth.next.is_some());
+        (request.rank, request.may_grow, request.open) = (rank, may_grow, growth.next.is_some());
         request.pending.push_back(growth);
         self.requests_alive += 1;
         self.model_mut(model).requests += 1;
@@ -46,7 +46,11 @@ impl Scheduler {
             self.doom(id, Failure::NoWorker);
             return;
         }
-        self.class_mut(class).waiting.push_back((id, order));
+        // Nobody waits, so that it need not queue.
+        if self.class_mut(class).waiting.is_empty() && self.place(id) {
+            return;
+        }
+        self.class_mut(class).waiting.insert((rank, order), id);
         self.admit(class);
         if self.requests_waiting > self.config.waiting_max && self.request(id).phase == Phase::Waiting {
             self.doom(id, Failure::Overloaded);
@@ -61,12 +65,11 @@ impl Scheduler {
 
     /// Places who waits for workers of a class, in order, as long as the first fits.
     fn admit(&mut self, class: NumericClass) {
-        while let Some(&(id, order)) = self.classes[class.index()].waiting.front() {
-            let request = self.request(id);
-            if request.phase == Phase::Waiting && request.order == order && !self.place(id) {
+        while let Some((&place, &id)) = self.classes[class.index()].waiting.first_key_value() {
+            if !self.place(id) {
                 return;
             }
-            self.classes[class.index()].waiting.pop_front();
+            self.classes[class.index()].waiting.remove(&place);
         }
     }
 
@@ -232,7 +235,7 @@ impl Scheduler {
     /// Lanes for the stages of a chain, which sit from `seat` on.
     fn place_chain(&mut self, id: RequestId, growth: u32, number: u32, graph: &UnfoldedChain, seat: usize) {
         let in_order = self.in_order();
-        let Request { model, order, domain, .. } = *self.request(id);
+        let Request { model, rank, order, domain, .. } = *self.request(id);
         let bound = graph.length.bound;
         let mut lanes = (LaneId(u32::MAX), Vec::new());
         for (index, stage) in graph.stages.iter().enumerate() {
@@ -246,6 +249,7 @@ impl Scheduler {
             place.readers.clear();
             (place.request, place.model, place.type_position, place.cell_type) = (id, model, type_position, cell_type);
             (place.domain, place.order, place.growth, place.chain, place.stage) = (domain, order, growth, number, index as u32);
+            place.rank = rank;
             (place.slot, place.slots, place.limit, place.flying, place.plain) = (slot, slots, bound, 0, false);
             place.merges = !graph.may_stop() && !stage.delivery.contains(&Delivery::All);
             place.progress = Progress::new(graph, index as u32, in_order);

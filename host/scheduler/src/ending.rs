@@ -41,7 +41,9 @@ impl Scheduler {
         let Some(request) = self.alive(id) else { return };
         let waited = request.phase == Phase::Waiting;
         if waited {
+            let (class, place) = (request.class, (request.rank, request.order));
             self.requests_waiting -= 1;
+            self.class_mut(class).waiting.remove(&place);
         }
         self.leave_bucket(id);
         for index in 0..self.request(id).chains.len() {

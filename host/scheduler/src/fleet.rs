@@ -1,6 +1,6 @@
 //! Workers, their memory domains, and the models they serve: what the scheduler knows of them, and nothing about requests.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::arena::Arena;
@@ -49,8 +49,8 @@ pub(crate) struct Domain {
 #[derive(Debug, Default)]
 pub(crate) struct Class {
     pub(crate) workers: u32,
-    /// Requests without a place, in order of admission; those that ended meanwhile are skipped by their order.
-    pub(crate) waiting: VecDeque<(RequestId, u64)>,
+    /// Requests without a place, by rank and order of admission.
+    pub(crate) waiting: BTreeMap<(u32, u64), RequestId>,
 }
 
 /// One of a model's distinct cell types.

@@ -235,7 +235,8 @@ pub(crate) struct Lane {
     pub(crate) type_position: u32,
     pub(crate) cell_type: CellTypeId,
     pub(crate) domain: DomainId,
-    /// The request's place in order of admission.
+    /// The request's rank, and its place in order of admission.
+    pub(crate) rank: u32,
     pub(crate) order: u64,
     /// Its growth, from the request's first.
     pub(crate) growth: u32,
@@ -267,6 +268,7 @@ impl Lane {
             type_position: 0,
             cell_type: CellTypeId(0),
             domain: DomainId(0),
+            rank: 0,
             order: 0,
             growth: 0,
             chain: 0,

@@ -20,7 +20,7 @@ pub(crate) const fn scope(domain: DomainId, pinned: Option<WorkerId>, only: Opti
 
 impl Lane {
     pub(crate) const fn key(&self, time: Time, step: u32) -> Key {
-        Key { time, order: self.order, chain: self.chain, stage: self.stage, step }
+        Key { rank: self.rank, time, order: self.order, chain: self.chain, stage: self.stage, step }
     }
 
     /// The worker that an in-order subgraph is pinned to.
@@ -53,8 +53,8 @@ impl Scheduler {
         let now = self.now;
         let place = &mut self.lanes[lane.index()];
         let (domain, cell_type, pinned) = (place.domain, place.cell_type, place.pinned());
-        let (order, chain, stage) = (place.order, place.chain, place.stage);
-        let key = |time, step| Key { time, order, chain, stage, step };
+        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage);
+        let key = |time, step| Key { rank, time, order, chain, stage, step };
         let (before, after, listing) = match &mut place.progress {
             Progress::Front(front) => {
                 let before = front.ready.map(|ready| scope(domain, pinned, ready.only));
@@ -152,8 +152,8 @@ impl Scheduler {
     pub(crate) fn tidy(&mut self, lane: LaneId, step: u32, ready: Option<Time>) {
         let place = &mut self.lanes[lane.index()];
         let (domain, cell_type) = (place.domain, place.cell_type);
-        let (order, chain, stage) = (place.order, place.chain, place.stage);
-        let key = |time, step| Key { time, order, chain, stage, step };
+        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage);
+        let key = |time, step| Key { rank, time, order, chain, stage, step };
         let queue = &mut self.types[cell_type.index()];
         match &mut place.progress {
             Progress::Front(front) => {

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use crate::id::{DomainId, LaneId, Time, WorkerId};
 
-/// A subgraph's place in its queue: first come, first served. Also a ready node's age.
+/// A subgraph's place in its queue: by rank, then first come, first served. Also a ready node's age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
+    pub(crate) rank: u32,
     pub(crate) time: Time,
     pub(crate) order: u64,
     pub(crate) chain: u32,

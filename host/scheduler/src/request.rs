@@ -96,6 +96,8 @@ pub(crate) struct Request {
     pub(crate) model: ModelId,
     pub(crate) tenant: TenantId,
     pub(crate) class: NumericClass,
+    /// 0 goes first.
+    pub(crate) rank: u32,
     /// Its place in order of admission.
     pub(crate) order: u64,
     pub(crate) domain: DomainId,

@@ -1,7 +1,7 @@
 //! Cellular batching: Algorithm 1 of BatchMaker (EuroSys'18, section 4.3), with its gaps filled.
 //!
 //! Only nodes that the asking worker may run count; an empty batch is never submitted; ties go to the oldest ready node, then to the smallest
-//! id; queues are first come, first served. The model is chosen first, by device time owed; the algorithm runs among the types of which it has
+//! id; queues are first come, first served, within a rank. The model is chosen first, by device time owed; the algorithm runs among the types of which it has
 //! nodes ready, and nodes of other models of the same type ride along.
 
 use crate::command::Row;
@@ -85,7 +85,7 @@ impl Scheduler {
         let mut oldest: Option<Key> = None;
         for (place, item) in self.types[cell_type.index()].items(domain) {
             // No node is ready before its subgraph entered.
-            if oldest.is_some_and(|oldest| oldest.time < place.time) {
+            if oldest.is_some_and(|oldest| (oldest.rank, oldest.time) < (place.rank, place.time)) {
                 break;
             }
             let (Item::Front(lane) | Item::Run(lane, ..) | Item::Subgraph(lane, _)) = *item;

@@ -25,6 +25,7 @@ pub(crate) type BatchId = WorkerId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Member {
     request: RequestId,
+    rank: u32,
     order: u64,
     growth: u32,
 }
@@ -75,10 +76,12 @@ impl Scheduler {
     /// A growth waits for its bucket's turn.
     pub(crate) fn join_bucket(&mut self, id: RequestId, growth: u32) {
         let request = self.request(id);
-        let (model, domain, order) = (request.model, request.domain, request.order);
+        let (model, domain, rank, order) = (request.model, request.domain, request.rank, request.order);
         let Some(key) = self.bucket_of(request, growth) else { return };
         let shelf = self.graph.shelves.entry((model, domain)).or_default();
-        shelf.buckets.entry(key).or_default().push_back(Member { request: id, order, growth });
+        let bucket = shelf.buckets.entry(key).or_default();
+        let at = bucket.partition_point(|other| other.rank <= rank);
+        bucket.insert(at, Member { request: id, rank, order, growth });
         self.request_mut(id).bucket = Some(growth);
         self.model_mut(model).ready += 1;
         self.touched.push(model);
@@ -125,7 +128,8 @@ impl Scheduler {
     fn take_batch(&mut self, worker: WorkerId) -> bool {
         let Some(domain) = self.worker(worker).map(|state| state.domain) else { return false };
         let owed = self.graph.shelves.iter().filter(|((_, home), shelf)| *home == domain && !shelf.buckets.is_empty());
-        let oldest = |shelf: &Shelf| shelf.buckets.values().filter_map(|bucket| bucket.front()).map(|member| member.order).min();
+        let oldest =
+            |shelf: &Shelf| shelf.buckets.values().filter_map(|bucket| bucket.front()).map(|member| (member.rank, member.order)).min();
         let owed: Vec<_> = owed.map(|((model, _), shelf)| (self.tenant_of(*model), *model, oldest(shelf))).collect();
         let tenant = owed.iter().min_by_key(|(tenant, _, oldest)| (tenant.share.charged, *oldest, tenant.id)).map(|(tenant, ..)| tenant.id);
         let owed = owed.iter().filter(|(other, ..)| Some(other.id) == tenant);

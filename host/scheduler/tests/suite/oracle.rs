@@ -31,7 +31,8 @@ struct Node {
 }
 
 struct Request {
-    order: u64,
+    /// Its rank, and its place in order of arrival.
+    order: (u32, u64),
     model: ModelId,
     domain: DomainId,
     graph: Graph,
@@ -118,8 +119,8 @@ impl<K: Ord + Copy> Peers<K> {
 /// A task as the scheduler's launches say it, one step each.
 pub(crate) type Launched = (WorkerId, CellTypeId, ModelId, Vec<(RequestId, NodeId)>);
 
-/// A node's place among others: when, then whose, then which.
-type Key = (u64, u64, u32, u32, u32);
+/// A node's place among others: by rank, then when, then whose, then which.
+type Key = (u32, u64, u64, u32, u32, u32);
 
 /// A ready node: type, model, place in the queue, age, whose and which.
 type Runnable = (CellTypeId, ModelId, (Key, u64, u32), Key, RequestId, NodeId);
@@ -134,7 +135,7 @@ pub(crate) struct Oracle {
     estimates: BTreeMap<CellTypeId, u64>,
     workers: BTreeMap<WorkerId, Worker>,
     requests: BTreeMap<RequestId, Request>,
-    submitted: BTreeMap<RequestId, (u64, ModelId, Graph)>,
+    submitted: BTreeMap<RequestId, ((u32, u64), ModelId, Graph)>,
     orders: u64,
     pub(crate) lanes: BTreeMap<LaneId, (RequestId, u32, u32)>,
     pub(crate) launched: Vec<Launched>,
@@ -196,7 +197,7 @@ impl Oracle {
             Event::Submit(submission) => {
                 let graph = Graph { growths: vec![Arc::clone(&submission.growth)] };
                 self.requests.remove(&submission.request);
-                self.submitted.insert(submission.request, (self.orders, submission.model, graph));
+                self.submitted.insert(submission.request, ((submission.rank, self.orders), submission.model, graph));
                 self.orders += 1;
             }
             Event::Grow { request, growth } => {
@@ -364,8 +365,9 @@ impl Oracle {
                 }
                 let cell = request.graph.stage(node.chain, node.stage).cell;
                 let cell_type = self.models[&request.model].cells[cell as usize].cell_type;
-                let place = ((request.entered[&group], request.order, group.0, group.1, group.2), ready, node.step);
-                found.push((cell_type, request.model, place, (ready, request.order, node.chain, node.stage, node.step), *id, *node));
+                let (rank, order) = request.order;
+                let place = ((rank, request.entered[&group], order, group.0, group.1, group.2), ready, node.step);
+                found.push((cell_type, request.model, place, (rank, ready, order, node.chain, node.stage, node.step), *id, *node));
             }
         }
         found

@@ -87,6 +87,8 @@ pub(crate) struct Run {
     events: Vec<Event>,
     scope: Scope,
     arrivals: u32,
+    /// Requests of this run have ranks below it.
+    ranks: u32,
     /// The generator's, with the model its graphs are of.
     checked: Option<(Arc<Model>, Rng)>,
     /// What sessions still have to say.
@@ -105,7 +107,8 @@ impl Run {
         let arena = *dice.pick(&[64, 100, 300, 2000]);
         let workers: Vec<_> = (0..dice.between(domains, 3)).map(|worker| (worker, worker % domains, arena)).collect();
         let world = World::new(config, models, &workers);
-        Self { world, dice, events: Vec::new(), arrivals: scope.requests, scope, checked, sessions: BTreeMap::new() }
+        let ranks = if dice.once_in(2) { 1 } else { 3 };
+        Self { ranks, world, dice, events: Vec::new(), arrivals: scope.requests, scope, checked, sessions: BTreeMap::new() }
     }
 
     fn arrive(&mut self) {
@@ -120,7 +123,8 @@ impl Run {
             };
             let growth = growths.pop_front().expect("a first growth");
             let truth = truth(&mut self.dice, &growth);
-            let (id, event) = self.world.request(model, &growth, truth);
+            let rank = self.dice.below(self.ranks);
+            let (id, event) = self.world.ranked(rank, model, &growth, truth);
             self.sessions.insert(id, growths);
             self.events.push(event);
             return;
@@ -133,7 +137,8 @@ impl Run {
         let kept: Vec<u32> = (0..chains.len() as u32).filter(|_| self.dice.once_in(2)).collect();
         let growth = graphs::growth(0, chains, if grows { graphs::watch(&kept) } else { None });
         let truth = truth(&mut self.dice, &growth);
-        let (_, event) = self.world.request(model, &growth, truth);
+        let rank = self.dice.below(self.ranks);
+        let (_, event) = self.world.ranked(rank, model, &growth, truth);
         self.events.push(event);
     }
 

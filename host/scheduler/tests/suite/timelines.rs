@@ -48,6 +48,11 @@ impl Timeline {
         self.events.push(event);
     }
 
+    fn arrive_ranked(&mut self, rank: u32, growth: &Arc<UnfoldedGrowth>) {
+        let (_, event) = self.world.ranked(rank, ModelId(0), growth, Default::default());
+        self.events.push(event);
+    }
+
     fn arrive_stopping(&mut self, growth: &Arc<UnfoldedGrowth>, chain: u32, step: u32) {
         let (_, event) = self.world.request(ModelId(0), growth, [(chain, step)].into());
         self.events.push(event);
@@ -129,6 +134,87 @@ fn requests_join_and_leave_at_every_step() {
      8 lstm: 5.0[5]
      9 lstm: 5.0[6]
     10 request 5 leaves
+    ");
+}
+
+/// Who has a lower rank joins the running batch before those who came earlier, and takes a step of theirs.
+#[test]
+fn a_lower_rank_goes_before_who_came_earlier() {
+    let mut timeline = Timeline::new(paper(), 2);
+    for length in [4, 4, 2] {
+        timeline.arrive_ranked(3, &growth(0, vec![lstm(length, &[])], None));
+    }
+    timeline.act();
+    timeline.arrive_ranked(3, &growth(0, vec![lstm(1, &[])], None));
+    timeline.arrive_ranked(1, &growth(0, vec![lstm(2, &[])], None));
+    timeline.arrive_ranked(0, &growth(0, vec![lstm(1, &[])], None));
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0] 1.0[0]
+    1 lstm: 5.0[0] 4.0[0]
+    2 lstm: 4.0[1] 0.0[1]
+    2 request 5 leaves
+    3 lstm: 0.0[2] 1.0[1]
+    3 request 4 leaves
+    4 lstm: 0.0[3] 1.0[2]
+    5 lstm: 1.0[3] 2.0[0]
+    5 request 0 leaves
+    6 lstm: 2.0[1] 3.0[0]
+    6 request 1 leaves
+    7 request 2 leaves
+    7 request 3 leaves
+    ");
+}
+
+/// Whole graphs: the same within a bucket.
+#[test]
+fn a_lower_rank_is_in_the_next_batch_of_its_bucket() {
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 2 }, ..paper() }, 2);
+    for rank in [1, 1, 1, 1, 0] {
+        timeline.arrive_ranked(rank, &growth(0, vec![lstm(1, &[])], None));
+    }
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 4.0[0] 0.0[0]
+    1 lstm: 4.0[1] 0.0[1]
+    2 lstm: 1.0[0] 2.0[0]
+    2 request 4 leaves
+    2 request 0 leaves
+    3 lstm: 1.0[1] 2.0[1]
+    4 lstm: 3.0[0]
+    4 request 1 leaves
+    4 request 2 leaves
+    5 lstm: 3.0[1]
+    6 request 3 leaves
+    ");
+}
+
+/// Memory for two at a time: who has a lower rank gets the next place.
+#[test]
+fn a_lower_rank_gets_the_next_place_in_memory() {
+    let mut timeline = Timeline::new(paper(), 4);
+    timeline.world = World::new(paper(), vec![model(4)], &[(0, 0, 4)]);
+    for rank in [2, 2, 2, 2, 1, 0] {
+        timeline.arrive_ranked(rank, &growth(0, vec![lstm(2, &[])], None));
+    }
+    timeline.act();
+    // Who leaves while it waits is out of the way.
+    let mut left = None;
+    timeline.world.requests.iter_mut().filter(|(_, request)| request.rank == 1).for_each(|(id, request)| {
+        request.cancelled = true;
+        left = Some(*id);
+    });
+    timeline.events.push(Event::Cancel(left.expect("one of rank 1")));
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0] 1.0[0]
+    1 lstm: 0.0[1] 1.0[1]
+    2 lstm: 5.0[0] 2.0[0]
+    2 request 0 leaves
+    2 request 1 leaves
+    3 lstm: 5.0[1] 2.0[1]
+    4 lstm: 3.0[0]
+    4 request 5 leaves
+    4 request 2 leaves
+    5 lstm: 3.0[1]
+    6 request 3 leaves
     ");
 }
 

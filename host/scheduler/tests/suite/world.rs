@@ -20,6 +20,7 @@ pub(crate) enum State {
 
 /// What the world knows of a request.
 pub(crate) struct Request {
+    pub(crate) rank: u32,
     pub(crate) model: ModelId,
     pub(crate) graph: Graph,
     pub(crate) nodes: BTreeMap<NodeId, State>,
@@ -156,8 +157,20 @@ impl World {
 
     /// A request that the scheduler has not heard of; the event is the caller's to send.
     pub(crate) fn request(&mut self, model: ModelId, growth: &Arc<UnfoldedGrowth>, truth: BTreeMap<u32, u32>) -> (RequestId, Event) {
+        self.ranked(0, model, growth, truth)
+    }
+
+    /// The same, of that rank.
+    pub(crate) fn ranked(
+        &mut self,
+        rank: u32,
+        model: ModelId,
+        growth: &Arc<UnfoldedGrowth>,
+        truth: BTreeMap<u32, u32>,
+    ) -> (RequestId, Event) {
         let id = (0..).map(RequestId).find(|id| !self.requests.contains_key(id)).expect("a free id");
         let request = Request {
+            rank,
             model,
             graph: Graph { growths: vec![Arc::clone(growth)] },
             nodes: BTreeMap::new(),
@@ -173,7 +186,7 @@ impl World {
             row_failed: false,
         };
         self.requests.insert(id, request);
-        (id, Event::Submit(Submission { request: id, model, growth: Arc::clone(growth) }))
+        (id, Event::Submit(Submission { request: id, model, rank, growth: Arc::clone(growth) }))
     }
 
     /// Requests that have not ended, and what of them is not complete.

@@ -35,6 +35,11 @@ const ARROWS: &[(&str, &[&str])] = &[
             "cellwright-registry",
         ],
     ),
+    (
+        "cellwright-http-api",
+        // Of `cell-graph` the tensors and descriptions that messages are made of.
+        &["cellwright-cell-graph", "cellwright-protocol", "cellwright-registry", "cellwright-serving"],
+    ),
 ];
 const BINARY: &str = "cellwright";
 const TESTS: &str = "cellwright-tests";
@@ -49,6 +54,8 @@ const OWNED: &[(&str, &[&str])] = &[
     ("cudarc", &["cellwright-backend-cuda"]),
     ("safetensors", &["cellwright-bundle"]),
     ("axum*", &["cellwright-http-api"]),
+    ("tower*", &["cellwright-http-api"]),
+    ("tokio-rustls", &["cellwright-http-api"]),
     ("hyper*", &["cellwright-http-api", "cellwright-client"]),
     ("rusqlite", &["cellwright-registry"]),
     ("clap*", &["cellwright"]),

@@ -1,0 +1,56 @@
+//! What every request shares.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cellwright_registry::RegistryError;
+use tokio::sync::Semaphore;
+
+use crate::body::Budget;
+use crate::host::Host;
+use crate::limits::Limits;
+use crate::metrics::HttpFigures;
+use crate::refusal::Refusal;
+use crate::request_id::IdSource;
+
+pub(crate) struct App {
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) limits: Limits,
+    pub(crate) ids: IdSource,
+    pub(crate) bodies: Budget,
+    /// Uploads that may be received at once.
+    pub(crate) uploads: Semaphore,
+    pub(crate) figures: HttpFigures,
+    /// Nobody has a key, so everyone who reaches the server (from this machine alone) may do everything. It ends with the first key, and does
+    /// not come back by revoking: who locked a door did not mean to open it.
+    keyless: AtomicBool,
+}
+
+impl App {
+    pub(crate) fn new(host: Arc<dyn Host>, limits: Limits) -> Result<Self, RegistryError> {
+        let keyless = !host.registry().has_keys()?;
+        let bodies = Budget::new(limits.bodies_bytes_max);
+        let uploads = Semaphore::new(limits.uploads_max);
+        let keyless = AtomicBool::new(keyless);
+        Ok(Self { host, limits, ids: IdSource::new(), bodies, uploads, figures: HttpFigures::default(), keyless })
+    }
+
+    pub(crate) fn is_keyless(&self) -> bool {
+        self.keyless.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_a_key_now(&self) {
+        self.keyless.store(false, Ordering::Release);
+    }
+
+    /// Runs what may block, on a thread that may.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let app = self.clone();
+        let span = tracing::Span::current();
+        let done = tokio::task::spawn_blocking(move || span.in_scope(|| work(&app))).await;
+        done.map_err(Refusal::internal)?
+    }
+}

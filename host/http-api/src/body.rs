@@ -1,0 +1,311 @@
+//! Reading a request's body: never more than allowed, never slower than allowed, and not copied where one piece is all of it.
+
+use std::fmt::Display;
+use std::future::poll_fn;
+use std::io::Read;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use bytes::Bytes;
+use cellwright_serving::ErrorKind;
+use flate2::read::{GzDecoder, ZlibDecoder};
+use http::header::{CONTENT_ENCODING, EXPECT};
+use http::{HeaderMap, HeaderName, StatusCode};
+use http_body::Body as _;
+use tokio::time::{Instant, Sleep};
+
+use crate::app::App;
+use crate::limits::Limits;
+use crate::refusal::Refusal;
+
+/// Memory set aside on the word of a `Content-Length` alone.
+const BELIEVED_MAX: usize = 1 << 20;
+/// Bodies up to this size are not counted: what a connection's buffer holds anyway.
+const UNCOUNTED_MAX: usize = 64 << 10;
+
+/// Bytes of bodies that all requests together may hold.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    left: AtomicUsize,
+}
+
+/// A share of the budget, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Share<'a> {
+    budget: &'a Budget,
+    bytes: usize,
+}
+
+impl Budget {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { left: AtomicUsize::new(bytes) }
+    }
+
+    fn take(&self, bytes: usize) -> Option<Share<'_>> {
+        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        taken.ok().map(|_| Share { budget: self, bytes })
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        self.budget.left.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A whole body, and what it holds of the budget.
+pub(crate) struct Collected<'a> {
+    pub(crate) bytes: Bytes,
+    share: Option<Share<'a>>,
+}
+
+impl Collected<'_> {
+    /// Whether reading it takes so long that others should not wait meanwhile.
+    pub(crate) fn is_large(&self) -> bool {
+        self.share.is_some()
+    }
+}
+
+/// The whole body of a request, inflated if it came compressed.
+pub(crate) async fn collect(app: &App, request: Request) -> Result<Collected<'_>, Refusal> {
+    let encoding = Encoding::of(request.headers())?;
+    // Who asks first whether to send a body has not sent it.
+    let asks_first = request.headers().contains_key(EXPECT);
+    let mut body = request.into_body();
+    let body = match gather(app, &mut body).await {
+        Ok(body) => body,
+        Err(refusal) => {
+            if !asks_first {
+                discard(&mut body).await;
+            }
+            return Err(refusal);
+        }
+    };
+    match encoding {
+        Encoding::Identity => Ok(body),
+        encoding => inflate(app, body, encoding).await,
+    }
+}
+
+async fn gather<'a>(app: &'a App, body: &mut Body) -> Result<Collected<'a>, Refusal> {
+    let max = app.limits.body_bytes_max;
+    let announced = body.size_hint().lower();
+    if announced > max as u64 {
+        return Err(too_large(max));
+    }
+    let announced = usize::try_from(announced).unwrap_or(max);
+    let mut share = share_of(app, announced)?;
+    let mut pace = Pace::new(&app.limits);
+    let Some(first) = pace.next(body).await? else { return Ok(Collected { bytes: Bytes::new(), share }) };
+    if body.is_end_stream() && first.len() <= max {
+        return Ok(Collected { bytes: first, share });
+    }
+    let mut bytes = Vec::with_capacity(announced.min(BELIEVED_MAX).max(first.len()));
+    let mut next = Some(first);
+    while let Some(piece) = next {
+        if piece.len() > max - bytes.len() {
+            return Err(too_large(max));
+        }
+        bytes.extend_from_slice(&piece);
+        if share.as_ref().map_or(UNCOUNTED_MAX, |share| share.bytes) < bytes.len() {
+            // Twice as much each time, so that the budget is asked seldom; the old share goes only when the new one is there.
+            share = share_of(app, bytes.len().saturating_mul(2).min(max))?;
+        }
+        next = pace.next(body).await?;
+    }
+    Ok(Collected { bytes: bytes.into(), share })
+}
+
+fn share_of(app: &App, bytes: usize) -> Result<Option<Share<'_>>, Refusal> {
+    if bytes <= UNCOUNTED_MAX {
+        return Ok(None);
+    }
+    let full = || Refusal::new(ErrorKind::Unavailable, "the server holds as many bytes of requests as it may: try again later");
+    app.bodies.take(bytes).map(Some).ok_or_else(full)
+}
+
+pub(crate) fn too_large(max: impl Display) -> Refusal {
+    Refusal::new(ErrorKind::TooLarge, format_args!("the body has more than {max} bytes, which is the most that this server takes"))
+}
+
+/// Watches that a body keeps coming: it may be slow at first, then it must keep up a rate on average. Only waiting for it counts.
+pub(crate) struct Pace {
+    grace: Duration,
+    rate_min: u64,
+    received: u64,
+    waited: Duration,
+    /// Made only when a body makes somebody wait.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl Pace {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self { grace: limits.body_grace, rate_min: limits.body_rate_min.max(1), received: 0, waited: Duration::ZERO, deadline: None }
+    }
+
+    /// The next piece of a body; none at its end.
+    pub(crate) async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, Refusal> {
+        loop {
+            let mut waits_since = None;
+            let frame = poll_fn(|context| {
+                if let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(context) {
+                    return Poll::Ready(Ok(frame));
+                }
+                let deadline = match waits_since {
+                    Some(_) => self.deadline.as_mut(),
+                    None => {
+                        let now = *waits_since.insert(Instant::now());
+                        let allowed = self.grace + Duration::from_millis(self.received.saturating_mul(1000) / self.rate_min);
+                        let until = now + allowed.saturating_sub(self.waited);
+                        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+                        deadline.as_mut().reset(until);
+                        Some(deadline)
+                    }
+                };
+                let Some(deadline) = deadline else { return Poll::Pending };
+                deadline.as_mut().poll(context).map(|()| Err(too_slow(self.grace)))
+            });
+            let frame = frame.await;
+            self.waited += waits_since.map_or(Duration::ZERO, |since| since.elapsed());
+            let Some(frame) = frame? else { return Ok(None) };
+            let frame = frame.map_err(|cause| Refusal::bad_input(format!("the body ended before it was complete: {cause}")))?;
+            // Trailers say nothing here.
+            if let Ok(piece) = frame.into_data() {
+                self.received = self.received.saturating_add(piece.len() as u64);
+                return Ok(Some(piece));
+            }
+        }
+    }
+}
+
+/// Reads on for a while what will not be used, so that a client that is still sending gets to read why.
+pub(crate) async fn discard(body: &mut Body) {
+    let discarding = async {
+        let mut left = DISCARDED_MAX;
+        while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(length) {
+                Some(less) => left = less,
+                None => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARDING_MAX, discarding).await;
+}
+
+const DISCARDED_MAX: usize = 64 << 20;
+const DISCARDING_MAX: Duration = Duration::from_secs(2);
+
+fn too_slow(grace: Duration) -> Refusal {
+    let sentence = format!("the body came too slowly: after {} seconds there was too little of it", grace.as_secs());
+    Refusal::with_status(StatusCode::REQUEST_TIMEOUT, sentence)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Encoding {
+    Identity,
+    Gzip,
+    Deflate,
+}
+
+impl Encoding {
+    fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let Some(value) = only(headers, &CONTENT_ENCODING)? else { return Ok(Self::Identity) };
+        match value.trim().to_ascii_lowercase().as_str() {
+            "" | "identity" => Ok(Self::Identity),
+            "gzip" | "x-gzip" => Ok(Self::Gzip),
+            "deflate" => Ok(Self::Deflate),
+            other => {
+                let sentence = format!("Content-Encoding `{}` is not taken; gzip and deflate are", other.escape_debug());
+                Err(Refusal::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, sentence))
+            }
+        }
+    }
+}
+
+/// A header's value as text; one that is there twice is refused, because two readers would choose differently.
+pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(Refusal::bad_input(format!("the header {name} is given more than once")));
+    }
+    value.to_str().map(Some).map_err(|_| Refusal::bad_input(format!("the header {name} is not plain text")))
+}
+
+async fn inflate<'a>(app: &'a App, body: Collected<'a>, encoding: Encoding) -> Result<Collected<'a>, Refusal> {
+    let max = app.limits.body_bytes_max;
+    let compressed = body.bytes.clone();
+    // Its size is not known before, so the most it may have is taken of the budget until it is.
+    let whole = share_of(app, max.min(compressed.len().saturating_mul(INFLATION_MAX)))?;
+    let inflated = tokio::task::spawn_blocking(move || match encoding {
+        Encoding::Gzip => read_bounded(GzDecoder::new(&compressed[..]), max),
+        Encoding::Deflate => read_bounded(ZlibDecoder::new(&compressed[..]), max),
+        Encoding::Identity => Ok(compressed.to_vec()),
+    });
+    let bytes = inflated.await.map_err(Refusal::internal)??;
+    drop(whole);
+    let share = share_of(app, bytes.len())?;
+    Ok(Collected { bytes: bytes.into(), share })
+}
+
+/// No deflate stream inflates to more than this many times its size.
+const INFLATION_MAX: usize = 1100;
+
+fn read_bounded(reader: impl Read, max: usize) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = Vec::new();
+    let bound = (max as u64).saturating_add(1);
+    let read = reader.take(bound).read_to_end(&mut bytes);
+    read.map_err(|cause| Refusal::bad_input(format!("the compressed body cannot be inflated: {cause}")))?;
+    if bytes.len() > max { Err(too_large(max)) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn a_bomb_is_inflated_no_further_than_allowed() {
+        let bomb = gzip(&vec![0; 1 << 20]);
+        assert_eq!(read_bounded(GzDecoder::new(&bomb[..]), 1 << 20).unwrap().len(), 1 << 20);
+        let refusal = read_bounded(GzDecoder::new(&bomb[..]), (1 << 20) - 1).unwrap_err();
+        assert_eq!(refusal.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(read_bounded(GzDecoder::new(&bomb[..20]), 1 << 20).unwrap_err().status(), StatusCode::BAD_REQUEST);
+    }
+
+    #[test]
+    fn the_budget_is_given_back() {
+        let budget = Budget::new(10);
+        let share = budget.take(7);
+        assert!(share.is_some() && budget.take(4).is_none());
+        drop(share);
+        assert!(budget.take(10).is_some());
+    }
+
+    #[test]
+    fn encodings_are_told_apart() {
+        let of = |value: &'static str| Encoding::of(&HeaderMap::from_iter([(CONTENT_ENCODING, http::HeaderValue::from_static(value))]));
+        assert_eq!(of("GZIP").unwrap(), Encoding::Gzip);
+        assert_eq!(of("deflate").unwrap(), Encoding::Deflate);
+        assert_eq!(of("br").unwrap_err().status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        let mut twice = HeaderMap::new();
+        twice.append(CONTENT_ENCODING, http::HeaderValue::from_static("gzip"));
+        twice.append(CONTENT_ENCODING, http::HeaderValue::from_static("identity"));
+        assert_eq!(Encoding::of(&twice).unwrap_err().status(), StatusCode::BAD_REQUEST);
+    }
+}

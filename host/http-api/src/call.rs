@@ -1,0 +1,182 @@
+//! Handing a request to a model and waiting for its answer, whole or part by part.
+//!
+//! Whoever waits here is a future that its connection drops when the client goes away; dropping it cancels the request.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use cellwright_cell_graph::Tensor;
+use cellwright_protocol::InferResponse;
+use cellwright_serving::{Call, Client, ErrorKind, InferError};
+use tokio::sync::oneshot;
+
+use crate::host::{Answering, Endpoint};
+use crate::refusal::Refusal;
+
+const UNANSWERED: &str = "a request was given up without an answer";
+
+/// The whole answer of one request.
+pub(crate) async fn whole(model: Arc<dyn Endpoint>, call: Call) -> Result<InferResponse, Refusal> {
+    let (sender, receiver) = oneshot::channel();
+    let answering = model.infer(call, Box::new(Whole(sender)))?;
+    let result = receiver.await;
+    answering.ended();
+    result.map_err(|_| Refusal::internal(UNANSWERED))?.map_err(Refusal::from)
+}
+
+struct Whole(oneshot::Sender<Result<InferResponse, InferError>>);
+
+impl Client for Whole {
+    fn part(&mut self, _: Tensor) {}
+
+    fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
+        // Nobody listens to a request that was cancelled.
+        let _ = self.0.send(result);
+    }
+}
+
+/// What comes next of a streamed answer.
+pub(crate) enum Piece {
+    /// A part of an output.
+    Part(Tensor),
+    /// The end, with the outputs that were not streamed.
+    End(Result<InferResponse, Refusal>),
+}
+
+/// An answer that comes part by part. Dropping it before its end cancels the request.
+pub(crate) struct Parts {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    bytes_max: usize,
+}
+
+#[derive(Default)]
+struct State {
+    parts: VecDeque<Tensor>,
+    /// Bytes of the parts that wait.
+    bytes: usize,
+    end: Option<Result<InferResponse, Refusal>>,
+    over: bool,
+    waker: Option<Waker>,
+    answering: Option<Answering>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, result: Result<InferResponse, Refusal>) {
+        let mut state = self.lock();
+        if state.over {
+            return;
+        }
+        state.over = true;
+        state.end = Some(result);
+        let (waker, answering) = (state.waker.take(), state.answering.take());
+        drop(state);
+        if let Some(answering) = answering {
+            answering.ended();
+        }
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn part(&self, part: Tensor) {
+        let mut state = self.lock();
+        if state.over {
+            return;
+        }
+        state.bytes = state.bytes.saturating_add(part.data.len());
+        let mut cancelled = None;
+        if state.bytes > self.bytes_max {
+            state.over = true;
+            let sentence = format!("more than {} bytes of the answer waited to be read, so it was given up", self.bytes_max);
+            state.end = Some(Err(Refusal::new(ErrorKind::Unavailable, sentence)));
+            cancelled = state.answering.take();
+        } else {
+            state.parts.push_back(part);
+        }
+        let waker = state.waker.take();
+        drop(state);
+        drop(cancelled);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The writing end; if it is dropped without an end, the reader hears that too.
+struct Writer(Arc<Shared>);
+
+impl Client for Writer {
+    fn part(&mut self, part: Tensor) {
+        self.0.part(part);
+    }
+
+    fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
+        self.0.end(result.map_err(Refusal::from));
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.end(Err(Refusal::internal(UNANSWERED)));
+    }
+}
+
+impl Parts {
+    /// Begins a request; at most `bytes_max` bytes of its answer wait to be read.
+    pub(crate) fn begin(model: Arc<dyn Endpoint>, call: Call, bytes_max: usize) -> Result<Self, Refusal> {
+        let shared = Arc::new(Shared { state: Mutex::default(), bytes_max });
+        let answering = model.infer(call, Box::new(Writer(shared.clone())))?;
+        let mut state = shared.lock();
+        if state.over {
+            // It ended, or was given up, before this line.
+            let finished = state.end.as_ref().is_none_or(Result::is_ok);
+            drop(state);
+            if finished { answering.ended() } else { drop(answering) }
+        } else {
+            state.answering = Some(answering);
+            drop(state);
+        }
+        Ok(Self { shared })
+    }
+
+    /// What comes next; none after the end.
+    pub(crate) fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<Piece>> {
+        let mut state = self.shared.lock();
+        if let Some(part) = state.parts.pop_front() {
+            state.bytes -= part.data.len();
+            return Poll::Ready(Some(Piece::Part(part)));
+        }
+        if state.over {
+            return Poll::Ready(state.end.take().map(Piece::End));
+        }
+        match &mut state.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    pub(crate) async fn next(&self) -> Option<Piece> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.over = true;
+        let answering = state.answering.take();
+        drop(state);
+        drop(answering);
+    }
+}

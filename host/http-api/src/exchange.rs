@@ -1,0 +1,81 @@
+//! One request and its answer, seen from outside: its id, its span, its count, and what a refusal finally says.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use http::Uri;
+use http::header::ALLOW;
+use tower::Service as _;
+use tracing::Instrument as _;
+
+use crate::app::App;
+use crate::refusal::Refusal;
+use crate::request_id::{ExchangeId, HEADER};
+
+/// Everything that happens between a request's head and its answer's. Dropping it is how the client going away reaches whatever runs.
+pub(crate) async fn serve(app: Arc<App>, mut router: Router, mut request: Request) -> Response {
+    let started = Instant::now();
+    let id = app.ids.id_of(request.headers());
+    request.extensions_mut().insert(id.clone());
+    let method = request.method().clone();
+    let uri = request.uri().clone();
+    let span = tracing::debug_span!("request", id = id.as_str(), %method, path = uri.path(), tenant = tracing::field::Empty);
+    let answer = async {
+        let mut response = match router.call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
+            let allow = response.headers_mut().remove(ALLOW);
+            response = render(&refusal, &id, &uri);
+            if let Some(allow) = allow {
+                response.headers_mut().insert(ALLOW, allow);
+            }
+        }
+        let elapsed = started.elapsed();
+        tracing::debug!(status = response.status().as_u16(), ms = elapsed.as_secs_f64() * 1e3, "answered");
+        response
+    };
+    let mut response = answer.instrument(span).await;
+    app.figures.answered(response.status());
+    if let Some(value) = id.header() {
+        response.headers_mut().insert(HEADER, value);
+    }
+    response
+}
+
+fn render(refusal: &Refusal, id: &ExchangeId, uri: &Uri) -> Response<Body> {
+    let response = refusal.render(id.as_str(), model_in(uri.path()));
+    let status = refusal.status();
+    if status.is_server_error() {
+        tracing::warn!(id = id.as_str(), path = uri.path(), status = status.as_u16(), "{}", refusal.detail());
+    } else {
+        tracing::debug!(status = status.as_u16(), "{}", refusal.detail());
+    }
+    response
+}
+
+/// The model that a path names, as it was written: a path is plain text.
+fn model_in(path: &str) -> Option<&str> {
+    const LENGTH_MAX: usize = 128;
+    let name = path.split("/models/").nth(1)?.split('/').next()?;
+    (!name.is_empty() && name.len() <= LENGTH_MAX).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_names_its_model() {
+        assert_eq!(model_in("/v2/models/m/infer"), Some("m"));
+        assert_eq!(model_in("/v2/repository/models/m.1/load"), Some("m.1"));
+        assert_eq!(model_in("/v2/models/stats"), Some("stats"));
+        assert_eq!(model_in("/v2/health/live"), None);
+        assert_eq!(model_in("/v2/models/"), None);
+    }
+}

@@ -1,0 +1,105 @@
+//! Figures as `/metrics` and the statistics show them: plain numbers, read at one moment.
+
+use cellwright_registry::TenantName;
+
+/// So many occasions, and how long they took together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Total {
+    /// Occasions.
+    pub count: u64,
+    /// Nanoseconds.
+    pub ns: u64,
+}
+
+/// How a model has fared since the server started, all its versions together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelFigures {
+    /// Whose it is.
+    pub tenant: TenantName,
+    /// Its name.
+    pub name: String,
+    /// The version that serves, if one does.
+    pub version: Option<u64>,
+    /// Calls in flight now.
+    pub in_flight: u64,
+    /// Calls that were answered.
+    pub success: Total,
+    /// Calls that were not.
+    pub failure: Total,
+    /// Requests that waited for their first task.
+    pub queue: Total,
+    /// Calls that were unfolded.
+    pub unfold: Total,
+    /// Requests that ran.
+    pub compute: Total,
+    /// Requests that were answered: where rows are requests, a call is several.
+    pub requests: u64,
+    /// Failures that were the plugin's fault.
+    pub faults: u64,
+    /// Calls refused for load.
+    pub shed: u64,
+    /// Calls whose client left.
+    pub cancelled: u64,
+    /// Calls whose time was up.
+    pub expired: u64,
+    /// When the last call ended, milliseconds since 1970; 0: none has.
+    pub last_ms: u64,
+    /// Answered calls by latency: up to so many nanoseconds (none: longer than all before), so many calls; not added up.
+    pub latency: Vec<(Option<u64>, u64)>,
+    /// Device time of its nodes, nanoseconds.
+    pub device_ns: u64,
+    /// Its cells, if it serves.
+    pub cells: Vec<CellFigures>,
+}
+
+/// What a cell's type has done, whichever models' nodes they were.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellFigures {
+    /// The plugin's name for it.
+    pub name: String,
+    /// Its type.
+    pub key: String,
+    /// Its batch limit.
+    pub batch_max: u64,
+    /// Batches that ran.
+    pub tasks: u64,
+    /// Their nodes.
+    pub rows: u64,
+    /// Device time they took, nanoseconds.
+    pub busy_ns: u64,
+    /// Batches by size: up to so many nodes (none: more than all before), so many batches; not added up.
+    pub batches: Vec<(Option<u64>, u64)>,
+}
+
+/// A memory domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainFigures {
+    /// Its name.
+    pub name: String,
+    /// Slots that requests hold.
+    pub slots_used: u64,
+    /// Slots there are.
+    pub slots: u64,
+}
+
+/// A worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerFigures {
+    /// Whether it takes tasks.
+    pub up: bool,
+    /// Tasks it has not completed.
+    pub outstanding: u64,
+}
+
+/// Everything that is counted behind the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// By tenant and name.
+    pub models: Vec<ModelFigures>,
+    /// Requests that wait for memory.
+    pub waiting: u64,
+    /// Memory domains, by number.
+    pub domains: Vec<DomainFigures>,
+    /// Workers, by number.
+    pub workers: Vec<WorkerFigures>,
+}

@@ -1,0 +1,240 @@
+//! Every answer that is not a success: errors become statuses and sentences here and nowhere else.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+
+use axum::response::{IntoResponse, Response};
+use cellwright_protocol::messages::ErrorBody;
+use cellwright_protocol::{BadRequest, BadResponse, RequestFault};
+use cellwright_registry::RegistryError;
+use cellwright_serving::{ErrorKind, InferError};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderName, HeaderValue, StatusCode};
+
+/// Why a request is not answered with what it asked for.
+#[derive(Clone, Debug)]
+pub struct Refusal(Box<Contents>);
+
+#[derive(Clone, Debug)]
+struct Contents {
+    status: StatusCode,
+    sentence: Cow<'static, str>,
+    /// The id in the request's body, which its sender knows it by.
+    request: Option<String>,
+    /// What only the log may say.
+    detail: Option<String>,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+/// Nobody reads it: the client has gone. The number is nginx's.
+const CLIENT_GONE: u16 = 499;
+
+const INTERNAL: &str = "the server failed; its log says more under the request's id";
+
+impl Refusal {
+    /// An error of that kind, in its own words.
+    ///
+    /// What an internal error says goes to the log only.
+    #[must_use]
+    pub fn new(kind: ErrorKind, sentence: impl Display) -> Self {
+        let mut refusal = Self::with_status(status_of(kind), sentence.to_string());
+        match kind {
+            ErrorKind::Internal => {
+                let detail = std::mem::replace(&mut refusal.0.sentence, INTERNAL.into());
+                refusal.0.detail = Some(detail.into_owned());
+                refusal
+            }
+            ErrorKind::Busy => refusal.retry_after(1),
+            ErrorKind::Unavailable | ErrorKind::Draining | ErrorKind::Full => refusal.retry_after(5),
+            _ => refusal,
+        }
+    }
+
+    pub(crate) fn with_status(status: StatusCode, sentence: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Contents { status, sentence: sentence.into(), request: None, detail: None, header: None }))
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.0.status
+    }
+
+    /// What the log says of it.
+    pub(crate) fn detail(&self) -> &str {
+        self.0.detail.as_deref().unwrap_or(&self.0.sentence)
+    }
+
+    pub(crate) fn bad_input(sentence: impl Into<Cow<'static, str>>) -> Self {
+        Self::with_status(StatusCode::BAD_REQUEST, sentence)
+    }
+
+    pub(crate) fn not_found(sentence: impl Into<Cow<'static, str>>) -> Self {
+        Self::with_status(StatusCode::NOT_FOUND, sentence)
+    }
+
+    pub(crate) fn forbidden(sentence: impl Into<Cow<'static, str>>) -> Self {
+        Self::with_status(StatusCode::FORBIDDEN, sentence)
+    }
+
+    pub(crate) fn unauthorized(sentence: &'static str) -> Self {
+        Self::with_status(StatusCode::UNAUTHORIZED, sentence).header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+
+    /// Something here did not do what it must; the client can do nothing about it.
+    pub(crate) fn internal(detail: impl Display) -> Self {
+        Self::new(ErrorKind::Internal, detail)
+    }
+
+    pub(crate) fn retry_after(self, seconds: u32) -> Self {
+        self.header(RETRY_AFTER, HeaderValue::from(seconds))
+    }
+
+    pub(crate) fn of_request(mut self, id: Option<&str>) -> Self {
+        self.0.request = id.map(str::to_owned);
+        self
+    }
+
+    fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.0.header = Some((name, value));
+        self
+    }
+
+    /// What the client reads: the sentence, and which request and model it is about.
+    pub(crate) fn message(&self, exchange: &str, model: Option<&str>) -> String {
+        let Contents { sentence, request, .. } = &*self.0;
+        let request = request.as_deref().unwrap_or(exchange);
+        match model {
+            Some(model) => format!("{sentence} (model `{model}`, request `{request}`)"),
+            None => format!("{sentence} (request `{request}`)"),
+        }
+    }
+
+    /// As it goes over the wire.
+    pub(crate) fn render(&self, exchange: &str, model: Option<&str>) -> Response {
+        let body = ErrorBody { error: self.message(exchange, model) };
+        let json = serde_json::to_vec(&body).unwrap_or_default();
+        let mut response = (self.0.status, [(CONTENT_TYPE, "application/json")], json).into_response();
+        if let Some((name, value)) = &self.0.header {
+            response.headers_mut().insert(name.clone(), value.clone());
+        }
+        response
+    }
+}
+
+/// The status of each kind of error.
+fn status_of(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::BadInput => StatusCode::BAD_REQUEST,
+        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorKind::Conflict => StatusCode::CONFLICT,
+        ErrorKind::PluginFault => StatusCode::BAD_GATEWAY,
+        ErrorKind::Busy => StatusCode::TOO_MANY_REQUESTS,
+        ErrorKind::Cancelled => StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST),
+        ErrorKind::Deadline => StatusCode::GATEWAY_TIMEOUT,
+        ErrorKind::Unavailable | ErrorKind::Draining | ErrorKind::Full => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+impl From<InferError> for Refusal {
+    fn from(error: InferError) -> Self {
+        Self::new(error.kind(), error)
+    }
+}
+
+impl From<RequestFault> for Refusal {
+    fn from(fault: RequestFault) -> Self {
+        let kind = if fault.is_unsupported() { ErrorKind::Unsupported } else { ErrorKind::BadInput };
+        Self::new(kind, fault)
+    }
+}
+
+impl From<BadRequest> for Refusal {
+    fn from(bad: BadRequest) -> Self {
+        Self::from(bad.fault).of_request(bad.id.as_deref())
+    }
+}
+
+impl From<BadResponse> for Refusal {
+    fn from(bad: BadResponse) -> Self {
+        let kind = if bad.is_clients_fault() { ErrorKind::BadInput } else { ErrorKind::Internal };
+        Self::new(kind, bad)
+    }
+}
+
+impl From<RegistryError> for Refusal {
+    fn from(error: RegistryError) -> Self {
+        use cellwright_registry::ErrorKind as Kind;
+        let kind = match error.kind() {
+            Kind::NotFound => ErrorKind::NotFound,
+            Kind::Conflict | Kind::Quota => ErrorKind::Conflict,
+            Kind::Invalid => ErrorKind::BadInput,
+            Kind::Full => ErrorKind::Full,
+            Kind::Internal => ErrorKind::Internal,
+        };
+        Self::new(kind, with_causes(&error))
+    }
+}
+
+/// An error's sentence and those of its causes. Only internal errors have causes, so only the log sees them.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// The exchange renders it, because only there everything is known that the message names.
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = self.0.status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_status() {
+        let statuses = [
+            (ErrorKind::BadInput, 400),
+            (ErrorKind::Unsupported, 501),
+            (ErrorKind::NotFound, 404),
+            (ErrorKind::TooLarge, 413),
+            (ErrorKind::Conflict, 409),
+            (ErrorKind::PluginFault, 502),
+            (ErrorKind::Busy, 429),
+            (ErrorKind::Cancelled, 499),
+            (ErrorKind::Deadline, 504),
+            (ErrorKind::Unavailable, 503),
+            (ErrorKind::Draining, 503),
+            (ErrorKind::Full, 503),
+            (ErrorKind::Internal, 500),
+        ];
+        for (kind, status) in statuses {
+            let response = Refusal::new(kind, "words").render("x1", Some("m"));
+            assert_eq!(response.status(), status, "{kind:?}");
+            assert_eq!(response.headers().contains_key(RETRY_AFTER), matches!(status, 429 | 503), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn an_internal_error_tells_the_client_nothing() {
+        let refusal = Refusal::internal("the table is gone");
+        assert_eq!(refusal.message("x1", None), format!("{INTERNAL} (request `x1`)"));
+        assert_eq!(refusal.detail(), "the table is gone");
+    }
+
+    #[test]
+    fn a_message_prefers_the_id_that_the_sender_chose() {
+        let refusal = Refusal::bad_input("no").of_request(Some("mine"));
+        assert_eq!(refusal.message("x1", Some("m")), "no (model `m`, request `mine`)");
+    }
+}

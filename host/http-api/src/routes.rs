@@ -1,0 +1,164 @@
+//! Which path leads where.
+
+mod admin;
+mod docs;
+mod generate;
+mod health;
+mod infer;
+mod metrics;
+mod models;
+mod repository;
+mod statistics;
+mod upload;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{FromRequestParts, RawPathParams};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{delete, get, post, put};
+use cellwright_registry::ModelName;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{StatusCode, Uri};
+use serde::Serialize;
+
+use crate::app::App;
+use crate::refusal::Refusal;
+
+pub(crate) fn router(app: &Arc<App>) -> Router {
+    Router::new()
+        .merge(open_inference())
+        .merge(administration())
+        .route("/metrics", get(metrics::metrics))
+        .route("/openapi.json", get(docs::openapi))
+        .route("/docs", get(docs::page))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .with_state(app.clone())
+}
+
+/// The protocol's paths.
+fn open_inference() -> Router<Arc<App>> {
+    let mut router = Router::new()
+        .route("/v2", get(health::server))
+        .route("/v2/", get(health::server))
+        .route("/v2/health/live", get(health::live))
+        .route("/v2/health/ready", get(health::ready))
+        .route("/v2/models/stats", get(statistics::all))
+        .route("/v2/repository/index", post(repository::index))
+        .route("/v2/repository/models/{model}/load", post(repository::load))
+        .route("/v2/repository/models/{model}/unload", post(repository::unload));
+    for model in ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"] {
+        router = router
+            .route(model, get(models::metadata))
+            .route(&format!("{model}/ready"), get(models::ready))
+            .route(&format!("{model}/config"), get(models::config))
+            .route(&format!("{model}/stats"), get(statistics::one))
+            .route(&format!("{model}/infer"), post(infer::infer))
+            .route(&format!("{model}/generate"), post(generate::whole))
+            .route(&format!("{model}/generate_stream"), post(generate::stream));
+    }
+    router
+}
+
+fn administration() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/models", get(admin::models::list))
+        .route("/v1/models/{model}", get(admin::models::one).put(upload::upload).delete(admin::models::delete))
+        .route("/v1/models/{model}/rollback", post(admin::models::roll_back))
+        .route("/v1/models/{model}/versions/{version}", delete(admin::models::delete_version))
+        .route("/v1/models/{model}/versions/{version}/activate", post(admin::models::activate))
+        .route("/v1/tenants", get(admin::tenants::list).post(admin::tenants::create))
+        .route("/v1/tenants/{tenant}", get(admin::tenants::one).merge(put(admin::tenants::set)).delete(admin::tenants::delete))
+        .route("/v1/keys", get(admin::keys::list).post(admin::keys::create))
+        .route("/v1/keys/{key}", delete(admin::keys::revoke))
+}
+
+async fn no_such_path(uri: Uri) -> Refusal {
+    const SHOWN_MAX: usize = 200;
+    let path: String = uri.path().chars().take(SHOWN_MAX).collect();
+    Refusal::not_found(format!("there is nothing at `{path}`; /docs lists what there is"))
+}
+
+async fn no_such_method() -> Refusal {
+    Refusal::with_status(StatusCode::METHOD_NOT_ALLOWED, "this path does not take that method; /docs lists what it takes")
+}
+
+/// The model, and perhaps the version, that a path names.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) model: String,
+    pub(crate) version: Option<String>,
+}
+
+impl Target {
+    /// The name, where it must be one that a model may have.
+    fn name(&self) -> Result<ModelName, Refusal> {
+        ModelName::parse(&self.model).map_err(|fault| Refusal::bad_input(fault.to_string()))
+    }
+
+    /// The version, where it must be there.
+    fn number(&self) -> Result<u64, Refusal> {
+        let text = self.version.as_deref().unwrap_or_default();
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok().filter(|_| digits);
+        number.ok_or_else(|| Refusal::bad_input(format!("`{}` is no version: versions are integers from 1", shown(text))))
+    }
+}
+
+fn shown(text: &str) -> String {
+    const SHOWN_MAX: usize = 64;
+    text.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect()
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Target {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let mut target = Self { model: String::new(), version: None };
+        for (name, value) in &parameters(parts, state).await? {
+            match name {
+                "model" => value.clone_into(&mut target.model),
+                _ => target.version = Some(value.to_owned()),
+            }
+        }
+        if let Err(fault) = ModelName::parse(&target.model) {
+            return Err(Refusal::bad_input(fault.to_string()));
+        }
+        Ok(target)
+    }
+}
+
+/// The parts of a path that stand for something.
+async fn parameters<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<RawPathParams, Refusal> {
+    let params = RawPathParams::from_request_parts(parts, state).await;
+    params.map_err(|_| Refusal::bad_input("the path holds percent escapes that are no UTF-8"))
+}
+
+/// One part of a path that stands for something else than a model.
+struct Named(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let params = parameters(parts, state).await?;
+        Ok(Self(params.iter().next().map(|(_, value)| value.to_owned()).unwrap_or_default()))
+    }
+}
+
+/// An answer in JSON.
+fn json(status: StatusCode, message: &impl Serialize) -> Result<Response, Refusal> {
+    let body = serde_json::to_vec(message).map_err(Refusal::internal)?;
+    Ok((status, [(CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+fn ok(message: &impl Serialize) -> Result<Response, Refusal> {
+    json(StatusCode::OK, message)
+}
+
+/// Done, and there is nothing to say.
+fn done() -> Response {
+    StatusCode::NO_CONTENT.into_response()
+}

@@ -1,0 +1,89 @@
+//! Models and their versions: which there are, and which of them answers.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use cellwright_protocol::messages::admin::{Model, ModelList, SampleResult, Version};
+use cellwright_registry as registry;
+use cellwright_registry::Scope;
+use serde::Deserialize;
+
+use crate::app::App;
+use crate::auth::Caller;
+use crate::refusal::Refusal;
+use crate::routes::{Target, done, ok};
+
+pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
+    let models = app.blocking(move |app| Ok(app.host.registry().models(caller.sees())?)).await?;
+    ok(&ModelList { models: models.into_iter().map(model).collect() })
+}
+
+pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
+    let name = target.name()?;
+    let missing = Refusal::not_found(format!("there is no model `{name}`"));
+    let found = app.blocking(move |app| Ok(app.host.registry().model(&caller.tenant, &name)?)).await?;
+    ok(&model(found.ok_or(missing)?))
+}
+
+pub(in crate::routes) async fn activate(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
+    caller.require(Scope::Upload)?;
+    let (name, version) = (target.name()?, target.number()?);
+    ok(&app.blocking(move |app| app.host.activate(&caller.tenant, &name, version)).await?)
+}
+
+pub(in crate::routes) async fn roll_back(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
+    caller.require(Scope::Upload)?;
+    let name = target.name()?;
+    ok(&app.blocking(move |app| app.host.roll_back(&caller.tenant, &name)).await?)
+}
+
+pub(in crate::routes) async fn delete_version(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
+    caller.require(Scope::Upload)?;
+    let (name, version) = (target.name()?, target.number()?);
+    app.blocking(move |app| app.host.delete_version(&caller.tenant, &name, version)).await?;
+    Ok(done())
+}
+
+pub(in crate::routes) async fn delete(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
+    caller.require(Scope::Upload)?;
+    let name = target.name()?;
+    app.blocking(move |app| app.host.delete_model(&caller.tenant, &name)).await?;
+    Ok(done())
+}
+
+fn model(model: registry::Model) -> Model {
+    Model {
+        tenant: model.tenant.into(),
+        name: model.name.into(),
+        active: model.active,
+        previous: model.previous,
+        loaded: model.loaded,
+        created_ms: model.created_ms,
+        versions: model.versions.into_iter().map(version).collect(),
+    }
+}
+
+/// Of a version's report, what is shown. A version whose samples failed was never committed.
+#[derive(Default, Deserialize)]
+struct Report {
+    #[serde(default)]
+    samples: Vec<SampleReport>,
+}
+
+#[derive(Deserialize)]
+struct SampleReport {
+    name: String,
+}
+
+fn version(version: registry::Version) -> Version {
+    let report: Report = serde_json::from_value(version.report).unwrap_or_default();
+    let sample = |report: SampleReport| SampleResult { name: report.name, ok: true, error: None };
+    Version {
+        version: version.number,
+        digest: version.digest.to_string(),
+        bytes: version.bytes,
+        created_ms: version.created_ms,
+        samples: report.samples.into_iter().map(sample).collect(),
+    }
+}

@@ -1,0 +1,101 @@
+//! Tenants and what each may use: the operator's business.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use cellwright_protocol::messages::admin::{NewTenant, Tenant, TenantList, TenantSettings};
+use cellwright_registry as registry;
+use cellwright_registry::{Scope, TenantName};
+use http::StatusCode;
+
+use super::message;
+use crate::app::App;
+use crate::auth::Caller;
+use crate::refusal::Refusal;
+use crate::routes::{Named, done, json, ok};
+
+pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
+    caller.require_operator()?;
+    let tenants = app.blocking(|app| Ok(app.host.registry().tenants()?)).await?;
+    ok(&TenantList { tenants: tenants.into_iter().map(tenant).collect() })
+}
+
+/// A tenant's own admin may look, too.
+pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, named: Named) -> Result<Response, Refusal> {
+    let name = parse(&named)?;
+    caller.require(Scope::Admin)?;
+    if name != caller.tenant {
+        caller.require_operator()?;
+    }
+    let found = app.blocking(move |app| find(app, &name)).await?;
+    ok(&tenant(found))
+}
+
+pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Result<Response, Refusal> {
+    caller.require_operator()?;
+    let asked: NewTenant = message(&app, request).await?;
+    let name = TenantName::parse(&asked.name).map_err(|fault| Refusal::bad_input(fault.to_string()))?;
+    let settings = changed(registry::TenantSettings::default(), &asked.settings);
+    let created = app.blocking(move |app| Ok(app.host.registry().create_tenant(&name, &settings)?)).await?;
+    json(StatusCode::CREATED, &tenant(created))
+}
+
+pub(in crate::routes) async fn set(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    named: Named,
+    request: Request,
+) -> Result<Response, Refusal> {
+    caller.require_operator()?;
+    let name = parse(&named)?;
+    let asked: TenantSettings = message(&app, request).await?;
+    let changing = app.blocking(move |app| {
+        let settings = changed(find(app, &name)?.settings, &asked);
+        app.host.set_tenant(&name, &settings)
+    });
+    ok(&tenant(changing.await?))
+}
+
+pub(in crate::routes) async fn delete(State(app): State<Arc<App>>, caller: Caller, named: Named) -> Result<Response, Refusal> {
+    caller.require_operator()?;
+    let name = parse(&named)?;
+    app.blocking(move |app| app.host.delete_tenant(&name)).await?;
+    Ok(done())
+}
+
+fn parse(named: &Named) -> Result<TenantName, Refusal> {
+    TenantName::parse(&named.0).map_err(|fault| Refusal::bad_input(fault.to_string()))
+}
+
+fn find(app: &App, name: &TenantName) -> Result<registry::Tenant, Refusal> {
+    let found = app.host.registry().tenant(name)?;
+    found.ok_or_else(|| Refusal::not_found(format!("there is no tenant `{name}`")))
+}
+
+fn tenant(tenant: registry::Tenant) -> Tenant {
+    let settings = tenant.settings;
+    let settings = TenantSettings {
+        weight: Some(settings.weight),
+        in_flight_max: Some(settings.in_flight_max),
+        queued_max: Some(settings.queued_max),
+        device_share: settings.device_share,
+        models_max: Some(settings.models_max),
+        versions_max: Some(settings.versions_max),
+        bytes_max: Some(settings.bytes_max),
+    };
+    Tenant { name: tenant.name.into(), settings, created_ms: tenant.created_ms }
+}
+
+/// Settings, but for what is asked for.
+fn changed(settings: registry::TenantSettings, asked: &TenantSettings) -> registry::TenantSettings {
+    registry::TenantSettings {
+        weight: asked.weight.unwrap_or(settings.weight),
+        in_flight_max: asked.in_flight_max.unwrap_or(settings.in_flight_max),
+        queued_max: asked.queued_max.unwrap_or(settings.queued_max),
+        device_share: asked.device_share.or(settings.device_share),
+        models_max: asked.models_max.unwrap_or(settings.models_max),
+        versions_max: asked.versions_max.unwrap_or(settings.versions_max),
+        bytes_max: asked.bytes_max.unwrap_or(settings.bytes_max),
+    }
+}

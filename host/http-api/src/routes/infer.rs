@@ -1,0 +1,109 @@
+//! `infer`: the path that everything else exists for.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use cellwright_protocol::{InferRequest, InferResponse, JSON_LENGTH_HEADER, RequestOptions, Wanted};
+use cellwright_registry::Scope;
+use cellwright_serving::{Call, Delivery};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::Target;
+use crate::app::App;
+use crate::auth::Caller;
+use crate::body::{self, Collected, only};
+use crate::call;
+use crate::host::Endpoint;
+use crate::refusal::Refusal;
+
+const JSON_LENGTH: HeaderName = HeaderName::from_static(JSON_LENGTH_HEADER);
+
+pub(super) async fn infer(State(app): State<Arc<App>>, caller: Caller, target: Target, request: Request) -> Result<Response, Refusal> {
+    caller.require(Scope::Infer)?;
+    let model = caller.find(&app, &target)?;
+    let json_length = json_length(request.headers())?;
+    let body = body::collect(&app, request).await?;
+    let reading = model.clone();
+    let (request, options) = read(&body, move |bytes| parse(&*reading, bytes, json_length)).await?;
+    drop(body);
+    let id = request.id.clone();
+    let answer = answer(model, request, options).await;
+    answer.map_err(|refusal| refusal.of_request(id.as_deref()))
+}
+
+async fn answer(model: Arc<dyn Endpoint>, request: InferRequest, options: RequestOptions) -> Result<Response, Refusal> {
+    let response = call::whole(model, call_of(request, &options, Delivery::Whole)).await?;
+    respond(response, &options.wanted)
+}
+
+/// What a call's options mean to whoever runs it.
+pub(super) fn call_of(request: InferRequest, options: &RequestOptions, delivery: Delivery) -> Call {
+    let priority = u32::try_from(options.priority).unwrap_or(u32::MAX);
+    Call { request, delivery, timeout: options.timeout, priority }
+}
+
+/// Reads a body where that disturbs nobody: a large one on a thread of its own.
+pub(super) async fn read<T: Send + 'static>(
+    body: &Collected<'_>,
+    parse: impl FnOnce(&[u8]) -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    if !body.is_large() {
+        return parse(&body.bytes);
+    }
+    let bytes = body.bytes.clone();
+    tokio::task::spawn_blocking(move || parse(&bytes)).await.map_err(Refusal::internal)?
+}
+
+fn parse(model: &dyn Endpoint, bytes: &[u8], json_length: Option<usize>) -> Result<(InferRequest, RequestOptions), Refusal> {
+    let description = model.description();
+    let mut request = match json_length {
+        Some(0) => InferRequest::from_raw(&description.inputs, description.rows_are_requests, bytes)?,
+        length => InferRequest::from_body(bytes, length)?,
+    };
+    let options = request.take_options().and_then(|options| options.wanted.check(&description.outputs).map(|()| options));
+    let mut options = options.map_err(|fault| Refusal::from(fault).of_request(request.id.as_deref()))?;
+    // Who sends one tensor as raw bytes and names no output has no JSON in which to ask for raw bytes back.
+    options.wanted.binary |= json_length == Some(0);
+    Ok((request, options))
+}
+
+/// How many bytes of a body are JSON, if its sender says so.
+fn json_length(headers: &HeaderMap) -> Result<Option<usize>, Refusal> {
+    let Some(text) = only(headers, &JSON_LENGTH)? else { return Ok(None) };
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let length = text.parse().ok().filter(|_| digits);
+    length.map(Some).ok_or_else(|| Refusal::bad_input("the header Inference-Header-Content-Length must be a number of bytes"))
+}
+
+fn respond(response: InferResponse, wanted: &Wanted) -> Result<Response, Refusal> {
+    let body = response.into_body(wanted)?;
+    let json_length = body.json_length();
+    let mut response = Response::new(Body::from(body.into_bytes()));
+    let headers = response.headers_mut();
+    match json_length {
+        None => drop(headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"))),
+        Some(length) => {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+            headers.insert(JSON_LENGTH, HeaderValue::from(length));
+        }
+    }
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_of_the_json_is_a_plain_number() {
+        let of = |value: &str| json_length(&HeaderMap::from_iter([(JSON_LENGTH, HeaderValue::from_str(value).unwrap())]));
+        assert_eq!(of("12").unwrap(), Some(12));
+        assert_eq!(json_length(&HeaderMap::new()).unwrap(), None);
+        for bad in ["", "-1", "+1", "1.0", " 1 2", "99999999999999999999999"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+}

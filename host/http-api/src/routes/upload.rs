@@ -1,0 +1,97 @@
+//! `PUT /v1/models/{m}`: a bundle's archive, from the network to whoever unpacks it without ever being held as a whole.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use bytes::{Buf as _, Bytes};
+use cellwright_protocol::messages::admin::Uploaded;
+use cellwright_registry::Scope;
+use cellwright_serving::ErrorKind;
+use http::StatusCode;
+use http_body::Body as _;
+use tokio::sync::mpsc::{self, Receiver, Sender};
+
+use super::{Target, json};
+use crate::app::App;
+use crate::auth::Caller;
+use crate::body::{Pace, discard, too_large};
+use crate::limits::Limits;
+use crate::query;
+use crate::refusal::Refusal;
+
+/// Pieces on their way between the network and the disk.
+const PIECES_MAX: usize = 16;
+
+pub(super) async fn upload(State(app): State<Arc<App>>, caller: Caller, target: Target, request: Request) -> Result<Response, Refusal> {
+    caller.require(Scope::Upload)?;
+    let activate = query::truth(request.uri(), "activate", true)?;
+    let full = || Refusal::new(ErrorKind::Unavailable, "as many uploads as allowed are being received: try again later");
+    let _permit = app.uploads.try_acquire().map_err(|_| full())?;
+    let mut body = request.into_body();
+    let uploaded = receive(&app, caller, &target, &mut body, activate).await;
+    if uploaded.is_err() {
+        discard(&mut body).await;
+    }
+    let uploaded = uploaded?;
+    json(if uploaded.existed { StatusCode::OK } else { StatusCode::CREATED }, &uploaded)
+}
+
+async fn receive(app: &Arc<App>, caller: Caller, target: &Target, body: &mut Body, activate: bool) -> Result<Uploaded, Refusal> {
+    let model = target.name()?;
+    if body.size_hint().lower() > app.limits.upload_bytes_max {
+        return Err(too_large(app.limits.upload_bytes_max));
+    }
+    let (sender, pieces) = mpsc::channel(PIECES_MAX);
+    let receiving = app.blocking(move |app| {
+        let mut archive = Archive { pieces, piece: Bytes::new(), ended: false };
+        app.host.upload(&caller.tenant, &model, &mut archive, activate)
+    });
+    let (sent, received) = tokio::join!(send(body, sender, &app.limits), receiving);
+    // A body that broke off is why its archive did.
+    sent.and(received)
+}
+
+/// What the network hands to the disk. A channel that closes without an end means that the body broke off.
+enum Piece {
+    Bytes(Bytes),
+    End,
+}
+
+async fn send(body: &mut Body, pieces: Sender<Piece>, limits: &Limits) -> Result<(), Refusal> {
+    let mut pace = Pace::new(limits);
+    let mut left = limits.upload_bytes_max;
+    while let Some(bytes) = pace.next(body).await? {
+        left = left.checked_sub(bytes.len() as u64).ok_or_else(|| too_large(limits.upload_bytes_max))?;
+        if pieces.send(Piece::Bytes(bytes)).await.is_err() {
+            // Who reads has seen enough, and says why.
+            return Ok(());
+        }
+    }
+    let _ = pieces.send(Piece::End).await;
+    Ok(())
+}
+
+/// The body as a thread that may block reads it.
+struct Archive {
+    pieces: Receiver<Piece>,
+    piece: Bytes,
+    ended: bool,
+}
+
+impl Read for Archive {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() && !self.ended {
+            match self.pieces.blocking_recv() {
+                Some(Piece::Bytes(bytes)) => self.piece = bytes,
+                Some(Piece::End) => self.ended = true,
+                None => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the upload broke off")),
+            }
+        }
+        let length = buffer.len().min(self.piece.len());
+        self.piece.copy_to_slice(&mut buffer[..length]);
+        Ok(length)
+    }
+}

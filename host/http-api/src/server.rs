@@ -1,0 +1,296 @@
+//! The server: it listens, gives every connection its limits, and stops in order.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::body::Body;
+use cellwright_registry::RegistryError;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+
+use crate::app::App;
+use crate::host::Host;
+use crate::io::Watched;
+use crate::limits::Limits;
+use crate::tls::{TlsError, TlsFiles};
+use crate::{descriptors, exchange, routes};
+
+/// Descriptors that are left to the rest of the process.
+const DESCRIPTORS_BESIDE: u64 = 512;
+/// After an error of accepting: most often there are no descriptors left, and some must be closed first.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const TLS_HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// What has not ended when a stop's time is over is given this long to notice.
+const KILLED_MAX: Duration = Duration::from_secs(1);
+
+/// Where and how to serve.
+#[derive(Clone, Debug, Default)]
+pub struct ServerOptions {
+    /// Where to listen; port 0 is any that is free.
+    pub addresses: Vec<SocketAddr>,
+    /// A certificate, to speak TLS and nothing else.
+    pub tls: Option<TlsFiles>,
+    /// What clients may use.
+    pub limits: Limits,
+}
+
+/// Why a server does not listen.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Nobody has a key, and others than this machine could come.
+    #[error(
+        "no key exists, so everyone who reaches {0} could do everything: create one with `cellwright keys create --admin`, or listen on 127.0.0.1"
+    )]
+    NoKeys(SocketAddr),
+    /// No address.
+    #[error("there is no address to listen on")]
+    NoAddress,
+    /// The address cannot be had.
+    #[error("cannot listen on {address}: {cause}")]
+    Address {
+        /// Which one.
+        address: SocketAddr,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Keys cannot be looked up.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+/// A server that listens and does not answer yet.
+pub struct Server {
+    app: Arc<App>,
+    listeners: Vec<TcpListener>,
+    addresses: Vec<SocketAddr>,
+    tls: Option<TlsAcceptor>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+/// How far a server has come in stopping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// Nothing new is taken, what has begun is finished.
+    Finishing,
+    /// Its time is over.
+    Killed,
+}
+
+impl Server {
+    /// Listens. Connections wait from now on, and are answered by [`Server::serve`].
+    ///
+    /// # Errors
+    /// If an address cannot be had, the certificate cannot be used, or the server would be open to everyone.
+    pub async fn bind(options: ServerOptions, host: Arc<dyn Host>) -> Result<Self, BindError> {
+        let mut limits = options.limits;
+        if options.addresses.is_empty() {
+            return Err(BindError::NoAddress);
+        }
+        let wanted = (limits.connections_max as u64).saturating_add(DESCRIPTORS_BESIDE);
+        let descriptors = descriptors::raise_to(wanted);
+        if descriptors < wanted {
+            let possible = usize::try_from(descriptors.saturating_sub(DESCRIPTORS_BESIDE)).unwrap_or(usize::MAX).max(16);
+            tracing::warn!(
+                wanted = limits.connections_max,
+                possible,
+                "this process may open only {descriptors} files: fewer connections are taken at once (see `ulimit -n`)"
+            );
+            limits.connections_max = possible;
+        }
+        let app = Arc::new(App::new(host, limits)?);
+        let mut listeners = Vec::new();
+        let mut addresses = Vec::new();
+        for address in options.addresses {
+            if app.is_keyless() && !address.ip().is_loopback() {
+                return Err(BindError::NoKeys(address));
+            }
+            let listener = TcpListener::bind(address).await.map_err(|cause| BindError::Address { address, cause })?;
+            addresses.push(listener.local_addr().map_err(|cause| BindError::Address { address, cause })?);
+            listeners.push(listener);
+        }
+        let tls = options.tls.map(|files| files.acceptor()).transpose()?;
+        Ok(Self { app, listeners, addresses, tls })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// How many connections may be open at once.
+    #[must_use]
+    pub fn connections_max(&self) -> usize {
+        self.app.limits.connections_max
+    }
+
+    /// Answers until `stop` ends; then takes nothing new and finishes what has begun, within the limit for that. Gives whether all of it was finished.
+    pub async fn serve(self, stop: impl Future<Output = ()>) -> bool {
+        let (phase, _) = watch::channel(Phase::Serving);
+        let permits = Arc::new(Semaphore::new(self.app.limits.connections_max));
+        let acceptors: Vec<_> = self
+            .listeners
+            .into_iter()
+            .map(|listener| {
+                let acceptor = Acceptor {
+                    app: self.app.clone(),
+                    router: routes::router(&self.app),
+                    tls: self.tls.clone(),
+                    permits: permits.clone(),
+                    phase: phase.subscribe(),
+                };
+                tokio::spawn(acceptor.run(listener))
+            })
+            .collect();
+        stop.await;
+        phase.send_replace(Phase::Finishing);
+        for acceptor in acceptors {
+            let _ = acceptor.await;
+        }
+        let limit = self.app.limits.drain;
+        let app = self.app.clone();
+        let drained = tokio::task::spawn_blocking(move || app.host.drain(limit));
+        // Every connection holds a receiver.
+        let finished = tokio::time::timeout(limit, phase.closed()).await.is_ok();
+        phase.send_replace(Phase::Killed);
+        let _ = tokio::time::timeout(KILLED_MAX, phase.closed()).await;
+        let _ = drained.await;
+        finished
+    }
+}
+
+/// Takes the connections of one listener.
+struct Acceptor {
+    app: Arc<App>,
+    router: axum::Router,
+    tls: Option<TlsAcceptor>,
+    permits: Arc<Semaphore>,
+    phase: watch::Receiver<Phase>,
+}
+
+impl Acceptor {
+    async fn run(mut self, listener: TcpListener) {
+        loop {
+            // Those beyond the limit wait in the listener's queue.
+            let accepted = tokio::select! {
+                _ = self.phase.changed() => return,
+                accepted = accept(&listener, &self.permits) => accepted,
+            };
+            match accepted {
+                Ok((stream, permit)) => self.connect(stream, permit),
+                Err(cause) => {
+                    tracing::warn!(%cause, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn connect(&self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+        let _ = stream.set_nodelay(true);
+        let connection = Connection { app: self.app.clone(), router: self.router.clone(), phase: self.phase.clone(), _permit: permit };
+        connection.app.figures.accepted.fetch_add(1, Ordering::Relaxed);
+        connection.app.figures.connections.fetch_add(1, Ordering::Relaxed);
+        match self.tls.clone() {
+            None => drop(tokio::spawn(connection.run(stream))),
+            Some(tls) => drop(tokio::spawn(async move {
+                match tokio::time::timeout(TLS_HANDSHAKE_MAX, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => connection.run(stream).await,
+                    Ok(Err(cause)) => tracing::debug!(%cause, "no TLS came about"),
+                    Err(_) => tracing::debug!("no TLS came about in time"),
+                }
+            })),
+        }
+    }
+}
+
+async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, permit))
+}
+
+/// One connection and its place among those that may be open.
+struct Connection {
+    app: Arc<App>,
+    router: axum::Router,
+    phase: watch::Receiver<Phase>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    async fn run<S: AsyncRead + AsyncWrite + Unpin + 'static>(self, stream: S) {
+        let limits = &self.app.limits;
+        let stream = Watched::new(stream, limits.idle_timeout, limits.write_timeout);
+        let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
+            let answer = exchange::serve(self.app.clone(), self.router.clone(), request.map(Body::new));
+            async { Ok::<_, Infallible>(answer.await) }
+        });
+        let builder = protocols(limits);
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let mut phase = self.phase.clone();
+        let ended = loop {
+            tokio::select! {
+                ended = connection.as_mut() => break ended,
+                changed = phase.changed() => match *phase.borrow() {
+                    Phase::Finishing if changed.is_ok() => connection.as_mut().graceful_shutdown(),
+                    _ => return,
+                },
+            }
+        };
+        if let Err(cause) = ended {
+            tracing::debug!(%cause, "a connection ended early");
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.app.figures.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of one head's fields, and of a connection's read buffer.
+const HEADERS_MAX: u32 = 32 << 10;
+const READ_BUFFER_MAX: usize = 256 << 10;
+/// Bytes that an HTTP/2 client may send ahead, on one stream and on all of a connection's.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// Bytes written ahead of what an HTTP/2 client takes.
+const SEND_BUFFER_MAX: usize = 1 << 20;
+
+fn protocols(limits: &Limits) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle_timeout).max_buf_size(READ_BUFFER_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams_max)
+        .max_header_list_size(HEADERS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER_MAX)
+        .keep_alive_interval(Some(Duration::from_secs(30)))
+        .keep_alive_timeout(Duration::from_secs(20));
+    builder
+}

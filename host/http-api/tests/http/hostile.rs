@@ -1,0 +1,80 @@
+//! Messages that were made to do harm.
+
+use std::io::Write as _;
+
+use cellwright_http_api::Limits;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::harness::{Answer, Running};
+
+#[test]
+fn names_that_mean_other_paths_are_refused() {
+    let server = Running::start();
+    for name in ["%2e%2e", "..", "%2Fetc%2Fpasswd", "a%2fb", "a%00b", "a%0ab", "%C3%A4", "a%20b", &"x".repeat(129), ".hidden"] {
+        for path in
+            [format!("/v2/models/{name}/infer"), format!("/v2/repository/models/{name}/load"), format!("/v1/models/{name}/rollback")]
+        {
+            let answer = server.post(&path, "{}");
+            assert!(matches!(answer.status, 400 | 404), "{path}: {} {}", answer.status, answer.text());
+            assert!(answer.json()["error"].is_string());
+        }
+    }
+    server.post("/v2/models/%ff/infer", "{}").refused(400, "no UTF-8");
+    server.post("/v1/models/echo/versions/1e3/activate", "").refused(400, "no version");
+    server.post("/v1/models/echo/versions/-1/activate", "").refused(400, "no version");
+}
+
+#[test]
+fn bodies_over_the_limit_are_refused_while_they_come() {
+    let server = Running::with(Limits { body_bytes_max: 1 << 20, ..Limits::default() }, None);
+    let large = vec![b' '; (1 << 20) + 1];
+    server.send("POST", "/v2/models/echo/infer", &[], &large).refused(413, "more than 1048576 bytes");
+    let mut chunked =
+        b"POST /v2/models/echo/infer HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    for _ in 0..32 {
+        chunked.extend_from_slice(b"10000\r\n");
+        chunked.extend_from_slice(&[b' '; 0x10000]);
+        chunked.extend_from_slice(b"\r\n");
+    }
+    server.raw(&chunked).refused(413, "more than 1048576 bytes");
+    let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
+    bomb.write_all(&vec![b' '; 64 << 20]).unwrap();
+    let bomb = bomb.finish().unwrap();
+    assert!(bomb.len() < 1 << 20);
+    server.send("POST", "/v2/models/echo/infer", &[("content-encoding", "gzip")], &bomb).refused(413, "more than 1048576 bytes");
+}
+
+#[test]
+fn all_bodies_together_are_bounded() {
+    let server = Running::with(Limits { bodies_bytes_max: 100_000, ..Limits::default() }, None);
+    let mut first = server.connect();
+    first
+        .write_all(b"POST /v2/models/echo/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 90000\r\nconnection: close\r\n\r\n")
+        .unwrap();
+    let body = vec![b' '; 90_000];
+    // The first one's share may be taken a moment after its head was sent.
+    let refused = (0..200).any(|_| server.send("POST", "/v2/models/echo/infer", &[], &body).status == 503);
+    assert!(refused, "two bodies were taken where one has room");
+    first.write_all(&body).unwrap();
+    Answer::read(&mut first).refused(400, "not the JSON");
+}
+
+#[test]
+fn heads_that_lie_are_refused() {
+    let server = Running::start();
+    let raw = |head: &str| {
+        server.raw(format!("POST /v2/models/echo/infer HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{head}\r\n{{}}").as_bytes())
+    };
+    assert_eq!(raw("content-length: 2\r\ncontent-length: 3\r\n").status, 400);
+    assert_eq!(raw("content-length: -2\r\n").status, 400);
+    assert_eq!(raw("content-length: 2\r\ntransfer-encoding: chunked\r\n").status, 400);
+    raw("content-length: 2\r\ninference-header-content-length: 1\r\ninference-header-content-length: 2\r\n").refused(400, "more than once");
+    raw("content-length: 2\r\ncontent-encoding: gzip\r\ncontent-encoding: gzip\r\n").refused(400, "more than once");
+    let many: String = (0..200).map(|number| format!("x-{number}: 1\r\n")).collect();
+    assert_eq!(raw(&format!("content-length: 2\r\n{many}")).status, 431);
+    let long = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "x".repeat(1 << 19));
+    assert!(matches!(server.raw(long.as_bytes()).status, 414 | 431));
+    assert_eq!(server.raw(b"\x16\x03\x01\x02\x00nonsense\r\n\r\n").status, 400);
+    assert_eq!(server.get("/v2").status, 200);
+}

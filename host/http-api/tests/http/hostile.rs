@@ -73,7 +73,7 @@ fn heads_that_lie_are_refused() {
     raw("content-length: 2\r\ncontent-encoding: gzip\r\ncontent-encoding: gzip\r\n").refused(400, "more than once");
     let many: String = (0..200).map(|number| format!("x-{number}: 1\r\n")).collect();
     assert_eq!(raw(&format!("content-length: 2\r\n{many}")).status, 431);
-    let long = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "x".repeat(1 << 19));
+    let long = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "x".repeat(100_000));
     assert!(matches!(server.raw(long.as_bytes()).status, 414 | 431));
     assert_eq!(server.raw(b"\x16\x03\x01\x02\x00nonsense\r\n\r\n").status, 400);
     assert_eq!(server.get("/v2").status, 200);

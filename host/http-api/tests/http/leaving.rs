@@ -88,10 +88,10 @@ fn a_connection_that_asks_nothing_is_closed() {
     for opening in [&b""[..], b"P", b"GET /v2 HTTP/1.1\r\nhost: localh", b"PRI * HTTP/2.0\r\n"] {
         let mut stream = server.connect();
         stream.write_all(opening).unwrap();
-        let mut rest = Vec::new();
+        let started = Instant::now();
         // Closed with or without a word, but closed.
-        let _ = stream.read_to_end(&mut rest);
-        assert!(stream.read(&mut [0]).is_ok_and(|read| read == 0) || rest.is_empty(), "{opening:?}");
+        let _ = stream.read_to_end(&mut Vec::new());
+        assert!(started.elapsed() < Duration::from_secs(10), "{opening:?} is still waited for");
     }
     assert_eq!(server.get("/v2").status, 200);
 }

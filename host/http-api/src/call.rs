@@ -20,10 +20,20 @@ const UNANSWERED: &str = "a request was given up without an answer";
 /// The whole answer of one request.
 pub(crate) async fn whole(model: Arc<dyn Endpoint>, call: Call) -> Result<InferResponse, Refusal> {
     let (sender, receiver) = oneshot::channel();
-    let answering = model.infer(call, Box::new(Whole(sender)))?;
+    let answering = begin(model, call, Box::new(Whole(sender))).await?;
     let result = receiver.await;
     answering.ended();
     result.map_err(|_| Refusal::internal(UNANSWERED))?.map_err(Refusal::from)
+}
+
+/// Hands a request over, on another thread where that would hold this one up.
+async fn begin(model: Arc<dyn Endpoint>, call: Call, client: Box<dyn Client>) -> Result<Answering, Refusal> {
+    if !model.is_slow_to_begin() {
+        return Ok(model.infer(call, client)?);
+    }
+    // If nobody waits any more when it has begun, what it gives is dropped, which cancels it.
+    let begun = tokio::task::spawn_blocking(move || model.infer(call, client));
+    Ok(begun.await.map_err(Refusal::internal)??)
 }
 
 struct Whole(oneshot::Sender<Result<InferResponse, InferError>>);
@@ -133,9 +143,9 @@ impl Drop for Writer {
 
 impl Parts {
     /// Begins a request; at most `bytes_max` bytes of its answer wait to be read.
-    pub(crate) fn begin(model: Arc<dyn Endpoint>, call: Call, bytes_max: usize) -> Result<Self, Refusal> {
+    pub(crate) async fn begin(model: Arc<dyn Endpoint>, call: Call, bytes_max: usize) -> Result<Self, Refusal> {
         let shared = Arc::new(Shared { state: Mutex::default(), bytes_max });
-        let answering = model.infer(call, Box::new(Writer(shared.clone())))?;
+        let answering = begin(model, call, Box::new(Writer(shared.clone()))).await?;
         let mut state = shared.lock();
         if state.over {
             // It ended, or was given up, before this line.

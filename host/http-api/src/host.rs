@@ -129,6 +129,9 @@ pub trait Endpoint: Send + Sync {
     /// What its plugin says of it.
     fn description(&self) -> &Description;
 
+    /// Whether taking a request takes so long that others would wait for the thread.
+    fn is_slow_to_begin(&self) -> bool;
+
     /// Takes a request; the answer goes to `client`, on another thread, unless it is refused here.
     ///
     /// # Errors

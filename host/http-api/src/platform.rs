@@ -22,6 +22,9 @@ pub fn host_of(platform: Arc<Platform>) -> Arc<dyn Host> {
     Arc::new(OnPlatform(platform))
 }
 
+/// A plugin that usually takes longer to unfold a call is called on a thread of its own, so that it delays nobody else's requests.
+const UNFOLD_QUICK_MAX: Duration = Duration::from_millis(1);
+
 struct OnPlatform(Arc<Platform>);
 
 struct OnDeployed {
@@ -167,6 +170,10 @@ impl Endpoint for OnDeployed {
 
     fn description(&self) -> &Description {
         self.deployed.description()
+    }
+
+    fn is_slow_to_begin(&self) -> bool {
+        self.deployed.unfold_usual() > UNFOLD_QUICK_MAX
     }
 
     fn infer(self: Arc<Self>, call: Call, client: Box<dyn Client>) -> Result<Answering, InferError> {

@@ -158,6 +158,12 @@ impl Deployed {
         if self.description().rows_are_requests { self.served.limits().rows_max } else { 0 }
     }
 
+    /// How long its plugin has lately taken to unfold a call, on the thread that hands it over.
+    #[must_use]
+    pub fn unfold_usual(&self) -> Duration {
+        self.entry.figures.unfold_usual()
+    }
+
     fn device_ns(&self) -> u64 {
         self.served.loaded().counters.device_ns.load(Ordering::Relaxed)
     }

@@ -85,7 +85,7 @@ pub(super) async fn stream(
     };
     let of_request = |refusal: Refusal| refusal.of_request(id.as_deref());
     let call = call_of(asked.request, &asked.options, Delivery::Parts);
-    let parts = Parts::begin(asked.model, call, app.limits.stream_bytes_max).map_err(of_request)?;
+    let parts = Parts::begin(asked.model, call, app.limits.stream_bytes_max).await.map_err(of_request)?;
     // Until the first event an error is a status.
     let first = match parts.next().await {
         Some(Piece::Part(part)) => Some(event_of_part(&labels, part).map_err(of_request)?),

@@ -17,7 +17,7 @@ use cellwright_registry::{ModelName, Registry, Tenant, TenantName, TenantSetting
 use cellwright_serving::{Call, Client, ErrorKind, InferError, Readiness};
 
 /// Models that the tenant `default` has, each named after what it does with a request.
-pub const MODELS: [&str; 8] = ["echo", "rows", "half", "wait", "stream", "flood", "break", "late"];
+pub const MODELS: [&str; 9] = ["echo", "slow", "rows", "half", "wait", "stream", "flood", "break", "late"];
 
 /// How many there are of something, and a way to wait for more.
 #[derive(Default)]
@@ -52,6 +52,8 @@ pub struct Fake {
     /// Requests that began to wait, and those of them that were cancelled.
     pub waiting: Arc<Counter>,
     pub cancelled: Arc<Counter>,
+    /// Until there is one, the model `slow` keeps the thread that calls it.
+    pub unblocked: Arc<Counter>,
     /// What requests asked for beside their tensors.
     pub last_call: LastCall,
     /// Clients of the model `wait`, so that a test can answer them.
@@ -70,6 +72,7 @@ impl Fake {
             registry: Registry::open(folder).unwrap(),
             waiting: Arc::default(),
             cancelled: Arc::default(),
+            unblocked: Arc::default(),
             last_call: Arc::default(),
             held: Arc::default(),
             uploaded_bytes: AtomicUsize::new(0),
@@ -112,6 +115,7 @@ struct FakeEndpoint {
     description: Description,
     waiting: Arc<Counter>,
     cancelled: Arc<Counter>,
+    unblocked: Arc<Counter>,
     last_call: LastCall,
     held: Arc<Mutex<Vec<Box<dyn Client>>>>,
 }
@@ -137,6 +141,10 @@ impl Endpoint for FakeEndpoint {
         &self.description
     }
 
+    fn is_slow_to_begin(&self) -> bool {
+        self.name == "slow"
+    }
+
     fn infer(self: Arc<Self>, call: Call, mut client: Box<dyn Client>) -> Result<Answering, InferError> {
         *self.last_call.lock().unwrap() = Some((call.timeout, call.priority));
         let refusal = call.request.parameters.iter().find(|parameter| parameter.name == "refuse");
@@ -153,6 +161,11 @@ impl Endpoint for FakeEndpoint {
             ..Default::default()
         };
         match self.name.as_str() {
+            "slow" => {
+                self.waiting.add();
+                self.unblocked.reaches(1);
+                client.end(Ok(response));
+            }
             "wait" => {
                 self.held.lock().unwrap().push(client);
                 self.waiting.add();
@@ -200,6 +213,7 @@ impl Host for Fake {
             description: description(model),
             waiting: self.waiting.clone(),
             cancelled: self.cancelled.clone(),
+            unblocked: self.unblocked.clone(),
             last_call: self.last_call.clone(),
             held: self.held.clone(),
         }))

@@ -110,6 +110,23 @@ fn connections_beyond_the_limit_wait_for_others_to_end() {
 }
 
 #[test]
+fn plugins_that_take_their_time_hold_up_nobody_else() {
+    let server = Running::start();
+    // More of them than the server has threads for everyone.
+    let slow: Vec<_> = (0..4)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream.write_all(&request("POST", "/v2/models/slow/infer", &[], WAIT)).unwrap();
+            stream
+        })
+        .collect();
+    server.host.waiting.reaches(4);
+    assert_eq!(server.send("POST", "/v2/models/echo/infer", &[], WAIT).status, 200);
+    server.host.unblocked.add();
+    slow.into_iter().for_each(|mut stream| assert_eq!(Answer::read(&mut stream).status, 200));
+}
+
+#[test]
 fn many_idle_connections_disturb_nobody() {
     let server = Running::start();
     // Both ends are in this process, which has to have descriptors for them.

@@ -9,4 +9,5 @@ pub mod graphs;
 pub mod host;
 pub mod naive;
 pub mod neighbours;
+pub mod platform;
 pub mod requests;

@@ -1,0 +1,88 @@
+//! Calls beyond what a tenant or a model may have in flight, calls without time, and the end of a platform's day.
+
+use std::time::Duration;
+
+use cellwright_registry::TenantSettings;
+use cellwright_serving::{Call, ErrorKind, Readiness};
+use cellwright_tests::platform::{archive, begin, call, infer, model, options, other_tenant, start, start_with, summing, tenant};
+use cellwright_tests::requests;
+use tempfile::TempDir;
+
+/// Rows of a call that is still there when the next one comes.
+const LONG: usize = 20_000;
+
+#[test]
+fn a_model_and_a_tenant_may_have_so_many_calls_in_flight() {
+    let folder = TempDir::new().unwrap();
+    let platform = start_with(folder.path(), cellwright_serving::PlatformOptions { model_in_flight_max: 3, ..options() });
+    let other = other_tenant(&platform, "other");
+    for tenant in [&tenant(), &other] {
+        platform.upload(tenant, &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    }
+    platform.set_tenant(&other, &TenantSettings { in_flight_max: 2, ..TenantSettings::default() }).unwrap();
+    for (tenant, room, whose) in [(&tenant(), 3, "model"), (&other, 2, "tenant")] {
+        let deployed = platform.find(tenant, "sums", None).unwrap();
+        let taken: Vec<_> = (0..room).map(|seed| begin(&platform, &deployed, call(requests::sum(seed, LONG))).unwrap()).collect();
+        let refused = begin(&platform, &deployed, call(requests::sum(1, 1))).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        assert_eq!(refused.to_string(), format!("{room} calls of this {whose} are in flight, which is its limit: try again later"));
+        for (seed, answer) in taken.into_iter().enumerate() {
+            let response = answer.recv().unwrap().unwrap();
+            let bias = LONG as f32 * (1.0 - 1.0);
+            assert_eq!(response.outputs[0].to_f32().unwrap()[0], requests::sum_answer(seed, LONG)[0] + bias);
+        }
+        infer(&platform, tenant, "sums", requests::sum(1, 1)).unwrap();
+    }
+    let figures = platform.figures(None).models;
+    assert_eq!(
+        figures.iter().map(|model| (model.calls.success.count, model.calls.shed, model.in_flight)).collect::<Vec<_>>(),
+        [(4, 1, 0), (3, 1, 0)]
+    );
+}
+
+#[test]
+fn a_call_whose_time_is_up_is_cancelled() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    let deployed = platform.find(&tenant(), "sums", None).unwrap();
+    let within = |timeout, rows| Call { timeout: Some(timeout), ..call(requests::sum(1, rows)) };
+    let late = begin(&platform, &deployed, within(Duration::from_micros(1), LONG)).unwrap().recv().unwrap().unwrap_err();
+    assert_eq!((late.kind(), late.to_string().as_str()), (ErrorKind::Deadline, "the timeout passed before the answer was there"));
+    begin(&platform, &deployed, within(Duration::from_secs(600), 1)).unwrap().recv().unwrap().unwrap();
+    let calls = platform.figures(None).models[0].calls.clone();
+    assert_eq!((calls.expired, calls.failure.count, calls.success.count), (1, 1, 1));
+}
+
+#[test]
+fn draining_lets_calls_end_and_takes_no_more() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    let deployed = platform.find(&tenant(), "sums", None).unwrap();
+    let answers: Vec<_> = (0..4).map(|seed| begin(&platform, &deployed, call(requests::sum(seed, LONG))).unwrap()).collect();
+    assert_eq!(platform.drain(Duration::from_secs(600)).left, 0);
+    assert_eq!(platform.readiness(), Readiness::Draining);
+    assert!(answers.into_iter().all(|answer| answer.recv().unwrap().is_ok()));
+    let refused = begin(&platform, &deployed, call(requests::sum(1, 1))).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Draining, "{refused}");
+}
+
+#[test]
+fn a_share_of_the_devices_is_not_exceeded() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.set_tenant(&tenant(), &TenantSettings { device_share: Some(1e-6), ..TenantSettings::default() }).unwrap();
+    let mut calls = 0;
+    let sentence = loop {
+        calls += 1;
+        match infer(&platform, &tenant(), "sums", requests::sum(1, 1000)) {
+            Ok(_) => assert!(calls < 100, "a millionth of a device is used up by one call"),
+            Err(sentence) => break sentence,
+        }
+    };
+    assert_eq!(sentence, "this tenant has used its share of device time, 1 %: try again later");
+    platform.set_tenant(&tenant(), &TenantSettings::default()).unwrap();
+    infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap();
+}

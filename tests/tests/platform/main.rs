@@ -1,0 +1,6 @@
+//! Many models of many tenants on one host: versions that come and go, limits, deadlines, restarts.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod limits;
+mod versions;

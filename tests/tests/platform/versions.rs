@@ -1,0 +1,202 @@
+//! What answers, before, during and after a change of versions; and after a restart.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cellwright_serving::{ErrorKind, Platform};
+use cellwright_tests::bundle_folder::BundleFolder;
+use cellwright_tests::platform::{archive, infer, model, other_tenant, start, summing, tenant};
+use cellwright_tests::requests;
+use tempfile::TempDir;
+
+/// What the version with that bias adds to each column of two rows.
+fn answered(platform: &Platform, bias: f32) {
+    let response = infer(platform, &tenant(), "sums", requests::sum(3, 2)).unwrap();
+    assert_eq!(response.outputs[0].to_f32().unwrap()[0], requests::sum_answer(3, 2)[0] - 2.0 + 2.0 * bias);
+}
+
+fn upload(platform: &Arc<Platform>, bundle: &BundleFolder) -> cellwright_serving::Uploaded {
+    platform.upload(&tenant(), &model("sums"), archive(bundle).as_slice(), true).unwrap()
+}
+
+fn blobs(folder: &std::path::Path) -> usize {
+    let folders = std::fs::read_dir(folder.join("blobs")).unwrap();
+    folders.map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap().count()).sum()
+}
+
+#[test]
+fn versions_are_counted_and_the_last_upload_answers() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    let first = upload(&platform, &summing(1.0));
+    assert_eq!((first.version, first.existed, first.active, first.samples.len()), (1, false, true, 1));
+    answered(&platform, 1.0);
+    assert_eq!(upload(&platform, &summing(2.0)).version, 2);
+    answered(&platform, 2.0);
+    let response = infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap();
+    assert_eq!((response.model_name.as_str(), response.model_version.as_deref()), ("sums", Some("2")));
+
+    let again = upload(&platform, &summing(1.0));
+    assert_eq!((again.version, again.existed, again.active, again.digest), (1, true, true, first.digest));
+    answered(&platform, 1.0);
+    let back = platform.roll_back(&tenant(), &model("sums")).unwrap();
+    assert_eq!((back.version, back.before), (2, Some(1)));
+    answered(&platform, 2.0);
+
+    let error = platform.delete_version(&tenant(), &model("sums"), 2).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    platform.delete_version(&tenant(), &model("sums"), 1).unwrap();
+    assert_eq!(platform.activate(&tenant(), &model("sums"), 1).unwrap_err().to_string(), "model `sums` has no version 1");
+    answered(&platform, 2.0);
+    platform.delete_model(&tenant(), &model("sums")).unwrap();
+    assert_eq!(infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap_err(), "there is no model `sums`");
+    assert_eq!(blobs(folder.path()), 0);
+    assert_eq!(upload(&platform, &summing(1.0)).version, 3, "numbers are never used again");
+}
+
+#[test]
+fn a_version_that_is_not_active_waits_until_it_is_activated() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    let bundle = archive(&summing(1.0));
+    let uploaded = platform.upload(&tenant(), &model("sums"), bundle.as_slice(), false).unwrap();
+    assert!(!uploaded.active);
+    let sentence = infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap_err();
+    assert_eq!(sentence, "model `sums` does not serve: none of its versions is active");
+    platform.activate(&tenant(), &model("sums"), 1).unwrap();
+    answered(&platform, 1.0);
+    let error = platform.find(&tenant(), "sums", Some("7")).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        (ErrorKind::NotFound, "version 7 of model `sums` does not serve; version 1 does")
+    );
+}
+
+/// Ends within the plugin, which is the largest file by far.
+fn half(mut archive: Vec<u8>) -> Vec<u8> {
+    archive.truncate(archive.len() / 2);
+    archive
+}
+
+#[test]
+fn what_fails_its_checks_changes_nothing() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    upload(&platform, &summing(1.0));
+    let kept = blobs(folder.path());
+
+    let wrong = summing(2.0);
+    wrong.edit("model.toml", "requests = \"samples.jsonl\"", "requests = \"samples.jsonl\"\nexpected = \"expected.jsonl\"");
+    wrong.write("expected.jsonl", br#"{"id":"one","outputs":[{"name":"sum","datatype":"FP32","shape":[4],"data":[0,0,0,0]}]}"#);
+    let missing = summing(2.0);
+    missing.remove("weights.safetensors");
+    let cases = [
+        (archive(&wrong), "1 of 1 samples failed; `one`: element 0 of output `sum` is"),
+        (archive(&missing), "`weights.safetensors` is missing from the bundle"),
+        (half(archive(&summing(2.0))), "the archive is cut off before its end"),
+    ];
+    for (bytes, sentence) in cases {
+        for name in ["sums", "new"] {
+            let error = platform.upload(&tenant(), &model(name), bytes.as_slice(), true).unwrap_err();
+            assert!(error.to_string().starts_with(sentence), "{error}");
+            assert_eq!(error.kind(), ErrorKind::BadInput);
+        }
+    }
+    answered(&platform, 1.0);
+    assert_eq!(platform.index(None).len(), 1, "a model whose first upload failed was never there");
+    assert_eq!(blobs(folder.path()), kept, "what was refused leaves nothing on the disk");
+    assert_eq!(upload(&platform, &summing(3.0)).version, 2);
+}
+
+#[test]
+fn switching_drops_no_call() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    upload(&platform, &summing(0.0));
+    let (over, answers) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let (platform, over, answers) = (&platform, &over, &answers);
+            scope.spawn(move || {
+                while !over.load(Ordering::Acquire) {
+                    let rows = 1 + seed * 50;
+                    let response = infer(platform, &tenant(), "sums", requests::sum(seed, rows)).unwrap();
+                    let version: f32 = response.model_version.as_deref().unwrap().parse().unwrap();
+                    // Version v has the bias v - 1: an answer is wholly one version's.
+                    let expected = requests::sum_answer(seed, rows)[0] + rows as f32 * (version - 2.0);
+                    assert_eq!(response.outputs[0].to_f32().unwrap()[0], expected);
+                    answers.fetch_add(1, Ordering::AcqRel);
+                }
+            });
+        }
+        let over = SetOnDrop(&over);
+        for bias in 1..=6_u8 {
+            let before = answers.load(Ordering::Acquire);
+            upload(&platform, &summing(f32::from(bias)));
+            while answers.load(Ordering::Acquire) < before + 20 {
+                std::thread::yield_now();
+            }
+        }
+        drop(over);
+    });
+    // What was replaced goes when its last call has ended.
+    while platform.serving().engine().counters().in_flight.load(Ordering::Acquire) > 0 {
+        std::thread::yield_now();
+    }
+    answered(&platform, 6.0);
+}
+
+/// Lets the callers end even if the test panics.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_restart_brings_back_what_served() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    upload(&platform, &summing(1.0));
+    upload(&platform, &summing(2.0));
+    platform.upload(&tenant(), &model("asleep"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.unload(&tenant(), &model("asleep")).unwrap();
+    drop(platform);
+
+    let platform = start(folder.path());
+    answered(&platform, 2.0);
+    let sentence = infer(&platform, &tenant(), "asleep", requests::sum(1, 1)).unwrap_err();
+    assert_eq!(sentence, "model `asleep` does not serve: it was unloaded");
+    platform.load(&tenant(), &model("asleep")).unwrap();
+    infer(&platform, &tenant(), "asleep", requests::sum(1, 1)).unwrap();
+    platform.roll_back(&tenant(), &model("sums")).unwrap();
+    answered(&platform, 1.0);
+    drop(platform);
+
+    // A blob that is lost takes its model with it, and no other.
+    let registry = cellwright_registry::Registry::open(folder.path()).unwrap();
+    let files = registry.files(&tenant(), &model("asleep"), 1).unwrap();
+    let weights = files.iter().find(|file| file.path == "weights.safetensors").unwrap();
+    std::fs::remove_file(registry.blob_path(&weights.blob.digest)).unwrap();
+    drop((files, registry));
+    let platform = start(folder.path());
+    let sentence = infer(&platform, &tenant(), "asleep", requests::sum(1, 1)).unwrap_err();
+    assert!(sentence.starts_with("model `asleep` does not serve: its active version did not load"), "{sentence}");
+}
+
+#[test]
+fn tenants_do_not_see_each_other() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    let other = other_tenant(&platform, "other");
+    upload(&platform, &summing(1.0));
+    assert_eq!(infer(&platform, &other, "sums", requests::sum(1, 1)).unwrap_err(), "there is no model `sums`");
+    platform.upload(&other, &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    let keys = |tenant| platform.find(tenant, "sums", None).unwrap().cells().iter().map(|cell| cell.key).collect::<Vec<_>>();
+    assert_ne!(keys(&tenant()), keys(&other), "equal cells of two tenants are two types");
+    assert_eq!(platform.index(Some(&other)).len(), 1);
+    platform.delete_model(&other, &model("sums")).unwrap();
+    answered(&platform, 1.0);
+}

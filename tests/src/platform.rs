@@ -8,7 +8,7 @@ use cellwright_bundle::ArchiveLimits;
 use cellwright_engine::EngineOptions;
 use cellwright_plugin_runtime::{Compiler, RuntimeOptions};
 use cellwright_protocol::{InferRequest, InferResponse};
-use cellwright_registry::{ModelName, Registry, TenantName, TenantSettings};
+use cellwright_registry::{ModelName, OpenError, Registry, TenantName, TenantSettings};
 use cellwright_serving::{Call, Client, Delivery, Deployed, InferError, Platform, PlatformOptions, Readiness, ServingOptions};
 use crossbeam_channel::{Receiver, bounded};
 
@@ -40,7 +40,7 @@ pub fn start(folder: &Path) -> Arc<Platform> {
 /// If it does not start.
 #[must_use]
 pub fn start_with(folder: &Path, options: PlatformOptions) -> Arc<Platform> {
-    let registry = Registry::open(folder).expect("a registry in a temporary folder");
+    let registry = registry(folder);
     let domain = CpuDomain::new(DomainOptions::default()).expect("memory for an arena");
     let worker = CpuWorker::new(domain, CpuOptions { threads: 1, ..CpuOptions::default() }).expect("a worker starts");
     let platform = Platform::start(options, registry, vec![Box::new(worker)]).expect("a platform starts");
@@ -48,6 +48,21 @@ pub fn start_with(folder: &Path, options: PlatformOptions) -> Arc<Platform> {
         std::thread::yield_now();
     }
     platform
+}
+
+/// The registry in that folder, as soon as threads of the platform that had it before have let go of it.
+///
+/// # Panics
+/// If it cannot be opened.
+#[must_use]
+pub fn registry(folder: &Path) -> Registry {
+    loop {
+        match Registry::open(folder) {
+            Ok(registry) => return registry,
+            Err(OpenError::InUse { .. }) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 /// The summing model with another bias, so that its versions can be told apart by what they answer.

@@ -1,6 +1,11 @@
 //! The command line: verbs, options and their help.
 
+mod remote;
+mod serve;
+
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -8,6 +13,12 @@ use clap_complete::Shell;
 use crate::commands::bench::load::{LengthSource, ModelKind, Rate};
 use crate::policy::PolicySpec;
 use crate::worker::WorkerSpec;
+
+pub(crate) use remote::{
+    AdminArguments, DemoArguments, InferArguments, KeyScope, KeysAction, KeysArguments, ModelsAction, ModelsArguments, PushArguments,
+    ServerArguments, SettingsArguments, TenantsAction, TenantsArguments,
+};
+pub(crate) use serve::{LogFormat, ServeArguments};
 
 /// Serves recurrent and dynamically structured neural networks, batched cell by cell.
 #[derive(Debug, Parser)]
@@ -22,7 +33,21 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run requests through a model bundle and print the answers
+    /// Show what this program does: a server, three models, their answers, some load
+    Demo(DemoArguments),
+    /// Serve models over HTTP (Open Inference Protocol v2)
+    Serve(ServeArguments),
+    /// Send a model bundle to a server
+    Push(PushArguments),
+    /// List a server's models, and change which version of one serves
+    Models(ModelsArguments),
+    /// Send requests to a server and print the answers
+    Infer(InferArguments),
+    /// Make, list and revoke keys
+    Keys(KeysArguments),
+    /// Make, list and change tenants
+    Tenants(TenantsArguments),
+    /// Run requests through a model bundle in this process and print the answers
     Run(RunArguments),
     /// Check a model bundle: load it as a server would, run its samples, print its cells and limits
     Check(CheckArguments),
@@ -120,12 +145,120 @@ pub(crate) enum ReleaseRule {
     Subgraph,
 }
 
+impl fmt::Display for ReleaseRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Node => "node",
+            Self::Subgraph => "subgraph",
+        })
+    }
+}
+
+impl FromStr for ReleaseRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as ValueEnum>::from_str(text, false).map_err(|_| format!("`{text}` is no release rule; the rules are `node` and `subgraph`"))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
     /// Time from the call of a plugin to a checked graph, on warm and on fresh instances
     Unfold(UnfoldArguments),
     /// Requests per second and latency of the engine under open-loop load, in this process
     Engine(EngineArguments),
+    /// Requests per second and latency of a server under open-loop load, over HTTP
+    Serve(ServeBenchArguments),
+}
+
+const SERVE_BENCH_EXAMPLES: &str = "Examples:
+  cellwright bench serve examples/digits
+  cellwright bench serve examples/digits examples/dates --rate sweep --plot sweep.svg
+  cellwright bench serve examples/digits --rate 500,1000,2000 --connections 64 --server http://models.example:8000
+
+Bundles are uploaded first; their samples are what is asked, again and again. Requests arrive at random (Poisson) whether or not earlier ones are
+done, and latency counts from the moment a request was meant to arrive.";
+
+#[derive(Debug, Args)]
+#[command(after_help = SERVE_BENCH_EXAMPLES)]
+pub(crate) struct ServeBenchArguments {
+    /// Bundles to ask, in equal shares
+    #[arg(required = true)]
+    pub(crate) bundles: Vec<PathBuf>,
+    /// A server to ask [default: one that is started on this machine for the run]
+    #[arg(long, env = "CELLWRIGHT_SERVER", value_name = "URL")]
+    pub(crate) server: Option<String>,
+    /// The key to show it
+    #[arg(long, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
+    pub(crate) key: Option<String>,
+    /// What is asked, if not the bundles' samples: one request a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) requests: Option<PathBuf>,
+    /// Requests per second, or `max` (each connection asks again when it is answered), or `sweep` (ten rates up to that); several with commas between them
+    #[arg(long, default_value = "max", value_delimiter = ',')]
+    pub(crate) rate: Vec<SweepRate>,
+    /// Connections, each with one request at a time
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) connections: usize,
+    /// Threads that send
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) threads: usize,
+    /// Seconds to measure each rate, after a warm-up of a fifth of it
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
+    pub(crate) duration: f64,
+    /// Send tensors as JSON, not as raw bytes
+    #[arg(long)]
+    pub(crate) json_tensors: bool,
+    /// Draw latency against throughput
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Seeds arrivals
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print JSON lines
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// A worker of the server that is started: `cpu`, or `cpu:threads=N`; may be given several times
+    #[arg(long = "worker", value_name = "SPEC", conflicts_with = "server")]
+    pub(crate) workers: Vec<WorkerSpec>,
+    /// The policy of the server that is started
+    #[arg(long, value_name = "POLICY", default_value = "cellular", conflicts_with = "server")]
+    pub(crate) policy: PolicySpec,
+}
+
+impl ServeBenchArguments {
+    /// The options of the server that is started.
+    pub(crate) fn options(&self) -> Vec<String> {
+        let workers = self.workers.iter().flat_map(|worker| ["--worker".to_owned(), worker.to_string()]);
+        ["--policy".to_owned(), self.policy.to_string()].into_iter().chain(workers).collect()
+    }
+}
+
+/// A rate, or several.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum SweepRate {
+    /// So many requests per second.
+    PerSecond(f64),
+    /// As many as are answered.
+    Max,
+    /// Ten rates up to that.
+    Sweep,
+}
+
+impl FromStr for SweepRate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "max" => Ok(Self::Max),
+            "sweep" => Ok(Self::Sweep),
+            number => match number.parse() {
+                Ok(rate) if rate > 0.0 && rate <= 1e7 => Ok(Self::PerSecond(rate)),
+                _ => Err("give requests per second, `max` or `sweep`".to_owned()),
+            },
+        }
+    }
 }
 
 const UNFOLD_EXAMPLES: &str = "Examples:

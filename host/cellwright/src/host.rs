@@ -39,19 +39,7 @@ pub(crate) fn scheduler(policy: PolicySpec, release: ReleaseRule) -> Config {
 impl HostArguments {
     /// A host with these workers.
     pub(crate) fn start(&self, setup: Setup) -> anyhow::Result<Serving> {
-        let program = std::env::current_exe().context("the path of this program, which compiles plugins in a process of its own")?;
-        let compiler = Compiler::Child(ChildCompiler::new(program, vec!["compile-plugin".to_owned()]));
-        let options = ServingOptions {
-            runtime: RuntimeOptions { cache_dir: self.cache_dir(), ..RuntimeOptions::new(compiler) },
-            engine: EngineOptions {
-                scheduler: setup.scheduler,
-                in_flight_max: setup.in_flight_max,
-                calibration_folder: self.cache_dir().map(|folder| folder.join("calibration")),
-                trace: setup.trace,
-                ..EngineOptions::default()
-            },
-            plugin_threads: PLUGIN_THREADS,
-        };
+        let options = serving_options(setup, self.cache_dir())?;
         Ok(Serving::start(options, worker::backends(&self.workers)?)?)
     }
 
@@ -62,6 +50,23 @@ impl HostArguments {
             None => default_cache(),
         }
     }
+}
+
+/// A host's configuration, with its caches in that folder.
+pub(crate) fn serving_options(setup: Setup, cache: Option<PathBuf>) -> anyhow::Result<ServingOptions> {
+    let program = std::env::current_exe().context("the path of this program, which compiles plugins in a process of its own")?;
+    let compiler = Compiler::Child(ChildCompiler::new(program, vec!["compile-plugin".to_owned()]));
+    Ok(ServingOptions {
+        engine: EngineOptions {
+            scheduler: setup.scheduler,
+            in_flight_max: setup.in_flight_max,
+            calibration_folder: cache.as_ref().map(|folder| folder.join("calibration")),
+            trace: setup.trace,
+            ..EngineOptions::default()
+        },
+        runtime: RuntimeOptions { cache_dir: cache, ..RuntimeOptions::new(compiler) },
+        plugin_threads: PLUGIN_THREADS,
+    })
 }
 
 /// The user's cache folder as the XDG base directory specification has it.

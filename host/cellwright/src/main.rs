@@ -7,18 +7,21 @@ mod bound_lines;
 mod cli;
 mod commands;
 mod host;
+mod local_server;
 mod policy;
 mod progress;
 mod random;
+mod telemetry;
 mod trace;
 mod worker;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, LogFormat};
+use commands::serve::Settings;
 
 /// What a request is made of is allocated on one thread and freed on another, which costs the system's allocator more than all else in a small
 /// request: with this one `bench engine --hidden 16 --lengths fixed:1 --rate max` answers about twice as many.
@@ -26,11 +29,12 @@ use cli::{Cli, Command};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    if let Err(error) = log_to_stderr(&cli.log) {
-        return complain(&error);
-    }
-    match run(cli.command) {
+    let matches = Cli::command().get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    match run(cli, &matches) {
         Ok(code) => code,
         // Whoever reads our output has had enough of it (`cellwright … | head`).
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -38,21 +42,27 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> anyhow::Result<ExitCode> {
-    match command {
+fn run(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    // A server says by itself how it logs.
+    if let Command::Serve(arguments) = &cli.command {
+        let matches = matches.subcommand_matches("serve").unwrap_or(matches);
+        return commands::serve::serve(&Settings::new(arguments, matches)?, arguments.print_config, &cli.log);
+    }
+    telemetry::start(&cli.log, LogFormat::Human)?;
+    match cli.command {
+        Command::Serve(_) => unreachable!("it has returned"),
+        Command::Demo(arguments) => commands::demo::demo(&arguments),
+        Command::Push(arguments) => commands::push::push(&arguments),
+        Command::Models(arguments) => commands::models::models(&arguments),
+        Command::Infer(arguments) => commands::infer::infer(&arguments),
+        Command::Keys(arguments) => commands::admin::keys(&arguments),
+        Command::Tenants(arguments) => commands::admin::tenants(&arguments),
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Check(arguments) => commands::check::check(&arguments),
         Command::Bench { bench } => commands::bench::bench(&bench),
         Command::Completions { shell } => commands::completions::completions(shell),
         Command::CompilePlugin => Ok(cellwright_plugin_runtime::compile_worker_main()),
     }
-}
-
-fn log_to_stderr(filter: &str) -> anyhow::Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter)
-        .map_err(|error| anyhow::anyhow!("the log filter `{filter}` is not one: {error}; try `info`, or `cellwright_engine=debug`"))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    Ok(())
 }
 
 fn complain(error: &anyhow::Error) -> ExitCode {

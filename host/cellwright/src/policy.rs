@@ -12,6 +12,12 @@ const BUCKET_WIDTH: u32 = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PolicySpec(pub(crate) PolicyKind);
 
+impl Default for PolicySpec {
+    fn default() -> Self {
+        Self(PolicyKind::Cellular)
+    }
+}
+
 impl FromStr for PolicySpec {
     type Err = String;
 

@@ -32,3 +32,28 @@ pub(crate) fn spinner(what: String) -> ProgressBar {
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
+
+/// Bytes on their way.
+pub(crate) fn bytes(what: &'static str) -> ProgressBar {
+    if !stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(0).with_message(what);
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {msg}, {bytes_per_sec}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// Time that passes, in milliseconds.
+pub(crate) fn clock(what: &'static str, total: Duration) -> ProgressBar {
+    if !stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(u64::try_from(total.as_millis()).unwrap_or(u64::MAX)).with_message(what);
+    if let Ok(style) = ProgressStyle::with_template("  {msg:40} {wide_bar} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar
+}

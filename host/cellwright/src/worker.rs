@@ -1,5 +1,6 @@
 //! `--worker`: devices by name.
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -16,6 +17,15 @@ const THREADS_MAX: usize = 256;
 pub(crate) struct WorkerSpec {
     /// None: as many as fit.
     threads: Option<usize>,
+}
+
+impl fmt::Display for WorkerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.threads {
+            None => f.write_str("cpu"),
+            Some(threads) => write!(f, "cpu:threads={threads}"),
+        }
+    }
 }
 
 impl FromStr for WorkerSpec {
@@ -62,6 +72,7 @@ mod tests {
     fn workers_are_read_as_they_are_written() {
         assert_eq!("cpu".parse(), Ok(WorkerSpec { threads: None }));
         assert_eq!("cpu:threads=2".parse(), Ok(WorkerSpec { threads: Some(2) }));
+        assert_eq!(WorkerSpec { threads: Some(2) }.to_string(), "cpu:threads=2");
         let refused = |text: &str| text.parse::<WorkerSpec>().unwrap_err();
         assert!(refused("cuda").contains("no device `cuda`"));
         assert!(refused("cpu:threads=0").contains("`0` is no number of threads"));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cellwright_serving::{ErrorKind, Platform};
 use cellwright_tests::bundle_folder::BundleFolder;
-use cellwright_tests::platform::{archive, infer, model, other_tenant, start, summing, tenant};
+use cellwright_tests::platform::{archive, infer, model, other_tenant, registry, start, summing, tenant};
 use cellwright_tests::requests;
 use tempfile::TempDir;
 
@@ -176,7 +176,7 @@ fn a_restart_brings_back_what_served() {
     drop(platform);
 
     // A blob that is lost takes its model with it, and no other.
-    let registry = cellwright_registry::Registry::open(folder.path()).unwrap();
+    let registry = registry(folder.path());
     let files = registry.files(&tenant(), &model("asleep"), 1).unwrap();
     let weights = files.iter().find(|file| file.path == "weights.safetensors").unwrap();
     std::fs::remove_file(registry.blob_path(&weights.blob.digest)).unwrap();

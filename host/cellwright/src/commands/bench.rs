@@ -6,6 +6,7 @@ mod figures;
 mod generator;
 pub(crate) mod load;
 mod models;
+mod serve;
 mod shapes;
 mod unfold;
 
@@ -17,5 +18,6 @@ pub(crate) fn bench(bench: &Bench) -> anyhow::Result<ExitCode> {
     match bench {
         Bench::Unfold(arguments) => unfold::unfold(arguments),
         Bench::Engine(arguments) => engine::engine(arguments),
+        Bench::Serve(arguments) => serve::serve(arguments).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -1,0 +1,77 @@
+//! Arguments of `serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::ReleaseRule;
+use crate::policy::PolicySpec;
+use crate::worker::WorkerSpec;
+
+const EXAMPLES: &str = "Examples:
+  cellwright serve
+  cellwright serve --listen 0.0.0.0:8000 --tls-certificate server.pem --tls-key server.key
+  cellwright serve --config cellwright.toml --print-config
+
+Every setting can be given as a flag, in the environment (CELLWRIGHT_LISTEN, …) or in the configuration file (`listen = [\"127.0.0.1:8000\"]`, with `_`
+for `-`); a flag goes before the environment, the environment before the file. `--print-config` shows what holds and where it comes from.
+
+Without keys the server listens on loopback only, and everyone there may do everything. `cellwright keys create --admin` makes the first key.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ServeArguments {
+    /// A file of settings, in TOML
+    #[arg(long, env = "CELLWRIGHT_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print every setting and where it comes from, and do nothing else
+    #[arg(long)]
+    pub(crate) print_config: bool,
+    /// Where to listen; several with commas between them [default: 127.0.0.1:8000]
+    #[arg(long, env = "CELLWRIGHT_LISTEN", value_name = "ADDRESS", value_delimiter = ',')]
+    pub(crate) listen: Option<Vec<SocketAddr>>,
+    /// Where models, tenants and keys are kept [default: the user's data folder]
+    #[arg(long, env = "CELLWRIGHT_DATA", value_name = "FOLDER")]
+    pub(crate) data: Option<PathBuf>,
+    /// A worker: `cpu`, or `cpu:threads=N`; may be given several times, in the environment with blanks [default: one `cpu` with a thread per core, at most 8]
+    #[arg(long = "worker", env = "CELLWRIGHT_WORKERS", value_name = "SPEC", value_delimiter = ' ')]
+    pub(crate) workers: Option<Vec<WorkerSpec>>,
+    /// Who decides what runs together: `cellular`, or whole graphs padded to buckets of steps, `graph` or `graph:WIDTH` [default: cellular]
+    #[arg(long, env = "CELLWRIGHT_POLICY", value_name = "POLICY")]
+    pub(crate) policy: Option<PolicySpec>,
+    /// When a cell may be queued behind cells it waits for: one by one, or when its whole subgraph may run [default: node]
+    #[arg(long, env = "CELLWRIGHT_RELEASE", value_enum)]
+    pub(crate) release: Option<ReleaseRule>,
+    /// A certificate chain (PEM), to speak TLS
+    #[arg(long, env = "CELLWRIGHT_TLS_CERTIFICATE", value_name = "FILE")]
+    pub(crate) tls_certificate: Option<PathBuf>,
+    /// Its private key (PEM)
+    #[arg(long, env = "CELLWRIGHT_TLS_KEY", value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Requests in flight at once, over all models [default: 16384]
+    #[arg(long, env = "CELLWRIGHT_IN_FLIGHT_MAX", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub(crate) in_flight_max: Option<u32>,
+    /// Connections open at once [default: 16384]
+    #[arg(long, env = "CELLWRIGHT_CONNECTIONS_MAX", value_name = "N")]
+    pub(crate) connections_max: Option<usize>,
+    /// Bytes of one request's body [default: 64 MiB]
+    #[arg(long, env = "CELLWRIGHT_BODY_BYTES_MAX", value_name = "BYTES")]
+    pub(crate) body_bytes_max: Option<usize>,
+    /// Bytes of an uploaded bundle, as it comes and unpacked [default: 16 GiB]
+    #[arg(long, env = "CELLWRIGHT_UPLOAD_BYTES_MAX", value_name = "BYTES")]
+    pub(crate) upload_bytes_max: Option<u64>,
+    /// How long a stopping server waits for what it has begun [default: 30]
+    #[arg(long, env = "CELLWRIGHT_DRAIN_SECONDS", value_name = "SECONDS")]
+    pub(crate) drain_seconds: Option<u64>,
+    /// How logs are written: for people, or one JSON object a line [default: human]
+    #[arg(long, env = "CELLWRIGHT_LOG_FORMAT", value_enum)]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    Human,
+    Json,
+}

@@ -1,0 +1,252 @@
+//! `keys` and `tenants`: through a server, or in a data folder that none has open.
+
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use cellwright_client::Client;
+use cellwright_protocol::messages::admin::{CreatedKey, Key, NewKey, NewTenant, Scope, Tenant, TenantSettings};
+use cellwright_registry as registry;
+use cellwright_registry::{KeyId, Registry, TenantName};
+use serde_json::json;
+
+use super::remote::{block_on, table};
+use super::serve::data_folder;
+use crate::cli::{AdminArguments, KeyScope, KeysAction, KeysArguments, SettingsArguments, TenantsAction, TenantsArguments};
+
+/// Where the change is made.
+enum Place {
+    Server(Client),
+    Folder(Registry),
+}
+
+impl AdminArguments {
+    fn place(&self) -> anyhow::Result<Place> {
+        if let Some(server) = &self.server {
+            return Ok(Place::Server(Client::new(server, self.key.clone())?));
+        }
+        let folder = data_folder(self.data.as_deref())?;
+        let registry = Registry::open(&folder).with_context(|| {
+            format!("the data folder {} cannot be used (a running server is asked with `--server URL`)", folder.display())
+        })?;
+        Ok(Place::Folder(registry))
+    }
+}
+
+pub(crate) fn keys(arguments: &KeysArguments) -> anyhow::Result<ExitCode> {
+    let place = arguments.admin.place()?;
+    let json = arguments.admin.json;
+    let text = match &arguments.action {
+        KeysAction::Create { admin, tenant, scopes, label } => {
+            let (tenant, scopes) = if *admin {
+                (TenantName::operator().to_string(), vec![Scope::Infer, Scope::Upload, Scope::Admin])
+            } else {
+                (tenant.clone(), scopes.iter().map(|scope| scope.of_protocol()).collect())
+            };
+            let created = place.create_key(NewKey { tenant: Some(tenant), scopes, label: label.clone() })?;
+            if json {
+                format!("{}\n", serde_json::to_string(&created)?)
+            } else {
+                format!(
+                    "{}\nThis is key {} of tenant {}; its secret is not shown again.\n",
+                    created.secret, created.key.id, created.key.tenant
+                )
+            }
+        }
+        KeysAction::List { tenant } => {
+            let keys = place.keys(tenant.as_deref())?;
+            if json { format!("{}\n", json!(keys)) } else { list_keys(&keys) }
+        }
+        KeysAction::Revoke { id } => {
+            place.revoke_key(id)?;
+            if json { format!("{}\n", json!({ "revoked": id })) } else { format!("key {id} is revoked\n") }
+        }
+    };
+    stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn tenants(arguments: &TenantsArguments) -> anyhow::Result<ExitCode> {
+    let place = arguments.admin.place()?;
+    let json = arguments.admin.json;
+    let said = |tenant: &Tenant, what: &str| {
+        if json { format!("{}\n", json!(tenant)) } else { format!("tenant {} {what}\n", tenant.name) }
+    };
+    let text = match &arguments.action {
+        TenantsAction::List => {
+            let tenants = place.tenants()?;
+            if json { format!("{}\n", json!(tenants)) } else { list_tenants(&tenants) }
+        }
+        TenantsAction::Create { name, settings } => said(&place.create_tenant(name, settings.of_protocol())?, "is there now"),
+        TenantsAction::Set { name, settings } => said(&place.set_tenant(name, settings.of_protocol())?, "is changed"),
+        TenantsAction::Delete { name } => {
+            place.delete_tenant(name)?;
+            if json { format!("{}\n", json!({ "deleted": name })) } else { format!("tenant {name} is deleted\n") }
+        }
+    };
+    stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl KeyScope {
+    const fn of_protocol(self) -> Scope {
+        match self {
+            Self::Infer => Scope::Infer,
+            Self::Upload => Scope::Upload,
+            Self::Admin => Scope::Admin,
+        }
+    }
+}
+
+impl SettingsArguments {
+    fn of_protocol(&self) -> TenantSettings {
+        TenantSettings {
+            weight: self.weight,
+            in_flight_max: self.in_flight_max,
+            device_share: self.device_share,
+            models_max: self.models_max,
+            versions_max: self.versions_max,
+            bytes_max: self.bytes_max,
+            ..TenantSettings::default()
+        }
+    }
+}
+
+impl Place {
+    fn create_key(&self, new: NewKey) -> anyhow::Result<CreatedKey> {
+        match self {
+            Self::Server(client) => block_on(async { Ok(client.create_key(&new).await?) }),
+            Self::Folder(folder) => {
+                let tenant = TenantName::parse(new.tenant.as_deref().unwrap_or_default())?;
+                let scopes: registry::Scopes = new.scopes.iter().map(|scope| scope_of_registry(*scope)).collect();
+                let created = folder.create_key(&tenant, scopes, &new.label)?;
+                Ok(CreatedKey { key: key_of_registry(&created.key), secret: created.secret })
+            }
+        }
+    }
+
+    fn keys(&self, tenant: Option<&str>) -> anyhow::Result<Vec<Key>> {
+        match self {
+            Self::Server(client) => block_on(async { Ok(client.keys(tenant).await?) }),
+            Self::Folder(folder) => {
+                let tenant = tenant.map(TenantName::parse).transpose()?;
+                Ok(folder.keys(tenant.as_ref())?.iter().map(key_of_registry).collect())
+            }
+        }
+    }
+
+    fn revoke_key(&self, id: &str) -> anyhow::Result<()> {
+        match self {
+            Self::Server(client) => block_on(async { Ok(client.revoke_key(id).await?) }),
+            Self::Folder(folder) => Ok(folder.revoke_key(&KeyId::new(id))?),
+        }
+    }
+
+    fn tenants(&self) -> anyhow::Result<Vec<Tenant>> {
+        match self {
+            Self::Server(client) => block_on(async { Ok(client.tenants().await?) }),
+            Self::Folder(folder) => Ok(folder.tenants()?.iter().map(tenant_of_registry).collect()),
+        }
+    }
+
+    fn create_tenant(&self, name: &str, settings: TenantSettings) -> anyhow::Result<Tenant> {
+        match self {
+            Self::Server(client) => block_on(async { Ok(client.create_tenant(&NewTenant { name: name.to_owned(), settings }).await?) }),
+            Self::Folder(folder) => {
+                let settings = merged(registry::TenantSettings::default(), &settings);
+                Ok(tenant_of_registry(&folder.create_tenant(&TenantName::parse(name)?, &settings)?))
+            }
+        }
+    }
+
+    fn set_tenant(&self, name: &str, settings: TenantSettings) -> anyhow::Result<Tenant> {
+        match self {
+            Self::Server(client) => block_on(async { Ok(client.set_tenant(name, &settings).await?) }),
+            Self::Folder(folder) => {
+                let name = TenantName::parse(name)?;
+                let before = folder.tenant(&name)?.with_context(|| format!("there is no tenant `{name}`"))?.settings;
+                Ok(tenant_of_registry(&folder.set_tenant(&name, &merged(before, &settings))?))
+            }
+        }
+    }
+
+    fn delete_tenant(&self, name: &str) -> anyhow::Result<()> {
+        match self {
+            Self::Server(client) => block_on(async { Ok(client.delete_tenant(name).await?) }),
+            Self::Folder(folder) => Ok(folder.delete_tenant(&TenantName::parse(name)?)?),
+        }
+    }
+}
+
+const fn scope_of_registry(scope: Scope) -> registry::Scope {
+    match scope {
+        Scope::Infer => registry::Scope::Infer,
+        Scope::Upload => registry::Scope::Upload,
+        Scope::Admin => registry::Scope::Admin,
+    }
+}
+
+const fn scope_of_protocol(scope: registry::Scope) -> Scope {
+    match scope {
+        registry::Scope::Infer => Scope::Infer,
+        registry::Scope::Upload => Scope::Upload,
+        registry::Scope::Admin => Scope::Admin,
+    }
+}
+
+fn key_of_registry(key: &registry::Key) -> Key {
+    Key {
+        id: key.id.as_str().to_owned(),
+        tenant: key.tenant.to_string(),
+        scopes: key.scopes.iter().map(scope_of_protocol).collect(),
+        label: key.label.clone(),
+        created_ms: key.created_ms,
+    }
+}
+
+fn tenant_of_registry(tenant: &registry::Tenant) -> Tenant {
+    let settings = &tenant.settings;
+    Tenant {
+        name: tenant.name.to_string(),
+        settings: TenantSettings {
+            weight: Some(settings.weight),
+            in_flight_max: Some(settings.in_flight_max),
+            queued_max: Some(settings.queued_max),
+            device_share: settings.device_share,
+            models_max: Some(settings.models_max),
+            versions_max: Some(settings.versions_max),
+            bytes_max: Some(settings.bytes_max),
+        },
+        created_ms: tenant.created_ms,
+    }
+}
+
+fn merged(before: registry::TenantSettings, said: &TenantSettings) -> registry::TenantSettings {
+    registry::TenantSettings {
+        weight: said.weight.unwrap_or(before.weight),
+        in_flight_max: said.in_flight_max.unwrap_or(before.in_flight_max),
+        queued_max: said.queued_max.unwrap_or(before.queued_max),
+        device_share: said.device_share.or(before.device_share),
+        models_max: said.models_max.unwrap_or(before.models_max),
+        versions_max: said.versions_max.unwrap_or(before.versions_max),
+        bytes_max: said.bytes_max.unwrap_or(before.bytes_max),
+    }
+}
+
+fn list_keys(keys: &[Key]) -> String {
+    let row = |key: &Key| {
+        let scopes: Vec<String> = key.scopes.iter().map(|scope| format!("{scope:?}").to_lowercase()).collect();
+        vec![key.id.clone(), key.tenant.clone(), scopes.join(","), key.label.clone()]
+    };
+    table(&["key", "tenant", "scopes", "label"], &keys.iter().map(row).collect::<Vec<_>>())
+}
+
+fn list_tenants(tenants: &[Tenant]) -> String {
+    let row = |tenant: &Tenant| {
+        let settings = &tenant.settings;
+        let shown = |setting: Option<u32>| setting.map(|value| value.to_string()).unwrap_or_default();
+        let share = settings.device_share.map(|share| share.to_string()).unwrap_or_default();
+        vec![tenant.name.clone(), shown(settings.weight), shown(settings.in_flight_max), share, shown(settings.models_max)]
+    };
+    table(&["tenant", "weight", "in flight", "device share", "models"], &tenants.iter().map(row).collect::<Vec<_>>())
+}

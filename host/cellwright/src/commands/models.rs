@@ -1,0 +1,80 @@
+//! `models`: what a server has, and which version of it serves.
+
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+use cellwright_client::Client;
+use cellwright_protocol::messages::admin::Model;
+use serde_json::json;
+
+use super::remote::{block_on, table};
+use crate::cli::{ModelsAction, ModelsArguments};
+
+pub(crate) fn models(arguments: &ModelsArguments) -> anyhow::Result<ExitCode> {
+    let client = arguments.server.client()?;
+    let text = block_on(act(&client, arguments.action.as_ref().unwrap_or(&ModelsAction::List), arguments.json))?;
+    stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn act(client: &Client, action: &ModelsAction, json: bool) -> anyhow::Result<String> {
+    let said = |value: serde_json::Value, text: String| if json { format!("{value}\n") } else { text };
+    Ok(match action {
+        ModelsAction::List => {
+            let models = client.models().await?;
+            said(json!(models), list(&models))
+        }
+        ModelsAction::Show { model } => {
+            let known = client.model(model).await?;
+            said(json!(known), versions(&known))
+        }
+        ModelsAction::Activate { model, version } => {
+            let activated = client.activate(model, *version).await?;
+            said(json!(activated), format!("{model} version {} serves now\n", activated.active))
+        }
+        ModelsAction::Rollback { model } => {
+            let activated = client.roll_back(model).await?;
+            said(json!(activated), format!("{model} version {} serves now\n", activated.active))
+        }
+        ModelsAction::Load { model } => {
+            client.load(model).await?;
+            said(json!({ "model": model, "loaded": true }), format!("{model} is in service\n"))
+        }
+        ModelsAction::Unload { model } => {
+            client.unload(model).await?;
+            said(json!({ "model": model, "loaded": false }), format!("{model} is out of service\n"))
+        }
+        ModelsAction::Delete { model, version: Some(version) } => {
+            client.delete_version(model, *version).await?;
+            said(json!({ "model": model, "deleted": version }), format!("{model} version {version} is deleted\n"))
+        }
+        ModelsAction::Delete { model, version: None } => {
+            client.delete_model(model).await?;
+            said(json!({ "model": model, "deleted": true }), format!("{model} is deleted\n"))
+        }
+    })
+}
+
+fn list(models: &[Model]) -> String {
+    if models.is_empty() {
+        return "there are no models; `cellwright push FOLDER` brings one\n".to_owned();
+    }
+    let row = |model: &Model| {
+        let active = model.active.map(|version| version.to_string()).unwrap_or_default();
+        let state = match (model.active, model.loaded) {
+            (None, _) => "no version is active",
+            (Some(_), false) => "unloaded",
+            (Some(_), true) => "serves",
+        };
+        vec![model.tenant.clone(), model.name.clone(), active, model.versions.len().to_string(), state.to_owned()]
+    };
+    table(&["tenant", "model", "active", "versions", "state"], &models.iter().map(row).collect::<Vec<_>>())
+}
+
+fn versions(model: &Model) -> String {
+    let row = |version: &cellwright_protocol::messages::admin::Version| {
+        let mark = if model.active == Some(version.version) { "active" } else { "" };
+        vec![version.version.to_string(), version.bytes.to_string(), version.digest.clone(), mark.to_owned()]
+    };
+    table(&["version", "bytes", "digest", ""], &model.versions.iter().map(row).collect::<Vec<_>>())
+}

@@ -1,0 +1,50 @@
+//! `push`: a bundle to a server.
+
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use cellwright_bundle::Bundle;
+use cellwright_client::PushOptions;
+
+use super::remote;
+use crate::cli::PushArguments;
+use crate::progress;
+
+pub(crate) fn push(arguments: &PushArguments) -> anyhow::Result<ExitCode> {
+    // What is wrong with the bundle is better heard before it has been sent.
+    let bundle = Bundle::open(&arguments.bundle).with_context(|| format!("the bundle {} cannot be used", arguments.bundle.display()))?;
+    let name = arguments.name.clone().unwrap_or_else(|| bundle.name().to_owned());
+    drop(bundle);
+    let client = arguments.server.client()?;
+    let bar = progress::bytes("sent");
+    let shown = bar.clone();
+    let report = move |far: cellwright_client::Progress| {
+        shown.set_length(far.total);
+        shown.set_position(far.sent);
+        if far.sent == far.total {
+            shown.set_message("sent; the server checks it");
+        }
+    };
+    let options = PushOptions { activate: !arguments.no_activate };
+    let uploaded = remote::block_on(async { Ok(client.push(&name, &arguments.bundle, options, report).await?) });
+    bar.finish_and_clear();
+    let uploaded = uploaded.with_context(|| format!("model `{name}` has no new version"))?;
+    let mut out = stdout();
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string(&uploaded)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let state = match (uploaded.existed, uploaded.activated) {
+        (false, true) => "serves now",
+        (false, false) => "is kept; activate it to have it serve",
+        (true, true) => "was there before; it serves now",
+        (true, false) => "was there before",
+    };
+    writeln!(out, "{} version {} {state}", uploaded.model, uploaded.version)?;
+    writeln!(out, "digest {}", uploaded.digest)?;
+    if !uploaded.existed {
+        writeln!(out, "{} samples passed", uploaded.samples.len())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,116 @@
+//! `serve`: the server.
+
+mod settings;
+
+use std::io::{Write, stderr, stdout};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context;
+use cellwright_bundle::ArchiveLimits;
+use cellwright_http_api::{Limits, Server, ServerOptions, TlsFiles};
+use cellwright_registry::Registry;
+use cellwright_serving::{Platform, PlatformOptions, Readiness};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::host::{self, Setup};
+use crate::{telemetry, worker};
+
+pub(crate) use settings::{Settings, data_folder};
+
+/// Files of one bundle.
+const BUNDLE_FILES_MAX: usize = 1000;
+
+pub(crate) fn serve(settings: &Settings, print_config: bool, log: &str) -> anyhow::Result<ExitCode> {
+    if print_config {
+        stdout().write_all(settings.to_text().as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    telemetry::start(log, settings.log_format.value)?;
+    let started = Instant::now();
+    let platform = start(settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the threads that serve connections")?;
+    let finished = runtime.block_on(async {
+        let server = Server::bind(server_options(settings), cellwright_http_api::host_of(platform.clone())).await?;
+        announce(&server, settings)?;
+        let watch = tokio::task::spawn_blocking({
+            let platform = platform.clone();
+            move || say_when_ready(&platform, started)
+        });
+        let finished = server.serve(stop_asked()).await;
+        watch.abort();
+        anyhow::Ok(finished)
+    })?;
+    runtime.shutdown_background();
+    if finished {
+        tracing::info!("everything that was begun is finished");
+        Ok(ExitCode::SUCCESS)
+    } else {
+        writeln!(stderr(), "error: stopped with requests unanswered, after {} s", settings.drain_seconds.value)?;
+        Ok(ExitCode::FAILURE)
+    }
+}
+
+/// The platform that those settings describe, with its models on their way into service.
+pub(crate) fn start(settings: &Settings) -> anyhow::Result<Arc<Platform>> {
+    let data = &settings.data.value;
+    let registry = Registry::open(data).with_context(|| format!("the data folder {} cannot be used", data.display()))?;
+    let setup = Setup {
+        scheduler: host::scheduler(settings.policy.value, settings.release.value),
+        in_flight_max: settings.in_flight_max.value,
+        trace: None,
+    };
+    let options = PlatformOptions {
+        serving: host::serving_options(setup, Some(data.join("cache")))?,
+        archive: ArchiveLimits { bytes_max: settings.upload_bytes_max.value, entries_max: BUNDLE_FILES_MAX },
+        model_in_flight_max: settings.in_flight_max.value,
+    };
+    Ok(Platform::start(options, registry, worker::backends(&settings.workers.value)?)?)
+}
+
+/// Where and how to listen.
+pub(crate) fn server_options(settings: &Settings) -> ServerOptions {
+    let tls = match (&settings.tls_certificate.value, &settings.tls_key.value) {
+        (Some(certificate), Some(key)) => Some(TlsFiles { certificate: certificate.clone(), key: key.clone() }),
+        _ => None,
+    };
+    let limits = Limits {
+        connections_max: settings.connections_max.value,
+        body_bytes_max: settings.body_bytes_max.value,
+        upload_bytes_max: settings.upload_bytes_max.value,
+        drain: std::time::Duration::from_secs(settings.drain_seconds.value),
+        ..Limits::default()
+    };
+    ServerOptions { addresses: settings.listen.value.clone(), tls, limits }
+}
+
+fn announce(server: &Server, settings: &Settings) -> anyhow::Result<()> {
+    let scheme = if settings.tls_certificate.value.is_some() { "https" } else { "http" };
+    for address in server.addresses() {
+        writeln!(stderr(), "listening on {scheme}://{address} (documentation: {scheme}://{address}/docs)")?;
+    }
+    Ok(())
+}
+
+fn say_when_ready(platform: &Platform, started: Instant) {
+    while let Readiness::Starting { .. } = platform.readiness() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let serving = platform.index(None).iter().filter(|model| model.version.is_some()).count();
+    let _ = writeln!(stderr(), "ready after {} ms, {serving} models serve", started.elapsed().as_millis());
+}
+
+/// Ends when the process is asked to: by a service manager, or by Ctrl-C.
+async fn stop_asked() {
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            let _ = writeln!(stderr(), "stopping: nothing new is taken, what has begun is finished");
+        }
+        _ => std::future::pending().await,
+    }
+}

@@ -1,0 +1,202 @@
+//! What holds: flags before the environment, the environment before the file, the file before defaults.
+
+use std::fmt::{Debug, Display, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use serde::{Deserialize, Deserializer};
+
+use crate::cli::{LogFormat, ReleaseRule, ServeArguments};
+use crate::policy::PolicySpec;
+use crate::worker::WorkerSpec;
+
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Where a setting comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Flag,
+    Environment,
+    File,
+    Default,
+}
+
+/// A setting and where it comes from.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting<T> {
+    pub(crate) value: T,
+    source: Source,
+}
+
+/// Everything that can be set of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) listen: Setting<Vec<SocketAddr>>,
+    pub(crate) data: Setting<PathBuf>,
+    pub(crate) workers: Setting<Vec<WorkerSpec>>,
+    pub(crate) policy: Setting<PolicySpec>,
+    pub(crate) release: Setting<ReleaseRule>,
+    pub(crate) tls_certificate: Setting<Option<PathBuf>>,
+    pub(crate) tls_key: Setting<Option<PathBuf>>,
+    pub(crate) in_flight_max: Setting<u32>,
+    pub(crate) connections_max: Setting<usize>,
+    pub(crate) body_bytes_max: Setting<usize>,
+    pub(crate) upload_bytes_max: Setting<u64>,
+    pub(crate) drain_seconds: Setting<u64>,
+    pub(crate) log_format: Setting<LogFormat>,
+}
+
+/// The file, as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    listen: Option<Vec<SocketAddr>>,
+    data: Option<PathBuf>,
+    #[serde(deserialize_with = "texts")]
+    workers: Option<Vec<WorkerSpec>>,
+    #[serde(deserialize_with = "text")]
+    policy: Option<PolicySpec>,
+    #[serde(deserialize_with = "text")]
+    release: Option<ReleaseRule>,
+    tls_certificate: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    in_flight_max: Option<u32>,
+    connections_max: Option<usize>,
+    body_bytes_max: Option<usize>,
+    upload_bytes_max: Option<u64>,
+    drain_seconds: Option<u64>,
+    log_format: Option<LogFormat>,
+}
+
+fn text<'de, T: std::str::FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    String::deserialize(from)?.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+fn texts<'de, T: std::str::FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<T>>, D::Error> {
+    let texts = Vec::<String>::deserialize(from)?;
+    texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect::<Result<_, _>>().map(Some)
+}
+
+/// Chooses among what was said of a setting.
+struct Chooser<'a>(&'a ArgMatches);
+
+impl Chooser<'_> {
+    fn choose<T>(&self, id: &str, said: Option<T>, in_file: Option<T>, otherwise: T) -> Setting<T> {
+        match (said, in_file) {
+            (Some(value), _) => {
+                let source = if self.0.value_source(id) == Some(ValueSource::EnvVariable) { Source::Environment } else { Source::Flag };
+                Setting { value, source }
+            }
+            (None, Some(value)) => Setting { value, source: Source::File },
+            (None, None) => Setting { value: otherwise, source: Source::Default },
+        }
+    }
+}
+
+impl Settings {
+    /// What holds under those arguments; `matches` knows which of them were flags.
+    pub(crate) fn new(arguments: &ServeArguments, matches: &ArgMatches) -> anyhow::Result<Self> {
+        let file = arguments.config.as_deref().map(read).transpose()?.unwrap_or_default();
+        let from = Chooser(matches);
+        let said = arguments;
+        let settings = Self {
+            listen: from.choose("listen", said.listen.clone(), file.listen, vec![(Ipv4Addr::LOCALHOST, 8000).into()]),
+            data: match from.choose("data", said.data.clone().map(Some), file.data.map(Some), None) {
+                Setting { value: Some(value), source } => Setting { value, source },
+                Setting { value: None, source } => Setting { value: data_folder(None)?, source },
+            },
+            workers: from.choose("workers", said.workers.clone(), file.workers, Vec::new()),
+            policy: from.choose("policy", said.policy, file.policy, PolicySpec::default()),
+            release: from.choose("release", said.release, file.release, ReleaseRule::Node),
+            tls_certificate: from.choose("tls_certificate", said.tls_certificate.clone().map(Some), file.tls_certificate.map(Some), None),
+            tls_key: from.choose("tls_key", said.tls_key.clone().map(Some), file.tls_key.map(Some), None),
+            in_flight_max: from.choose("in_flight_max", said.in_flight_max, file.in_flight_max, 1 << 14),
+            connections_max: from.choose("connections_max", said.connections_max, file.connections_max, 1 << 14),
+            body_bytes_max: from.choose("body_bytes_max", said.body_bytes_max, file.body_bytes_max, 64 << 20),
+            upload_bytes_max: from.choose("upload_bytes_max", said.upload_bytes_max, file.upload_bytes_max, 16 << 30),
+            drain_seconds: from.choose("drain_seconds", said.drain_seconds, file.drain_seconds, 30),
+            log_format: from.choose("log_format", said.log_format, file.log_format, LogFormat::Human),
+        };
+        if settings.tls_certificate.value.is_some() != settings.tls_key.value.is_some() {
+            bail!("TLS needs both `tls-certificate` and `tls-key`");
+        }
+        if settings.in_flight_max.value == 0 || settings.connections_max.value == 0 {
+            bail!("`in-flight-max` and `connections-max` are at least 1");
+        }
+        Ok(settings)
+    }
+
+    /// As a configuration file that says the same, with the sources as comments.
+    pub(crate) fn to_text(&self) -> String {
+        let mut text = String::new();
+        let lines = [
+            line("listen", &self.listen, |addresses| quoted(addresses)),
+            line("data", &self.data, |path| format!("{path:?}")),
+            line("workers", &self.workers, |workers| quoted(workers)),
+            line("policy", &self.policy, |policy| format!("\"{policy}\"")),
+            line("release", &self.release, |release| format!("\"{release}\"")),
+            line("tls_certificate", &self.tls_certificate, optional),
+            line("tls_key", &self.tls_key, optional),
+            line("in_flight_max", &self.in_flight_max, ToString::to_string),
+            line("connections_max", &self.connections_max, ToString::to_string),
+            line("body_bytes_max", &self.body_bytes_max, ToString::to_string),
+            line("upload_bytes_max", &self.upload_bytes_max, ToString::to_string),
+            line("drain_seconds", &self.drain_seconds, ToString::to_string),
+            line("log_format", &self.log_format, |format| format!("\"{}\"", format!("{format:?}").to_lowercase())),
+        ];
+        let width = lines.iter().map(|(setting, _)| setting.len()).max().unwrap_or(0);
+        for (setting, source) in lines {
+            // Writing to a String does not fail.
+            let _ = writeln!(text, "{setting:width$}  # {source}");
+        }
+        text
+    }
+}
+
+fn line<T>(name: &str, setting: &Setting<T>, show: impl FnOnce(&T) -> String) -> (String, &'static str) {
+    let shown = show(&setting.value);
+    let source = match setting.source {
+        Source::Flag => "flag",
+        Source::Environment => "environment",
+        Source::File => "file",
+        Source::Default => "default",
+    };
+    // A setting that is not made is a comment too.
+    (if shown.is_empty() { format!("# {name} =") } else { format!("{name} = {shown}") }, source)
+}
+
+fn quoted<T: Display>(values: &[T]) -> String {
+    let values: Vec<String> = values.iter().map(|value| format!("\"{value}\"")).collect();
+    format!("[{}]", values.join(", "))
+}
+
+fn optional<T: Debug>(value: &Option<T>) -> String {
+    value.as_ref().map(|value| format!("{value:?}")).unwrap_or_default()
+}
+
+fn read(path: &Path) -> anyhow::Result<File> {
+    let cannot = || format!("the configuration file {} cannot be used", path.display());
+    let length = std::fs::metadata(path).with_context(cannot)?.len();
+    if length > FILE_BYTES_MAX {
+        bail!("{}: it has {length} bytes, more than {FILE_BYTES_MAX}", cannot());
+    }
+    let text = std::fs::read_to_string(path).with_context(cannot)?;
+    toml::from_str(&text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        anyhow::anyhow!("{}: line {line}: {}", cannot(), error.message().replace('\n', ": "))
+    })
+}
+
+/// That folder, or the user's data folder as the XDG base directory specification has it.
+pub(crate) fn data_folder(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(given) = given {
+        return Ok(given.to_owned());
+    }
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = absolute("XDG_DATA_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/share")));
+    Ok(data.context("there is no home folder to keep data in; name a folder with `--data`")?.join("cellwright"))
+}

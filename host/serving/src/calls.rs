@@ -62,9 +62,33 @@ pub(crate) struct Tracked {
     client: Option<Box<dyn Client>>,
     deployed: Arc<Deployed>,
     started: Instant,
-    requests: u64,
+    seen: Seen,
     deadline: Option<(Arc<Deadlines>, Arc<Deadline>)>,
     _place: Place,
+}
+
+/// How the requests of a call fared in the engine.
+#[derive(Debug, Default)]
+struct Seen {
+    requests: u64,
+    submitted: Option<Instant>,
+    first_task: Option<Instant>,
+    finished: Option<Instant>,
+    joins: u64,
+    joined_rows: u64,
+    batch_max: u32,
+}
+
+impl Seen {
+    fn add(&mut self, times: &RequestTimes) {
+        self.requests += 1;
+        self.submitted = self.submitted.into_iter().chain([times.submitted]).min();
+        self.first_task = self.first_task.into_iter().chain(times.first_task).min();
+        self.finished = self.finished.max(Some(times.finished));
+        self.joins += u64::from(times.joins);
+        self.joined_rows += times.joined_rows;
+        self.batch_max = self.batch_max.max(times.batch_max);
+    }
 }
 
 impl Tracked {
@@ -74,7 +98,7 @@ impl Tracked {
         started: Instant,
         deadline: Option<(Arc<Deadlines>, Arc<Deadline>)>,
     ) -> Self {
-        Self { client: Some(client), deployed: deployed.clone(), started, requests: 0, deadline, _place: place }
+        Self { client: Some(client), deployed: deployed.clone(), started, seen: Seen::default(), deadline, _place: place }
     }
 
     fn over(&mut self, result: Result<InferResponse, InferError>) {
@@ -89,12 +113,39 @@ impl Tracked {
         let (figures, took) = (&self.deployed.entry.figures, self.started.elapsed());
         match &mut result {
             Ok(response) => {
-                figures.answered(took, self.requests.max(1));
+                figures.answered(took, self.seen.requests.max(1));
                 response.model_version = Some(self.deployed.version_text().to_owned());
             }
             Err(error) => figures.failed(error.kind(), took),
         }
+        self.log(result.as_ref().err());
         client.end(result);
+    }
+
+    /// A call's timeline, in microseconds since it was admitted; nothing of what it carried.
+    fn log(&self, error: Option<&InferError>) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        let since = |moment: Option<Instant>| {
+            let passed = moment.map(|moment| moment.saturating_duration_since(self.started));
+            passed.map(|passed| u64::try_from(passed.as_micros()).unwrap_or(u64::MAX))
+        };
+        let seen = &self.seen;
+        tracing::debug!(
+            tenant = %self.deployed.tenant(),
+            model = self.deployed.name(),
+            version = self.deployed.version(),
+            requests = seen.requests,
+            unfolded_us = since(seen.submitted),
+            first_cell_us = since(seen.first_task),
+            last_cell_us = since(seen.finished),
+            replied_us = since(Some(Instant::now())),
+            batch_mean = seen.joined_rows.checked_div(seen.joins),
+            batch_max = seen.batch_max,
+            error = error.map(tracing::field::display),
+            "a call has ended"
+        );
     }
 }
 
@@ -106,7 +157,7 @@ impl Client for Tracked {
     }
 
     fn ran(&mut self, times: &RequestTimes) {
-        self.requests += 1;
+        self.seen.add(times);
         self.deployed.entry.figures.ran(times);
     }
 

@@ -163,7 +163,7 @@ impl Platform {
         let deadline = until.map(|at| (at, Arc::new(Deadline::default())));
         let watch = deadline.as_ref().map(|(_, deadline)| (self.deadlines.clone(), deadline.clone()));
         let tracked = Tracked::new(client, (model, place), started, watch);
-        let running = self.serving.begin(&model.served, call.request, call.delivery, Box::new(tracked))?;
+        let running = self.serving.begin_ranked(&model.served, (call.request, rank(call.priority)), call.delivery, Box::new(tracked))?;
         model.entry.figures.unfolded(started.elapsed());
         if let Some((at, deadline)) = deadline {
             self.deadlines.enter(at, running.clone(), &deadline);
@@ -200,4 +200,9 @@ impl Platform {
             tracing::error!(%error, "a version stays loaded, because a thread could not be started");
         }
     }
+}
+
+/// Of the protocol's priorities 1 is the highest; 0, the default, comes after all others.
+const fn rank(priority: u32) -> u32 {
+    priority.wrapping_sub(1)
 }

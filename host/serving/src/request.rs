@@ -95,13 +95,20 @@ pub(crate) struct Begin {
     delivery: Delivery,
     /// Whether more input will come.
     session: bool,
+    /// Requests of rank 0 go first.
+    rank: u32,
 }
 
 impl Begin {
     /// Of a request as one of the model's requests sees it.
     pub(crate) fn new(model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery, session: bool) -> Result<Self, InferError> {
         let tensors = arrange(&model.inputs, request.inputs)?;
-        Ok(Self { model: model.clone(), id: request.id, parameters: request.parameters, tensors, delivery, session })
+        Ok(Self { model: model.clone(), id: request.id, parameters: request.parameters, tensors, delivery, session, rank: 0 })
+    }
+
+    /// The same of that rank.
+    pub(crate) fn ranked(self, rank: u32) -> Self {
+        Self { rank, ..self }
     }
 }
 
@@ -141,7 +148,7 @@ impl Active {
             room: Condvar::new(),
             plugin: Mutex::new(plugin),
         });
-        serving.engine.submit(model.loaded(), growth, tensors, |handle| {
+        serving.engine.submit_ranked(begin.rank, model.loaded(), growth, tensors, |handle| {
             let _ = active.handle.set(handle);
             Box::new(RequestSink { active: active.clone(), parts: Vec::new() })
         })?;

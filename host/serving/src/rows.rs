@@ -31,7 +31,7 @@ fn lock(joint: &Mutex<Joint>) -> MutexGuard<'_, Joint> {
 pub(crate) fn begin(
     serving: &Arc<Inner>,
     model: &Arc<ServedModel>,
-    request: InferRequest,
+    (request, rank): (InferRequest, u32),
     client: Box<dyn Client>,
 ) -> Result<Running, InferError> {
     let rows = split_rows(&request, model.limits.rows_max)?;
@@ -40,7 +40,7 @@ pub(crate) fn begin(
     let joint = Arc::new(Mutex::new(joint));
     for (row, request) in rows.into_iter().enumerate() {
         let client = Box::new(RowClient { joint: joint.clone(), row });
-        let begun = Begin::new(model, request, Delivery::Whole, false).and_then(|begin| Active::begin(serving, begin, client));
+        let begun = Begin::new(model, request, Delivery::Whole, false).and_then(|begin| Active::begin(serving, begin.ranked(rank), client));
         let mut state = lock(&joint);
         match begun {
             Ok(active) => state.running.add(&active),

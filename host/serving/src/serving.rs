@@ -164,11 +164,25 @@ impl Serving {
         delivery: Delivery,
         client: Box<dyn Client>,
     ) -> Result<Running, InferError> {
+        self.begin_ranked(model, (request, 0), delivery, client)
+    }
+
+    /// As [`Serving::begin`], for a request of a rank: those of rank 0 go first among the requests of their model, then those of 1, and so on.
+    ///
+    /// # Errors
+    /// If the request is refused before anything of it runs; `client` hears nothing then.
+    pub fn begin_ranked(
+        &self,
+        model: &Arc<ServedModel>,
+        (request, rank): (InferRequest, u32),
+        delivery: Delivery,
+        client: Box<dyn Client>,
+    ) -> Result<Running, InferError> {
         if model.description().rows_are_requests {
-            return rows::begin(&self.inner, model, request, client);
+            return rows::begin(&self.inner, model, (request, rank), client);
         }
         let mut running = Running::default();
-        running.add(&Active::begin(&self.inner, Begin::new(model, request, delivery, false)?, client)?);
+        running.add(&Active::begin(&self.inner, Begin::new(model, request, delivery, false)?.ranked(rank), client)?);
         Ok(running)
     }
 

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use cellwright_protocol::InferResponse;
 use cellwright_registry::TenantSettings;
-use cellwright_serving::{Call, ErrorKind, Readiness};
+use cellwright_serving::{Call, ErrorKind, InferError, Readiness};
 use cellwright_tests::platform::{archive, begin, call, infer, model, options, other_tenant, start, start_with, summing, tenant};
 use cellwright_tests::requests;
+use crossbeam_channel::Receiver;
 use tempfile::TempDir;
 
 /// Rows of a call that is still there when the next one comes.
@@ -85,4 +87,40 @@ fn a_share_of_the_devices_is_not_exceeded() {
     assert_eq!(sentence, "this tenant has used its share of device time, 1 %: try again later");
     platform.set_tenant(&tenant(), &TenantSettings::default()).unwrap();
     infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap();
+}
+
+/// How many of the calls that came first were answered when the last one was.
+fn answered_before(first: &[Receiver<Result<InferResponse, InferError>>], last: &Receiver<Result<InferResponse, InferError>>) -> usize {
+    last.recv().unwrap().unwrap();
+    first.iter().filter(|answer| !answer.is_empty()).count()
+}
+
+#[test]
+fn a_call_of_high_priority_goes_before_those_that_came_first() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    let deployed = platform.find(&tenant(), "sums", None).unwrap();
+    let many: Vec<_> = (0..400).map(|seed| begin(&platform, &deployed, call(requests::sum(seed, 1000))).unwrap()).collect();
+    let first = begin(&platform, &deployed, Call { priority: 1, ..call(requests::sum(1, 1000)) }).unwrap();
+    let before = answered_before(&many, &first);
+    assert!(before < 200, "{before} of 400 calls went before the one of the highest priority");
+    assert!(many.iter().all(|answer| answer.recv().unwrap().is_ok()));
+}
+
+#[test]
+fn a_tenant_that_floods_does_not_keep_others_waiting() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    let other = other_tenant(&platform, "other");
+    for tenant in [&tenant(), &other] {
+        platform.upload(tenant, &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    }
+    let flooding = platform.find(&tenant(), "sums", None).unwrap();
+    let quiet = platform.find(&other, "sums", None).unwrap();
+    let flood: Vec<_> = (0..400).map(|seed| begin(&platform, &flooding, call(requests::sum(seed, 1000))).unwrap()).collect();
+    let last = begin(&platform, &quiet, call(requests::sum(1, 1000))).unwrap();
+    let before = answered_before(&flood, &last);
+    assert!(before < 200, "{before} of 400 calls of the tenant that floods went before the other tenant's only one");
+    assert!(flood.iter().all(|answer| answer.recv().unwrap().is_ok()));
 }

@@ -257,7 +257,9 @@ impl Platform {
     /// If there is no such tenant, or the settings make no sense.
     pub fn set_tenant(&self, name: &TenantName, settings: &TenantSettings) -> Result<Tenant, ChangeError> {
         let tenant = self.registry.set_tenant(name, settings)?;
-        self.catalog.set_tenant(name, settings);
+        if let Some(entry) = self.catalog.set_tenant(name, settings) {
+            self.serving.engine().set_tenant_weight(entry.number, settings.weight);
+        }
         Ok(tenant)
     }
 

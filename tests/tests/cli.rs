@@ -244,7 +244,7 @@ fn what_is_no_plugin_is_refused() {
 #[test]
 fn wrong_usage_is_status_2_and_says_what_to_do() {
     for (arguments, piece) in [
-        (&["serve"][..], "serve"),
+        (&["server"][..], "serve"),
         (&["run", "examples/digits"], "--input"),
         (&["run", "examples/digits", "--input", "-", "--policy", "magic"], "magic"),
         (&["run", "examples/digits", "--input", "-", "--worker", "tpu"], "tpu"),

@@ -10,10 +10,10 @@ use crate::worker::WorkerSpec;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServerArguments {
     /// The server's address
-    #[arg(long, env = "CELLWRIGHT_SERVER", value_name = "URL", default_value = "http://127.0.0.1:8000")]
+    #[arg(long, global = true, env = "CELLWRIGHT_SERVER", value_name = "URL", default_value = "http://127.0.0.1:8000")]
     pub(crate) server: String,
     /// The key to show it (better given in the environment, where other users do not see it)
-    #[arg(long, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
+    #[arg(long, global = true, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
     pub(crate) key: Option<String>,
 }
 
@@ -166,10 +166,10 @@ pub(crate) struct InferArguments {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AdminArguments {
     /// A server's address; without one, the data folder is changed, which no server may have open
-    #[arg(long, env = "CELLWRIGHT_SERVER", value_name = "URL", global = true)]
+    #[arg(long, global = true, env = "CELLWRIGHT_SERVER", value_name = "URL")]
     pub(crate) server: Option<String>,
     /// The key to show it
-    #[arg(long, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true, global = true)]
+    #[arg(long, global = true, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
     pub(crate) key: Option<String>,
     /// The data folder [default: the user's]
     #[arg(long, env = "CELLWRIGHT_DATA", value_name = "FOLDER", global = true)]

@@ -3,6 +3,7 @@
 //! What passes is an [`UnfoldedGrowth`], which nobody checks again. A growth is checked in time proportional to its run-length coded size
 //! (a chain of 330 steps costs what one of 24 does), and nothing is believed before it is bounded.
 
+mod answered;
 mod chain;
 mod draft;
 mod error;
@@ -21,6 +22,7 @@ use crate::graph::Growth;
 use crate::tensor::Tensor;
 use crate::unfolded::UnfoldedGrowth;
 
+use answered::Answered;
 use draft::{Draft, KeptChain};
 pub use error::{GraphError, GraphFault, GraphPlace};
 pub use model::{Model, ModelError};
@@ -53,14 +55,15 @@ pub struct Unfolding {
     limits: GraphLimits,
     chains: u32,
     kept: Vec<KeptChain>,
+    answered: Answered,
     tensors_from: u32,
 }
 
 impl Unfolding {
     /// A request of that model, before its first growth.
     #[must_use]
-    pub const fn new(model: Arc<Model>, limits: GraphLimits) -> Self {
-        Self { model, limits, chains: 0, kept: Vec::new(), tensors_from: 0 }
+    pub fn new(model: Arc<Model>, limits: GraphLimits) -> Self {
+        Self { model, limits, chains: 0, kept: Vec::new(), answered: Answered::default(), tensors_from: 0 }
     }
 
     /// The request's model.
@@ -91,6 +94,7 @@ impl Unfolding {
             Some(continuation) => draft.continuation(continuation, first_tensor_kept).map(|(watch, kept)| (Some(watch), kept))?,
             None => (None, Vec::new()),
         };
+        let answering = draft.answering(&outputs);
         let unfolded = UnfoldedGrowth {
             first_chain: draft.first_chain,
             chains: draft.chains,
@@ -101,6 +105,7 @@ impl Unfolding {
         };
         self.chains = draft.next_chain;
         self.kept = kept;
+        answering.into_iter().for_each(|chain| self.answered.add(chain));
         self.tensors_from = unfolded.next.as_ref().map_or(self.tensors_from, |watch| watch.keep_tensors_from);
         Ok(unfolded)
     }

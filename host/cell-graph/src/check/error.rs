@@ -81,6 +81,12 @@ pub enum GraphFault {
     OutputNotKept { chain: u32, stage: u32, output: u32 },
     #[error("chain {chain} is cancelled by the same growth")]
     Cancelled { chain: u32 },
+    #[error(
+        "chain {chain} is cancelled, but the response is made of it, which would then depend on how far it had come: emit what is wanted of it"
+    )]
+    CancelsAnswer { chain: u32 },
+    #[error("chain {chain} is cancelled too late: of so long a request, chains from {from} on can be")]
+    CancelsForgotten { chain: u32, from: u32 },
     #[error("chain {chain} has no stage {stage}")]
     NoStage { chain: u32, stage: u32 },
     #[error("stage {stage} of chain {chain} has no output {output}")]

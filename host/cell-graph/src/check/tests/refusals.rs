@@ -269,6 +269,7 @@ fn continuations() {
 /// What a second growth is told, after a first that kept the decoder's h and let the first tensor go.
 fn later(change: impl FnOnce(&mut Growth)) -> String {
     let (mut first, tensors) = growth();
+    first.outputs.clear();
     first.next = Some(Continuation { keep_tensors_from: 1, ..next() });
     let mut unfolding = Unfolding::new(model(), limits());
     unfolding.grow(first, 0, &tensors).unwrap();
@@ -307,4 +308,43 @@ fn later_growths() {
         later(|growth| growth.next = Some(Continuation { watch: vec![], ..next() })),
         "continuation: it keeps tensors from 0 on, but the request has those from 1 to 2"
     );
+}
+
+/// What a growth is told that cancels a chain of a first one: the decoder or its encoder, or one of those whose ends are the decoder's.
+fn cancelling(chain: u32, answers: u32) -> String {
+    let (mut first, tensors) = growth();
+    let head = |like| crate::graph::Chain {
+        stages: vec![Stage { cell: CELLS.head, inputs: vec![Source::Steps { of: of(1, 0, 0), at: Affine::EVERY }] }],
+        length: Extent::Like(like),
+        feedback: vec![],
+        stop: None,
+    };
+    first.chains.extend([head(1), head(2)]);
+    respond("scores", Gathered::All(of(answers, 0, 0)))(&mut first);
+    first.next = Some(next());
+    let mut unfolding = Unfolding::new(model(), limits());
+    unfolding.grow(first, 0, &tensors).unwrap();
+    // Nor may a later growth cancel it, when much has happened since.
+    unfolding.grow(Growth { next: Some(Continuation { watch: vec![], ..next() }), ..Growth::default() }, 0, &tensors).unwrap();
+    match unfolding.grow(Growth { cancel: vec![chain], ..Growth::default() }, 0, &tensors) {
+        Ok(_) => String::new(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// How far a chain had come when it was cancelled depends on the host's other work; the answer must not.
+#[test]
+fn what_the_response_is_made_of_cannot_be_cancelled() {
+    let sentence = |chain: u32| {
+        format!(
+            "the graph: chain {chain} is cancelled, but the response is made of it, which would then depend on how far it had come: \
+             emit what is wanted of it"
+        )
+    };
+    assert_eq!(cancelling(2, 2), sentence(2));
+    assert_eq!(cancelling(1, 2), sentence(1), "its end is the other's");
+    assert_eq!(cancelling(1, 3), sentence(1), "its end is the end of the other's leader");
+    for (chain, answers) in [(0, 2), (3, 2), (2, 3)] {
+        assert_eq!(cancelling(chain, answers), "", "{chain} is cancelled, {answers} answers");
+    }
 }

@@ -177,13 +177,14 @@ impl RequestEntry {
     }
 
     fn earlier_chain(&self, chain: u32) -> Option<EarlierChain> {
-        self.growths.iter().find_map(|entry| {
-            let local = chain.checked_sub(entry.growth.first_chain)?;
-            let unfolded = entry.growth.chains.get(local as usize)?;
-            let slots = entry.placed.as_ref()?.slots.get(local as usize)?;
-            let stages = unfolded.stages.iter().zip(slots).map(|(stage, slot)| (*slot, stage.retention, stage.cell)).collect();
-            Some(EarlierChain { chain, stages, executed: (entry.executed.clone(), local) })
-        })
+        // Chains are numbered over the whole request, growth by growth.
+        let after = self.growths.partition_point(|entry| entry.growth.first_chain <= chain);
+        let entry = self.growths.get(after.checked_sub(1)?)?;
+        let local = chain.checked_sub(entry.growth.first_chain)?;
+        let unfolded = entry.growth.chains.get(local as usize)?;
+        let slots = entry.placed.as_ref()?.slots.get(local as usize)?;
+        let stages = unfolded.stages.iter().zip(slots).map(|(stage, slot)| (*slot, stage.retention, stage.cell)).collect();
+        Some(EarlierChain { chain, stages, executed: (entry.executed.clone(), local) })
     }
 
     /// Growths that are held.

@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
-use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Dependency, Grouping, UnfoldedChain};
 
 use crate::id::{CellTypeId, DomainId, ModelId, RequestId, Slot, Time, WorkerId};
+use crate::readiness::Readers;
 
 /// No slot: a stage that holds nothing.
 pub(crate) const NO_SLOT: Slot = Slot(u32::MAX);
@@ -254,7 +254,7 @@ pub(crate) struct Lane {
     pub(crate) merges: bool,
     pub(crate) progress: Progress,
     /// Who waits for its steps one by one.
-    pub(crate) readers: Vec<(StageRef, Affine)>,
+    pub(crate) readers: Readers,
     /// The `handle` in which it was handed out.
     pub(crate) placed_in: u64,
 }
@@ -280,7 +280,7 @@ impl Lane {
             plain: false,
             merges: false,
             progress: Progress::Front(Front::default()),
-            readers: Vec::new(),
+            readers: Readers::default(),
             placed_in: 0,
         }
     }

@@ -6,10 +6,10 @@
 
 mod connecting;
 mod looking;
+mod readers;
 mod telling;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Dependency, Source, UnfoldedStage};
 
 use crate::config::Release;
@@ -17,6 +17,8 @@ use crate::id::{LaneId, WorkerId};
 use crate::lane::{Lane, Status};
 use crate::request::{Chain, Request, both};
 use crate::scheduler::Scheduler;
+pub(crate) use readers::Readers;
+use readers::read_at;
 
 /// Whether a node may be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +94,7 @@ impl Scheduler {
                 Dependency::Sibling { stage } => sum.add(place.chain, self.lane(own.lane(*stage)).status(step), strict),
                 Dependency::Step { chain, stage, at } => {
                     let Some(other) = request.chain(*chain).filter(|chain| !chain.gone) else { continue };
-                    let Some(named) = target(*at, other.bound, step) else { return Verdict::No };
+                    let Some(named) = read_at(*at, other.bound, step) else { return Verdict::No };
                     sum.add(*chain, self.lane(other.lane(*stage)).status(named), strict || other.stops);
                 }
                 Dependency::End { chain } => sum.add(*chain, self.end_status(request, *chain), strict),
@@ -126,7 +128,7 @@ impl Scheduler {
         depends.into_iter().flat_map(|(graph, stage)| stage.depends.iter().map(move |depends| (graph, stage, depends))).filter_map(
             move |(graph, stage, depends)| {
                 let (chain, stage, step) = match depends {
-                    Dependency::Step { chain, stage, at } => (*chain, *stage, target(*at, request.chain(*chain)?.bound, step)?),
+                    Dependency::Step { chain, stage, at } => (*chain, *stage, read_at(*at, request.chain(*chain)?.bound, step)?),
                     Dependency::Nodes { input } => match &stage.inputs[*input as usize].source {
                         Source::Nodes { stage, of, .. } => of.get(step as usize).map(|node| (node.chain, *stage, node.step))?,
                         _ => return None,
@@ -160,10 +162,4 @@ impl Scheduler {
             _ => true,
         }
     }
-}
-
-/// The step of a chain of `bound` steps that `at` means at `step`.
-fn target(at: Affine, bound: u32, step: u32) -> Option<u32> {
-    let named = at.at(step)?;
-    if at.from_end { bound.checked_sub(1)?.checked_sub(named) } else { Some(named) }
 }

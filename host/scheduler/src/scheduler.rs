@@ -222,6 +222,12 @@ impl Scheduler {
         self.requests_waiting
     }
 
+    /// Places in the lines of those requests, those included whose request has left.
+    #[must_use]
+    pub fn places_in_line(&self) -> usize {
+        self.classes.iter().map(|class| class.waiting.len()).sum()
+    }
+
     /// Free slots of a domain's arena.
     #[must_use]
     pub fn free_slots(&self, domain: DomainId) -> u32 {

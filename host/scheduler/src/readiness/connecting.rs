@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Dependency, Source, UnfoldedStage};
 
 use crate::id::{LaneId, RequestId};
@@ -50,8 +49,9 @@ impl Scheduler {
             Dependency::Previous { .. } | Dependency::Sibling { .. } => {}
             Dependency::Step { chain, stage, at } => {
                 named.push(*chain);
-                if let Some(producer) = self.request(id).chain(*chain).map(|chain| chain.lane(*stage)) {
-                    self.lane_mut(producer).readers.push((reader, *at));
+                let steps = self.request(id).chain(own).map_or(0, |chain| chain.bound);
+                if let Some((producer, bound)) = self.request(id).chain(*chain).map(|chain| (chain.lane(*stage), chain.bound)) {
+                    self.lane_mut(producer).readers.add(reader, *at, steps, bound);
                 }
             }
             Dependency::End { chain } => {
@@ -122,8 +122,8 @@ impl Scheduler {
             root.followers.push(number);
         }
         if let Some(stop_lane) = stop_lane.filter(|_| !over) {
-            let followers = (0..stages).map(|stage| (StageRef { chain: number, stage }, Affine::EVERY));
-            self.lane_mut(stop_lane).readers.extend(followers);
+            let readers = &mut self.lane_mut(stop_lane).readers;
+            (0..stages).for_each(|stage| readers.follow(StageRef { chain: number, stage }));
         }
         if let Some(own) = self.request_mut(id).chain_mut(number) {
             (own.root, own.stops) = (Some(leader), true);

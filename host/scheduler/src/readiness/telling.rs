@@ -3,31 +3,11 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::Dependency;
 
 use crate::id::{LaneId, RequestId, WorkerId};
 use crate::lane::{Lane, Progress, StageRef, Status};
 use crate::scheduler::Scheduler;
-
-/// Who names a step.
-enum Namers {
-    Nobody,
-    Step(u32),
-    Everybody,
-}
-
-/// The inverse of [`target`].
-fn namers(at: Affine, bound: u32, step: u32) -> Namers {
-    let named = if at.from_end { i64::from(bound) - 1 - i64::from(step) } else { i64::from(step) };
-    let distance = named - i64::from(at.first);
-    match i64::from(at.stride) {
-        0 if distance == 0 => Namers::Everybody,
-        0 => Namers::Nobody,
-        stride if distance % stride == 0 => u32::try_from(distance / stride).map_or(Namers::Nobody, Namers::Step),
-        _ => Namers::Nobody,
-    }
-}
 
 impl Scheduler {
     /// First look at every node of a growth.
@@ -85,13 +65,12 @@ impl Scheduler {
             }
         }
         let bound = graph.chains[local].length.bound;
-        for index in 0..self.lane(lane).readers.len() {
-            let (reader, at) = self.lane(lane).readers[index];
+        for number in self.lane_mut(lane).readers.about(step) {
+            let Some((reader, by)) = self.lane(lane).readers.reading(number, step, bound) else { continue };
             let Some(reader) = self.held(id, reader) else { continue };
-            match namers(at, bound, step) {
-                Namers::Nobody => {}
-                Namers::Step(named) => self.look_at(reader, named),
-                Namers::Everybody => self.look_at_all(reader),
+            match by {
+                Some(by) => self.look_at(reader, by),
+                None => self.look_at_all(reader),
             }
         }
         let successors = &graph.chains[local].stages[stage as usize].successors;
@@ -127,8 +106,7 @@ impl Scheduler {
     pub(crate) fn tell_readers(&mut self, lane: LaneId) {
         let Lane { request: id, chain: number, stage, growth, .. } = *self.lane(lane);
         for index in 0..self.lane(lane).readers.len() {
-            let (reader, _) = self.lane(lane).readers[index];
-            if let Some(reader) = self.held(id, reader) {
+            if let Some(reader) = self.lane(lane).readers.get(index).and_then(|reader| self.held(id, reader)) {
                 self.look_at_all(reader);
             }
         }

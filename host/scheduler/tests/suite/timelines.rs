@@ -330,3 +330,26 @@ fn a_chain_follows_a_cancelled_one_to_its_end() {
     2 request 0 leaves
     ");
 }
+
+/// Whoever leaves the line gives up its place: a thousand that come and go behind one that waits do not make it longer.
+#[test]
+fn the_line_is_no_longer_than_who_waits_in_it() {
+    let mut timeline = Timeline::new(Config::default(), 4);
+    timeline.world = World::new(Config::default(), vec![model(4)], &[(0, 0, 64)]);
+    // Each reserves all of the arena, because it may grow.
+    let growing = growth(0, vec![lstm(2, &[])], watch(&[]));
+    timeline.arrive(&growing);
+    timeline.arrive(&growing);
+    timeline.act();
+    for round in 0..1000 {
+        let (id, event) = timeline.world.request(ModelId(0), &growing, Default::default());
+        timeline.events.push(event);
+        timeline.act();
+        assert_eq!(timeline.world.scheduler.requests_waiting(), 2);
+        timeline.world.requests.get_mut(&id).expect("it waits").cancelled = true;
+        timeline.events.push(Event::Cancel(id));
+        timeline.act();
+        assert_eq!(timeline.world.scheduler.requests_waiting(), 1);
+        assert!(timeline.world.scheduler.places_in_line() <= 2, "{} after {round}", timeline.world.scheduler.places_in_line());
+    }
+}

@@ -27,7 +27,9 @@ pub fn misbehaving(behaviour: &str) -> InferRequest {
     behaving(behaviour, sum(1, 3))
 }
 
-fn behaving(behaviour: &str, mut request: InferRequest) -> InferRequest {
+/// A request that asks the plugin to behave like that.
+#[must_use]
+pub fn behaving(behaviour: &str, mut request: InferRequest) -> InferRequest {
     request.parameters.push(Attribute { name: "behave".to_owned(), value: AttributeValue::Text(behaviour.to_owned()) });
     request
 }

@@ -42,6 +42,8 @@ pub(crate) struct Manifest {
 pub struct LimitSettings {
     /// Processor time of one call of the plugin, milliseconds.
     pub cpu_ms: Option<u64>,
+    /// Processor time of all calls of the plugin for one request, milliseconds.
+    pub request_cpu_ms: Option<u64>,
     /// Linear memory of one instance of the plugin, MiB.
     pub memory_mb: Option<usize>,
     /// Expanded nodes of one request's graph.
@@ -54,6 +56,8 @@ pub struct LimitSettings {
     pub state_bytes_max: Option<usize>,
     /// Calls of `resume` in one request.
     pub resumes_max: Option<u32>,
+    /// What one answer may take of the host's memory, MiB.
+    pub answer_mb: Option<u64>,
 }
 
 impl LimitSettings {
@@ -113,7 +117,9 @@ impl Manifest {
         let at_least_one = [
             ("latency_objective_ms", self.latency_objective_ms),
             ("limits.cpu_ms", limits.cpu_ms),
+            ("limits.request_cpu_ms", limits.request_cpu_ms),
             ("limits.memory_mb", limits.memory_mb.map(|mib| mib as u64)),
+            ("limits.answer_mb", limits.answer_mb),
             ("limits.nodes_max", limits.nodes_max),
             ("limits.edges_max", limits.edges_max),
             ("limits.chains_max", limits.chains_max.map(|chains| chains as u64)),

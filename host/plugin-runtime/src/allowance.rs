@@ -29,9 +29,14 @@ pub(crate) struct Reading {
 
 impl Reading {
     pub(crate) fn now() -> Self {
-        let read = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
-        Self { processor: read(ClockId::ThreadCPUTime), real: read(ClockId::Monotonic) }
+        Self { processor: processor_time(), real: Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default() }
     }
+}
+
+/// Processor time that the calling thread has used, counted from when it pleases: for what several calls of a plugin take together.
+#[must_use]
+pub fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 impl Allowance {

@@ -28,6 +28,7 @@ mod sentence;
 mod warm;
 
 pub use abi::SERVED_VERSIONS;
+pub use allowance::processor_time;
 pub use compiler::{ChildCompiler, Compiler, compile_worker_main};
 pub use error::{CallError, CompileError, Defect, Export, Fault, LimitReached, RuntimeError, Site};
 pub use limits::Limits;

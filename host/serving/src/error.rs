@@ -76,6 +76,14 @@ pub enum InferError {
         /// Which output.
         output: String,
     },
+    /// The calls of the plugin took too much time together.
+    #[error("plugin `{plugin}` took more than {limit_ms} ms of processor time for one request, all of its calls together")]
+    Time {
+        /// Which plugin.
+        plugin: String,
+        /// The limit.
+        limit_ms: u64,
+    },
     /// The plugin asked to be called back too often.
     #[error("plugin `{plugin}` was called back {limit} times for one request, which is the limit")]
     Resumes {
@@ -83,6 +91,23 @@ pub enum InferError {
         plugin: String,
         /// The limit.
         limit: u32,
+    },
+    /// The answer, or what the plugin watches, is too large.
+    #[error(
+        "plugin `{plugin}` returned a graph whose outputs would take more than {limit} bytes of the host's memory, which is the limit for one \
+         answer: send a shorter request"
+    )]
+    AnswerTooLarge {
+        /// Which plugin.
+        plugin: String,
+        /// The limit.
+        limit: u64,
+    },
+    /// The client does not take what it asked to be sent piece by piece.
+    #[error("more than {limit} bytes of this answer's parts wait for the client, which reads them too slowly")]
+    PartsWait {
+        /// How many may wait.
+        limit: u64,
     },
     /// The plugin keeps more of a session's input than a request may hold.
     #[error(
@@ -162,9 +187,11 @@ impl InferError {
             | Self::Graph { .. }
             | Self::Emitted { .. }
             | Self::Unanswered { .. }
+            | Self::Time { .. }
             | Self::Resumes { .. }
             | Self::Keeps { .. }
             | Self::Waits { .. } => ErrorKind::PluginFault,
+            Self::AnswerTooLarge { .. } | Self::PartsWait { .. } => ErrorKind::TooLarge,
             Self::Broken { .. } => ErrorKind::Unavailable,
             Self::Submit(SubmitError::Full) | Self::ChunksWait { .. } => ErrorKind::Busy,
             Self::Submit(SubmitError::Stopped) => ErrorKind::Unavailable,

@@ -11,6 +11,7 @@ pub mod reply;
 pub mod samples;
 pub mod serving;
 
+mod answer_room;
 mod calls;
 mod catalog;
 mod deadlines;

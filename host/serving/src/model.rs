@@ -14,19 +14,33 @@ use cellwright_plugin_runtime::PluginModel;
 pub struct RequestLimits {
     /// How often its plugin may be called back.
     pub resumes_max: u32,
+    /// Processor time of all calls of its plugin together, and of what the host does with their answers; a session's is counted anew for each
+    /// chunk of its input.
+    pub plugin_time_max: Duration,
     /// Rows of one call of a model whose rows are requests.
     pub rows_max: usize,
     /// Chunks of a session that may wait.
     pub chunks_waiting_max: usize,
     /// Bytes of a session's input that its plugin may keep.
     pub kept_bytes_max: usize,
+    /// Bytes that one answer, and what the plugin watches for it, may take of the host's memory, counted as soon as a graph asks for them; and
+    /// bytes of its parts that may wait for a client. The rows of a call share one answer's.
+    pub answer_bytes_max: u64,
     /// The expanded graph.
     pub graph: GraphLimits,
 }
 
 impl Default for RequestLimits {
     fn default() -> Self {
-        Self { resumes_max: 1 << 16, rows_max: 1 << 12, chunks_waiting_max: 64, kept_bytes_max: 256 << 20, graph: GraphLimits::default() }
+        Self {
+            resumes_max: 1 << 16,
+            plugin_time_max: Duration::from_secs(10),
+            rows_max: 1 << 12,
+            chunks_waiting_max: 64,
+            kept_bytes_max: 256 << 20,
+            answer_bytes_max: 512 << 20,
+            graph: GraphLimits::default(),
+        }
     }
 }
 

@@ -1,16 +1,22 @@
 //! Values of single nodes, as the engine hands them out, become response tensors, streamed parts, and what a continuation watches.
 
+mod column;
+#[cfg(test)]
+mod tests;
+mod watching;
+
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use cellwright_cell_graph::check::Model;
-use cellwright_cell_graph::graph::Pace;
 use cellwright_cell_graph::unfolded::{Delivery, ResponseFrom, UnfoldedResponse};
-use cellwright_cell_graph::{Datatype, Tensor, TensorSpec, UnfoldedGrowth};
+use cellwright_cell_graph::{Tensor, TensorSpec, UnfoldedGrowth};
 use cellwright_engine::Value;
 
+use crate::answer_room::{AnswerRoom, NoRoom};
 use crate::join::{adds_nothing, join};
+use column::Column;
+use watching::Watching;
 
 /// One output of one stage of one chain.
 type Key = (u32, u32, u32);
@@ -28,67 +34,6 @@ struct ChainEnd {
     cancelled: bool,
 }
 
-/// The rows of one output that have arrived.
-#[derive(Debug)]
-struct Column {
-    datatype: Datatype,
-    row_shape: Vec<usize>,
-    row_bytes: usize,
-    /// Only the last step matters.
-    last_only: bool,
-    /// Step of the row held, if `last_only`.
-    last_step: Option<u32>,
-    rows: Vec<u8>,
-    arrived: Vec<bool>,
-    /// Steps 0..in_order have arrived.
-    in_order: u32,
-    /// Steps that the plugin has seen.
-    seen: u32,
-}
-
-impl Column {
-    fn take(&mut self, step: u32, bytes: &[u8]) {
-        if bytes.len() != self.row_bytes {
-            return;
-        }
-        if self.last_only {
-            if self.last_step.is_none_or(|last| last <= step) {
-                self.last_step = Some(step);
-                self.rows.clear();
-                self.rows.extend_from_slice(bytes);
-            }
-            return;
-        }
-        let index = step as usize;
-        if self.arrived.len() <= index {
-            self.arrived.resize(index + 1, false);
-            self.rows.resize((index + 1) * self.row_bytes, 0);
-        }
-        self.rows[index * self.row_bytes..(index + 1) * self.row_bytes].copy_from_slice(bytes);
-        self.arrived[index] = true;
-        while self.arrived.get(self.in_order as usize) == Some(&true) {
-            self.in_order += 1;
-        }
-    }
-
-    /// Those steps, stacked.
-    fn stacked(&self, name: &str, steps: Range<u32>) -> Tensor {
-        let bytes = steps.start as usize * self.row_bytes..steps.end as usize * self.row_bytes;
-        let mut shape = vec![steps.len()];
-        shape.extend_from_slice(&self.row_shape);
-        Tensor { name: name.to_owned(), datatype: self.datatype, shape, data: self.rows.get(bytes).unwrap_or_default().to_vec() }
-    }
-
-    /// The row of one step, by itself.
-    fn row(&self, name: &str, step: u32) -> Option<Tensor> {
-        let data = match self.last_step {
-            Some(_) => self.rows.clone(),
-            None => self.rows.get(step as usize * self.row_bytes..(step as usize + 1) * self.row_bytes)?.to_vec(),
-        };
-        Some(Tensor { name: name.to_owned(), datatype: self.datatype, shape: self.row_shape.clone(), data })
-    }
-}
-
 /// A response tensor that some growth fills.
 #[derive(Debug)]
 struct Response {
@@ -104,15 +49,14 @@ impl Response {
     const fn is_sent(&self, streaming: bool) -> bool {
         streaming && self.stream && !matches!(self.from, ResponseFrom::Listed(_))
     }
-}
 
-/// What the plugin waits to see.
-#[derive(Debug)]
-struct Watching {
-    keys: Vec<Key>,
-    pace: Pace,
-    /// Everything has been shown.
-    over: bool,
+    /// What it is made of.
+    fn keys(&self) -> &[Key] {
+        match &self.from {
+            ResponseFrom::Last(key) | ResponseFrom::All(key) => std::slice::from_ref(key),
+            ResponseFrom::Listed(keys) => keys,
+        }
+    }
 }
 
 /// All that has arrived for one request.
@@ -124,6 +68,10 @@ pub(crate) struct Outputs {
     chains: BTreeMap<u32, ChainEnd>,
     columns: BTreeMap<Key, Column>,
     responses: Vec<Response>,
+    /// Streamed responses by what they are made of, where the client takes parts: positions in `responses`.
+    streams: BTreeMap<Key, Vec<usize>>,
+    /// Those of which more arrived since parts were last asked for.
+    fresh: Vec<usize>,
     watching: Option<Watching>,
     /// Whether the client takes parts as they come; otherwise they are put together.
     streaming: bool,
@@ -131,19 +79,64 @@ pub(crate) struct Outputs {
     gathered: Vec<Option<Tensor>>,
     /// Which of them have been emitted to a client that takes parts.
     begun: Vec<bool>,
+    /// How much all of this may take, and what is taken of it.
+    room: Arc<AnswerRoom>,
+    taken: u64,
+    /// How often it was asked what has arrived of an output: what the work grows with.
+    #[cfg(test)]
+    looks: std::cell::Cell<u64>,
+}
+
+/// What a request's outputs are taken in for.
+pub(crate) struct Taking {
+    pub(crate) model: Arc<Model>,
+    /// The model's outputs as one request sees them.
+    pub(crate) specs: Arc<[TensorSpec]>,
+    /// Whether the client takes parts as they come.
+    pub(crate) streaming: bool,
+    pub(crate) room: Arc<AnswerRoom>,
 }
 
 impl Outputs {
-    pub(crate) fn new(model: Arc<Model>, specs: Arc<[TensorSpec]>, growth: &UnfoldedGrowth, streaming: bool) -> Self {
-        let (gathered, begun) = (vec![None; specs.len()], vec![false; specs.len()]);
-        let (chains, columns) = (BTreeMap::new(), BTreeMap::new());
-        let mut outputs = Self { model, specs, chains, columns, responses: Vec::new(), watching: None, streaming, gathered, begun };
-        outputs.grow(growth);
-        outputs
+    /// Expects what a first growth delivers.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub(crate) fn new(taking: Taking, growth: &UnfoldedGrowth) -> Result<Self, NoRoom> {
+        let Taking { model, specs, streaming, room } = taking;
+        let mut outputs = Self {
+            model,
+            chains: BTreeMap::new(),
+            columns: BTreeMap::new(),
+            responses: Vec::new(),
+            streams: BTreeMap::new(),
+            fresh: Vec::new(),
+            watching: None,
+            streaming,
+            gathered: specs.iter().map(|_| None).collect(),
+            begun: vec![false; specs.len()],
+            specs,
+            room,
+            taken: 0,
+            #[cfg(test)]
+            looks: std::cell::Cell::new(0),
+        };
+        outputs.expect(growth);
+        outputs.take_room()?;
+        Ok(outputs)
     }
 
-    /// Expects what a growth delivers.
-    pub(crate) fn grow(&mut self, growth: &UnfoldedGrowth) {
+    /// Expects what a growth delivers, and forgets what it does not keep.
+    ///
+    /// # Errors
+    /// If there is no room for what may come of it.
+    pub(crate) fn grow(&mut self, growth: &UnfoldedGrowth) -> Result<(), NoRoom> {
+        self.expect(growth);
+        self.prune(growth.first_chain, growth.next.as_ref().map(|watch| watch.keep.as_slice()).unwrap_or_default());
+        self.take_room()
+    }
+
+    fn expect(&mut self, growth: &UnfoldedGrowth) {
         for (chain, number) in growth.chains.iter().zip(growth.first_chain..) {
             let followed = chain.length.like.and_then(|like| Some((like, *self.chains.get(&like)?)));
             let bound = followed.map_or(chain.length.bound, |(_, followed)| followed.bound.min(chain.length.bound));
@@ -153,23 +146,10 @@ impl Outputs {
             for (stage, stage_number) in chain.stages.iter().zip(0..) {
                 let Some(cell) = self.model.cells.get(stage.cell as usize) else { continue };
                 for ((delivery, output), output_number) in stage.delivery.iter().zip(&cell.outputs).zip(0..) {
-                    if *delivery == Delivery::None {
-                        continue;
+                    if *delivery != Delivery::None {
+                        let column = Column::new(&output.port, *delivery == Delivery::Last);
+                        self.columns.insert((number, stage_number, output_number), column);
                     }
-                    let row_shape: Vec<usize> = output.port.shape.iter().map(|extent| *extent as usize).collect();
-                    let row_bytes = row_shape.iter().product::<usize>() * output.port.datatype.size().unwrap_or(0);
-                    let column = Column {
-                        datatype: output.port.datatype,
-                        row_shape,
-                        row_bytes,
-                        last_only: *delivery == Delivery::Last,
-                        last_step: None,
-                        rows: Vec::new(),
-                        arrived: Vec::new(),
-                        in_order: 0,
-                        seen: 0,
-                    };
-                    self.columns.insert((number, stage_number, output_number), column);
                 }
             }
         }
@@ -182,7 +162,53 @@ impl Outputs {
             let UnfoldedResponse { output, from, stream } = response.clone();
             self.responses.push(Response { output: output as usize, from, stream, streamed: 0 });
         }
-        self.watching = growth.next.as_ref().map(|watch| Watching { keys: watch.outputs.clone(), pace: watch.pace, over: false });
+        self.index_streams();
+        self.watch(growth.next.as_ref());
+    }
+
+    fn index_streams(&mut self) {
+        self.streams.clear();
+        self.fresh.clear();
+        for (position, response) in self.responses.iter().enumerate().filter(|_| self.streaming) {
+            if let (ResponseFrom::All(key) | ResponseFrom::Last(key), true) = (&response.from, response.stream) {
+                self.streams.entry(*key).or_default().push(position);
+            }
+        }
+    }
+
+    /// Takes room for all that may still be held at once: rows as they arrive, and copies of them for the response and for the plugin.
+    fn take_room(&mut self) -> Result<(), NoRoom> {
+        let bytes = self.bytes();
+        self.room.change(self.taken, bytes)?;
+        self.taken = bytes;
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        let column = |key: &Key| self.columns.get(key).map_or(0, |column| column.bytes(self.chains.get(&key.0).map_or(0, |end| end.bound)));
+        let row = |key: &Key| self.columns.get(key).map_or(0, Column::row_bytes);
+        let response = |response: &Response| match &response.from {
+            _ if response.is_sent(self.streaming) => 0,
+            ResponseFrom::Last(key) => row(key),
+            ResponseFrom::All(key) => column(key),
+            ResponseFrom::Listed(keys) => keys.iter().map(row).fold(0, u64::saturating_add),
+        };
+        let columns = self.columns.keys().map(column);
+        let responses = self.responses.iter().map(response);
+        let watched = self.watching.iter().flat_map(|watching| &watching.keys).map(column);
+        let gathered = self.gathered.iter().flatten().map(|tensor| tensor.data.len() as u64);
+        columns.chain(responses).chain(watched).chain(gathered).fold(0, u64::saturating_add)
+    }
+
+    /// Lets go of everything: nobody will ask any more. What was taken of the room stays taken, because the answer is on its way.
+    pub(crate) fn clear(&mut self) {
+        self.watching = None;
+        self.columns.clear();
+        self.chains.clear();
+        self.responses.clear();
+        self.streams.clear();
+        self.fresh.clear();
+        self.gathered.fill(None);
     }
 
     /// How many steps a chain executed, once that is known.
@@ -198,6 +224,8 @@ impl Outputs {
 
     /// Steps of an output that are there in order, and whether they are all that will ever be.
     fn arrived(&self, key: &Key) -> Option<(u32, bool)> {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
         let (column, end) = (self.columns.get(key)?, self.chains.get(&key.0)?);
         let cancelled = end.cancelled || end.root.and_then(|root| self.chains.get(&root)).is_some_and(|root| root.cancelled);
         Some(match self.executed(key.0) {
@@ -207,26 +235,30 @@ impl Outputs {
     }
 
     pub(crate) fn value(&mut self, value: Value<'_>) {
-        if let Some(column) = self.columns.get_mut(&(value.chain, value.stage, value.output)) {
-            column.take(value.step, value.bytes);
+        let key = (value.chain, value.stage, value.output);
+        let Some(column) = self.columns.get_mut(&key) else { return };
+        column.take(value.step, value.bytes);
+        if column.awaited {
+            self.look_at(&key);
+        }
+        if let Some(streams) = self.streams.get(&key) {
+            self.fresh.extend_from_slice(streams);
         }
     }
 
     pub(crate) fn ended(&mut self, chain: u32, executed: u32) {
         if let Some(end) = self.chains.get_mut(&chain) {
             end.executed = Some(executed);
+            self.look_at_followers(chain);
         }
     }
 
     /// Parts of streamed outputs that have arrived since the last call.
     pub(crate) fn parts(&mut self, parts: &mut Vec<Tensor>) {
-        if !self.streaming {
-            return;
-        }
-        for index in 0..self.responses.len() {
-            let response = &self.responses[index];
+        while let Some(index) = self.fresh.pop() {
+            let Some(response) = self.responses.get(index) else { continue };
             let (ResponseFrom::All(key) | ResponseFrom::Last(key)) = &response.from else { continue };
-            let Some((until, _)) = self.arrived(key).filter(|(until, _)| response.stream && *until > response.streamed) else { continue };
+            let Some((until, _)) = self.arrived(key).filter(|(until, _)| *until > response.streamed) else { continue };
             let (Some(column), Some(spec)) = (self.columns.get(key), self.specs.get(response.output)) else { continue };
             match &response.from {
                 ResponseFrom::All(_) => parts.push(column.stacked(&spec.name, response.streamed..until)),
@@ -236,72 +268,34 @@ impl Outputs {
         }
     }
 
-    /// What the plugin is to be shown now, if anything. It is shown once.
-    pub(crate) fn watched(&mut self) -> Option<Vec<Tensor>> {
-        let mut watching = self.watching.take()?;
-        let shown = self.due(&mut watching);
-        self.watching = Some(watching);
-        shown
-    }
-
-    fn due(&mut self, watching: &mut Watching) -> Option<Vec<Tensor>> {
-        if watching.over || watching.keys.is_empty() {
-            return None;
-        }
-        let mut complete = true;
-        let mut least_new = u32::MAX;
-        for key in &watching.keys {
-            // The checks of growths see to it that what is watched is there.
-            let (Some((until, ended)), Some(column)) = (self.arrived(key), self.columns.get(key)) else { continue };
-            complete &= ended;
-            if !ended {
-                least_new = least_new.min(until.saturating_sub(column.seen));
-            }
-        }
-        let due = match watching.pace {
-            Pace::All => complete,
-            Pace::Every(steps) => complete || least_new >= steps.max(1),
-        };
-        if !due {
-            return None;
-        }
-        watching.over = complete;
-        let news: Vec<Range<u32>> = watching.keys.iter().map(|key| self.news(key)).collect();
-        let shown = watching.keys.iter().zip(&news).filter_map(|(key, news)| Some(self.columns.get(key)?.stacked("", news.clone())));
-        let shown = shown.collect();
-        for (key, news) in watching.keys.iter().zip(news) {
-            if let Some(column) = self.columns.get_mut(key) {
-                column.seen = news.end;
-            }
-        }
-        Some(shown)
-    }
-
-    /// Steps of an output that the plugin has not seen.
-    fn news(&self, key: &Key) -> Range<u32> {
-        let until = self.arrived(key).map_or(0, |(until, _)| until);
-        self.columns.get(key).map_or(0, |column| column.seen).min(until)..until
-    }
-
-    /// Whether the plugin has been shown all it asked for, so that without a new growth the request ends.
-    pub(crate) fn watch_is_over(&self) -> bool {
-        self.watching.as_ref().is_none_or(|watching| watching.over || watching.keys.is_empty())
-    }
-
-    /// Whether the continuation waits for input (sessions).
-    pub(crate) fn waits_for_input(&self) -> bool {
-        self.watching.as_ref().is_some_and(|watching| watching.keys.is_empty())
-    }
-
     /// Adds a tensor that the plugin emitted, unless the client takes parts: then it is the caller's to send, if it adds anything.
-    pub(crate) fn emit(&mut self, tensor: Tensor, parts: &mut Vec<Tensor>) {
-        let Some(position) = self.specs.iter().position(|spec| spec.name == tensor.name) else { return };
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub(crate) fn emit(&mut self, tensor: Tensor, parts: &mut Vec<Tensor>) -> Result<(), NoRoom> {
+        let Some(position) = self.specs.iter().position(|spec| spec.name == tensor.name) else { return Ok(()) };
         if !self.streaming {
-            self.gather(position, tensor);
-        } else if !self.begun[position] || !adds_nothing(&self.specs[position], &tensor) {
+            return self.gather_emitted(position, tensor);
+        }
+        if !self.begun[position] || !adds_nothing(&self.specs[position], &tensor) {
             self.begun[position] = true;
             parts.push(tensor);
         }
+        Ok(())
+    }
+
+    fn gather_emitted(&mut self, position: usize, tensor: Tensor) -> Result<(), NoRoom> {
+        let held = |tensor: &Option<Tensor>| tensor.as_ref().map_or(0, |tensor| tensor.data.len() as u64);
+        // Both pieces are there while they are joined.
+        let both = self.taken.saturating_add(tensor.data.len() as u64);
+        self.room.change(self.taken, both)?;
+        let before = held(&self.gathered[position]);
+        self.gather(position, tensor);
+        let joined = self.taken.saturating_sub(before).saturating_add(held(&self.gathered[position]));
+        self.taken = both;
+        self.room.change(both, joined)?;
+        self.taken = joined;
+        Ok(())
     }
 
     fn gather(&mut self, position: usize, tensor: Tensor) {
@@ -312,30 +306,29 @@ impl Outputs {
         });
     }
 
-    /// Forgets what no later growth can name: everything before `first_chain` that is not kept, once it is in the response.
-    pub(crate) fn prune(&mut self, first_chain: u32, keep: &[u32]) {
+    /// Forgets what no later growth can name: everything before `first_chain` that is not kept (`keep` ascends), once it is in the response.
+    fn prune(&mut self, first_chain: u32, keep: &[u32]) {
         let settled = |outputs: &Self, key: &Key| {
             let is_last = outputs.columns.get(key).is_none_or(|column| column.last_step.is_some());
             is_last || outputs.arrived(key).is_none_or(|(_, all)| all)
         };
-        let early = |from: &ResponseFrom| response_keys(from).iter().all(|key| key.0 < first_chain);
-        let ready: Vec<bool> = self
-            .responses
-            .iter()
-            .map(|response| early(&response.from) && response_keys(&response.from).iter().all(|key| settled(self, key)))
-            .collect();
+        let ready = |response: &Response| response.keys().iter().all(|key| key.0 < first_chain && settled(self, key));
+        let ready: Vec<bool> = self.responses.iter().map(ready).collect();
         let mut ready = ready.into_iter();
         let (done, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.responses).into_iter().partition(|_| ready.next() == Some(true));
         self.responses = rest;
         for response in done {
             self.settle(&response);
         }
-        let needed: Vec<u32> = self.responses.iter().flat_map(|response| response_keys(&response.from)).map(|key| key.0).collect();
-        let watched: Vec<u32> = self.watching.iter().flat_map(|watching| &watching.keys).map(|key| key.0).collect();
-        let wanted = |chain: u32| chain >= first_chain || keep.contains(&chain) || needed.contains(&chain) || watched.contains(&chain);
+        self.index_streams();
+        let watched = self.watching.iter().flat_map(|watching| &watching.keys);
+        let named = self.responses.iter().flat_map(|response| response.keys()).chain(watched).map(|key| key.0);
+        let named = ascending(named.chain(keep.iter().copied()).filter(|chain| *chain < first_chain).collect());
+        let wanted = |chain: u32| chain >= first_chain || named.binary_search(&chain).is_ok();
         self.columns.retain(|key, _| wanted(key.0));
-        let followed: Vec<u32> = self.chains.iter().filter(|(chain, _)| wanted(**chain)).filter_map(|(_, end)| end.root).collect();
-        self.chains.retain(|chain, _| wanted(*chain) || followed.contains(chain));
+        let followed = self.chains.iter().filter(|(chain, _)| wanted(**chain)).filter_map(|(_, end)| end.root);
+        let followed = ascending(followed.collect());
+        self.chains.retain(|chain, _| wanted(*chain) || followed.binary_search(chain).is_ok());
     }
 
     /// Puts a response tensor whose values are all there into the response.
@@ -366,11 +359,7 @@ impl Outputs {
         for key in keys {
             let column = self.columns.get(key)?;
             let row = self.last(name, key)?;
-            let stack = stacked.get_or_insert_with(|| {
-                let mut shape = vec![0];
-                shape.extend_from_slice(&column.row_shape);
-                Tensor { name: name.to_owned(), datatype: column.datatype, shape, data: Vec::new() }
-            });
+            let stack = stacked.get_or_insert_with(|| column.no_rows(name));
             stack.shape[0] += 1;
             stack.data.extend_from_slice(&row.data);
         }
@@ -393,44 +382,8 @@ impl Outputs {
     }
 }
 
-fn response_keys(from: &ResponseFrom) -> Vec<Key> {
-    match from {
-        ResponseFrom::Last(key) | ResponseFrom::All(key) => vec![*key],
-        ResponseFrom::Listed(keys) => keys.clone(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use cellwright_cell_graph::Description;
-
-    fn outputs(streaming: bool) -> Outputs {
-        let spec = TensorSpec { name: "text".to_owned(), datatype: Datatype::Bytes, shape: vec![1] };
-        let description =
-            Description { inputs: vec![], outputs: vec![spec.clone()], cells: vec![], rows_are_requests: false, live_max: None };
-        let model = Arc::new(Model { description, cells: vec![] });
-        let growth = UnfoldedGrowth { first_chain: 0, chains: vec![], outputs: vec![], cancel: vec![], next: None, nodes: 0 };
-        Outputs::new(model, Arc::from([spec]), &growth, streaming)
-    }
-
-    fn sent(outputs: &mut Outputs, texts: &[&str]) -> Vec<Tensor> {
-        let mut parts = Vec::new();
-        for text in texts {
-            outputs.emit(Tensor::from_texts("text", &[1], &[text]), &mut parts);
-        }
-        parts
-    }
-
-    #[test]
-    fn a_part_that_adds_nothing_is_sent_only_where_there_is_no_other() {
-        let text = |text: &str| Tensor::from_texts("text", &[1], &[text]);
-        assert_eq!(sent(&mut outputs(true), &["2", "", "6", ""]), [text("2"), text("6")]);
-        assert_eq!(sent(&mut outputs(true), &["", "", "6"]), [text(""), text("6")]);
-        let mut whole = outputs(false);
-        assert_eq!(sent(&mut whole, &["2", "6", ""]), []);
-        assert_eq!(whole.finish(), Ok(vec![text("26")]));
-        assert_eq!(sent(&mut whole, &[""]), []);
-        assert_eq!(whole.finish(), Ok(vec![text("")]));
-    }
+fn ascending(mut chains: Vec<u32>) -> Vec<u32> {
+    chains.sort_unstable();
+    chains.dedup();
+    chains
 }

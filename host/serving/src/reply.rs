@@ -41,16 +41,24 @@ pub struct Reply {
     running: Running,
 }
 
-#[derive(Debug, Default)]
+/// What a part takes beside its contents.
+const PART_BYTES: u64 = 256;
+
+#[derive(Debug)]
 struct Slot {
     state: Mutex<State>,
     changed: Condvar,
+    /// Bytes of parts that may wait.
+    waiting_bytes_max: u64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bounded by what the request's graph can stream.
     parts: VecDeque<Tensor>,
+    /// Bytes of them.
+    waiting_bytes: u64,
+    /// What fills this, once that is known.
+    running: Option<Running>,
     result: Option<Result<InferResponse, InferError>>,
     over: bool,
 }
@@ -74,10 +82,34 @@ impl Slot {
     }
 }
 
+/// Bytes of memory that a part takes.
+fn bytes(part: &Tensor) -> u64 {
+    PART_BYTES + part.data.len() as u64
+}
+
 impl Client for Writer {
     fn part(&mut self, part: Tensor) {
-        self.0.lock().parts.push_back(part);
-        self.0.changed.notify_all();
+        let mut state = self.0.lock();
+        if state.over {
+            return;
+        }
+        let waiting = state.waiting_bytes.saturating_add(bytes(&part));
+        // One part alone may be as large as it is: it was counted when it was made.
+        if waiting <= self.0.waiting_bytes_max || state.parts.is_empty() {
+            state.waiting_bytes = waiting;
+            state.parts.push_back(part);
+            drop(state);
+            return self.0.changed.notify_all();
+        }
+        // Whoever reads so slowly hears only that; nothing more is computed for it.
+        state.parts.clear();
+        state.waiting_bytes = 0;
+        let running = state.running.take();
+        drop(state);
+        self.0.end(Err(InferError::PartsWait { limit: self.0.waiting_bytes_max }));
+        if let Some(running) = running {
+            running.cancel();
+        }
     }
 
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
@@ -93,8 +125,9 @@ impl Drop for Writer {
 }
 
 impl Writer {
-    pub(crate) fn new() -> Self {
-        Self(Arc::default())
+    /// `waiting_bytes_max`: bytes of parts that may wait to be read.
+    pub(crate) fn new(waiting_bytes_max: u64) -> Self {
+        Self(Arc::new(Slot { state: Mutex::default(), changed: Condvar::new(), waiting_bytes_max }))
     }
 
     /// The reading end, for what runs to fill it.
@@ -108,6 +141,14 @@ pub(crate) struct PendingReply(Arc<Slot>);
 
 impl PendingReply {
     pub(crate) fn of(self, running: Running) -> Reply {
+        let mut state = self.0.lock();
+        if state.over {
+            // It ended before anybody could hear of it, and perhaps by what it sent.
+            running.cancel();
+        } else {
+            state.running = Some(running.clone());
+        }
+        drop(state);
         Reply { slot: self.0, running }
     }
 }
@@ -119,6 +160,7 @@ impl Reply {
         let mut state = self.slot.lock();
         loop {
             if let Some(part) = state.parts.pop_front() {
+                state.waiting_bytes = state.waiting_bytes.saturating_sub(bytes(&part));
                 return Some(part);
             }
             if state.over {
@@ -148,5 +190,36 @@ impl Drop for Reply {
         if !self.slot.lock().over {
             self.running.cancel();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(bytes: usize) -> Tensor {
+        Tensor { name: "y".to_owned(), datatype: cellwright_cell_graph::Datatype::Uint8, shape: vec![bytes], data: vec![0; bytes] }
+    }
+
+    #[test]
+    fn parts_that_are_read_may_be_any_number() {
+        let mut writer = Writer::new(1000);
+        let reply = writer.reply().of(Running::default());
+        for _ in 0..100 {
+            writer.part(part(700));
+            assert_eq!(reply.next_part(), Some(part(700)));
+        }
+        writer.part(part(5000));
+        assert_eq!(reply.next_part(), Some(part(5000)));
+    }
+
+    #[test]
+    fn parts_that_are_not_read_end_the_answer() {
+        let mut writer = Writer::new(1000);
+        let reply = writer.reply().of(Running::default());
+        (0..4).for_each(|_| writer.part(part(200)));
+        assert_eq!(writer.0.lock().parts.len(), 0);
+        assert_eq!(reply.next_part(), None);
+        assert!(matches!(reply.wait(), Err(InferError::PartsWait { limit: 1000 })));
     }
 }

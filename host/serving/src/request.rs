@@ -6,20 +6,22 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use cellwright_cell_graph::check::Unfolding;
 use cellwright_cell_graph::graph::{Growth, Reaction};
 use cellwright_cell_graph::unfolded::Watch;
 use cellwright_cell_graph::{Attribute, Tensor, UnfoldedGrowth};
 use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, RequestTimes, Sink, SubmitError, Value};
-use cellwright_plugin_runtime::{Event, RequestView};
+use cellwright_plugin_runtime::{Event, RequestView, processor_time};
 use cellwright_protocol::{InferRequest, InferResponse};
 
+use crate::answer_room::{AnswerRoom, NoRoom};
 use crate::error::InferError;
 use crate::input::{arrange, fits};
 use crate::model::ServedModel;
-use crate::outputs::Outputs;
-use crate::plugin_threads::{NotTaken, PluginCalls};
+use crate::outputs::{Outputs, Taking};
+use crate::plugin_threads::{ModelNumber, NotTaken, PluginCalls};
 use crate::reply::{Client, Delivery};
 use crate::serving::Inner;
 
@@ -69,6 +71,8 @@ struct PluginSide {
     view: Arc<RequestView>,
     watch: Option<Watch>,
     resumes: u32,
+    /// Processor time that its calls, and what the host made of their answers, took.
+    time: Duration,
 }
 
 /// Requests that are in flight for one call. It does not keep them.
@@ -97,13 +101,25 @@ pub(crate) struct Begin {
     session: bool,
     /// Requests of rank 0 go first.
     rank: u32,
+    room: Arc<AnswerRoom>,
 }
 
 impl Begin {
     /// Of a request as one of the model's requests sees it.
-    pub(crate) fn new(model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery, session: bool) -> Result<Self, InferError> {
+    pub(crate) fn new(model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery) -> Result<Self, InferError> {
         let tensors = arrange(&model.inputs, request.inputs)?;
-        Ok(Self { model: model.clone(), id: request.id, parameters: request.parameters, tensors, delivery, session, rank: 0 })
+        let room = Arc::new(AnswerRoom::new(model.limits.answer_bytes_max));
+        Ok(Self { model: model.clone(), id: request.id, parameters: request.parameters, tensors, delivery, session: false, rank: 0, room })
+    }
+
+    /// Of a session's first chunk.
+    pub(crate) fn session(model: &Arc<ServedModel>, request: InferRequest) -> Result<Self, InferError> {
+        Ok(Self { session: true, ..Self::new(model, request, Delivery::Parts)? })
+    }
+
+    /// Of one of the rows of a call, which share the room for its answer.
+    pub(crate) fn row(model: &Arc<ServedModel>, request: InferRequest, room: &Arc<AnswerRoom>) -> Result<Self, InferError> {
+        Ok(Self { room: room.clone(), ..Self::new(model, request, Delivery::Whole)? })
     }
 
     /// The same of that rank.
@@ -122,10 +138,13 @@ impl Active {
         let model = begin.model;
         let tensors = RequestTensors { first: 0, tensors: begin.tensors };
         let view = view(&tensors, begin.parameters);
+        let begun = processor_time();
         let growth = model.plugin().unfold(&view)?;
         let mut unfolding = model.unfolding();
         let growth = grown(&model, &mut unfolding, growth, &tensors)?;
-        let outputs = Outputs::new(model.model.clone(), model.outputs.clone(), &growth, begin.delivery == Delivery::Parts);
+        let streaming = begin.delivery == Delivery::Parts;
+        let taking = Taking { model: model.model.clone(), specs: model.outputs.clone(), streaming, room: begin.room };
+        let outputs = Outputs::new(taking, &growth).map_err(|no_room| too_large(&model, no_room))?;
         let front = Front {
             outputs,
             client: Some(client),
@@ -136,7 +155,8 @@ impl Active {
             told_over: false,
         };
         let watch = growth.next.clone();
-        let plugin = PluginSide { unfolding, tensors: tensors.clone(), view, watch, resumes: 0 };
+        let time = processor_time().saturating_sub(begun);
+        let plugin = PluginSide { unfolding, tensors: tensors.clone(), view, watch, resumes: 0, time };
         let active = Arc::new(Self {
             serving: Arc::downgrade(serving),
             canceller: serving.engine.canceller(),
@@ -196,12 +216,13 @@ impl Active {
         if front.calling || front.closed || front.client.is_none() {
             return;
         }
-        let Some(occasion) = front.occasion() else { return };
-        self.room.notify_all();
+        if !front.has_occasion() {
+            return;
+        }
         front.calling = true;
         drop(front);
         let active = self.clone();
-        match self.plugin_calls.call(Box::new(move || active.resume(occasion))) {
+        match self.plugin_calls.call(ModelNumber(self.model.loaded.id.0), Box::new(move || active.resume())) {
             Ok(()) => {}
             Err(NotTaken::Full) => self.fail(InferError::Submit(SubmitError::Full)),
             Err(NotTaken::Gone) => self.fail(InferError::Engine(RequestFailure::Stopped)),
@@ -209,10 +230,13 @@ impl Active {
     }
 
     /// On a plugin thread: shows the plugin what it asked for.
-    fn resume(self: Arc<Self>, occasion: Occasion) {
-        if lock(&self.front).client.is_none() {
-            return;
-        }
+    fn resume(self: Arc<Self>) {
+        let occasion = {
+            let mut front = lock(&self.front);
+            if front.client.is_none() { None } else { front.occasion() }
+        };
+        let Some(occasion) = occasion else { return };
+        self.room.notify_all();
         match catch_unwind(AssertUnwindSafe(|| self.react(occasion))) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return self.fail(error),
@@ -227,12 +251,15 @@ impl Active {
         let Some(serving) = self.serving.upgrade() else { return Err(InferError::Engine(RequestFailure::Stopped)) };
         let Some(handle) = self.handle.get().copied() else { return Ok(()) };
         let mut plugin = lock(&self.plugin);
-        let plugin = &mut *plugin;
-        plugin.resumes += 1;
-        if plugin.resumes > self.model.limits.resumes_max {
-            let plugin = self.model.plugin_name().to_owned();
-            return Err(InferError::Resumes { plugin, limit: self.model.limits.resumes_max });
-        }
+        plugin.count(&occasion, &self.model)?;
+        let begun = processor_time();
+        let answered = self.answer(&serving, handle, &mut plugin, occasion);
+        plugin.time = plugin.time.saturating_add(processor_time().saturating_sub(begun));
+        answered
+    }
+
+    /// Calls the plugin and does what it says.
+    fn answer(&self, serving: &Inner, handle: Handle, plugin: &mut PluginSide, occasion: Occasion) -> Result<(), InferError> {
         let event = match occasion {
             Occasion::Values(values) => Event::Values(values),
             Occasion::Input(tensors) => Event::Input(plugin.take_in(tensors, &self.model)?),
@@ -271,9 +298,7 @@ impl Active {
         let mut front = lock(&self.front);
         front.closed = growth.next.is_none();
         self.room.notify_all();
-        let keep = growth.next.as_ref().map(|watch| watch.keep.as_slice()).unwrap_or_default();
-        front.outputs.grow(&growth);
-        front.outputs.prune(growth.first_chain, keep);
+        front.outputs.grow(&growth).map_err(|no_room| too_large(&self.model, no_room))?;
         if front.told_over && front.outputs.waits_for_input() {
             return Err(InferError::Waits { plugin: self.model.plugin_name().to_owned() });
         }
@@ -301,7 +326,7 @@ impl Active {
         let mut parts = Vec::new();
         let mut front = lock(&self.front);
         for tensor in tensors {
-            front.outputs.emit(tensor, &mut parts);
+            front.outputs.emit(tensor, &mut parts).map_err(|no_room| too_large(&self.model, no_room))?;
         }
         front.send(&mut parts);
         Ok(())
@@ -309,7 +334,7 @@ impl Active {
 
     /// Ends the request with an error, and whatever of it is on the device.
     fn fail(&self, error: InferError) {
-        let client = lock(&self.front).client.take();
+        let client = lock(&self.front).end();
         self.room.notify_all();
         self.cancel();
         if let Some(client) = client {
@@ -319,6 +344,19 @@ impl Active {
 }
 
 impl Front {
+    /// Whether there is something to tell the plugin.
+    fn has_occasion(&self) -> bool {
+        let told = self.chunks.is_empty() && (!self.input_over || self.told_over);
+        self.outputs.is_due() || self.outputs.waits_for_input() && !told
+    }
+
+    /// Whoever hears the end; nothing is held for anybody else any more.
+    fn end(&mut self) -> Option<Box<dyn Client>> {
+        self.outputs.clear();
+        self.chunks.clear();
+        self.client.take()
+    }
+
     /// What the plugin is to be told now, if anything.
     fn occasion(&mut self) -> Option<Occasion> {
         if let Some(values) = self.outputs.watched() {
@@ -344,6 +382,23 @@ impl Front {
 }
 
 impl PluginSide {
+    /// Counts a call that is about to be made. What more input costs is not held against what came before.
+    fn count(&mut self, occasion: &Occasion, model: &ServedModel) -> Result<(), InferError> {
+        let (plugin, limits) = (|| model.plugin_name().to_owned(), &model.limits);
+        if matches!(occasion, Occasion::Input(_)) {
+            self.time = Duration::ZERO;
+        }
+        if self.time > limits.plugin_time_max {
+            let limit_ms = u64::try_from(limits.plugin_time_max.as_millis()).unwrap_or(u64::MAX);
+            return Err(InferError::Time { plugin: plugin(), limit_ms });
+        }
+        self.resumes += 1;
+        if self.resumes > limits.resumes_max {
+            return Err(InferError::Resumes { plugin: plugin(), limit: limits.resumes_max });
+        }
+        Ok(())
+    }
+
     /// Adds a chunk to the request's tensors; gives the number of its first.
     fn take_in(&mut self, chunk: Vec<Arc<Tensor>>, model: &ServedModel) -> Result<u32, InferError> {
         let limit = model.limits.kept_bytes_max;
@@ -389,7 +444,7 @@ impl Sink for RequestSink {
     fn finished(self: Box<Self>, times: RequestTimes) {
         let mut front = lock(&self.active.front);
         let outputs = front.outputs.finish();
-        let client = front.client.take();
+        let client = front.end();
         self.active.room.notify_all();
         drop(front);
         if let Some(mut client) = client {
@@ -408,7 +463,7 @@ impl Sink for RequestSink {
     }
 
     fn failed(self: Box<Self>, failure: RequestFailure, times: RequestTimes) {
-        let client = lock(&self.active.front).client.take();
+        let client = lock(&self.active.front).end();
         self.active.room.notify_all();
         if let Some(mut client) = client {
             client.ran(&times);
@@ -420,6 +475,10 @@ impl Sink for RequestSink {
 fn view(tensors: &RequestTensors, parameters: Vec<Attribute>) -> Arc<RequestView> {
     let seen = RequestView::new(tensors.tensors.iter().cloned(), parameters);
     Arc::new(RequestView { first_tensor: tensors.first, ..seen })
+}
+
+fn too_large(model: &ServedModel, NoRoom { bytes_max: limit }: NoRoom) -> InferError {
+    InferError::AnswerTooLarge { plugin: model.plugin_name().to_owned(), limit }
 }
 
 /// Checks a growth against its model and its request.

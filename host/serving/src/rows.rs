@@ -6,9 +6,10 @@ use cellwright_cell_graph::Tensor;
 use cellwright_engine::RequestTimes;
 use cellwright_protocol::{InferRequest, InferResponse, join_rows, split_rows};
 
+use crate::answer_room::AnswerRoom;
 use crate::error::InferError;
 use crate::model::ServedModel;
-use crate::reply::{Client, Delivery};
+use crate::reply::Client;
 use crate::request::{Active, Begin, Running};
 use crate::serving::Inner;
 
@@ -38,9 +39,10 @@ pub(crate) fn begin(
     let responses = rows.iter().map(|_| None).collect();
     let joint = Joint { client: Some(client), id: request.id, responses, missing: rows.len(), running: Running::default() };
     let joint = Arc::new(Mutex::new(joint));
+    let room = Arc::new(AnswerRoom::new(model.limits.answer_bytes_max));
     for (row, request) in rows.into_iter().enumerate() {
         let client = Box::new(RowClient { joint: joint.clone(), row });
-        let begun = Begin::new(model, request, Delivery::Whole, false).and_then(|begin| Active::begin(serving, begin.ranked(rank), client));
+        let begun = Begin::row(model, request, &room).and_then(|begin| Active::begin(serving, begin.ranked(rank), client));
         let mut state = lock(&joint);
         match begun {
             Ok(active) => state.running.add(&active),

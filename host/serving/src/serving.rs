@@ -1,6 +1,7 @@
 //! The host as its front ends see it: load models, take requests.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cellwright_backend::Backend;
 use cellwright_bundle::Bundle;
@@ -25,7 +26,7 @@ pub struct ServingOptions {
     pub runtime: RuntimeOptions,
     /// The engine's.
     pub engine: EngineOptions,
-    /// Threads on which plugins are called back.
+    /// Calls back into the plugin of one model that may run at once, each on a thread of its own; there is one thread more, for other models.
     pub plugin_threads: usize,
 }
 
@@ -67,7 +68,7 @@ impl Serving {
     pub fn start(options: ServingOptions, backends: Vec<Box<dyn Backend>>) -> Result<Self, StartError> {
         let in_flight_max = options.engine.in_flight_max as usize;
         let runtime = Runtime::new(options.runtime)?;
-        // A request has one call waiting at most; calls of requests that have ended since wait beside them, to be passed over.
+        // A request has one call waiting at most; calls of its model's requests that have ended since wait beside it, to be passed over.
         let plugin_threads = PluginThreads::start(options.plugin_threads, in_flight_max.saturating_mul(2))?;
         let engine = Engine::start(options.engine, backends)?;
         Ok(Self { runtime, inner: Arc::new(Inner { engine, plugin_threads }) })
@@ -134,7 +135,7 @@ impl Serving {
     /// # Errors
     /// If the request is refused before anything of it runs.
     pub fn infer(&self, model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery) -> Result<Reply, InferError> {
-        let writer = Writer::new();
+        let writer = Writer::new(model.limits.answer_bytes_max);
         let reply = writer.reply();
         Ok(reply.of(self.begin(model, request, delivery, Box::new(writer))?))
     }
@@ -182,7 +183,7 @@ impl Serving {
             return rows::begin(&self.inner, model, (request, rank), client);
         }
         let mut running = Running::default();
-        running.add(&Active::begin(&self.inner, Begin::new(model, request, delivery, false)?.ranked(rank), client)?);
+        running.add(&Active::begin(&self.inner, Begin::new(model, request, delivery)?.ranked(rank), client)?);
         Ok(running)
     }
 
@@ -194,9 +195,9 @@ impl Serving {
         if model.description().rows_are_requests {
             return Err(InferError::Invalid("the rows of this model's inputs are requests by themselves: it has no sessions".to_owned()));
         }
-        let writer = Writer::new();
+        let writer = Writer::new(model.limits.answer_bytes_max);
         let reply = writer.reply();
-        let active = Active::begin(&self.inner, Begin::new(model, first, Delivery::Parts, true)?, Box::new(writer))?;
+        let active = Active::begin(&self.inner, Begin::session(model, first)?, Box::new(writer))?;
         let mut running = Running::default();
         running.add(&active);
         Ok(Session { active, reply: reply.of(running) })
@@ -270,5 +271,7 @@ fn request_limits(bundle: &Bundle) -> RequestLimits {
     limits.graph.edges_max = own.edges_max.map_or(server.graph.edges_max, |max| max.min(server.graph.edges_max));
     limits.graph.chains_max = own.chains_max.map_or(server.graph.chains_max, |max| max.min(server.graph.chains_max));
     limits.graph.state_bytes_max = own.state_bytes_max.map_or(server.graph.state_bytes_max, |max| max.min(server.graph.state_bytes_max));
+    limits.plugin_time_max = own.request_cpu_ms.map_or(server.plugin_time_max, |ms| Duration::from_millis(ms).min(server.plugin_time_max));
+    limits.answer_bytes_max = own.answer_mb.map_or(server.answer_bytes_max, |mib| mib.saturating_mul(1 << 20).min(server.answer_bytes_max));
     limits
 }

@@ -174,6 +174,33 @@ fn a_bundle_may_lower_its_limits() {
     assert_eq!(complaint("four calls", too_often, &["plugin.wasm", "3 times"]), None);
 }
 
+/// Calls that are short enough one by one add up.
+#[test]
+fn all_calls_of_a_request_have_a_limit_together() {
+    let host = Host::shared();
+    let bundle = BundleFolder::summing();
+    bundle.edit("model.toml", "[samples]", "[limits]\nrequest_cpu_ms = 1\n[samples]");
+    let model = host.load(&bundle).expect("the bundle loads");
+    let too_long = host.infer(&model, requests::misbehaving("resume-forever")).map(|_| ());
+    assert_eq!(complaint("calls without end", too_long, &["plugin.wasm", "more than 1 ms", "one request"]), None);
+    host.infer(&model, requests::misbehaving("resume-honest")).expect("a few calls");
+}
+
+/// Values that are only delivered take no place in an arena, but they do in the host's memory.
+#[test]
+fn answers_have_a_limit_before_they_are_computed() {
+    let host = Host::shared();
+    let bundle = BundleFolder::summing();
+    bundle.edit("model.toml", "[samples]", "[limits]\nanswer_mb = 1\n[samples]");
+    let model = host.load(&bundle).expect("the bundle loads");
+    let watched = |rows| host.infer(&model, requests::behaving("resume-honest", requests::sum(1, rows)));
+    watched(10_000).expect("10,000 watched steps of 16 bytes");
+    let error = watched(40_000).expect_err("40,000 watched steps");
+    assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    assert_eq!(complaint("40,000 watched steps", Err::<(), _>(error), &["plugin.wasm", "1048576 bytes", "shorter"]), None);
+    host.infer(&model, requests::sum(1, 40_000)).expect("a last step alone is small");
+}
+
 /// Many at once, of all kinds, and the host serves on.
 #[test]
 fn everything_at_once_leaves_the_others_right() {

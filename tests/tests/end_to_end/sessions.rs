@@ -1,5 +1,7 @@
 //! Sessions: input that keeps arriving, answers that leave in between, state that stays.
 
+use cellwright_serving::InferError;
+use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::host::Host;
 use cellwright_tests::neighbours::beside;
 use cellwright_tests::requests;
@@ -58,4 +60,18 @@ fn a_session_that_is_dropped_leaves_room() {
             drop(session);
         }
     });
+}
+
+/// What nobody reads does not pile up: the session ends, and says why.
+#[test]
+fn parts_that_nobody_reads_end_their_session() {
+    let host = Host::shared();
+    let bundle = BundleFolder::summing();
+    bundle.edit("model.toml", "[samples]", "[limits]\nanswer_mb = 1\n[samples]");
+    let model = host.load(&bundle).expect("the bundle loads");
+    let session = host.serving().open_session(&model, requests::session(1, 1)).expect("a session opens");
+    let refused = (0..20_000).find_map(|n| session.push_when_room(requests::sum(n, 1)).err());
+    assert!(matches!(refused, Some(InferError::SessionOver)), "20,000 parts wait for a client that reads none: {refused:?}");
+    assert_eq!(session.next_part(), None);
+    assert_eq!(complaint("parts that wait", session.wait().map(|_| ()), &["1048576 bytes", "too slowly"]), None);
 }

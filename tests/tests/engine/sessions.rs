@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
-use cellwright_cell_graph::generate::{self, Chunk, Rng};
+use cellwright_cell_graph::generate::{self, Chunk, Family, Rng};
+use cellwright_cell_graph::graph::{Continuation, Extent, Gathered, Growth, OutputRef, Pace, ResponseTensor, Source};
 use cellwright_engine::RequestTensors;
 use cellwright_scheduler::{Config, PolicyKind, Release};
 use cellwright_tests::devices::{domain, worker};
@@ -137,4 +138,46 @@ fn open_until_closed() {
         engine.grow(again.handle, growth.clone(), tensors.clone());
     }
     assert_right(&whole, &again);
+}
+
+/// A chain that need not go on stops: the request ends with the rest of it, and as if that chain had never been.
+#[test]
+fn a_cancelled_chain_holds_nobody_up() {
+    const STEPS: u32 = 1 << 19;
+    let model = generate::model(15);
+    let (mut first, tensors) = generate::growth_of(&model, Family::Lstm, 3, &mut Rng::new(15));
+    first.chains.truncate(1);
+    let mut endless = first.chains[0].clone();
+    endless.length = Extent::Fixed(STEPS);
+    for source in &mut endless.stages[0].inputs {
+        if let Source::Rows { at, .. } = source {
+            at.stride = 0;
+        }
+    }
+    let short = first.chains[0].clone();
+    first.chains.push(endless);
+    first.next = Some(Continuation { watch: vec![], pace: Pace::All, keep: vec![], keep_tensors_from: 0, state: vec![] });
+    let answer = |chain| {
+        let from = Gathered::All(OutputRef { chain, stage: 0, output: 0 });
+        vec![ResponseTensor { name: "all".to_owned(), from, stream: false }]
+    };
+    first.outputs = answer(0);
+    let second = Growth { chains: vec![short], outputs: answer(2), cancel: vec![1], next: None };
+    let mut unfolding = Unfolding::new(model.clone(), GraphLimits::default());
+    let [first, second] = [first, second].map(|growth| Arc::new(unfolding.grow(growth, 0, &tensors).unwrap()));
+    let tensors = RequestTensors { first: 0, tensors };
+    for config in &configs()[..2] {
+        let home = domain(64);
+        let engine = engine(*config, 4, vec![worker(&home), worker(&home)]);
+        let loaded = engine.load(&spec(&model, 0, 16)).unwrap();
+        let pending = submit(&engine, &loaded, &first, &tensors).unwrap();
+        engine.grow(pending.handle, second.clone(), tensors.clone());
+        let answer = pending.wait();
+        assert_eq!(answer.outcome, Outcome::Finished);
+        let delivered = |chain: u32| answer.values.iter().filter(move |(at, _)| at.0 == chain).map(|(at, row)| (at.3, row));
+        assert_eq!(delivered(2).count(), 3);
+        assert!(delivered(0).eq(delivered(2)), "{config:?}: {answer:?}");
+        let rows = engine.counters().rows.load(Ordering::Relaxed);
+        assert!(rows < u64::from(STEPS), "{config:?}: {rows} nodes were run, those of the chain that was cancelled among them");
+    }
 }

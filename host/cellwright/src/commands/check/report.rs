@@ -34,6 +34,8 @@ impl Report<'_> {
             ("chains_max", limits.graph.chains_max as u64),
             ("state_bytes_max", limits.graph.state_bytes_max as u64),
             ("resumes_max", limits.resumes_max.into()),
+            ("request_cpu_ms", u64::try_from(limits.plugin_time_max.as_millis()).unwrap_or(u64::MAX)),
+            ("answer_mb", limits.answer_bytes_max >> 20),
             ("rows_max", limits.rows_max as u64),
         ]
     }

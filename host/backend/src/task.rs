@@ -98,7 +98,7 @@ pub struct Delivered {
     /// Which step.
     pub step: u32,
     /// Where its bytes begin in [`Completed::bytes`]; they end where the next one's begin.
-    pub offset: u32,
+    pub offset: u64,
 }
 
 /// A completed task. Buffers come back to their worker with [`Task`]s, emptied.

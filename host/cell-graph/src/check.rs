@@ -34,7 +34,7 @@ pub struct GraphLimits {
     pub nodes_max: u64,
     /// Edges: references from one node to another, one for each input and step.
     pub edges_max: u64,
-    /// Chains; and kept, watched and cancelled ones.
+    /// Chains; and kept, watched and cancelled ones; and those of a request since the oldest one that it keeps.
     pub chains_max: usize,
     /// Response tensors, and outputs they list.
     pub outputs_max: usize,

@@ -42,7 +42,8 @@ impl LaneEntry {
 pub(crate) struct Lanes {
     entries: Vec<Option<LaneEntry>>,
     pub(crate) count: usize,
-    /// For each worker, lanes it must forget with its next task.
+    /// For each worker, lanes it must forget with its next task. A worker that has nothing to do keeps them until then, and with them what their
+    /// growths refer to (tensors of requests that have ended): at most the lanes that were placed when it got its last task, each once.
     leaves: Vec<Vec<LaneIndex>>,
 }
 

@@ -82,6 +82,23 @@ impl GrowthEntry {
     }
 }
 
+/// The place of a growth among those of its request.
+struct HeldGrowth {
+    first_chain: u32,
+    /// None once nobody can name it any more: what it referred to is not held because an older growth is kept.
+    entry: Option<Box<GrowthEntry>>,
+}
+
+impl HeldGrowth {
+    fn new(entry: GrowthEntry) -> Self {
+        Self { first_chain: entry.growth.first_chain, entry: Some(Box::new(entry)) }
+    }
+
+    fn is_over(&self) -> bool {
+        self.entry.as_ref().is_none_or(|entry| entry.is_over())
+    }
+}
+
 /// A request in flight.
 pub(crate) struct RequestEntry {
     pub(crate) handle: Handle,
@@ -97,7 +114,8 @@ pub(crate) struct RequestEntry {
     /// A worker was lost that had its state in hand.
     pub(crate) worker_lost: bool,
     /// Growths that still have lanes, or may get some; element 0 is number `first_growth`.
-    growths: VecDeque<GrowthEntry>,
+    /// How many there can be is bounded by the graph's limits (chains since the oldest one that is kept) and by how often a plugin is called back.
+    growths: VecDeque<HeldGrowth>,
     first_growth: u32,
     /// Lanes of all growths that are placed.
     pub(crate) lanes: u32,
@@ -115,26 +133,28 @@ impl RequestEntry {
             times: RequestTimes::new(arrival.submitted),
             row_error: None,
             worker_lost: false,
-            growths: VecDeque::from([growth]),
+            growths: VecDeque::from([HeldGrowth::new(growth)]),
             first_growth: 0,
             lanes: 0,
         }
     }
 
     pub(crate) fn grow(&mut self, growth: GrowthEntry) {
-        self.growths.push_back(growth);
+        self.growths.push_back(HeldGrowth::new(growth));
+        // The one before stayed because it was the last.
+        self.forget_over(self.first_growth + self.growths.len() as u32 - 2);
     }
 
     pub(crate) fn growth_mut(&mut self, number: u32) -> Option<&mut GrowthEntry> {
-        self.growths.get_mut(number.checked_sub(self.first_growth)? as usize)
+        self.growths.get_mut(number.checked_sub(self.first_growth)? as usize)?.entry.as_deref_mut()
     }
 
     /// Gives a growth its place. `slots` are per chain and stage.
     pub(crate) fn place(&mut self, number: u32, slots: Vec<Vec<Slot>>) -> Option<Arc<PlacedGrowth>> {
         let position = number.checked_sub(self.first_growth)? as usize;
-        let earlier = self.earlier(self.growths.get(position)?.growth.clone().as_ref());
+        let earlier = self.earlier(self.growths.get(position)?.entry.as_ref()?.growth.clone().as_ref());
         let (flags, cells) = (self.flags.clone(), self.model.indices.clone());
-        let entry = self.growths.get_mut(position)?;
+        let entry = self.growths.get_mut(position)?.entry.as_mut()?;
         let placed = Arc::new(PlacedGrowth {
             growth: entry.growth.clone(),
             cells,
@@ -178,9 +198,9 @@ impl RequestEntry {
 
     fn earlier_chain(&self, chain: u32) -> Option<EarlierChain> {
         // Chains are numbered over the whole request, growth by growth.
-        let after = self.growths.partition_point(|entry| entry.growth.first_chain <= chain);
-        let entry = self.growths.get(after.checked_sub(1)?)?;
-        let local = chain.checked_sub(entry.growth.first_chain)?;
+        let after = self.growths.partition_point(|held| held.first_chain <= chain);
+        let held = self.growths.get(after.checked_sub(1)?)?;
+        let (entry, local) = (held.entry.as_ref()?, chain.checked_sub(held.first_chain)?);
         let unfolded = entry.growth.chains.get(local as usize)?;
         let slots = entry.placed.as_ref()?.slots.get(local as usize)?;
         let stages = unfolded.stages.iter().zip(slots).map(|(stage, slot)| (*slot, stage.retention, stage.cell)).collect();
@@ -206,9 +226,20 @@ impl RequestEntry {
         if let Some(entry) = self.growth_mut(growth) {
             entry.lanes = entry.lanes.saturating_sub(1);
         }
-        while self.growths.len() > 1 && self.growths.front().is_some_and(GrowthEntry::is_over) {
+        self.forget_over(growth);
+        while self.growths.len() > 1 && self.growths.front().is_some_and(HeldGrowth::is_over) {
             self.growths.pop_front();
             self.first_growth += 1;
+        }
+    }
+
+    /// Empties a growth that is over, if it is not the last.
+    fn forget_over(&mut self, growth: u32) {
+        let Some(position) = growth.checked_sub(self.first_growth).map(|position| position as usize) else { return };
+        if position + 1 < self.growths.len()
+            && let Some(held) = self.growths.get_mut(position)
+        {
+            held.entry.take_if(|entry| entry.is_over());
         }
     }
 

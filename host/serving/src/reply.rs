@@ -35,6 +35,8 @@ pub trait Client: Send {
 }
 
 /// An answer to wait for. Dropping it before its end cancels the request.
+///
+/// Parts wait here until they are read. When more bytes wait than the model's limit allows, the request is cancelled and its end is an error.
 #[derive(Debug)]
 pub struct Reply {
     slot: Arc<Slot>,
@@ -59,6 +61,8 @@ struct State {
     waiting_bytes: u64,
     /// What fills this, once that is known.
     running: Option<Running>,
+    /// Nobody will read parts any more.
+    parts_unwanted: bool,
     result: Option<Result<InferResponse, InferError>>,
     over: bool,
 }
@@ -90,7 +94,7 @@ fn bytes(part: &Tensor) -> u64 {
 impl Client for Writer {
     fn part(&mut self, part: Tensor) {
         let mut state = self.0.lock();
-        if state.over {
+        if state.over || state.parts_unwanted {
             return;
         }
         let waiting = state.waiting_bytes.saturating_add(bytes(&part));
@@ -176,6 +180,8 @@ impl Reply {
     /// Why there is none.
     pub fn wait(self) -> Result<InferResponse, InferError> {
         let mut state = self.slot.lock();
+        state.parts_unwanted = true;
+        state.parts.clear();
         loop {
             if let Some(result) = state.result.take() {
                 return result;
@@ -221,5 +227,18 @@ mod tests {
         assert_eq!(writer.0.lock().parts.len(), 0);
         assert_eq!(reply.next_part(), None);
         assert!(matches!(reply.wait(), Err(InferError::PartsWait { limit: 1000 })));
+    }
+
+    #[test]
+    fn who_waits_for_the_end_wants_no_parts() {
+        let mut writer = Box::new(Writer::new(1000));
+        let reply = writer.reply().of(Running::default());
+        let waiting = std::thread::spawn(|| reply.wait());
+        while !writer.0.lock().parts_unwanted {
+            std::thread::yield_now();
+        }
+        (0..100).for_each(|_| writer.part(part(200)));
+        writer.end(Ok(InferResponse::default()));
+        assert!(waiting.join().unwrap().is_ok());
     }
 }

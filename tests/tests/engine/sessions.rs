@@ -32,6 +32,44 @@ fn session(model: &Arc<Model>, chunks: u32, rng: &mut Rng) -> Session {
     Session { growths, wanted }
 }
 
+/// The same, but that the first chunk's chain is kept for ever.
+fn hoarding(model: &Arc<Model>, chunks: u32, rng: &mut Rng) -> Vec<(Arc<UnfoldedGrowth>, RequestTensors)> {
+    let mut unfolding = Unfolding::new(model.clone(), GraphLimits::default());
+    let growths = generate::session(model, chunks, rng).into_iter().map(|Chunk { mut growth, first_tensor, tensors }| {
+        if let Some(next) = growth.next.as_mut() {
+            next.keep.push(OutputRef { chain: 0, stage: 0, output: 0 });
+        }
+        (Arc::new(unfolding.grow(growth, first_tensor, &tensors).unwrap()), RequestTensors { first: first_tensor, tensors })
+    });
+    growths.collect()
+}
+
+/// What later chunks referred to is let go of, though something older is kept.
+#[test]
+fn what_lies_between_is_not_kept() {
+    let model = generate::model(14);
+    let growths = hoarding(&model, 40, &mut Rng::new(14));
+    let engine = engine(Config::default(), 4, vec![worker(&domain(64))]);
+    let loaded = engine.load(&spec(&model, 0, 16)).unwrap();
+    let (first, tensors) = &growths[0];
+    let pending = submit(&engine, &loaded, first, tensors).unwrap();
+    for (number, (growth, tensors)) in growths[..39].iter().enumerate() {
+        if number > 0 {
+            engine.grow(pending.handle, growth.clone(), tensors.clone());
+        }
+        for _ in 0..growth.nodes {
+            let _ = pending.next_value();
+        }
+    }
+    let held = |number: usize| growths[number].1.tensors.iter().any(|tensor| Arc::strong_count(tensor) > 1);
+    assert!(pending.now().is_none(), "it goes on");
+    let between: Vec<usize> = (1..30).filter(|number| held(*number)).collect();
+    assert!(between.is_empty(), "tensors of the chunks {between:?} are held");
+    assert!(held(0), "the first is kept");
+    engine.cancel(pending.handle);
+    let _ = pending.wait();
+}
+
 fn assert_right(session: &Session, pending: &Pending) {
     let answer = pending.wait();
     assert_eq!(answer.outcome, Outcome::Finished);

@@ -1,5 +1,6 @@
 //! What one request may take, and the one sentence with which it ends when it takes more.
 
+use cellwright_serving::{Delivery, ErrorKind};
 use cellwright_tests::requests;
 
 use super::{behaving, fault, host, refused};
@@ -12,5 +13,39 @@ fn a_plugin_that_goes_on_for_ever_is_stopped() {
         let sentence = refused(host.whole(&model, behaving("resume-forever", requests::sum(1, 3))));
         assert_eq!(sentence, fault(&format!("plugin `plugin.wasm` was called back {limit} times for one request, which is the limit")));
     }
+    host.is_whole_again();
+}
+
+/// The client takes parts, but does not read them.
+#[test]
+fn an_answer_that_nobody_reads_is_bounded() {
+    let host = host();
+    let model = host.limited("answer_mb = 1");
+    let request = behaving("stream-last", requests::sum(1, 20_000));
+    let reply = host.serving.infer(&model, request, Delivery::Parts).unwrap();
+    let failed = || host.serving.engine().counters().failed.load(std::sync::atomic::Ordering::Relaxed) == 1;
+    cellwright_tests::graphs::wait_until("it is cancelled", failed);
+    assert_eq!(reply.next_part(), None, "whoever reads too slowly hears only that");
+    let sentence = "more than 1048576 bytes of this answer's parts wait for the client, which reads them too slowly".to_owned();
+    assert_eq!(refused(reply.wait()), (ErrorKind::TooLarge, sentence));
+    host.is_whole_again();
+}
+
+/// A session that never lets go of its first chain is ended before the records of all later ones become many.
+#[test]
+fn what_is_kept_for_ever_is_bounded() {
+    let host = host();
+    let model = host.limited("chains_max = 8");
+    let go_on = |behaviour| {
+        let session = host.serving.open_session(&model, behaving(behaviour, requests::sum(1, 2))).unwrap();
+        let taken = (0..50).take_while(|_| session.next_part().is_some() && session.push(requests::sum(2, 2)).is_ok()).count();
+        (taken, session.wait().map(drop))
+    };
+    let (taken, outcome) = go_on("session");
+    assert!(taken == 50 && outcome.is_ok(), "{taken} chunks, {outcome:?}");
+    let (taken, outcome) = go_on("hoarding-session");
+    let (kind, text) = refused(outcome);
+    assert!(taken <= 8 && kind == ErrorKind::PluginFault, "{taken} chunks, {text}");
+    assert!(text.contains("9 chains since the oldest one it keeps") && text.contains("limit of 8"), "{text}");
     host.is_whole_again();
 }

@@ -29,6 +29,9 @@ impl Draft<'_> {
         }
         keep.sort_unstable();
         keep.dedup();
+        // Every chain since the oldest that is kept costs each part of the host a small record.
+        let since = keep.first().map_or(0, |oldest| self.next_chain - oldest.chain);
+        limit("chains since the oldest one it keeps", since as usize, self.limits.chains_max).map_err(at)?;
         let kept: Vec<KeptChain> = keep.chunk_by(|left, right| left.chain == right.chain).map(|outputs| self.kept_chain(outputs)).collect();
         let watch = Watch {
             outputs: watch.into_iter().map(triple).collect(),

@@ -37,11 +37,13 @@ struct Barrier {
     opened: Condvar,
     /// Slots that its workers were asked for.
     read: AtomicU64,
+    /// Slots that its workers were told to zero.
+    zeroed: AtomicU64,
 }
 
 impl Default for Barrier {
     fn default() -> Self {
-        Self { left: Mutex::new(u64::MAX), opened: Condvar::new(), read: AtomicU64::new(0) }
+        Self { left: Mutex::new(u64::MAX), opened: Condvar::new(), read: AtomicU64::new(0), zeroed: AtomicU64::new(0) }
     }
 }
 
@@ -66,6 +68,12 @@ impl Gate {
     #[must_use]
     pub fn slots_read(&self) -> u64 {
         self.0.read.load(Ordering::Acquire)
+    }
+
+    /// How many slots its workers were told to zero before they use them.
+    #[must_use]
+    pub fn slots_zeroed(&self) -> u64 {
+        self.0.zeroed.load(Ordering::Acquire)
     }
 
     /// A worker that must pass.
@@ -175,6 +183,9 @@ impl Backend for Wrapped {
     }
 
     fn submit(&mut self, task: Task) -> Result<(), DeviceLost> {
+        if let Trouble::Gate(barrier) = &self.trouble {
+            barrier.zeroed.fetch_add(task.scrub.iter().map(|(_, count)| u64::from(*count)).sum(), Ordering::AcqRel);
+        }
         self.inner.submit(task)
     }
 

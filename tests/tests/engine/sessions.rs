@@ -10,7 +10,7 @@ use cellwright_cell_graph::graph::{Continuation, Extent, Gathered, Growth, Outpu
 use cellwright_engine::RequestTensors;
 use cellwright_scheduler::{Config, PolicyKind, Release};
 use cellwright_tests::devices::{domain, worker};
-use cellwright_tests::graphs::{Case, Outcome, Pending, spec, submit};
+use cellwright_tests::graphs::{Case, Outcome, Pending, settled, spec, submit};
 use cellwright_tests::naive::{Naive, compare};
 
 use super::engine;
@@ -166,11 +166,13 @@ fn open_until_closed() {
     engine.grow(pending.handle, second.clone(), tensors.clone());
     engine.close(pending.handle);
     engine.cancel(pending.handle);
+    // The next one gets the same place.
+    settled(&engine);
     let whole = session(&model, 3, &mut Rng::new(14));
     let (first, tensors) = &whole.growths[0];
     let again = submit(&engine, &loaded, first, tensors).unwrap();
     for (growth, tensors) in &whole.growths[1..] {
-        // The request before may have had the same place: these handles name nothing.
+        // These handles name nothing.
         engine.grow(pending.handle, second.clone(), tensors.clone());
         engine.cancel(pending.handle);
         engine.grow(again.handle, growth.clone(), tensors.clone());

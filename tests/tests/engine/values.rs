@@ -7,7 +7,7 @@ use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::generate;
 use cellwright_engine::{Engine, LoadedModel};
 use cellwright_scheduler::{Config, PolicyKind, Release};
-use cellwright_tests::devices::{domain, worker};
+use cellwright_tests::devices::{Gate, domain, worker};
 use cellwright_tests::graphs::{Answer, Case, Outcome, settled, spec};
 
 use super::engine;
@@ -103,16 +103,21 @@ fn tenants_take_turns_in_a_small_arena() {
         ..cellwright_backend_cpu::DomainOptions::default()
     });
     let home = home.unwrap();
-    let engine = engine(Config::default(), 1 << 10, vec![worker(&home), worker(&home)]);
+    let gate = Gate::default();
+    let engine = engine(Config::default(), 1 << 10, vec![gate.before(worker(&home)), gate.before(worker(&home))]);
     let tenants = [0, 1].map(|tenant| {
         let fixed = cellwright_engine::ModelSpec { live_max: None, ..spec(&model, tenant, 4) };
         engine.load(&fixed).unwrap()
     });
+    let first_only: Vec<_> = cases.iter().map(|case| case.submit(&engine, &tenants[0])).collect();
+    drop(first_only.iter().map(|pending| pending.wait()).collect::<Vec<_>>());
+    assert_eq!(gate.slots_zeroed(), 0, "nobody else has been here");
     for _ in 0..5 {
         let pending: Vec<_> = cases.iter().enumerate().map(|(n, case)| case.submit(&engine, &tenants[n % 2])).collect();
         let answers: Vec<_> = pending.iter().map(|pending| pending.wait()).collect();
         assert_right("tenants", &cases, &answers);
     }
+    assert!(gate.slots_zeroed() > 0, "what one tenant left is zeroed for the other");
 }
 
 /// What the engine counts goes up and comes down again.

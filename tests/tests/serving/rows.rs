@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use cellwright_cell_graph::Tensor;
 use cellwright_protocol::InferRequest;
 use cellwright_serving::{Delivery, ErrorKind};
-use cellwright_tests::graphs::wait_until;
+use cellwright_tests::graphs::{settled, wait_until};
 use cellwright_tests::requests;
 
 use super::{IN_FLIGHT, bad_input, behaving, host, refused};
@@ -67,10 +67,14 @@ fn a_row_that_is_refused_ends_the_call() {
     }
     let honest = behaving("picky", call(0..32));
     assert!(host.at_last(&model, &honest).is_ok(), "without a bad row it is answered");
+    settled(host.serving.engine());
+    let failed = host.serving.engine().counters().failed.load(Ordering::Relaxed);
     host.gate.close();
     // More rows than may be in flight: what was taken makes room again, even while the worker stands still.
     let (kind, text) = refused(host.whole(&model, call(0..IN_FLIGHT as usize + 1)));
     assert_eq!(kind, ErrorKind::Busy, "{text}");
+    let counters = host.serving.engine().counters();
+    wait_until("those that were taken are cancelled", || counters.failed.load(Ordering::Relaxed) >= failed + u64::from(IN_FLIGHT));
     host.gate.open();
     host.is_whole_again();
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use cellwright_backend::machine::memory_bytes;
 use cellwright_backend::{LoadError, SLOT_BYTES};
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
 
@@ -100,14 +101,4 @@ impl CpuDomain {
             Kernels::Library => format!("cpu-{level}-library"),
         }
     }
-}
-
-/// The machine's memory, as far as it says.
-fn memory_bytes() -> u64 {
-    let said = std::fs::read_to_string("/proc/meminfo").ok();
-    let kibibytes = said.as_deref().and_then(|said| {
-        let line = said.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-        line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()
-    });
-    kibibytes.map_or(8 << 30, |kibibytes| kibibytes.saturating_mul(1024))
 }

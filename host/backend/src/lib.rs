@@ -7,6 +7,7 @@
 pub mod conformance;
 pub mod lane;
 pub mod layout;
+pub mod machine;
 #[cfg(feature = "testing")]
 pub mod reference;
 pub mod resolve;

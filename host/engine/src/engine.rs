@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use cellwright_backend::machine::memory_bytes;
 use cellwright_backend::{Backend, DeviceInfo};
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_scheduler::{DomainId, Event, NumericClass, Scheduler, WorkerId};
@@ -117,8 +118,9 @@ impl Engine {
         let (to_engine, completions) = bounded(queue * backends.len());
         let workers = start_workers(backends, queue, &to_engine)?;
         let (inbox, messages) = bounded(options.in_flight_max as usize + CONTROL_QUEUE);
+        let weight_bytes_max = options.weight_bytes_max.unwrap_or_else(|| memory_bytes() / 2);
         let handles = Arc::new(Handles::new(options.in_flight_max));
-        let shared = Shared { handles, gauges: Arc::new(gauges(&workers)), ..Shared::default() };
+        let shared = Shared { handles, gauges: Arc::new(gauges(&workers, weight_bytes_max)), ..Shared::default() };
         let (batch_max, task_time_max) = (options.batch_max.max(1), options.task_time_max);
         let calibrations = options.calibration_folder.clone().map(CalibrationStore::new);
         let core = core_parts(options, &workers, messages, (to_engine, completions), &shared);
@@ -260,7 +262,7 @@ struct Shared {
 }
 
 /// As long as the engine's thread has said nothing.
-fn gauges(workers: &[WorkerLink]) -> Gauges {
+fn gauges(workers: &[WorkerLink], weight_bytes_max: u64) -> Gauges {
     let mut names = Vec::new();
     let mut domains = Vec::new();
     for info in workers.iter().map(|worker| &worker.info) {
@@ -271,7 +273,7 @@ fn gauges(workers: &[WorkerLink]) -> Gauges {
         }
     }
     let workers = workers.iter().map(|_| WorkerGauge { up: true.into(), outstanding: 0.into() }).collect();
-    Gauges { waiting: 0.into(), domains, workers }
+    Gauges { waiting: 0.into(), weight_bytes: 0.into(), weight_bytes_max, domains, workers }
 }
 
 fn core_parts(

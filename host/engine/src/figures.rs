@@ -133,6 +133,10 @@ impl RequestTimes {
 pub struct Snapshot {
     /// Requests that wait for memory.
     pub waiting: u32,
+    /// Bytes of weights that are loaded, those that models share counted once.
+    pub weight_bytes: u64,
+    /// Bytes of weights that may be loaded.
+    pub weight_bytes_max: u64,
     /// Memory domains, by id.
     pub domains: Vec<DomainSnapshot>,
     /// Workers, by id.
@@ -163,6 +167,9 @@ pub struct WorkerSnapshot {
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     pub(crate) waiting: AtomicU32,
+    /// Written by whoever loads and unloads.
+    pub(crate) weight_bytes: AtomicU64,
+    pub(crate) weight_bytes_max: u64,
     pub(crate) domains: Vec<DomainGauge>,
     pub(crate) workers: Vec<WorkerGauge>,
 }
@@ -194,6 +201,8 @@ impl Gauges {
         };
         Snapshot {
             waiting: self.waiting.load(Ordering::Relaxed),
+            weight_bytes: self.weight_bytes.load(Ordering::Relaxed),
+            weight_bytes_max: self.weight_bytes_max,
             domains: self.domains.iter().map(domain).collect(),
             workers: self.workers.iter().map(worker).collect(),
         }

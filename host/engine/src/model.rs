@@ -69,17 +69,33 @@ pub struct LoadedModel {
     pub counters: Arc<ModelCounters>,
 }
 
+impl LoadedModel {
+    /// Bytes of its cells' weights, a cell that it has twice counted once. What it shares with other models is counted with each of them.
+    #[must_use]
+    pub fn weight_bytes(&self) -> u64 {
+        distinct_weight_bytes(self.cells.iter().map(|cell| &*cell.cell))
+    }
+}
+
+fn distinct_weight_bytes<'a>(cells: impl Iterator<Item = &'a TypedCell>) -> u64 {
+    let distinct: BTreeMap<_, _> = cells.map(|cell| (cell.key, cell.weight_bytes)).collect();
+    distinct.into_values().fold(0, u64::saturating_add)
+}
+
 /// Which cell types are loaded, and how many models use each.
 #[derive(Debug, Default)]
 pub(crate) struct CellTypes {
     by_key: BTreeMap<CellTypeKey, CellTypeId>,
     entries: Vec<Option<TypeEntry>>,
+    /// Of all types that are loaded.
+    weight_bytes: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct TypeEntry {
     pub(crate) key: CellTypeKey,
     pub(crate) users: u32,
+    weight_bytes: u64,
     pub(crate) shared: TypeShared,
 }
 
@@ -97,6 +113,17 @@ impl CellTypes {
         Some((id, self.entries.get(id.index())?.as_ref()?))
     }
 
+    /// Bytes of all weights that are loaded, each type counted once.
+    pub(crate) const fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+
+    /// Bytes that those cells would add.
+    pub(crate) fn weight_bytes_added(&self, cells: &[Arc<TypedCell>]) -> u64 {
+        let new = cells.iter().filter(|cell| !self.by_key.contains_key(&cell.key));
+        distinct_weight_bytes(new.map(Arc::as_ref))
+    }
+
     /// The id the next new type gets.
     pub(crate) fn vacant(&self) -> CellTypeId {
         let index = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
@@ -104,12 +131,14 @@ impl CellTypes {
     }
 
     /// Enters a type under the id that [`CellTypes::vacant`] gave.
-    pub(crate) fn insert(&mut self, id: CellTypeId, key: CellTypeKey, shared: TypeShared) {
+    pub(crate) fn insert(&mut self, id: CellTypeId, cell: &TypedCell, shared: TypeShared) {
         if self.entries.len() <= id.index() {
             self.entries.resize_with(id.index() + 1, || None);
         }
+        let (key, weight_bytes) = (cell.key, cell.weight_bytes);
         self.by_key.insert(key, id);
-        self.entries[id.index()] = Some(TypeEntry { key, users: 0, shared });
+        self.weight_bytes = self.weight_bytes.saturating_add(weight_bytes);
+        self.entries[id.index()] = Some(TypeEntry { key, users: 0, weight_bytes, shared });
     }
 
     /// One more model uses it.
@@ -128,6 +157,7 @@ impl CellTypes {
             return false;
         }
         self.by_key.remove(&entry.key);
+        self.weight_bytes = self.weight_bytes.saturating_sub(entry.weight_bytes);
         *slot = None;
         true
     }

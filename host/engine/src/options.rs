@@ -17,6 +17,8 @@ pub struct EngineOptions {
     pub batch_max: u32,
     /// A task should not take longer: a cell type's batch limit is lowered until it does not.
     pub task_time_max: std::time::Duration,
+    /// Bytes of weights that may be loaded, at most, those that models share counted once; none: half of the machine's memory.
+    pub weight_bytes_max: Option<u64>,
     /// Where measured batch sizes are kept between starts; none: they are measured at every load.
     pub calibration_folder: Option<std::path::PathBuf>,
     /// What wants to see every task, if anything does.
@@ -30,6 +32,7 @@ impl Default for EngineOptions {
             in_flight_max: 1 << 14,
             batch_max: 512,
             task_time_max: std::time::Duration::from_millis(50),
+            weight_bytes_max: None,
             calibration_folder: None,
             trace: None,
         }
@@ -43,6 +46,7 @@ impl fmt::Debug for EngineOptions {
             .field("in_flight_max", &self.in_flight_max)
             .field("batch_max", &self.batch_max)
             .field("task_time_max", &self.task_time_max)
+            .field("weight_bytes_max", &self.weight_bytes_max)
             .field("calibration_folder", &self.calibration_folder)
             .field("trace", &self.trace.is_some())
             .finish()

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cellwright_backend::Backend;
 use cellwright_cell_graph::generate;
-use cellwright_engine::{Engine, LoadedCell, Snapshot};
+use cellwright_engine::{Engine, EngineOptions, LoadedCell, ModelError, Snapshot};
 use cellwright_scheduler::Config;
 use cellwright_tests::devices::{Fuse, Gate, domain, worker};
 use cellwright_tests::graphs::{Case, Outcome, Pending, spec};
@@ -131,4 +131,33 @@ fn how_the_engine_stands_can_be_seen_while_it_is_held_up() {
     until(&engine, "something is left over", |snapshot| {
         (snapshot.waiting, snapshot.domains[0].slots_used, snapshot.workers[0].outstanding) == (0, 0, 0)
     });
+}
+
+/// Weights are counted once for all models that share them, and no more are loaded than allowed.
+#[test]
+fn weights_are_bounded() {
+    let (one, other) = (generate::model(44), generate::model(45));
+    let start = |weight_bytes_max| {
+        let options = EngineOptions { weight_bytes_max, batch_max: 8, task_time_max: Duration::ZERO, ..EngineOptions::default() };
+        Engine::start(options, vec![worker(&domain(8))]).unwrap()
+    };
+    let roomy = start(None);
+    let bytes = [&one, &other].map(|model| roomy.load(&spec(model, 0, 8)).unwrap().weight_bytes());
+    assert!(bytes[0] > 1 && bytes[1] > 0, "{bytes:?}");
+    assert_eq!(roomy.snapshot().weight_bytes, bytes[0] + bytes[1]);
+    assert!(roomy.snapshot().weight_bytes_max > 1 << 20, "half of the machine's memory");
+
+    let engine = start(Some(bytes[0] + bytes[1] - 1));
+    let models = [engine.load(&spec(&one, 0, 8)).unwrap(), engine.load(&spec(&one, 0, 4)).unwrap()];
+    assert_eq!(engine.snapshot().weight_bytes, bytes[0], "both have the same");
+    let refused = engine.load(&spec(&other, 0, 8)).unwrap_err();
+    assert!(matches!(refused, ModelError::Weights { needed, free, .. } if needed == bytes[1] && free == bytes[1] - 1), "{refused:?}");
+    let said = format!("the model's weights need {} bytes, {} of {} are free: ", bytes[1], bytes[1] - 1, bytes[0] + bytes[1] - 1);
+    assert!(refused.to_string().starts_with(&said), "{refused}");
+    engine.unload(&models[0]);
+    assert_eq!(engine.snapshot().weight_bytes, bytes[0], "one of them is still there");
+    engine.unload(&models[1]);
+    assert_eq!(engine.snapshot().weight_bytes, 0);
+    engine.load(&spec(&other, 0, 8)).unwrap();
+    assert_eq!(engine.snapshot().weight_bytes, bytes[1]);
 }

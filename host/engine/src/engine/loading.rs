@@ -1,5 +1,6 @@
 //! Models come and go: their cells on every worker that is up, shared where they are the same, measured once.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use cellwright_backend::{CellIndex, LoadError, NodeLayout};
@@ -20,6 +21,16 @@ pub enum ModelError {
     /// A device cannot run one of its cells.
     #[error(transparent)]
     Cell(#[from] LoadError),
+    /// Its weights would be too much.
+    #[error("the model's weights need {needed} bytes, {free} of {limit} are free: unload another model or raise the limit")]
+    Weights {
+        /// Bytes it would add.
+        needed: u64,
+        /// Bytes that may still be added.
+        free: u64,
+        /// Bytes that may be loaded in all.
+        limit: u64,
+    },
     /// A worker is gone.
     #[error("worker {0} is lost and cannot load a cell")]
     WorkerLost(u32),
@@ -40,9 +51,10 @@ impl Engine {
     /// Loads a model's cells on every worker, measures those that are new, and opens the model for requests.
     ///
     /// # Errors
-    /// If a device cannot run one of its cells; nothing of the model is left then.
+    /// If its weights are too much, or a device cannot run one of its cells; nothing of the model is left then.
     pub fn load(&self, spec: &ModelSpec) -> Result<Arc<LoadedModel>, ModelError> {
         let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_weights(&registry.types, spec)?;
         let mut cells = Vec::with_capacity(spec.cells.len());
         for (position, cell) in spec.cells.iter().enumerate() {
             let loaded = self.load_cell(&mut registry.types, cell).map(|(cell_type, shared)| {
@@ -103,7 +115,8 @@ impl Engine {
         match self.load_new(index, cell) {
             Ok(calibration) => {
                 let shared = TypeShared { calibration: Arc::new(calibration), counters: Arc::default() };
-                types.insert(id, cell.key, shared.clone());
+                types.insert(id, cell, shared.clone());
+                self.publish_weights(types);
                 Ok((id, shared))
             }
             Err(error) => {
@@ -148,6 +161,18 @@ impl Engine {
                 self.forget(CellIndex(cell.cell_type.0));
             }
         }
+        self.publish_weights(types);
+    }
+
+    fn check_weights(&self, types: &CellTypes, spec: &ModelSpec) -> Result<(), ModelError> {
+        let limit = self.gauges.weight_bytes_max;
+        let free = limit.saturating_sub(types.weight_bytes());
+        let needed = types.weight_bytes_added(&spec.cells);
+        if needed <= free { Ok(()) } else { Err(ModelError::Weights { needed, free, limit }) }
+    }
+
+    fn publish_weights(&self, types: &CellTypes) {
+        self.gauges.weight_bytes.store(types.weight_bytes(), Ordering::Relaxed);
     }
 
     /// One at a time: what waits at a worker beside its tasks stays bounded.

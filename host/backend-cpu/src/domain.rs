@@ -47,6 +47,8 @@ pub struct CpuDomain {
     pub(crate) arena: Arena,
     pub(crate) level: Level,
     pub(crate) kernels: Kernels,
+    /// The processor by its own name, and how many cores of it this process may use.
+    pub(crate) hardware: String,
     weight_bytes: u64,
     plans: Mutex<BTreeMap<CellTypeKey, Weak<Plan>>>,
 }
@@ -66,6 +68,7 @@ impl CpuDomain {
             arena,
             level: options.level.map_or(best, |level| level.min(best)),
             kernels: options.kernels,
+            hardware: processor(),
             weight_bytes: options.weight_bytes.unwrap_or(memory / 2),
             plans: Mutex::default(),
         }))
@@ -101,4 +104,16 @@ impl CpuDomain {
             Kernels::Library => format!("cpu-{level}-library"),
         }
     }
+}
+
+/// What this machine computes with, as far as it says.
+fn processor() -> String {
+    let said = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let names = ["model name", "Model", "CPU part", "cpu"];
+    let field = |name: &str| {
+        said.lines().filter_map(|line| line.split_once(':')).find(|(known, _)| known.trim() == name).map(|(_, value)| value.trim())
+    };
+    let name = names.into_iter().find_map(field).unwrap_or(std::env::consts::ARCH);
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    format!("{name}, {cores} cores")
 }

@@ -34,6 +34,8 @@ pub struct DeviceInfo {
     pub domain: String,
     /// Slots of the domain's arena.
     pub arena_slots: u32,
+    /// What it is made of, by its own name: measured times hold for this alone.
+    pub hardware: String,
 }
 
 /// Why a cell cannot be loaded on a device.
@@ -118,7 +120,8 @@ pub trait Backend: Send {
         drop(completed);
     }
 
-    /// Median time of one step of that cell over a batch of so many rows of scratch data.
+    /// Time of one step of that cell over a batch of so many rows of scratch data: the least of several runs if they are short, because what
+    /// else the machine does can only add to it. What the cell refuses of that data concerns no task.
     ///
     /// # Errors
     /// If the device is lost.

@@ -226,6 +226,7 @@ impl Lookup {
     /// As for [`Group::run`].
     unsafe fn run(&self, constants: &[Lines], memory: Memory<'_>, rows: Range<usize>, refused: &Mutex<Vec<RefusedRow>>) {
         for row in rows {
+            let mut is_refused = false;
             for at in 0..self.count {
                 // SAFETY: the caller's promise.
                 let index = unsafe {
@@ -235,7 +236,9 @@ impl Lookup {
                     }
                 };
                 let found = self.table_row(index);
-                if found.is_none() {
+                // Once for a row, so that what is reported never outgrows the batch.
+                if found.is_none() && !is_refused {
+                    is_refused = true;
                     let mut refused = refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     refused.push(RefusedRow { row, index, table_rows: self.table_rows as u64 });
                 }

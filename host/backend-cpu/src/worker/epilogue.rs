@@ -9,7 +9,8 @@ use cellwright_cell_graph::unfolded::Delivery;
 use super::transfer::Transfer;
 use super::{Active, RefusedRow};
 
-/// Marks rows that kernels refused, and their requests dead. Each row is reported once, with its first complaint.
+/// Marks rows that kernels refused, and their requests dead. Each row is reported once, with its first complaint; padding, which was computed on
+/// zeros that nobody sent, never.
 pub(super) fn refuse(
     found: &mut Vec<RefusedRow>,
     batch: &mut [Active],
@@ -24,7 +25,7 @@ pub(super) fn refuse(
     found.sort_unstable();
     found.dedup_by_key(|refused| refused.row);
     for RefusedRow { row, index, table_rows } in found.drain(..) {
-        let active = &mut batch[row];
+        let Some(active) = batch.get_mut(row).filter(|active| !active.is_padding) else { continue };
         active.is_refused = true;
         if let Some(lane) = lanes.get(active.row.lane.index()).and_then(Option::as_ref) {
             lane.growth.flags.dead.store(true, Ordering::Relaxed);

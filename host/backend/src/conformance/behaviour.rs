@@ -23,6 +23,7 @@ pub fn run(make: &mut Make<'_>) {
     refuses_one_row_alone(make);
     several_steps_are_single_steps(make);
     padding_leaves_nothing(make);
+    padding_is_never_refused(make);
     the_dead_leave_nothing(make);
     scrubs_and_hands_over_slots(make);
     state_alternates_between_two_places(make);
@@ -30,6 +31,7 @@ pub fn run(make: &mut Make<'_>) {
     growths_refer_to_earlier_ones(make);
     lanes_are_used_again(make);
     times_batches(make);
+    what_timing_refuses_is_nobodys(make);
 }
 
 const CELL: CellIndex = CellIndex(0);
@@ -188,6 +190,24 @@ fn padding_leaves_nothing(make: &mut Make<'_>) {
     assert_eq!(driver.backend.read(behind, 4), Ok(mark), "padding writes no slot");
 }
 
+fn padding_is_never_refused(make: &mut Make<'_>) {
+    let mut driver = Driver::new(make(), &[cells::moved_lookup(2, 5).resolve()]);
+    // On zeros, as padding is computed, the cell asks for row 5 of 2.
+    let place = |driver: &mut Driver, steps: &[i64]| {
+        let chain = independent(0, 1, vec![Source::Ints(steps.to_vec())], steps.len() as u32);
+        driver.place(Arc::new(growth_of(vec![chain])), &[], 0, &[])
+    };
+    let [short, long] = [&[-5][..], &[-4, -5, -6]].map(|steps| place(&mut driver, steps));
+    let lanes = [short.lanes[0][0], long.lanes[0][0]];
+    for step in 0..3 {
+        let completed = driver.task(CELL, &[(lanes[0], step), (lanes[1], step)], 1);
+        assert!(completed.refused.is_empty(), "padding was refused: {:?}", completed.refused);
+    }
+    assert!(!short.growth.flags.dead.load(Ordering::Acquire), "padding ended its own request");
+    assert_eq!(driver.floats(lanes[0], 0, 0), [-1.0, -0.75, -0.5]);
+    assert_eq!(driver.floats(lanes[1], 0, 2), [-0.25, 0.0, 0.25], "-1 is the last row");
+}
+
 fn the_dead_leave_nothing(make: &mut Make<'_>) {
     let mut driver = Driver::new(make(), &[adder()]);
     let requests = [(); 2].map(|()| {
@@ -333,4 +353,23 @@ fn times_batches(make: &mut Make<'_>) {
     let request = driver.place(Arc::new(growth), &tensors, 0, &[]);
     driver.task(CellIndex(1), &[(request.lanes[0][0], 0)], 2);
     assert_eq!(driver.floats(request.lanes[0][0], 0, 1), sums(2), "a timed and reloaded cell still computes");
+}
+
+/// Timing runs on scratch data, which a cell may refuse: that concerns no task that follows.
+fn what_timing_refuses_is_nobodys(make: &mut Make<'_>) {
+    let mut driver = Driver::new(make(), &[cells::moved_lookup(2, 5).resolve(), adder()]);
+    let (growth, tensors) = adding(2, Retention::Double);
+    let mut growth = growth;
+    growth.chains[0].stages[0].cell = 1;
+    let sum = driver.place(Arc::new(growth), &tensors, 0, &[]);
+    let chain = independent(0, 1, vec![Source::Ints(vec![-5])], 1);
+    let found = driver.place(Arc::new(growth_of(vec![chain])), &[], 0, &[]);
+    driver.backend.time_batch(CELL, 64).expect("the device is there");
+    let completed = driver.task(CellIndex(1), &[(sum.lanes[0][0], 0)], 2);
+    assert!(completed.refused.is_empty(), "another cell's timing was refused: {:?}", completed.refused);
+    assert_eq!(driver.floats(sum.lanes[0][0], 0, 1), sums(2));
+    driver.backend.time_batch(CELL, 64).expect("the device is there");
+    let completed = driver.task(CELL, &[(found.lanes[0][0], 0)], 1);
+    assert!(completed.refused.is_empty(), "its own timing was refused: {:?}", completed.refused);
+    assert_eq!(driver.floats(found.lanes[0][0], 0, 0), [-1.0, -0.75, -0.5]);
 }

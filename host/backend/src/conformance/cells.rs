@@ -305,6 +305,19 @@ pub fn projection(features: usize, classes: usize, weight: Named<'_>) -> Draft {
         .output("best", Datatype::Int64, &[])
 }
 
+/// Embeds a number that is moved first, so far that zero is not in the table: inputs number; outputs row.
+#[must_use]
+pub fn moved_lookup(table_rows: usize, by: i64) -> Draft {
+    let table: Vec<f32> = (0..table_rows * 3).map(|value| value as f32 * 0.25 - 1.0).collect();
+    Draft::new("moved lookup")
+        .input("number", Datatype::Int64, &[])
+        .weight(Tensor::from_f32("table", &[table_rows, 3], &table))
+        .weight(Tensor::from_i64("by", &[], &[by]))
+        .operator("Add", &["number", "by"], &["index"])
+        .operator("Gather", &["table", "index"], &["row"])
+        .output("row", Datatype::Fp32, &[3])
+}
+
 /// Counts down a number, embeds what is left, and stops at zero: input count; outputs count, row, stop.
 #[must_use]
 pub fn countdown(table_rows: usize) -> Draft {

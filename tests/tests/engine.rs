@@ -15,14 +15,11 @@ mod sessions;
 #[path = "engine/values.rs"]
 mod values;
 
-use std::time::Duration;
-
 use cellwright_backend::Backend;
 use cellwright_engine::{Engine, EngineOptions};
 use cellwright_scheduler::Config;
 
 fn engine(scheduler: Config, in_flight_max: u32, backends: Vec<Box<dyn Backend>>) -> Engine {
-    // Batch sizes are the tests' own: nothing is worth measuring.
-    let options = EngineOptions { scheduler, in_flight_max, batch_max: 32, task_time_max: Duration::ZERO, ..EngineOptions::default() };
+    let options = EngineOptions { scheduler, in_flight_max, batch_max: 32, ..EngineOptions::default() };
     Engine::start(options, backends).unwrap()
 }

@@ -31,10 +31,8 @@ pub struct Point {
 /// What was measured for a cell type on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Batch sizes tried, ascending.
+    /// Batch sizes tried, ascending: one row, and more as long as they took no longer than a task may.
     pub points: Vec<Point>,
-    /// The smallest batch size that gets 95 % of the best throughput seen within the bound on a task's time.
-    pub knee: u32,
 }
 
 /// What a task costs outside its device: forming it, handing it over, hearing of its end. Without it a cell of a few hundred operations, whose
@@ -44,46 +42,65 @@ const TASK_OVERHEAD: Duration = Duration::from_micros(5);
 /// Share of the best throughput that the knee must reach.
 const KNEE_SHARE: f64 = 0.95;
 
-/// How often each size is measured.
-const MEASUREMENTS: usize = 3;
+/// How often each size is measured. Sizes take turns, so that a moment in which the machine is busy does not fall on one of them alone.
+const ROUNDS: usize = 5;
 
-/// Measures powers of two up to `batch_max`, no task longer than `task_time_max` (a single row is always allowed).
+/// How often a time beyond the bound is measured before it is believed, unless it is far beyond.
+const DOUBTS: usize = 3;
+
+/// Measures powers of two up to `batch_max`, no task longer than `task_time_max`. A single row is always among them, whatever it takes.
 ///
 /// # Errors
 /// What `time` fails with.
 pub fn calibrate<E>(batch_max: u32, task_time_max: Duration, mut time: impl FnMut(u32) -> Result<Duration, E>) -> Result<Calibration, E> {
+    let mut points = climb(batch_max, task_time_max, &mut time)?;
+    if points.iter().any(|point| point.time <= task_time_max) {
+        for _ in 1..ROUNDS {
+            for point in &mut points {
+                point.time = point.time.min(time(point.rows)?);
+            }
+        }
+    }
+    Ok(Calibration { points })
+}
+
+/// The sizes that are allowed, each measured once, or more often where the first time would forbid it.
+fn climb<E>(batch_max: u32, task_time_max: Duration, time: &mut impl FnMut(u32) -> Result<Duration, E>) -> Result<Vec<Point>, E> {
     let mut points: Vec<Point> = Vec::new();
     let mut rows = 1_u32;
     loop {
-        let point = Point { rows, time: least(rows, &mut time)? };
-        if point.time > task_time_max && !points.is_empty() {
-            break;
+        let mut least = time(rows)?;
+        for _ in 1..DOUBTS {
+            if least <= task_time_max || least > task_time_max.saturating_mul(4) {
+                break;
+            }
+            least = least.min(time(rows)?);
         }
-        points.push(point);
-        // A task twice as large would take about twice as long: do not even try what cannot be allowed.
-        if rows >= batch_max || point.time > task_time_max {
-            break;
+        if least <= task_time_max || points.is_empty() {
+            points.push(Point { rows, time: least });
+        }
+        if rows >= batch_max || least > task_time_max {
+            return Ok(points);
         }
         rows = rows.saturating_mul(2).min(batch_max);
     }
-    let knee = knee(&points);
-    Ok(Calibration { points, knee })
 }
 
-/// The least of a few measurements: what else the machine does can only add to a time.
-fn least<E>(rows: u32, time: &mut impl FnMut(u32) -> Result<Duration, E>) -> Result<Duration, E> {
-    let mut least = time(rows)?;
-    for _ in 1..MEASUREMENTS {
-        least = least.min(time(rows)?);
+impl Calibration {
+    /// The largest batch that was measured and allowed: what lies beyond may take longer than a task may.
+    #[must_use]
+    pub fn rows_max(&self) -> u32 {
+        self.points.last().map_or(1, |point| point.rows)
     }
-    Ok(least)
-}
 
-/// The smallest measured size whose throughput is within [`KNEE_SHARE`] of the best.
-fn knee(points: &[Point]) -> u32 {
-    let throughput = |point: &Point| f64::from(point.rows) / (point.time + TASK_OVERHEAD).as_secs_f64();
-    let best = points.iter().map(throughput).fold(0.0, f64::max);
-    points.iter().find(|point| throughput(point) >= KNEE_SHARE * best).map_or(1, |point| point.rows)
+    /// The smallest measured size whose throughput is within 5 % of the best. Not kept with the points, so that a better rule holds for what was
+    /// measured before it.
+    #[must_use]
+    pub fn knee(&self) -> u32 {
+        let throughput = |point: &Point| f64::from(point.rows) / (point.time + TASK_OVERHEAD).as_secs_f64();
+        let best = self.points.iter().map(throughput).fold(0.0, f64::max);
+        self.points.iter().find(|point| throughput(point) >= KNEE_SHARE * best).map_or(1, |point| point.rows)
+    }
 }
 
 #[cfg(test)]
@@ -98,41 +115,54 @@ mod tests {
     fn the_knee_is_where_throughput_stops_growing() {
         let flat_then_linear = |rows: u32| Duration::from_millis(u64::from(rows.max(64)));
         let calibration = measured(512, Duration::from_secs(1), flat_then_linear);
-        assert_eq!(calibration.knee, 64);
+        assert_eq!(calibration.knee(), 64);
         assert_eq!(calibration.points.last().map(|point| point.rows), Some(512));
     }
 
     #[test]
     fn a_task_is_worth_its_overhead() {
         let per_row = |rows: u32| Duration::from_nanos(u64::from(rows) * 100);
-        assert!(measured(512, Duration::from_secs(1), per_row).knee >= 256);
+        assert!(measured(512, Duration::from_secs(1), per_row).knee() >= 256);
     }
 
     #[test]
-    fn a_disturbed_measurement_does_not_count() {
+    fn disturbed_measurements_do_not_count() {
+        // Ten calls on end, every thirty: all sizes of one round and more.
         let mut calls = 0;
         let disturbed = |rows: u32| {
             calls += 1;
-            Ok::<_, ()>(Duration::from_millis(if calls % 3 == 1 { 700 } else { u64::from(rows.max(64)) }))
+            Ok::<_, ()>(Duration::from_millis(if calls % 30 < 10 { 700 } else { u64::from(rows.max(64)) }))
         };
-        assert_eq!(calibrate(512, Duration::from_secs(1), disturbed).unwrap().knee, 64);
+        let calibration = calibrate(512, Duration::from_secs(1), disturbed).unwrap();
+        assert_eq!(calibration.points.iter().map(|point| point.time.as_millis()).max(), Some(512));
+        assert_eq!(calibration.knee(), 64);
+    }
+
+    #[test]
+    fn one_bad_moment_does_not_end_the_climb() {
+        let mut calls = 0;
+        let moment = |rows: u32| {
+            calls += 1;
+            Ok::<_, ()>(if calls == 3 { Duration::from_millis(90) } else { Duration::from_micros(u64::from(rows)) })
+        };
+        assert_eq!(calibrate(512, Duration::from_millis(50), moment).unwrap().rows_max(), 512);
     }
 
     #[test]
     fn a_task_that_would_take_too_long_lowers_the_limit() {
         let calibration = measured(512, Duration::from_millis(50), |rows| Duration::from_millis(10 + u64::from(rows)));
-        assert_eq!(calibration.knee, 32);
+        assert_eq!((calibration.knee(), calibration.rows_max()), (32, 32));
     }
 
     #[test]
     fn one_row_is_always_allowed() {
         let calibration = measured(512, Duration::from_millis(1), |_| Duration::from_secs(2));
-        assert_eq!((calibration.knee, calibration.points.len()), (1, 1));
+        assert_eq!((calibration.knee(), calibration.points.len()), (1, 1));
     }
 
     #[test]
     fn the_largest_batch_need_not_be_a_power_of_two() {
         let calibration = measured(100, Duration::from_secs(1), |_| Duration::from_micros(10));
-        assert_eq!(calibration.knee, 100);
+        assert_eq!(calibration.knee(), 100);
     }
 }

@@ -9,6 +9,9 @@ use cellwright_cell_graph::CellTypeKey;
 
 use crate::calibration::Calibration;
 
+/// Raised whenever something else is measured, or is measured in another way; what was kept before then counts as not there.
+const METHOD: u32 = 2;
+
 /// What a calibration is of.
 pub(crate) struct Subject<'a> {
     pub(crate) cell: CellTypeKey,
@@ -21,7 +24,9 @@ impl Subject<'_> {
     fn file_name(&self) -> String {
         let mut hash = blake3::Hasher::new();
         hash.update(&self.cell.0);
-        for text in [&self.device.name, &self.device.numeric_class, env!("CARGO_PKG_VERSION")] {
+        let DeviceInfo { name, numeric_class, hardware, .. } = self.device;
+        hash.update(&METHOD.to_le_bytes());
+        for text in [name, numeric_class, hardware, env!("CARGO_PKG_VERSION")] {
             hash.update(&(text.len() as u64).to_le_bytes());
             hash.update(text.as_bytes());
         }
@@ -50,7 +55,9 @@ impl CalibrationStore {
             return None;
         }
         let calibration: Calibration = bincode::deserialize(body).ok()?;
-        (calibration.knee > 0 && !calibration.points.is_empty()).then_some(calibration)
+        let is_ascending = calibration.points.is_sorted_by(|point, next| point.rows < next.rows);
+        let begins = calibration.points.first().is_some_and(|point| point.rows == 1);
+        (begins && is_ascending).then_some(calibration)
     }
 
     /// Keeps what was measured. That it cannot be kept is worth a line in the log, not an error.
@@ -79,7 +86,13 @@ mod tests {
     use crate::calibration::Point;
 
     fn device(name: &str) -> DeviceInfo {
-        DeviceInfo { name: name.to_owned(), numeric_class: "c".to_owned(), domain: "d".to_owned(), arena_slots: 1 }
+        DeviceInfo {
+            name: name.to_owned(),
+            numeric_class: "c".to_owned(),
+            domain: "d".to_owned(),
+            arena_slots: 1,
+            hardware: "h".to_owned(),
+        }
     }
 
     #[test]
@@ -89,12 +102,14 @@ mod tests {
         let (here, elsewhere) = (device("a"), device("b"));
         let subject =
             |device, batch_max| Subject { cell: CellTypeKey([7; 32]), device, batch_max, task_time_max: Duration::from_millis(50) };
-        let calibration = Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }], knee: 1 };
+        let calibration = Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }] };
         assert_eq!(store.find(&subject(&here, 8)), None);
         store.keep(&subject(&here, 8), &calibration);
         assert_eq!(store.find(&subject(&here, 8)), Some(calibration));
         assert_eq!(store.find(&subject(&here, 16)), None);
         assert_eq!(store.find(&subject(&elsewhere, 8)), None);
+        let other_processor = DeviceInfo { hardware: "i".to_owned(), ..here.clone() };
+        assert_eq!(store.find(&subject(&other_processor, 8)), None);
     }
 
     #[test]
@@ -103,7 +118,7 @@ mod tests {
         let store = CalibrationStore::new(folder.path().to_owned());
         let device = device("a");
         let subject = Subject { cell: CellTypeKey([7; 32]), device: &device, batch_max: 8, task_time_max: Duration::from_millis(50) };
-        store.keep(&subject, &Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }], knee: 1 });
+        store.keep(&subject, &Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }] });
         let file = folder.path().join(subject.file_name());
         let mut bytes = std::fs::read(&file).unwrap();
         *bytes.last_mut().unwrap() ^= 1;

@@ -14,8 +14,7 @@ use cellwright_scheduler::{DomainId, Event, NumericClass, Scheduler, WorkerId};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
 pub use self::loading::ModelError;
-use self::loading::Registry;
-use crate::calibration_store::CalibrationStore;
+use self::loading::{Measuring, Registry};
 use crate::cancels::Cancels;
 use crate::core::{Arrival, Core, CoreParts, CoreWorker, ToCore};
 use crate::figures::{Counters, DomainGauge, Gauges, Snapshot, WorkerGauge};
@@ -39,6 +38,16 @@ pub enum StartError {
     /// It has too many.
     #[error("an engine drives at most {WORKERS_MAX} workers, not {0}")]
     TooManyWorkers(usize),
+    /// Its workers would not give the same results.
+    #[error(
+        "workers of one engine must give the same results bit for bit; those of `{first}` and `{other}` do not: start one engine for each"
+    )]
+    MixedClasses {
+        /// The first worker's numeric class.
+        first: String,
+        /// Another worker's.
+        other: String,
+    },
     /// The system gave no thread.
     #[error("a thread could not be started")]
     Thread(#[from] std::io::Error),
@@ -89,9 +98,7 @@ pub struct Engine {
     counters: Arc<Counters>,
     gauges: Arc<Gauges>,
     registry: Mutex<Registry>,
-    batch_max: u32,
-    task_time_max: Duration,
-    calibrations: Option<CalibrationStore>,
+    measuring: Measuring,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -105,13 +112,17 @@ impl Engine {
     /// Starts a thread for each device and one for the scheduler.
     ///
     /// # Errors
-    /// Without a device, with too many, or without threads.
+    /// Without a device, with too many, with devices of different numeric classes, or without threads.
     pub fn start(options: EngineOptions, backends: Vec<Box<dyn Backend>>) -> Result<Self, StartError> {
         if backends.is_empty() {
             return Err(StartError::NoWorkers);
         }
         if backends.len() > WORKERS_MAX {
             return Err(StartError::TooManyWorkers(backends.len()));
+        }
+        let classes: Vec<String> = backends.iter().map(|backend| backend.info().numeric_class).collect();
+        if let Some(other) = classes.iter().find(|class| **class != classes[0]) {
+            return Err(StartError::MixedClasses { first: classes[0].clone(), other: other.clone() });
         }
         // Nobody ever waits to send to a worker or from one: both queues hold all that can be outstanding.
         let queue = (options.scheduler.low_water + options.scheduler.max_tasks_to_submit) as usize + CONTROL_QUEUE;
@@ -121,15 +132,14 @@ impl Engine {
         let weight_bytes_max = options.weight_bytes_max.unwrap_or_else(|| memory_bytes() / 2);
         let handles = Arc::new(Handles::new(options.in_flight_max));
         let shared = Shared { handles, gauges: Arc::new(gauges(&workers, weight_bytes_max)), ..Shared::default() };
-        let (batch_max, task_time_max) = (options.batch_max.max(1), options.task_time_max);
-        let calibrations = options.calibration_folder.clone().map(CalibrationStore::new);
+        let measuring = Measuring::new(&options);
         let core = core_parts(options, &workers, messages, (to_engine, completions), &shared);
         let Shared { handles, cancels, counters, gauges } = shared;
         let canceller = Canceller { inbox: inbox.clone(), cancels };
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || Core::new(core).run())?;
         let registry = Mutex::default();
         let thread = Some(thread);
-        Ok(Self { inbox, workers, handles, canceller, counters, gauges, registry, batch_max, task_time_max, calibrations, thread })
+        Ok(Self { inbox, workers, handles, canceller, counters, gauges, registry, measuring, thread })
     }
 
     /// The devices, in the order of worker ids.

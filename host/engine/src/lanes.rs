@@ -41,7 +41,6 @@ impl LaneEntry {
 #[derive(Default)]
 pub(crate) struct Lanes {
     entries: Vec<Option<LaneEntry>>,
-    pub(crate) count: usize,
     /// For each worker, lanes it must forget with its next task. A worker that has nothing to do keeps them until then, and with them what their
     /// growths refer to (tensors of requests that have ended): at most the lanes that were placed when it got its last task, each once.
     leaves: Vec<Vec<LaneIndex>>,
@@ -49,7 +48,7 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     pub(crate) fn new(workers: usize) -> Self {
-        Self { entries: Vec::new(), count: 0, leaves: vec![Vec::new(); workers] }
+        Self { entries: Vec::new(), leaves: vec![Vec::new(); workers] }
     }
 
     pub(crate) fn place(&mut self, id: LaneId, entry: LaneEntry) {
@@ -57,7 +56,6 @@ impl Lanes {
             self.entries.resize_with(id.index() + 1, || None);
         }
         self.entries[id.index()] = Some(entry);
-        self.count += 1;
     }
 
     pub(crate) fn get(&self, id: LaneId) -> Option<&LaneEntry> {
@@ -67,7 +65,6 @@ impl Lanes {
     /// Forgets a lane; workers that know it are told with their next task.
     pub(crate) fn release(&mut self, id: LaneId) -> Option<LaneEntry> {
         let entry = self.entries.get_mut(id.index())?.take()?;
-        self.count -= 1;
         for (worker, leaves) in self.leaves.iter_mut().enumerate() {
             if entry.known & (1 << worker) != 0 {
                 leaves.push(LaneIndex(id.0));

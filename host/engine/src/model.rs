@@ -48,7 +48,8 @@ pub struct LoadedCell {
     pub priority: i32,
     /// What was measured.
     pub calibration: Arc<Calibration>,
-    /// What holds: the calibrated limit, lowered by the plugin's or the bundle's.
+    /// What holds: what the bundle asks for, or else the calibrated knee; lowered to what the plugin asks for, to the largest batch that was measured
+    /// to take no longer than a task may, and to what a task may deliver.
     pub limits: BatchLimits,
     /// What its type has done, for all models that share it.
     pub counters: Arc<CellCounters>,

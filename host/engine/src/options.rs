@@ -19,6 +19,10 @@ pub struct EngineOptions {
     pub task_time_max: std::time::Duration,
     /// Bytes of weights that may be loaded, at most, those that models share counted once; none: half of the machine's memory.
     pub weight_bytes_max: Option<u64>,
+    /// A cell of which a single row takes longer is refused: a task cannot be interrupted, and everybody else would wait for it.
+    pub row_time_max: std::time::Duration,
+    /// Measures all batch sizes again, and keeps what it finds, whatever is known of them.
+    pub recalibrate: bool,
     /// Where measured batch sizes are kept between starts; none: they are measured at every load.
     pub calibration_folder: Option<std::path::PathBuf>,
     /// What wants to see every task, if anything does.
@@ -33,6 +37,8 @@ impl Default for EngineOptions {
             batch_max: 512,
             task_time_max: std::time::Duration::from_millis(50),
             weight_bytes_max: None,
+            row_time_max: std::time::Duration::from_millis(250),
+            recalibrate: false,
             calibration_folder: None,
             trace: None,
         }
@@ -47,6 +53,8 @@ impl fmt::Debug for EngineOptions {
             .field("batch_max", &self.batch_max)
             .field("task_time_max", &self.task_time_max)
             .field("weight_bytes_max", &self.weight_bytes_max)
+            .field("row_time_max", &self.row_time_max)
+            .field("recalibrate", &self.recalibrate)
             .field("calibration_folder", &self.calibration_folder)
             .field("trace", &self.trace.is_some())
             .finish()

@@ -42,6 +42,13 @@ impl Scheduler {
         self.class_mut(info.class);
         let model = info.model;
         self.forget_model(model);
+        for cell in &info.cells {
+            let is_used = |other: &Model| other.info.cells.iter().any(|known| known.cell_type == cell.cell_type);
+            if !self.models.iter().flatten().any(is_used) {
+                // The number may have been another type's, whose tasks took another time.
+                self.types[cell.cell_type.index()].estimate_ns = 0;
+            }
+        }
         let tenant = self.know_tenant(info.tenant, info.weight);
         *entry(&mut self.models, model.index()) = Some(Model::new(info, tenant));
     }
@@ -106,5 +113,30 @@ impl Scheduler {
         if tenant.models == 0 {
             self.tenants[model.tenant.0] = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BatchSizes, CellInfo, CellTypeId, Config, NumericClass};
+
+    fn model(id: u32) -> Arc<ModelInfo> {
+        let batch = BatchSizes { min: 1, quantum: 1, max: 4 };
+        let cells = vec![CellInfo { cell_type: CellTypeId(0), slots: 1, priority: 0, batch }];
+        Arc::new(ModelInfo { model: ModelId(id), tenant: TenantId(0), weight: 1, class: NumericClass(0), cells, growth_slots: None })
+    }
+
+    #[test]
+    fn a_type_takes_its_estimate_with_it() {
+        let mut scheduler = Scheduler::new(Config::default());
+        scheduler.model_up(model(0));
+        scheduler.types[0].estimate_ns = 7;
+        scheduler.model_up(model(1));
+        scheduler.model_down(ModelId(0));
+        assert_eq!(scheduler.types[0].estimate_ns, 7, "another model uses the type");
+        scheduler.model_down(ModelId(1));
+        scheduler.model_up(model(2));
+        assert_eq!(scheduler.types[0].estimate_ns, 0, "the number was given to another type");
     }
 }

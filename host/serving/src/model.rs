@@ -158,7 +158,7 @@ fn summary(loaded: &LoadedCell) -> CellSummary {
         flops: loaded.cell.flops,
         weight_bytes: loaded.cell.weight_bytes,
         measured: loaded.calibration.points.iter().map(|point| (point.rows, point.time)).collect(),
-        calibrated: loaded.calibration.knee,
+        calibrated: loaded.calibration.knee(),
         batch_max: loaded.limits.max,
         priority: loaded.priority,
     }

@@ -2,18 +2,23 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use cellwright_backend::{CellIndex, LoadError, NodeLayout};
+use cellwright_backend::{CellIndex, DeviceInfo, LoadError, NodeLayout};
 use cellwright_cell_graph::TypedCell;
 use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
 use crossbeam_channel::{Sender, bounded};
 
 use super::Engine;
 use crate::calibration::{BatchLimits, Calibration, calibrate};
-use crate::calibration_store::Subject;
+use crate::calibration_store::{CalibrationStore, Subject};
 use crate::core::ToCore;
 use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec, TypeShared};
+use crate::options::EngineOptions;
 use crate::worker::{ToWorker, WorkerLink};
+
+/// Bytes of outputs that a task of several rows may have: all of them may leave the worker at once.
+const TASK_OUTPUT_BYTES: u64 = 256 << 20;
 
 /// Why a model was not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -31,12 +36,76 @@ pub enum ModelError {
         /// Bytes that may be loaded in all.
         limit: u64,
     },
+    /// It would hold a device for too long.
+    #[error("cell `{cell}`: one row takes {}, more than the {} that a row may take: make the cell smaller", milliseconds(.took), milliseconds(.bound))]
+    Slow {
+        /// Which.
+        cell: String,
+        /// How long a row takes.
+        took: Duration,
+        /// How long it may.
+        bound: Duration,
+    },
     /// A worker is gone.
     #[error("worker {0} is lost and cannot load a cell")]
     WorkerLost(u32),
     /// The engine is shutting down.
     #[error("the engine is shutting down")]
     Stopped,
+}
+
+/// Milliseconds for people: whole ones, and what is shorter as a fraction.
+fn milliseconds(time: &Duration) -> String {
+    let whole = time.as_millis();
+    if whole > 0 { format!("{whole} ms") } else { format!("{} ms", time.as_secs_f64() * 1e3) }
+}
+
+/// How batch sizes are found.
+pub(super) struct Measuring {
+    batch_max: u32,
+    task_time_max: Duration,
+    row_time_max: Duration,
+    recalibrate: bool,
+    store: Option<CalibrationStore>,
+}
+
+impl Measuring {
+    pub(super) fn new(options: &EngineOptions) -> Self {
+        Self {
+            batch_max: options.batch_max.max(1),
+            task_time_max: options.task_time_max,
+            row_time_max: options.row_time_max,
+            recalibrate: options.recalibrate,
+            store: options.calibration_folder.clone().map(CalibrationStore::new),
+        }
+    }
+
+    /// What is known of a cell's batch sizes, or else what `time` says. How far it may be used is each model's own matter.
+    fn calibration(
+        &self,
+        cell: &TypedCell,
+        device: &DeviceInfo,
+        time: impl FnMut(u32) -> Result<Duration, ModelError>,
+    ) -> Result<Calibration, ModelError> {
+        let subject = Subject { cell: cell.key, device, batch_max: self.batch_max, task_time_max: self.task_time_max };
+        let known = self.store.as_ref().filter(|_| !self.recalibrate).and_then(|store| store.find(&subject));
+        let calibration = match known {
+            Some(known) => known,
+            None => {
+                let measured = calibrate(self.batch_max, self.task_time_max, time)?;
+                if let Some(store) = &self.store {
+                    store.keep(&subject, &measured);
+                }
+                measured
+            }
+        };
+        match calibration.points.first() {
+            Some(row) if row.time > self.row_time_max => {
+                Err(ModelError::Slow { cell: cell.name.clone(), took: row.time, bound: self.row_time_max })
+            }
+            _ => Ok(calibration),
+        }
+    }
 }
 
 /// Models loaded and their cell types.
@@ -51,7 +120,7 @@ impl Engine {
     /// Loads a model's cells on every worker, measures those that are new, and opens the model for requests.
     ///
     /// # Errors
-    /// If its weights are too much, or a device cannot run one of its cells; nothing of the model is left then.
+    /// If its weights are too much, or a device cannot run one of its cells, or not in time; nothing of the model is left then.
     pub fn load(&self, spec: &ModelSpec) -> Result<Arc<LoadedModel>, ModelError> {
         let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_weights(&registry.types, spec)?;
@@ -59,8 +128,7 @@ impl Engine {
         for (position, cell) in spec.cells.iter().enumerate() {
             let loaded = self.load_cell(&mut registry.types, cell).map(|(cell_type, shared)| {
                 registry.types.retain(cell_type);
-                let asked = spec.overrides.get(position).copied().unwrap_or_default();
-                let overrides = CellOverride { batch_max: asked.batch_max.map(|rows| rows.min(self.batch_max)), ..asked };
+                let overrides = spec.overrides.get(position).copied().unwrap_or_default();
                 loaded_cell(cell, (cell_type, shared), overrides, position)
             });
             match loaded {
@@ -137,22 +205,8 @@ impl Engine {
             first = first.or(Some(number));
         }
         let number = first.ok_or(ModelError::WorkerLost(0))?;
-        self.calibration(number, index, cell)
-    }
-
-    /// What is known of a cell's batch sizes, or else what that worker measures. How far it may be used is each model's own matter.
-    fn calibration(&self, number: usize, index: CellIndex, cell: &TypedCell) -> Result<Calibration, ModelError> {
         let worker = &self.workers[number];
-        let (batch_max, task_time_max) = (self.batch_max, self.task_time_max);
-        let subject = Subject { cell: cell.key, device: &worker.info, batch_max, task_time_max };
-        if let Some(known) = self.calibrations.as_ref().and_then(|store| store.find(&subject)) {
-            return Ok(known);
-        }
-        let measured = calibrate(batch_max, task_time_max, |rows| ask(worker, number, |reply| ToWorker::Time { index, rows, reply }))?;
-        if let Some(store) = &self.calibrations {
-            store.keep(&subject, &measured);
-        }
-        Ok(measured)
+        self.measuring.calibration(cell, &worker.info, |rows| ask(worker, number, |reply| ToWorker::Time { index, rows, reply }))
     }
 
     fn release(&self, types: &mut CellTypes, cells: &[LoadedCell]) {
@@ -199,12 +253,21 @@ fn loaded_cell(
     position: usize,
 ) -> LoadedCell {
     let TypeShared { calibration, counters } = shared;
-    let own = overrides.batch_max.into_iter().chain(cell.batch_max).min().unwrap_or(u32::MAX);
-    let limits = BatchLimits { max: overrides.batch_max.unwrap_or(calibration.knee).min(own).max(1) };
+    let layout = NodeLayout::of(cell);
+    let asked = (overrides.batch_max, cell.batch_max);
+    let limits = BatchLimits { max: batch_max(asked, &calibration, layout.sizes.iter().map(|bytes| *bytes as u64).sum()) };
     // Later cells of a description lie deeper in the model, and run first (paper, section 4.3).
     let depth = i32::try_from(position).unwrap_or(i32::MAX);
     let priority = overrides.priority.or(cell.priority).unwrap_or(depth);
-    LoadedCell { cell: cell.clone(), cell_type, slots: NodeLayout::of(cell).slots, priority, calibration, limits, counters }
+    LoadedCell { cell: cell.clone(), cell_type, slots: layout.slots, priority, calibration, limits, counters }
+}
+
+/// The rows of a task at most, from what the bundle and the plugin ask for. Neither may lift what was measured to take no longer than a task may, nor
+/// what a task may deliver; a single row always may run.
+fn batch_max((bundle, plugin): (Option<u32>, Option<u32>), calibration: &Calibration, row_bytes: u64) -> u32 {
+    let delivered = u32::try_from(TASK_OUTPUT_BYTES / row_bytes.max(1)).unwrap_or(u32::MAX);
+    let own = bundle.unwrap_or_else(|| calibration.knee()).min(plugin.unwrap_or(u32::MAX));
+    own.min(calibration.rows_max()).min(delivered).max(1)
 }
 
 fn model_info(spec: &ModelSpec, model: &LoadedModel) -> ModelInfo {
@@ -222,5 +285,60 @@ fn model_info(spec: &ModelSpec, model: &LoadedModel) -> ModelInfo {
         class: NumericClass(0),
         cells: cells.collect(),
         growth_slots: spec.live_max.map(|live| live.saturating_mul(largest)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calibration::Point;
+
+    fn measured(times_us: &[(u32, u64)]) -> Calibration {
+        Calibration { points: times_us.iter().map(|(rows, time)| Point { rows: *rows, time: Duration::from_micros(*time) }).collect() }
+    }
+
+    #[test]
+    fn nobody_lifts_a_limit_beyond_what_was_measured() {
+        // 8 rows took longer than a task may, so 4 is the last point; the knee is 2.
+        let calibration = measured(&[(1, 10_000), (2, 10_000), (4, 40_000)]);
+        for (bundle, plugin, expected) in [
+            (None, None, 2),
+            (Some(512), None, 4),
+            (Some(3), None, 3),
+            (None, Some(512), 2),
+            (Some(512), Some(512), 4),
+            (Some(512), Some(3), 3),
+            (Some(0), None, 1),
+        ] {
+            assert_eq!(batch_max((bundle, plugin), &calibration, 4), expected, "bundle {bundle:?}, plugin {plugin:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_task_delivers_is_bounded() {
+        let calibration = measured(&[(1, 10), (512, 11)]);
+        assert_eq!(batch_max((None, None), &calibration, 4), 512);
+        // The largest rows that a cell may have.
+        assert_eq!(batch_max((Some(512), None), &calibration, 64 << 20), 4);
+        assert_eq!(batch_max((None, None), &calibration, 1 << 40), 1);
+    }
+
+    #[test]
+    fn a_cell_of_which_one_row_takes_too_long_is_refused() {
+        let cell = cellwright_cell_graph::generate::model(3).cells[0].clone();
+        let hardware = String::new();
+        let device = DeviceInfo { name: String::new(), numeric_class: String::new(), domain: String::new(), arena_slots: 1, hardware };
+        let options = EngineOptions { row_time_max: Duration::from_millis(80), ..EngineOptions::default() };
+        let (measuring, mut timed) = (Measuring::new(&options), 0);
+        let mut measure = |row_ms: u64| {
+            measuring.calibration(&cell, &device, |rows| {
+                timed += 1;
+                Ok(Duration::from_millis(row_ms) * rows)
+            })
+        };
+        assert_eq!(measure(70).expect("beyond a task's time, within a row's").rows_max(), 1);
+        let error = measure(9000).expect_err("nine seconds").to_string();
+        assert!(error.ends_with("one row takes 9000 ms, more than the 80 ms that a row may take: make the cell smaller"), "{error}");
+        assert!(timed < 8, "a slow cell is timed again and again");
     }
 }

@@ -16,13 +16,17 @@ fn lines(ran: &Ran) -> Vec<Value> {
     ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
-/// An error is one line that begins with `error: `, and has these pieces.
+/// An error is one line that begins with `error: `, has these pieces, and says nothing twice.
 #[track_caller]
 fn assert_error(ran: &Ran, pieces: &[&str]) {
     let error = ran.stderr.lines().find(|line| line.starts_with("error: "));
     let error = error.unwrap_or_else(|| panic!("no error in:\n{}", ran.stderr));
     for piece in pieces {
         assert!(error.contains(piece), "`{piece}` is not in: {error}");
+    }
+    let said: Vec<&str> = error.split(": ").collect();
+    for (at, part) in said.iter().enumerate() {
+        assert!(!said[..at].contains(part), "`{part}` is said twice: {error}");
     }
 }
 
@@ -194,6 +198,23 @@ fn check_says_what_a_bundle_is_made_of() {
     let report: Value = serde_json::from_str(&ran.stdout).expect("one JSON value");
     let cells = report["cells"].as_array().expect("cells");
     assert!(cells.iter().all(|cell| cell["name"].is_string() && cell["batch_max"].as_u64() >= Some(1)), "{report}");
+}
+
+#[test]
+fn what_was_measured_is_kept_until_it_is_to_be_measured_again() {
+    let cache = tempfile::tempdir().expect("a folder");
+    let measured = |more: &[&str]| {
+        let folder = cache.path().to_str().expect("temporary folders have plain names");
+        let ran = cellwright(&[&["check", "examples/digits", "--json", "--cache", folder], more].concat(), "");
+        assert_status(&ran, 0);
+        let report: Value = serde_json::from_str(&ran.stdout).expect("one JSON value");
+        report["cells"].as_array().expect("cells").iter().map(|cell| cell["measured"].clone()).collect::<Vec<_>>()
+    };
+    let first = measured(&[]);
+    assert_eq!(measured(&[]), first, "the same times to the nanosecond are no new measurement");
+    let again = measured(&["--recalibrate"]);
+    assert_ne!(again, first, "times that are measured again are not the same to the nanosecond");
+    assert_eq!(measured(&[]), again, "what was measured last is kept");
 }
 
 #[test]

@@ -113,6 +113,7 @@ pub(crate) struct RunArguments {
 const CHECK_EXAMPLES: &str = "Examples:
   cellwright check examples/digits
   cellwright check examples/digits --json | jq .cells
+  cellwright check examples/digits --recalibrate
 
 Exit status 0 means that a server would take this bundle: it loads, its samples run, and their answers are the expected ones within the tolerance.";
 
@@ -124,6 +125,9 @@ pub(crate) struct CheckArguments {
     /// Print the report as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Measure batch sizes again, and keep the new ones, even if they are known from an earlier start
+    #[arg(long)]
+    pub(crate) recalibrate: bool,
     #[command(flatten)]
     pub(crate) host: HostArguments,
 }

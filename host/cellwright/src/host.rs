@@ -25,6 +25,8 @@ pub(crate) struct Setup {
     pub(crate) scheduler: Config,
     pub(crate) in_flight_max: u32,
     pub(crate) trace: Option<TraceFn>,
+    /// Batch sizes are measured again, whatever is known of them.
+    pub(crate) recalibrate: bool,
 }
 
 /// The scheduler's configuration under that policy and rule.
@@ -62,6 +64,7 @@ pub(crate) fn serving_options(setup: Setup, cache: Option<PathBuf>) -> anyhow::R
             in_flight_max: setup.in_flight_max,
             calibration_folder: cache.as_ref().map(|folder| folder.join("calibration")),
             trace: setup.trace,
+            recalibrate: setup.recalibrate,
             ..EngineOptions::default()
         },
         runtime: RuntimeOptions { cache_dir: cache, ..RuntimeOptions::new(compiler) },

@@ -67,8 +67,23 @@ fn run(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 
 fn complain(error: &anyhow::Error) -> ExitCode {
     // If standard error is gone too, the exit code is all that is left to say it with.
-    let _ = writeln!(std::io::stderr(), "error: {error:#}");
+    let _ = writeln!(std::io::stderr(), "error: {}", sentence(error));
     ExitCode::FAILURE
+}
+
+/// An error and its causes, each of which is said once: many errors have their cause in their own words too.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if said.contains(&cause) {
+            continue;
+        }
+        if !said.is_empty() {
+            said.push_str(": ");
+        }
+        said.push_str(&cause);
+    }
+    said
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -60,6 +60,7 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<Arc<Platform>> {
         scheduler: host::scheduler(settings.policy.value, settings.release.value),
         in_flight_max: settings.in_flight_max.value,
         trace: None,
+        recalibrate: false,
     };
     let options = PlatformOptions {
         serving: host::serving_options(setup, Some(data.join("cache")))?,

@@ -40,7 +40,7 @@ pub(crate) fn run<R: BufRead + Send, W: Write>(
     // A chunk that was refused ends the session, but what came before it has its answer.
     answers.result(id.as_deref(), session.wait().map_err(|error| error.to_string()))?;
     if let Err(error) = pushed {
-        answers.failure(id.as_deref(), &format!("{error:#}"))?;
+        answers.failure(id.as_deref(), &crate::sentence(&error))?;
     }
     answers.flush()?;
     Ok(())

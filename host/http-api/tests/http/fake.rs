@@ -17,23 +17,23 @@ use cellwright_registry::{ModelName, Registry, Tenant, TenantName, TenantSetting
 use cellwright_serving::{Call, Client, ErrorKind, InferError, Readiness};
 
 /// Models that the tenant `default` has, each named after what it does with a request.
-pub const MODELS: [&str; 9] = ["echo", "slow", "rows", "half", "wait", "stream", "flood", "break", "late"];
+pub(crate) const MODELS: [&str; 9] = ["echo", "slow", "rows", "half", "wait", "stream", "flood", "break", "late"];
 
 /// How many there are of something, and a way to wait for more.
 #[derive(Default)]
-pub struct Counter {
+pub(crate) struct Counter {
     count: Mutex<usize>,
     changed: Condvar,
 }
 
 impl Counter {
-    pub fn add(&self) {
+    pub(crate) fn add(&self) {
         *self.count.lock().unwrap() += 1;
         self.changed.notify_all();
     }
 
     /// Waits until there are so many.
-    pub fn reaches(&self, count: usize) {
+    pub(crate) fn reaches(&self, count: usize) {
         let reached = self.changed.wait_timeout_while(self.count.lock().unwrap(), Duration::from_secs(10), |seen| *seen < count).unwrap();
         assert!(!reached.1.timed_out(), "{} instead of {count}", *reached.0);
     }
@@ -45,26 +45,26 @@ type LastCall = Arc<Mutex<Option<(Option<Duration>, u32)>>>;
 /// What the answering thread is to do.
 type Job = Box<dyn FnOnce() + Send>;
 
-pub struct Fake {
+pub(crate) struct Fake {
     /// Answers, one after the other, as an engine's thread would.
     jobs: SyncSender<Job>,
     registry: Registry,
     /// Requests that began to wait, and those of them that were cancelled.
-    pub waiting: Arc<Counter>,
-    pub cancelled: Arc<Counter>,
+    pub(crate) waiting: Arc<Counter>,
+    pub(crate) cancelled: Arc<Counter>,
     /// Until there is one, the model `slow` keeps the thread that calls it.
-    pub unblocked: Arc<Counter>,
+    pub(crate) unblocked: Arc<Counter>,
     /// What requests asked for beside their tensors.
-    pub last_call: LastCall,
+    pub(crate) last_call: LastCall,
     /// Clients of the model `wait`, so that a test can answer them.
-    pub held: Arc<Mutex<Vec<Box<dyn Client>>>>,
-    pub uploaded_bytes: AtomicUsize,
-    pub upload_broke_off: AtomicBool,
-    pub draining: AtomicBool,
+    pub(crate) held: Arc<Mutex<Vec<Box<dyn Client>>>>,
+    pub(crate) uploaded_bytes: AtomicUsize,
+    pub(crate) upload_broke_off: AtomicBool,
+    pub(crate) draining: AtomicBool,
 }
 
 impl Fake {
-    pub fn new(folder: &Path) -> Self {
+    pub(crate) fn new(folder: &Path) -> Self {
         let (jobs, work) = sync_channel::<Job>(1024);
         std::thread::spawn(move || work.into_iter().for_each(|job| job()));
         Self {
@@ -82,14 +82,14 @@ impl Fake {
     }
 
     /// Answers everyone who waits.
-    pub fn answer_all(&self) {
+    pub(crate) fn answer_all(&self) {
         for client in self.held.lock().unwrap().drain(..) {
             client.end(Ok(InferResponse { model_name: "wait".to_owned(), outputs: vec![tensor("y", &[1.0])], ..Default::default() }));
         }
     }
 }
 
-pub fn tensor(name: &str, values: &[f32]) -> Tensor {
+pub(crate) fn tensor(name: &str, values: &[f32]) -> Tensor {
     Tensor::from_f32(name, &[values.len()], values)
 }
 

@@ -14,21 +14,21 @@ use tokio::task::JoinHandle;
 
 use crate::fake::Fake;
 
-pub struct Running {
-    pub address: SocketAddr,
-    pub host: Arc<Fake>,
-    pub runtime: Runtime,
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) host: Arc<Fake>,
+    pub(crate) runtime: Runtime,
     stop: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<bool>>,
     _folder: TempDir,
 }
 
 impl Running {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::with(Limits::default(), None)
     }
 
-    pub fn with(limits: Limits, tls: Option<TlsFiles>) -> Self {
+    pub(crate) fn with(limits: Limits, tls: Option<TlsFiles>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let host = Arc::new(Fake::new(folder.path()));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -41,38 +41,38 @@ impl Running {
     }
 
     /// Asks the server to stop.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let _ = self.stop.take().unwrap().send(());
     }
 
     /// Waits until it has; gives whether everything was finished.
-    pub fn stopped(&mut self) -> bool {
+    pub(crate) fn stopped(&mut self) -> bool {
         self.runtime.block_on(self.served.take().unwrap()).unwrap()
     }
 
-    pub fn connect(&self) -> TcpStream {
+    pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream
     }
 
     /// One request on a connection of its own.
-    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         let mut stream = self.connect();
         stream.write_all(&request(method, path, headers, body)).unwrap();
         Answer::read(&mut stream)
     }
 
-    pub fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> Answer {
         self.send("GET", path, &[], b"")
     }
 
-    pub fn post(&self, path: &str, body: &str) -> Answer {
+    pub(crate) fn post(&self, path: &str, body: &str) -> Answer {
         self.send("POST", path, &[], body.as_bytes())
     }
 
     /// Bytes as they are; the answer is all that comes until the server closes.
-    pub fn raw(&self, bytes: &[u8]) -> Answer {
+    pub(crate) fn raw(&self, bytes: &[u8]) -> Answer {
         let mut stream = self.connect();
         stream.write_all(bytes).unwrap();
         Answer::read(&mut stream)
@@ -80,29 +80,29 @@ impl Running {
 }
 
 /// A request whose connection is closed by its answer.
-pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
     headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
     [head.as_bytes(), b"\r\n", body].concat()
 }
 
 #[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
     /// Reads until the server closes.
-    pub fn read(stream: &mut impl Read) -> Self {
+    pub(crate) fn read(stream: &mut impl Read) -> Self {
         let mut bytes = Vec::new();
         let read = stream.read_to_end(&mut bytes);
         assert!(read.is_ok() || !bytes.is_empty(), "no answer: {read:?}");
         Self::parse(&bytes)
     }
 
-    pub fn parse(bytes: &[u8]) -> Self {
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
         let end = end.unwrap_or_else(|| panic!("no head in {:?}", String::from_utf8_lossy(bytes)));
         let head = std::str::from_utf8(&bytes[..end]).unwrap();
@@ -117,21 +117,21 @@ impl Answer {
         answer
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     /// The status and the sentence of a refusal.
     #[track_caller]
-    pub fn refused(&self, status: u16, words: &str) {
+    pub(crate) fn refused(&self, status: u16, words: &str) {
         assert_eq!(self.status, status, "{}", self.text());
         assert_eq!(self.header("content-type"), Some("application/json"));
         let sentence = self.json()["error"].as_str().unwrap_or_default().to_owned();

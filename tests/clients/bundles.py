@@ -1,0 +1,117 @@
+"""Small models with made-up weights, for what the examples do not show: several inputs, integers both ways, streams of numbers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+EMBEDDING, HIDDEN, VOCABULARY, CLASSES = 4, 8, 10, 3
+MAX_STEPS = 6
+
+
+def trees(folder: Path) -> Path:
+    """A TreeLSTM with two inputs, `tokens` INT64 [n] and `children` INT64 [n − 1, 2], and outputs `logits` FP32 [3] and `label` INT64 [1]."""
+    sample = {
+        "inputs": [
+            {"name": "tokens", "datatype": "INT64", "shape": [3], "data": [1, 2, 3]},
+            {"name": "children", "datatype": "INT64", "shape": [2, 2], "data": [0, 1, 3, 2]},
+        ]
+    }
+    weights = {"emb.weight": (VOCABULARY, EMBEDDING)}
+    weights |= _linear("leaf", 3 * HIDDEN, EMBEDDING) | _linear("node", 5 * HIDDEN, 2 * HIDDEN) | _linear("head", CLASSES, HIDDEN)
+    parameters = {
+        "mode": "arrays",
+        "embedding": EMBEDDING,
+        "hidden": HIDDEN,
+        "classes": CLASSES,
+        "leaf_embedding": "emb.",
+        "leaf": "leaf.",
+        "node": "node.",
+        "head": "head.",
+    }
+    return _bundle(folder / "trees", "builtin:tree", parameters, weights, sample)
+
+
+def numbers(folder: Path) -> Path:
+    """An encoder-decoder over ids: `source` INT64 [T] to `target` INT64 [-1], streamed, at most `MAX_STEPS` of them."""
+    sample = {"inputs": [{"name": "source", "datatype": "INT64", "shape": [3], "data": [1, 2, 3]}]}
+    weights = {"src.weight": (VOCABULARY, EMBEDDING), "tgt.weight": (VOCABULARY, EMBEDDING)}
+    weights |= _lstm("encoder") | _lstm("decoder") | _linear("out", VOCABULARY, HIDDEN)
+    parameters = {
+        "mode": "ids",
+        "cell": "lstm",
+        "input": "source",
+        "output": "target",
+        "source_vocabulary": VOCABULARY,
+        "target_vocabulary": VOCABULARY,
+        "embedding": EMBEDDING,
+        "hidden": HIDDEN,
+        "source_embedding": "src.",
+        "encoder": "encoder.",
+        "target_embedding": "tgt.",
+        "decoder": "decoder.",
+        "head": "out.",
+        "eos": VOCABULARY - 1,
+        "go": VOCABULARY - 2,
+        "max_steps": MAX_STEPS,
+    }
+    return _bundle(folder / "numbers", "builtin:seq2seq", parameters, weights, sample)
+
+
+def tokens(folder: Path, hidden: int, vocabulary: int, embedding: int, seed: int = 0) -> Path:
+    """An LSTM over token ids, `tokens` INT64 [T] to `hidden` FP32: the plainest model of a size."""
+    sample = {"inputs": [{"name": "tokens", "datatype": "INT64", "shape": [3], "data": [1, 2, 3]}]}
+    weights = {"embedding.weight": (vocabulary, embedding)} | _lstm("lstm", embedding, hidden)
+    parameters = {
+        "cell": "lstm",
+        "input": "tokens",
+        "vocabulary": vocabulary,
+        "embedding": embedding,
+        "embedding_weights": "embedding.",
+        "hidden": hidden,
+        "output": "last",
+        "weights": "lstm.",
+    }
+    return _bundle(folder / "tokens", "builtin:chain", parameters, weights, sample, seed)
+
+
+def _linear(name: str, outputs: int, inputs: int) -> dict:
+    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+
+def _lstm(name: str, inputs: int = EMBEDDING, hidden: int = HIDDEN) -> dict:
+    gates = 4 * hidden
+    return {
+        f"{name}.weight_ih_l0": (gates, inputs),
+        f"{name}.weight_hh_l0": (gates, hidden),
+        f"{name}.bias_ih_l0": (gates,),
+        f"{name}.bias_hh_l0": (gates,),
+    }
+
+
+def _bundle(folder: Path, plugin: str, parameters: dict, weights: dict, sample: dict, seed: int = 0) -> Path:
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(seed)
+    arrays = {name: random.standard_normal(shape, dtype=np.float32) / np.sqrt(shape[-1], dtype=np.float32) for name, shape in weights.items()}
+    write_safetensors(folder / "weights.safetensors", arrays)
+    (folder / "samples.jsonl").write_text(json.dumps(sample) + "\n", encoding="utf-8")
+    lines = [f'name = "{folder.name}"', f'plugin = "{plugin}"', 'weights = "weights.safetensors"', "", "[parameters]"]
+    lines += [f"{name} = {json.dumps(value)}" for name, value in parameters.items()]
+    lines += ["", "[samples]", 'requests = "samples.jsonl"', ""]
+    (folder / "model.toml").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def write_safetensors(path: Path, arrays: dict) -> None:
+    """The format's own layout: a length, a JSON header, the bytes."""
+    header, offset = {}, 0
+    for name, array in arrays.items():
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
+        offset += array.nbytes
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with path.open("wb") as file:
+        file.write(len(head).to_bytes(8, "little"))
+        file.write(head)
+        for array in arrays.values():
+            file.write(array.astype("<f4").tobytes())

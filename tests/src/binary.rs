@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The most that any run of a test may take, on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -62,8 +62,12 @@ pub fn cellwright(arguments: &[&str], stdin: &str) -> Ran {
 }
 
 fn start(arguments: &[&str]) -> Child {
+    start_by(Command::new(program()), arguments)
+}
+
+fn start_by(mut command: Command, arguments: &[&str]) -> Child {
     let program = program();
-    Command::new(program)
+    command
         .args(arguments)
         .env("CELLWRIGHT_CACHE", program.with_file_name("cellwright-cache-of-tests"))
         .current_dir(root())
@@ -90,10 +94,52 @@ impl Running {
     /// If the program cannot be built or started.
     #[must_use]
     pub fn start(arguments: &[&str]) -> Self {
-        let mut child = start(arguments);
+        Self::of(start(arguments))
+    }
+
+    /// Starts it by a shell script, which finds the program as `$0` and the arguments as `$@`.
+    ///
+    /// # Panics
+    /// If the program cannot be built, or the shell cannot be started.
+    #[must_use]
+    pub fn start_by(script: &str, arguments: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(script).arg(program());
+        Self::of(start_by(shell, arguments))
+    }
+
+    fn of(mut child: Child) -> Self {
         let input = child.stdin.take().expect("a pipe");
         let (stdout, stderr) = (lines(child.stdout.take().expect("a pipe")), lines(child.stderr.take().expect("a pipe")));
         Self { child, input, stdout, stderr }
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it ends by itself; gives its exit status, none if a signal ended it.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    #[must_use]
+    pub fn wait(&mut self) -> Option<i32> {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                return status.code();
+            }
+            assert!(Instant::now() < end, "it does not end; it said {:?}", self.stderr.try_iter().collect::<Vec<_>>());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What it has said beside its output and nobody has read.
+    #[must_use]
+    pub fn rest_of_stderr(&self) -> Vec<String> {
+        self.stderr.try_iter().collect()
     }
 
     /// Writes to its input.

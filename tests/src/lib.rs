@@ -2,6 +2,7 @@
 //!
 //! Nothing depends on this crate. It panics where a test would: on a set-up that does not work.
 
+pub mod archives;
 pub mod binary;
 pub mod bundle_folder;
 pub mod devices;
@@ -11,3 +12,4 @@ pub mod naive;
 pub mod neighbours;
 pub mod platform;
 pub mod requests;
+pub mod server;

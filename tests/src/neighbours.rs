@@ -1,12 +1,13 @@
 //! Honest requests that are in flight while something bad happens. All of them must get their right answers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cellwright_serving::{Delivery, ServedModel};
 
 use crate::host::Host;
 use crate::requests;
+use crate::server::{self, Server};
 
 /// Requests in flight at once.
 const WAVE: usize = 32;
@@ -33,6 +34,47 @@ pub fn beside<T>(host: &Host, model: &Arc<ServedModel>, bad: impl FnOnce() -> T)
             bad()
         };
         honest.join().expect("honest requests get their right answers");
+        result
+    })
+}
+
+/// Runs `bad` while clients of a server send honest requests of its summing model `model`, and checks every answer.
+///
+/// # Panics
+/// If an honest request fails or is answered wrongly.
+pub fn beside_clients<T>(server: &Server, model: &str, bad: impl FnOnce() -> T) -> T {
+    /// Connections, each with one request at a time.
+    const CLIENTS: usize = 3;
+    let (answered, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let client = |number: usize| {
+        let mut sent = 0;
+        while !over.load(Ordering::Acquire) || sent == 0 {
+            let (seed, rows) = (number + sent * CLIENTS, 1 + (number + sent * 37) % 211);
+            let answer = server.infer(model, &server::sum(seed, rows));
+            assert!(server::is_sum(&answer, seed, rows), "honest request {seed}: {} {}", answer.status, answer.text());
+            answered.fetch_add(1, Ordering::AcqRel);
+            sent += 1;
+        }
+    };
+    std::thread::scope(|scope| {
+        let client = &client;
+        let honest: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(move || client(number))).collect();
+        while answered.load(Ordering::Acquire) == 0 && !honest.iter().any(|client| client.is_finished()) {
+            std::thread::yield_now();
+        }
+        let before = answered.load(Ordering::Acquire);
+        let result = {
+            let _over = SetOnDrop(&over);
+            let result = bad();
+            // Whoever is served only before and after is not served beside.
+            while answered.load(Ordering::Acquire) < before + CLIENTS && !honest.iter().any(|client| client.is_finished()) {
+                std::thread::yield_now();
+            }
+            result
+        };
+        for client in honest {
+            client.join().expect("honest requests get their right answers");
+        }
         result
     })
 }

@@ -1,0 +1,12 @@
+//! The built server with real models behind it, over real sockets: bad input, clients that leave, full disks, signals. Each case sees the
+//! status and the sentence, and that others are served meanwhile.
+//!
+//! What the HTTP layer does by itself is tested beside it, in `host/http-api`.
+
+mod bad_requests;
+mod crashing;
+mod idle;
+mod leaving;
+mod slow;
+mod stopping;
+mod uploads;

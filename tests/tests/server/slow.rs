@@ -1,0 +1,51 @@
+//! Clients that take their time, which must cost nobody else any.
+
+use std::io::{BufReader, Read as _, Write as _};
+use std::time::{Duration, Instant};
+
+use cellwright_tests::bundle_folder::BundleFolder;
+use cellwright_tests::neighbours::beside_clients;
+use cellwright_tests::server::{Answer, Server};
+
+/// A body has ten seconds before its pace counts; a test that waits for that is slow itself, so all of them wait together.
+#[test]
+fn bodies_that_do_not_come_are_given_up() {
+    let server = Server::start(&[]);
+    server.push("sums", &BundleFolder::summing());
+    let cases: [(&str, &[u8], &[u8]); 3] = [
+        ("a body that stands still", b"POST /v2/models/sums/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{", b""),
+        (
+            "chunks that drip without end",
+            b"POST /v2/models/sums/infer HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n",
+            b"1\r\n[\r\n",
+        ),
+        ("an upload that stands still", b"PUT /v1/models/late HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\nmodel", b""),
+    ];
+    beside_clients(&server, "sums", || {
+        std::thread::scope(|scope| {
+            for (what, beginning, drop) in cases {
+                let server = &server;
+                scope.spawn(move || drip(server, what, beginning, drop));
+            }
+        });
+    });
+    assert!(server.get("/v1/models/late").status == 404, "half of an upload is a model");
+}
+
+fn drip(server: &Server, what: &str, beginning: &[u8], drop: &[u8]) {
+    let mut stream = server.connect();
+    stream.write_all(beginning).expect("it is taken");
+    stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a time limit can be set");
+    let started = Instant::now();
+    let mut heard = Vec::new();
+    while heard.is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(45), "{what}: it is still waited for");
+        let _ = stream.write_all(drop);
+        let mut buffer = [0; 4096];
+        let read = stream.read(&mut buffer).unwrap_or(0);
+        heard.extend_from_slice(&buffer[..read]);
+    }
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit can be set");
+    let answer = Answer::read(&mut BufReader::new(heard.chain(stream))).expect("an answer").expect("an answer");
+    answer.refuses(what, &[408], &["too slowly"]);
+}

@@ -1,0 +1,123 @@
+//! SIGTERM under load: what has begun is finished, nothing new is taken, and nobody gets half an answer.
+
+use std::io::{BufReader, Write as _};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cellwright_tests::bundle_folder::BundleFolder;
+use cellwright_tests::server::{Answer, Server, is_sum, sum};
+use rustix::process::Signal;
+
+const CLIENTS: usize = 8;
+/// Steps of the requests that are under way: some tenths of a second.
+const ROWS: usize = 20_000;
+
+#[derive(Debug, Default)]
+struct Seen {
+    answered: AtomicUsize,
+    refused: AtomicUsize,
+    unanswered: AtomicUsize,
+}
+
+#[test]
+fn what_has_begun_is_finished_and_nothing_else_is_taken() {
+    let server = Server::start(&[]);
+    server.push("sums", &BundleFolder::summing());
+    let (address, seen) = (server.address(), Seen::default());
+    std::thread::scope(|scope| {
+        let under_way: Vec<_> = (0..CLIENTS)
+            .map(|seed| {
+                let server = &server;
+                scope.spawn(move || is_sum(&server.infer("sums", &sum(seed, ROWS)), seed, ROWS))
+            })
+            .collect();
+        server.until("they are under way", || server.figure("nv_inference_pending_request_count", "model=\"sums\"") >= CLIENTS as f64);
+        let load: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let seen = &seen;
+                scope.spawn(move || one_after_the_other(address, client, seen))
+            })
+            .collect();
+        server.until("there is load", || seen.answered.load(Ordering::Acquire) > CLIENTS);
+        server.signal(Signal::TERM);
+        for client in under_way {
+            assert!(client.join().expect("it ends"), "a request that was under way was lost");
+        }
+        for client in load {
+            client.join().expect("it ends");
+        }
+    });
+    let (status, said) = server.wait();
+    assert_eq!(status, Some(0), "{said:?}");
+    assert!(TcpStream::connect(address).is_err(), "something still listens");
+    // At most the one request of each client that was on its way when its connection was closed.
+    assert!(seen.unanswered.load(Ordering::Acquire) <= CLIENTS, "{seen:?}");
+}
+
+/// Asks on one connection until the server ends it; every answer is whole and right, or a refusal that says why.
+fn one_after_the_other(address: std::net::SocketAddr, client: usize, seen: &Seen) {
+    let Ok(mut stream) = TcpStream::connect(address) else { return };
+    let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
+    for turn in 0.. {
+        let (seed, rows) = (client + turn, 1 + turn % 50);
+        let body = sum(seed, rows).to_string();
+        let head = format!("POST /v2/models/sums/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+        let sent = stream.write_all(&[head.as_bytes(), body.as_bytes()].concat());
+        match Answer::read(&mut reader) {
+            Ok(Some(answer)) if answer.status == 200 => {
+                assert!(is_sum(&answer, seed, rows), "{}", answer.text());
+                seen.answered.fetch_add(1, Ordering::AcqRel);
+            }
+            Ok(Some(answer)) => {
+                answer.refuses("while it stops", &[503], &["stop"]);
+                assert!(answer.header("retry-after").is_some());
+                seen.refused.fetch_add(1, Ordering::AcqRel);
+            }
+            Ok(None) => {
+                seen.unanswered.fetch_add(1, Ordering::AcqRel);
+                return;
+            }
+            // The server had closed before this request came.
+            Err(cause) => {
+                let closed = matches!(cause.kind(), std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe) || sent.is_err();
+                assert!(closed, "half of an answer: {cause}");
+                seen.unanswered.fetch_add(1, Ordering::AcqRel);
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stop_has_an_end_even_if_the_work_has_none() {
+    let server = Server::start(&["--drain-seconds", "1"]);
+    let chain = BundleFolder::dense();
+    let steps = 1 << 19;
+    chain.edit("model.toml", "max_length = 16", &format!("max_length = {steps}"));
+    server.push("chain", &chain);
+    let data = vec![0; steps * 16];
+    let json = format!(
+        "{{\"inputs\":[{{\"name\":\"x\",\"datatype\":\"FP32\",\"shape\":[{steps},4],\"parameters\":{{\"binary_data_size\":{}}}}}]}}",
+        data.len()
+    );
+    let head = format!(
+        "POST /v2/models/chain/infer HTTP/1.1\r\nhost: localhost\r\ninference-header-content-length: {}\r\ncontent-length: {}\r\n\r\n",
+        json.len(),
+        json.len() + data.len()
+    );
+    let streams: Vec<_> = (0..24)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream.write_all(&[head.as_bytes(), json.as_bytes(), &data].concat()).expect("it is taken");
+            stream
+        })
+        .collect();
+    server.until("they are pending", || server.figure("nv_inference_pending_request_count", "model=\"chain\"") >= 24.0);
+    let asked = std::time::Instant::now();
+    server.signal(Signal::TERM);
+    let (status, said) = server.wait();
+    assert_eq!(status, Some(1), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("unanswered")), "{said:?}");
+    assert!(asked.elapsed() < std::time::Duration::from_secs(20), "{:?}", asked.elapsed());
+    drop(streams);
+}

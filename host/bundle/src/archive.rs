@@ -153,7 +153,7 @@ impl Unpacking<'_> {
         entry: &mut Entry<'_, R>,
         into: &mut U,
     ) -> Result<(), ArchiveError> {
-        let refused = |what| Err(ArchiveError::Kind { name: String::from_utf8_lossy(raw).into_owned(), what });
+        let refused = |what| Err(ArchiveError::Kind { name: shown(raw), what });
         let folder = match kind {
             EntryType::Regular | EntryType::Continuous => raw.ends_with(b"/"),
             EntryType::Directory => true,
@@ -210,9 +210,15 @@ fn extended<R: Read>(entry: &mut Entry<'_, R>) -> Result<Vec<u8>, ArchiveError> 
     Ok(bytes)
 }
 
+/// A name in a sentence, on one line.
+fn shown(raw: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&raw[..raw.len().min(NAME_BYTES_MAX)]);
+    text.chars().flat_map(|character| if character.is_control() { character.escape_default().collect() } else { vec![character] }).collect()
+}
+
 /// A name as a bundle has it: relative, in plain parts. A leading `./` is nobody's intent.
 fn name(raw: &[u8]) -> Result<String, ArchiveError> {
-    let shown = || String::from_utf8_lossy(&raw[..raw.len().min(NAME_BYTES_MAX)]).into_owned();
+    let shown = || shown(raw);
     let text = std::str::from_utf8(raw).ok().filter(|text| raw.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control));
     let text = text.ok_or_else(|| ArchiveError::Name { name: shown() })?;
     let parts: Vec<&str> = text.split('/').filter(|part| !matches!(*part, "" | ".")).collect();

@@ -139,7 +139,7 @@ fn a_wrong_key_or_value_is_named() {
         edited("weights =", "weight ="),
         "model.toml: line 3: unknown field `weight`, expected one of `name`, `plugin`, `weights`",
     );
-    assert_refused(edited("nodes_max", "nodes"), "line 13: unknown field `nodes`, expected one of `cpu_ms`, `memory_mb`");
+    assert_refused(edited("nodes_max", "nodes"), "line 13: unknown field `nodes`, expected one of `cpu_ms`, `request_cpu_ms`, `memory_mb`");
     assert_refused(edited("batch_max", "batch"), "unknown field `batch`, expected `batch_max` or `priority`");
     assert_refused(edited("requests =", "request ="), "unknown field `request`, expected one of `requests`, `expected`, `tolerance`");
     assert_refused(edited("name = \"tiny\"\n", ""), "missing field `name`");

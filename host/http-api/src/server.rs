@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
@@ -26,6 +26,8 @@ use crate::limits::Limits;
 use crate::tls::{TlsError, TlsFiles};
 use crate::{descriptors, exchange, routes};
 
+/// Connections that may wait to be accepted; more are left to try again by themselves. The system may allow fewer.
+const BACKLOG: u32 = 1024;
 /// Descriptors that are left to the rest of the process.
 const DESCRIPTORS_BESIDE: u64 = 512;
 /// After an error of accepting: most often there are no descriptors left, and some must be closed first.
@@ -124,7 +126,7 @@ impl Server {
             if app.is_keyless() && !address.ip().is_loopback() {
                 return Err(BindError::NoKeys(address));
             }
-            let listener = TcpListener::bind(address).await.map_err(|cause| BindError::Address { address, cause })?;
+            let listener = listen(address).map_err(|cause| BindError::Address { address, cause })?;
             addresses.push(listener.local_addr().map_err(|cause| BindError::Address { address, cause })?);
             listeners.push(listener);
         }
@@ -222,6 +224,14 @@ impl Acceptor {
             })),
         }
     }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A server that starts again need not wait until the connections of the one before are forgotten.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {

@@ -229,7 +229,8 @@ impl From<rusqlite::Error> for RegistryError {
 }
 
 /// Whether there is no room left: on the disk, in the owner's quota, or in what a process may write to one file.
-fn is_full(error: &io::Error) -> bool {
+#[must_use]
+pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 

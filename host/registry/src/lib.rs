@@ -24,7 +24,7 @@ mod tenant;
 
 pub use blob::{Blob, BlobWriter, Collected, Pin};
 pub use digest::{Digest, DigestError};
-pub use error::{DatabaseError, ErrorKind, FilesFault, OpenError, RegistryError};
+pub use error::{DatabaseError, ErrorKind, FilesFault, OpenError, RegistryError, is_full};
 pub use key::{Identity, Key, KeyId, NewKey, Scope, Scopes};
 pub use model::{Committed, Model, NewVersion, Version, VersionFile};
 pub use name::{ModelName, NameError, TenantName};

@@ -5,7 +5,7 @@ use cellwright_cell_graph::check::{GraphError, ModelError};
 use cellwright_engine::{RequestFailure, SubmitError};
 use cellwright_plugin_runtime::{CallError, CompileError, Fault, RuntimeError};
 use cellwright_protocol::RowsFault;
-use cellwright_registry::{ModelName, RegistryError};
+use cellwright_registry::{ModelName, RegistryError, is_full};
 
 use crate::samples::SampleReport;
 
@@ -367,6 +367,7 @@ impl ChangeError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Archive(ArchiveError::TooLarge { .. } | ArchiveError::TooMany { .. }) => ErrorKind::TooLarge,
+            Self::Archive(ArchiveError::Keep(error)) if is_full(error) => ErrorKind::Full,
             Self::Archive(ArchiveError::Keep(_)) => ErrorKind::Internal,
             Self::Archive(_) | Self::Bundle(_) | Self::Samples { .. } => ErrorKind::BadInput,
             Self::Load(error) => error.kind(),

@@ -57,15 +57,16 @@ fn decode(model: &Seq2seq, growth: &mut GrowthBuilder, encoder: &ChainHandle) ->
     chain.stop("stop").add().output("token")
 }
 
-/// The text of tokens that have just been written.
+/// The text of tokens that have just been written, each a part of its own, however many of them come at once.
 pub(crate) fn render(model: &Seq2seq, event: &Event) -> Result<Reaction, Refusal> {
     let (Mode::Text { target, .. }, Event::Values(values)) = (&model.options.mode, event) else {
         return Err(Refusal::Internal("only a text's tokens are watched here".into()));
     };
-    let (mut text, mut ended) = (String::new(), false);
+    let part = |text: &str| Tensor::of_text(&model.options.output, text);
+    let (mut emit, mut ended) = (Vec::new(), false);
     for token in values.iter().map(Tensor::ints).collect::<Result<Vec<_>, _>>()?.concat() {
         match usize::try_from(token).ok().and_then(|token| target.get(token)) {
-            Some(character) => text.push(*character),
+            Some(character) => emit.push(part(character.encode_utf8(&mut [0; 4]))),
             None if token == i64::from(model.options.eos) => ended = true,
             None => {
                 return Err(Refusal::Internal(format!("the model wrote token {token}, which is neither in `target_alphabet` nor `eos`")));
@@ -74,6 +75,8 @@ pub(crate) fn render(model: &Seq2seq, event: &Event) -> Result<Reaction, Refusal
     }
     // The end is told even where no text goes with it, so that a response that says nothing still has its tensor; of any other the host sends
     // no part that adds nothing.
-    let part = (ended || !text.is_empty()).then(|| Tensor::of_text(&model.options.output, &text));
-    Ok(Reaction { emit: part.into_iter().collect(), growth: None })
+    if ended && emit.is_empty() {
+        emit.push(part(""));
+    }
+    Ok(Reaction { emit, growth: None })
 }

@@ -54,7 +54,11 @@ fn all_bodies_together_are_bounded() {
         .unwrap();
     let body = vec![b' '; 90_000];
     // The first one's share may be taken a moment after its head was sent.
-    let refused = (0..200).any(|_| { let answer = server.send("POST", "/v2/models/echo/infer", &[], &body); eprintln!("{} {}", answer.status, answer.text()); answer.status == 503 });
+    let refused = (0..200).any(|_| {
+        let answer = server.send("POST", "/v2/models/echo/infer", &[], &body);
+        eprintln!("{} {}", answer.status, answer.text());
+        answer.status == 503
+    });
     assert!(refused, "two bodies were taken where one has room");
     first.write_all(&body).unwrap();
     Answer::read(&mut first).refused(400, "not the JSON");

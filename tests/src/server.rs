@@ -24,6 +24,8 @@ pub struct Server {
     /// Behind a lock, because many clients share a server.
     running: Mutex<Running>,
     address: SocketAddr,
+    /// What it said before it listened.
+    first_said: Vec<String>,
     /// Where its data is, if that is to go with it.
     _data: Option<TempDir>,
 }
@@ -59,14 +61,16 @@ impl Server {
     }
 
     fn of(running: Running, data: Option<TempDir>) -> Self {
+        let mut first_said = Vec::new();
         let address = loop {
             let line = running.line_of_stderr();
             if let Some(rest) = line.strip_prefix("listening on http://") {
                 let address = rest.split(' ').next().unwrap_or_default();
                 break address.parse().unwrap_or_else(|_| panic!("no address in `{line}`"));
             }
+            first_said.push(line);
         };
-        let server = Self { running: Mutex::new(running), address, _data: data };
+        let server = Self { running: Mutex::new(running), address, first_said, _data: data };
         server.until("it is ready", || server.get("/v2/health/ready").status == 200);
         server
     }
@@ -184,10 +188,10 @@ impl Server {
         }
     }
 
-    /// What it has said, as far as nobody has read it.
+    /// What it has said: before it listened, and since this was asked last.
     #[must_use]
     pub fn said(&self) -> Vec<String> {
-        self.running().rest_of_stderr()
+        self.first_said.iter().cloned().chain(self.running().rest_of_stderr()).collect()
     }
 
     /// Sends it a signal.

@@ -1,12 +1,12 @@
 //! Messages that were made to do harm.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 
 use cellwright_http_api::Limits;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::harness::{Answer, Running};
+use crate::harness::{Answer, Running, request};
 
 #[test]
 fn names_that_mean_other_paths_are_refused() {
@@ -48,18 +48,15 @@ fn bodies_over_the_limit_are_refused_while_they_come() {
 #[test]
 fn all_bodies_together_are_bounded() {
     let server = Running::with(Limits { bodies_bytes_max: 100_000, ..Limits::default() }, None);
-    let mut first = server.connect();
-    first
-        .write_all(b"POST /v2/models/echo/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 90000\r\nconnection: close\r\n\r\n")
-        .unwrap();
     let body = vec![b' '; 90_000];
-    // The first one's share may be taken a moment after its head was sent.
-    let refused = (0..200).any(|_| {
-        let answer = server.send("POST", "/v2/models/echo/infer", &[], &body);
-        eprintln!("{} {}", answer.status, answer.text());
-        answer.status == 503
-    });
-    assert!(refused, "two bodies were taken where one has room");
+    let mut first = server.connect();
+    let head = request("POST", "/v2/models/echo/infer", &[("expect", "100-continue")], &body);
+    first.write_all(&head[..head.len() - body.len()]).unwrap();
+    // It is told to go on when its share is taken.
+    let mut told = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+    first.read_exact(&mut told).unwrap();
+    assert!(told.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&told));
+    server.send("POST", "/v2/models/echo/infer", &[], &body).refused(503, "as many bytes of requests as it may");
     first.write_all(&body).unwrap();
     Answer::read(&mut first).refused(400, "not the JSON");
 }

@@ -1,5 +1,9 @@
-"""Small models with made-up weights, for what the examples do not show: several inputs, integers both ways, streams of numbers."""
+"""Small models with made-up weights, for what the examples do not show: several inputs, integers both ways, streams of numbers.
 
+    python bundles.py FOLDER --hidden 16 --length 1      makes FOLDER/rows, an LSTM over rows, for benchmarks
+"""
+
+import argparse
 import json
 from pathlib import Path
 
@@ -75,6 +79,14 @@ def tokens(folder: Path, hidden: int, vocabulary: int, embedding: int, seed: int
     return _bundle(folder / "tokens", "builtin:chain", parameters, weights, sample, seed)
 
 
+def rows(folder: Path, hidden: int, length: int, seed: int = 0) -> Path:
+    """An LSTM over rows as wide as itself, `x` FP32 [T, hidden] to `hidden` FP32 [hidden]; its sample has `length` of them."""
+    values = np.random.default_rng(seed).standard_normal(length * hidden, dtype=np.float32)
+    sample = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [length, hidden], "data": values.tolist()}]}
+    parameters = {"cell": "lstm", "input": "x", "features": hidden, "hidden": hidden, "output": "last", "weights": "lstm."}
+    return _bundle(folder / "rows", "builtin:chain", parameters, _lstm("lstm", hidden, hidden), sample, seed)
+
+
 def _linear(name: str, outputs: int, inputs: int) -> dict:
     return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
 
@@ -115,3 +127,12 @@ def write_safetensors(path: Path, arrays: dict) -> None:
         file.write(head)
         for array in arrays.values():
             file.write(array.astype("<f4").tobytes())
+
+
+if __name__ == "__main__":
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("folder", type=Path)
+    asked.add_argument("--hidden", type=int, required=True)
+    asked.add_argument("--length", type=int, default=1)
+    said = asked.parse_args()
+    print(rows(said.folder, said.hidden, said.length))

@@ -43,7 +43,7 @@ impl LocalServer {
         let log = Log::default();
         follow(stderr, &log)?;
         let mut server = Self { child, url: String::new(), ready_after: Duration::ZERO };
-        while server.url.is_empty() || !said(&log, "ready after").is_some() {
+        while server.url.is_empty() || said(&log, "ready after").is_none() {
             if let Some(address) = said(&log, "listening on ") {
                 server.url = address.split_whitespace().next().unwrap_or_default().to_owned();
             }

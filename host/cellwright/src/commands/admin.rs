@@ -16,20 +16,20 @@ use crate::cli::{AdminArguments, KeyScope, KeysAction, KeysArguments, SettingsAr
 
 /// Where the change is made.
 enum Place {
-    Server(Client),
-    Folder(Registry),
+    Server(Box<Client>),
+    Folder(Box<Registry>),
 }
 
 impl AdminArguments {
     fn place(&self) -> anyhow::Result<Place> {
         if let Some(server) = &self.server {
-            return Ok(Place::Server(Client::new(server, self.key.clone())?));
+            return Ok(Place::Server(Box::new(Client::new(server, self.key.clone())?)));
         }
         let folder = data_folder(self.data.as_deref())?;
         let registry = Registry::open(&folder).with_context(|| {
             format!("the data folder {} cannot be used (a running server is asked with `--server URL`)", folder.display())
         })?;
-        Ok(Place::Folder(registry))
+        Ok(Place::Folder(Box::new(registry)))
     }
 }
 

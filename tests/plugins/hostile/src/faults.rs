@@ -9,11 +9,11 @@ use crate::cellwright::plugin::types::Refusal;
 /// Commits the fault of that name, in which case it does not return; does nothing for any other name.
 pub fn commit(behaviour: &str) {
     match behaviour {
-        "trap" => core::arch::wasm32::unreachable(),
+        "trap" => trap(),
         "panic" => {
             // What the SDK's panic hook does.
             note("hostile: panicked on purpose, at step 7");
-            core::arch::wasm32::unreachable()
+            trap()
         }
         "loop" => spin(),
         "memory" => hoard(),
@@ -24,10 +24,22 @@ pub fn commit(behaviour: &str) {
             for n in 0..100_000 {
                 note(&format!("{n}: {}", "chatter ".repeat(1000)));
             }
-            core::arch::wasm32::unreachable()
+            trap()
         }
         _ => {}
     }
+}
+
+#[cfg(target_arch = "wasm32")]
+#[inline(always)]
+fn trap() -> ! {
+    core::arch::wasm32::unreachable()
+}
+
+/// Elsewhere it is only linted.
+#[cfg(not(target_arch = "wasm32"))]
+fn trap() -> ! {
+    std::process::abort()
 }
 
 /// Asks for contents that are not there, or not of that type.

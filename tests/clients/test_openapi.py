@@ -4,6 +4,7 @@ It walks a server of its own, with an operator's key, because it makes and delet
 """
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,11 +47,11 @@ def walk(key: str, url: str, folder: Path, parameters: dict, *filters: str) -> N
     configuration.write_text(f"{CONFIGURATION.read_text(encoding='utf-8')}\n[parameters]\n{given}", encoding="utf-8")
     arguments = [Path(sys.executable).with_name("schemathesis"), "--config-file", configuration, "run", f"{url}/openapi.json"]
     arguments += ["--header", f"Authorization: Bearer {key}", "--checks", ",".join(CHECKS), "--max-examples", str(EXAMPLES_MAX)]
-    arguments += ["--phases", "examples,coverage,fuzzing", "--mode", "all", "--generation-deterministic", "--generation-database", "none"]
+    arguments += ["--phases", "examples,coverage,fuzzing", "--mode", "all", "--generation-deterministic"]
     arguments += ["--suppress-health-check", "all", "--request-timeout", "30", "--no-color", "--workers", "2", *filters]
     walked = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=environment())
     assert walked.returncode == 0, f"{walked.stdout[-20_000:]}\n{walked.stderr[-4000:]}"
-    assert "No errors" not in walked.stdout and "Tested" in walked.stdout or "generated" in walked.stdout, walked.stdout[-4000:]
+    assert re.search(r"[1-9]\d* generated", walked.stdout), walked.stdout[-4000:]
 
 
 def test_names_that_are_made_up(key_and_server, tmp_path):

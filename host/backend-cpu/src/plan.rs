@@ -13,7 +13,7 @@ mod sums;
 use std::sync::Arc;
 
 use cellwright_backend::LoadError;
-use cellwright_cell_graph::{Datatype, TypedCell};
+use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 pub(crate) use run::{Frame, Memory, RefusedRow, share};
 
@@ -98,7 +98,8 @@ struct Assembly {
 /// Rows of a table by number.
 #[derive(Debug)]
 struct Lookup {
-    table: usize,
+    /// The cell's own: a table of words is most of what many models weigh, and rows are copied out of it as they lie.
+    table: Arc<Tensor>,
     table_rows: usize,
     row_bytes: usize,
     index: Place,
@@ -161,6 +162,7 @@ impl Plan {
     pub(crate) fn bytes(&self) -> usize {
         let products = self.steps.iter().map(|step| match &step.kind {
             StepKind::Linear(linear) => linear.product.bytes(),
+            StepKind::Lookup(lookup) => lookup.table.data.len(),
             _ => 0,
         });
         products.sum::<usize>() + self.constants.iter().map(Lines::bytes).sum::<usize>()

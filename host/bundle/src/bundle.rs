@@ -68,8 +68,8 @@ impl Bundle {
         let plugin = PluginBytes::read(&folder, &manifest.plugin)?;
         let weights = match &manifest.weights {
             Some(file) => {
-                let bytes = folder.read(file, weights::BYTES_MAX).map_err(|fault| in_file(file, fault))?;
-                weights::read(&bytes).map_err(|fault| BundleError::Weights { file: file.clone(), fault })?
+                let (reader, length) = folder.reader(file, weights::BYTES_MAX).map_err(|fault| in_file(file, fault))?;
+                weights::read(reader, length).map_err(|fault| BundleError::Weights { file: file.clone(), fault })?
             }
             None => Weights::default(),
         };

@@ -70,6 +70,8 @@ pub enum ManifestFault {
 pub enum WeightsFault {
     #[error("it is not a valid safetensors file: {0}")]
     Safetensors(#[from] safetensors::SafeTensorError),
+    #[error("it cannot be read: {0}")]
+    Unreadable(std::io::Error),
     #[error("weight `{name}` has datatype {datatype}; F32, I64 and I32 are taken, nothing is converted silently")]
     Datatype { name: String, datatype: String },
     #[error("weight `{name}` has {found} bytes, its shape {shape:?} asks for another number")]

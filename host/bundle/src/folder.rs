@@ -48,20 +48,27 @@ impl Folder {
     /// # Errors
     /// If there is no such file in the bundle, or it is too large.
     pub fn read(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>, FileFault> {
-        let path = self.resolve(name)?;
-        let metadata = path.metadata().map_err(FileFault::Unreadable)?;
-        if !metadata.is_file() {
-            return Err(FileFault::NotAFile);
-        }
-        let file = File::open(&path).map_err(FileFault::Unreadable)?;
-        let mut bytes = Vec::new();
+        let (file, length) = self.reader(name, bytes_max)?;
+        let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
         // One byte more than allowed shows a file that has grown since.
         file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(FileFault::Unreadable)?;
-        let found = metadata.len().max(bytes.len() as u64);
-        if found > bytes_max {
-            return Err(FileFault::TooLarge { found, bound: bytes_max });
+        let found = bytes.len() as u64;
+        if found > bytes_max { Err(FileFault::TooLarge { found, bound: bytes_max }) } else { Ok(bytes) }
+    }
+
+    /// A file of at most so many bytes, to be read from its start, and how many it has.
+    ///
+    /// # Errors
+    /// As [`Folder::read`].
+    pub(crate) fn reader(&self, name: &str, bytes_max: u64) -> Result<(File, u64), FileFault> {
+        let path = self.resolve(name)?;
+        // Before it is opened: that of a pipe would wait for somebody who writes.
+        if !path.metadata().map_err(FileFault::Unreadable)?.is_file() {
+            return Err(FileFault::NotAFile);
         }
-        Ok(bytes)
+        let file = File::open(path).map_err(FileFault::Unreadable)?;
+        let length = file.metadata().map_err(FileFault::Unreadable)?.len();
+        if length > bytes_max { Err(FileFault::TooLarge { found: length, bound: bytes_max }) } else { Ok((file, length)) }
     }
 
     /// As [`Folder::read`], for text.

@@ -1,6 +1,7 @@
 //! What a client asks.
 
 use cellwright_cell_graph::{Attribute, Tensor, TensorSpec};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::binary::{self, Body, Tail};
@@ -102,6 +103,11 @@ struct WireRequest {
     inputs: Vec<WireTensor>,
     #[serde(default)]
     outputs: Option<Vec<WireOutput>>,
+    /// Some clients (KServe's) say again which model they mean; the path has said it.
+    #[serde(default, rename = "model_name")]
+    _model_name: IgnoredAny,
+    #[serde(default, rename = "model_version")]
+    _model_version: IgnoredAny,
 }
 
 #[derive(Deserialize)]

@@ -191,3 +191,11 @@ proptest! {
         let _ = InferRequest::from_json(&text);
     }
 }
+
+/// KServe's client says again which model it means.
+#[test]
+fn a_model_named_again_is_no_fault() {
+    let plain = r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}"#;
+    let named = plain.replacen('{', r#"{"model_name":"m","model_version":null,"#, 1);
+    assert_eq!(InferRequest::from_json(named.as_bytes()).unwrap(), InferRequest::from_json(plain.as_bytes()).unwrap());
+}

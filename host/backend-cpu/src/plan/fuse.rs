@@ -173,7 +173,6 @@ impl Builder {
             }
             LowOp::Lookup { table, table_rows, row_bytes, index, result } => {
                 let (index_element, count) = sizes[index.0];
-                let table = self.constant(constants, table, 1);
                 let (index, result) = (self.place(index)?, self.place(result)?);
                 let row_ps = count * (20_000 + row_bytes * 50);
                 self.push(StepKind::Lookup(Lookup { table, table_rows, row_bytes, index, index_element, count, result }), row_ps);

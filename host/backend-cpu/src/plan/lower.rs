@@ -1,6 +1,7 @@
 //! From a cell's operations to few kinds that know nothing of axes and broadcasting: every shape question is answered here, once.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use cellwright_cell_graph::typed::{BinaryKind, Compute, Operation, Origin, Value, ValueId};
 use cellwright_cell_graph::{Tensor, TypedCell};
@@ -63,7 +64,7 @@ pub(super) enum LowOp {
         result: Val,
     },
     Lookup {
-        table: usize,
+        table: Arc<Tensor>,
         table_rows: usize,
         row_bytes: usize,
         index: Val,
@@ -181,7 +182,7 @@ impl Lowering<'_> {
         self.known.get(&id).copied().ok_or_else(|| format!("the constant `{}` in this place", self.value(id).name))
     }
 
-    fn tensor(&self, id: ValueId) -> Result<&Tensor, Why> {
+    fn tensor(&self, id: ValueId) -> Result<&Arc<Tensor>, Why> {
         match &self.value(id).origin {
             Origin::Constant(tensor) => Ok(tensor),
             _ => Err(format!("`{}` in this place, which is not constant", self.value(id).name)),
@@ -318,15 +319,14 @@ impl Lowering<'_> {
             return Err(format!("Gather by {}", self.value(index).datatype));
         }
         let element = self.element(table)?;
-        let data = self.tensor(table)?.data.clone();
+        let tensor = self.tensor(table)?.clone();
         let (table_rows, rest) = match self.value(table).shape.split_first() {
             Some((rows, rest)) if *rows > 0 => (*rows, rest.iter().product::<usize>()),
             _ => return Err("Gather from a table without rows".to_owned()),
         };
         let index = self.batched(index)?;
         let result = self.define(operation.results[0])?;
-        let table = self.constant(data);
-        self.lowered.ops.push(LowOp::Lookup { table, table_rows, row_bytes: rest * element.size(), index, result });
+        self.lowered.ops.push(LowOp::Lookup { table: tensor, table_rows, row_bytes: rest * element.size(), index, result });
         Ok(())
     }
 

@@ -130,7 +130,7 @@ impl Plan {
                     StepKind::Linear(linear) => linear.run(memory, rows, thread, threads),
                     StepKind::Group(group) => group.run(&self.constants, memory, mine, thread),
                     StepKind::Assembly(assembly) => assembly.run(&self.constants, memory, mine),
-                    StepKind::Lookup(lookup) => lookup.run(&self.constants, memory, mine, refused),
+                    StepKind::Lookup(lookup) => lookup.run(memory, mine, refused),
                     StepKind::Whole(whole) => whole.run(memory, mine),
                 }
             }
@@ -224,7 +224,7 @@ impl Assembly {
 impl Lookup {
     /// # Safety
     /// As for [`Group::run`].
-    unsafe fn run(&self, constants: &[Lines], memory: Memory<'_>, rows: Range<usize>, refused: &Mutex<Vec<RefusedRow>>) {
+    unsafe fn run(&self, memory: Memory<'_>, rows: Range<usize>, refused: &Mutex<Vec<RefusedRow>>) {
         for row in rows {
             let mut is_refused = false;
             for at in 0..self.count {
@@ -244,7 +244,7 @@ impl Lookup {
                 }
                 // SAFETY: the table's row exists; the rest is the caller's promise.
                 unsafe {
-                    let from = constants[self.table].pointer().add(found.unwrap_or(0) * self.row_bytes);
+                    let from = self.table.data.as_ptr().add(found.unwrap_or(0) * self.row_bytes);
                     let into = memory.at(self.result, row).add(at * self.row_bytes);
                     std::ptr::copy_nonoverlapping(from, into, self.row_bytes);
                 }

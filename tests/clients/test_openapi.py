@@ -48,7 +48,7 @@ def walk(key: str, url: str, folder: Path, parameters: dict, *filters: str) -> N
     arguments = [Path(sys.executable).with_name("schemathesis"), "--config-file", configuration, "run", f"{url}/openapi.json"]
     arguments += ["--header", f"Authorization: Bearer {key}", "--checks", ",".join(CHECKS), "--max-examples", str(EXAMPLES_MAX)]
     arguments += ["--phases", "examples,coverage,fuzzing", "--mode", "all", "--generation-deterministic"]
-    arguments += ["--suppress-health-check", "all", "--request-timeout", "30", "--no-color", "--workers", "2", *filters]
+    arguments += ["--suppress-health-check", "all", "--request-timeout", "30", "--no-color", *filters]
     walked = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=environment())
     assert walked.returncode == 0, f"{walked.stdout[-20_000:]}\n{walked.stderr[-4000:]}"
     assert re.search(r"[1-9]\d* generated", walked.stdout), walked.stdout[-4000:]

@@ -5,6 +5,7 @@
 pub mod archives;
 pub mod binary;
 pub mod bundle_folder;
+pub mod collector;
 pub mod devices;
 pub mod graphs;
 pub mod host;

@@ -61,6 +61,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("clap*", &["cellwright"]),
     ("indicatif", &["cellwright"]),
     ("anyhow", &["cellwright"]),
+    ("opentelemetry*", &["cellwright"]),
 ];
 
 /// Foreign crates that some of ours must not reach by any path: they would bring a clock, threads, an executor, I/O or a device.

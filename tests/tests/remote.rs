@@ -129,7 +129,11 @@ fn keys_are_made_offline_and_asked_for_from_then_on() {
 fn settings_have_one_precedence() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("cellwright.toml");
-    std::fs::write(&file, "listen = [\"127.0.0.1:7001\"]\npolicy = \"graph:7\"\nworkers = [\"cpu:threads=2\"]\n").unwrap();
+    std::fs::write(
+        &file,
+        "listen = [\"127.0.0.1:7001\"]\npolicy = \"graph:7\"\nworkers = [\"cpu:threads=2\"]\notlp_endpoint = \"http://localhost:4318\"\n",
+    )
+    .unwrap();
     let file = file.to_str().unwrap();
     let printed = done(cellwright(&["serve", "--config", file, "--policy", "graph:9", "--data", "d", "--print-config"], ""));
     let line = |name: &str| printed.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
@@ -138,6 +142,7 @@ fn settings_have_one_precedence() {
         ("policy", "\"graph:9\"", "flag"),
         ("workers", "[\"cpu:threads=2\"]", "file"),
         ("drain_seconds", "30", "default"),
+        ("otlp_endpoint", "\"http://localhost:4318\"", "file"),
     ] {
         let line = line(name);
         assert!(line.contains(value) && line.ends_with(source), "{line}");
@@ -151,6 +156,9 @@ fn settings_have_one_precedence() {
     std::fs::write(file, "listne = []\n").unwrap();
     let sentence = refused(cellwright(&["serve", "--config", file, "--print-config"], ""));
     assert!(sentence.contains("line 1: unknown field `listne`"), "{sentence}");
+    std::fs::write(file, "otlp_endpoint = \"https://collector\"\n").unwrap();
+    let sentence = refused(cellwright(&["serve", "--config", file, "--print-config"], ""));
+    assert!(sentence.contains("line 1: `https://collector` does not begin with http://"), "{sentence}");
     let open = refused(cellwright(&["serve", "--listen", "0.0.0.0:0", "--data", folder.path().to_str().unwrap()], ""));
     assert!(open.contains("create one with `cellwright keys create --admin`"), "{open}");
 }

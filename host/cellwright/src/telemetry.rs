@@ -1,17 +1,50 @@
-//! Logs: for people, or for machines.
+//! What the process says about itself while it runs: logs for people or for machines, and traces for a collector where one is named.
+//!
+//! The crates below speak `tracing` and know nothing of this. Without a collector, what is installed is what logs need and no more.
 
-use tracing_subscriber::EnvFilter;
+mod collector;
+mod export;
+mod spans;
+
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::cli::LogFormat;
 
+pub(crate) use collector::CollectorUrl;
+pub(crate) use export::Traces;
+
 /// Writes logs to standard error from now on.
 pub(crate) fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter)
-        .map_err(|error| anyhow::anyhow!("the log filter `{filter}` is not one: {error}; try `info`, or `cellwright_engine=debug`"))?;
+    let filter = parse(filter)?;
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         LogFormat::Human => subscriber.init(),
         LogFormat::Json => subscriber.json().flatten_event(true).with_current_span(true).with_span_list(false).init(),
     }
     Ok(())
+}
+
+/// The same, and sends a trace of every request to a collector.
+pub(crate) fn start_with_traces(
+    filter: &str,
+    format: LogFormat,
+    (collector, scheme): (&CollectorUrl, &'static str),
+) -> anyhow::Result<Traces> {
+    let filter = parse(filter)?;
+    let (traces, spans) = export::start(collector, scheme)?;
+    let logs = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let logs: Box<dyn Layer<Registry> + Send + Sync> = match format {
+        LogFormat::Human => logs.boxed(),
+        LogFormat::Json => logs.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed(),
+    };
+    // Each has a filter of its own, so that the level of the logs decides nothing about traces.
+    tracing_subscriber::registry().with(logs.with_filter(filter)).with(spans.with_filter(spans::wanted())).init();
+    Ok(traces)
+}
+
+fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
+    EnvFilter::try_new(filter)
+        .map_err(|error| anyhow::anyhow!("the log filter `{filter}` is not one: {error}; try `info`, or `cellwright_engine=debug`"))
 }

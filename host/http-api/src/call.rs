@@ -32,7 +32,8 @@ async fn begin(model: Arc<dyn Endpoint>, call: Call, client: Box<dyn Client>) ->
         return Ok(model.infer(call, client)?);
     }
     // If nobody waits any more when it has begun, what it gives is dropped, which cancels it.
-    let begun = tokio::task::spawn_blocking(move || model.infer(call, client));
+    let span = tracing::Span::current();
+    let begun = tokio::task::spawn_blocking(move || span.in_scope(|| model.infer(call, client)));
     Ok(begun.await.map_err(Refusal::internal)??)
 }
 

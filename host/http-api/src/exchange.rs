@@ -7,8 +7,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use http::Uri;
 use http::header::ALLOW;
+use http::{HeaderMap, Uri};
 use tower::Service as _;
 use tracing::Instrument as _;
 
@@ -23,7 +23,14 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, mut request: Reques
     request.extensions_mut().insert(id.clone());
     let method = request.method().clone();
     let uri = request.uri().clone();
-    let span = tracing::debug_span!("request", id = id.as_str(), %method, path = uri.path(), tenant = tracing::field::Empty);
+    let span = tracing::debug_span!(
+        "request",
+        id = id.as_str(),
+        %method,
+        path = uri.path(),
+        traceparent = traceparent(request.headers()),
+        tenant = tracing::field::Empty
+    );
     let answer = async {
         let mut response = match router.call(request).await {
             Ok(response) => response,
@@ -37,7 +44,7 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, mut request: Reques
             }
         }
         let elapsed = started.elapsed();
-        tracing::debug!(status = response.status().as_u16(), ms = elapsed.as_secs_f64() * 1e3, "answered");
+        tracing::debug!(name: "answered", status = response.status().as_u16(), ms = elapsed.as_secs_f64() * 1e3, "answered");
         response
     };
     let mut response = answer.instrument(span).await;
@@ -57,6 +64,12 @@ fn render(refusal: &Refusal, id: &ExchangeId, uri: &Uri) -> Response<Body> {
         tracing::debug!(status = status.as_u16(), "{}", refusal.detail());
     }
     response
+}
+
+/// The span that a request was sent from, as W3C Trace Context writes it.
+fn traceparent(headers: &HeaderMap) -> Option<&str> {
+    const LENGTH_MAX: usize = 128;
+    headers.get("traceparent")?.to_str().ok().filter(|text| text.len() <= LENGTH_MAX)
 }
 
 /// The model that a path names, as it was written: a path is plain text.

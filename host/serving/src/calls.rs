@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use cellwright_cell_graph::Tensor;
 use cellwright_engine::{RequestFailure, RequestTimes};
 use cellwright_protocol::{InferRequest, InferResponse};
+use tracing::Span;
 
 use crate::catalog::{Deployed, ModelEntry};
 use crate::deadlines::{Deadline, Deadlines};
@@ -57,11 +58,20 @@ impl Drop for Place {
     }
 }
 
+/// What is known of a call when it is taken.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) started: Instant,
+    pub(crate) priority: u32,
+    /// The span of whoever hands it over, in which its end is told.
+    pub(crate) span: Span,
+}
+
 /// Stands between a request and its client: counts, and tells a client whose time was up why.
 pub(crate) struct Tracked {
     client: Option<Box<dyn Client>>,
     deployed: Arc<Deployed>,
-    started: Instant,
+    taken: Taken,
     seen: Seen,
     deadline: Option<(Arc<Deadlines>, Arc<Deadline>)>,
     _place: Place,
@@ -89,16 +99,21 @@ impl Seen {
         self.joined_rows += times.joined_rows;
         self.batch_max = self.batch_max.max(times.batch_max);
     }
+
+    /// Rows of the batches that its cells ran in, on average.
+    fn batch_mean(&self) -> Option<f64> {
+        (self.joins > 0).then(|| self.joined_rows as f64 / self.joins as f64)
+    }
 }
 
 impl Tracked {
     pub(crate) fn new(
         client: Box<dyn Client>,
         (deployed, place): (&Arc<Deployed>, Place),
-        started: Instant,
+        taken: Taken,
         deadline: Option<(Arc<Deadlines>, Arc<Deadline>)>,
     ) -> Self {
-        Self { client: Some(client), deployed: deployed.clone(), started, seen: Seen::default(), deadline, _place: place }
+        Self { client: Some(client), deployed: deployed.clone(), taken, seen: Seen::default(), deadline, _place: place }
     }
 
     fn over(&mut self, result: Result<InferResponse, InferError>) {
@@ -110,7 +125,7 @@ impl Tracked {
                 result = Err(InferError::Late);
             }
         }
-        let (figures, took) = (&self.deployed.entry.figures, self.started.elapsed());
+        let (figures, took) = (&self.deployed.entry.figures, self.taken.started.elapsed());
         match &mut result {
             Ok(response) => {
                 figures.answered(took, self.seen.requests.max(1));
@@ -124,25 +139,26 @@ impl Tracked {
 
     /// A call's timeline, in microseconds since it was admitted; nothing of what it carried.
     fn log(&self, error: Option<&InferError>) {
-        if !tracing::enabled!(tracing::Level::DEBUG) {
-            return;
-        }
         let since = |moment: Option<Instant>| {
-            let passed = moment.map(|moment| moment.saturating_duration_since(self.started));
+            let passed = moment.map(|moment| moment.saturating_duration_since(self.taken.started));
             passed.map(|passed| u64::try_from(passed.as_micros()).unwrap_or(u64::MAX))
         };
         let seen = &self.seen;
         tracing::debug!(
+            name: "call",
+            parent: &self.taken.span,
             tenant = %self.deployed.tenant(),
             model = self.deployed.name(),
             version = self.deployed.version(),
+            priority = self.taken.priority,
             requests = seen.requests,
             unfolded_us = since(seen.submitted),
             first_cell_us = since(seen.first_task),
             last_cell_us = since(seen.finished),
             replied_us = since(Some(Instant::now())),
-            batch_mean = seen.joined_rows.checked_div(seen.joins),
+            batch_mean = seen.batch_mean(),
             batch_max = seen.batch_max,
+            error_kind = error.map(|error| tracing::field::debug(error.kind())),
             error = error.map(tracing::field::display),
             "a call has ended"
         );

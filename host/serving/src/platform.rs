@@ -17,7 +17,7 @@ use cellwright_registry::{Registry, TenantName};
 
 pub use self::changes::{Activated, Uploaded};
 pub use self::views::{CellFigures, Figures, IndexEntry, ModelFigures, ModelState};
-use crate::calls::{Call, Place, Tracked};
+use crate::calls::{Call, Place, Taken, Tracked};
 use crate::catalog::{Catalog, Deployed, Retiring};
 use crate::deadlines::{Deadline, Deadlines};
 use crate::error::{InferError, LookupError, PlatformError};
@@ -162,7 +162,8 @@ impl Platform {
         let until = call.timeout.map(|timeout| started.checked_add(timeout).ok_or(InferError::Timeout)).transpose()?;
         let deadline = until.map(|at| (at, Arc::new(Deadline::default())));
         let watch = deadline.as_ref().map(|(_, deadline)| (self.deadlines.clone(), deadline.clone()));
-        let tracked = Tracked::new(client, (model, place), started, watch);
+        let taken = Taken { started, priority: call.priority, span: tracing::Span::current() };
+        let tracked = Tracked::new(client, (model, place), taken, watch);
         let running = self.serving.begin_ranked(&model.served, (call.request, rank(call.priority)), call.delivery, Box::new(tracked))?;
         model.entry.figures.unfolded(started.elapsed());
         if let Some((at, deadline)) = deadline {

@@ -9,4 +9,5 @@ mod idle;
 mod leaving;
 mod slow;
 mod stopping;
+mod traces;
 mod uploads;

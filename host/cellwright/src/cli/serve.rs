@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::ReleaseRule;
 use crate::policy::PolicySpec;
+use crate::telemetry::CollectorUrl;
 use crate::worker::WorkerSpec;
 
 const EXAMPLES: &str = "Examples:
@@ -67,6 +68,9 @@ pub(crate) struct ServeArguments {
     /// How logs are written: for people, or one JSON object a line [default: human]
     #[arg(long, env = "CELLWRIGHT_LOG_FORMAT", value_enum)]
     pub(crate) log_format: Option<LogFormat>,
+    /// A collector of traces that speaks OTLP over HTTP, such as http://localhost:4318 [default: none]
+    #[arg(long, env = "CELLWRIGHT_OTLP_ENDPOINT", value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<CollectorUrl>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]

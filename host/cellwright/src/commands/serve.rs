@@ -15,7 +15,8 @@ use cellwright_serving::{Platform, PlatformOptions, Readiness};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::host::{self, Setup};
-use crate::{telemetry, worker};
+use crate::telemetry::{self, Traces};
+use crate::worker;
 
 pub(crate) use settings::{Settings, data_folder};
 
@@ -27,7 +28,7 @@ pub(crate) fn serve(settings: &Settings, print_config: bool, log: &str) -> anyho
         stdout().write_all(settings.to_text().as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
-    telemetry::start(log, settings.log_format.value)?;
+    let traces = start_telemetry(settings, log)?;
     let started = Instant::now();
     let platform = start(settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the threads that serve connections")?;
@@ -43,6 +44,9 @@ pub(crate) fn serve(settings: &Settings, print_config: bool, log: &str) -> anyho
         anyhow::Ok(finished)
     })?;
     runtime.shutdown_background();
+    if let Some(traces) = traces {
+        traces.finish();
+    }
     if finished {
         tracing::info!("everything that was begun is finished");
         Ok(ExitCode::SUCCESS)
@@ -50,6 +54,17 @@ pub(crate) fn serve(settings: &Settings, print_config: bool, log: &str) -> anyho
         writeln!(stderr(), "error: stopped with requests unanswered, after {} s", settings.drain_seconds.value)?;
         Ok(ExitCode::FAILURE)
     }
+}
+
+/// Logs, and traces where they are wanted.
+fn start_telemetry(settings: &Settings, log: &str) -> anyhow::Result<Option<Traces>> {
+    let format = settings.log_format.value;
+    let Some(collector) = &settings.otlp_endpoint.value else { return telemetry::start(log, format).map(|()| None) };
+    telemetry::start_with_traces(log, format, (collector, scheme(settings))).map(Some)
+}
+
+fn scheme(settings: &Settings) -> &'static str {
+    if settings.tls_certificate.value.is_some() { "https" } else { "http" }
 }
 
 /// The platform that those settings describe, with its models on their way into service.
@@ -87,7 +102,7 @@ pub(crate) fn server_options(settings: &Settings) -> ServerOptions {
 }
 
 fn announce(server: &Server, settings: &Settings) -> anyhow::Result<()> {
-    let scheme = if settings.tls_certificate.value.is_some() { "https" } else { "http" };
+    let scheme = scheme(settings);
     for address in server.addresses() {
         writeln!(stderr(), "listening on {scheme}://{address} (documentation: {scheme}://{address}/docs)")?;
     }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::cli::{LogFormat, ReleaseRule, ServeArguments};
 use crate::policy::PolicySpec;
+use crate::telemetry::CollectorUrl;
 use crate::worker::WorkerSpec;
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -47,6 +48,7 @@ pub(crate) struct Settings {
     pub(crate) upload_bytes_max: Setting<u64>,
     pub(crate) drain_seconds: Setting<u64>,
     pub(crate) log_format: Setting<LogFormat>,
+    pub(crate) otlp_endpoint: Setting<Option<CollectorUrl>>,
 }
 
 /// The file, as it is written.
@@ -69,6 +71,7 @@ struct File {
     upload_bytes_max: Option<u64>,
     drain_seconds: Option<u64>,
     log_format: Option<LogFormat>,
+    otlp_endpoint: Option<CollectorUrl>,
 }
 
 fn text<'de, T: std::str::FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
@@ -119,6 +122,7 @@ impl Settings {
             upload_bytes_max: from.choose("upload_bytes_max", said.upload_bytes_max, file.upload_bytes_max, 16 << 30),
             drain_seconds: from.choose("drain_seconds", said.drain_seconds, file.drain_seconds, 30),
             log_format: from.choose("log_format", said.log_format, file.log_format, LogFormat::Human),
+            otlp_endpoint: from.choose("otlp_endpoint", said.otlp_endpoint.clone().map(Some), file.otlp_endpoint.map(Some), None),
         };
         if settings.tls_certificate.value.is_some() != settings.tls_key.value.is_some() {
             bail!("TLS needs both `tls-certificate` and `tls-key`");
@@ -146,6 +150,7 @@ impl Settings {
             line("upload_bytes_max", &self.upload_bytes_max, ToString::to_string),
             line("drain_seconds", &self.drain_seconds, ToString::to_string),
             line("log_format", &self.log_format, |format| format!("\"{}\"", format!("{format:?}").to_lowercase())),
+            line("otlp_endpoint", &self.otlp_endpoint, |url| url.as_ref().map(|url| format!("\"{url}\"")).unwrap_or_default()),
         ];
         let width = lines.iter().map(|(setting, _)| setting.len()).max().unwrap_or(0);
         for (setting, source) in lines {

@@ -3,16 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
+use cellwright_backend::Backend;
+use cellwright_backend_cpu::{CpuDomain, DomainOptions};
 use cellwright_bundle::ArchiveLimits;
 use cellwright_engine::EngineOptions;
 use cellwright_plugin_runtime::{Compiler, RuntimeOptions};
 use cellwright_protocol::{InferRequest, InferResponse};
 use cellwright_registry::{ModelName, OpenError, Registry, TenantName, TenantSettings};
-use cellwright_serving::{Call, Client, Delivery, Deployed, InferError, Platform, PlatformOptions, Readiness, ServingOptions};
+use cellwright_serving::{Call, Client, Delivery, Deployed, InferError, Platform, PlatformOptions, Readiness, Running, ServingOptions};
 use crossbeam_channel::{Receiver, bounded};
 
 use crate::bundle_folder::BundleFolder;
+use crate::devices;
 
 /// A platform's options with one small worker's host.
 #[must_use]
@@ -40,10 +42,17 @@ pub fn start(folder: &Path) -> Arc<Platform> {
 /// If it does not start.
 #[must_use]
 pub fn start_with(folder: &Path, options: PlatformOptions) -> Arc<Platform> {
-    let registry = registry(folder);
     let domain = CpuDomain::new(DomainOptions::default()).expect("memory for an arena");
-    let worker = CpuWorker::new(domain, CpuOptions { threads: 1, ..CpuOptions::default() }).expect("a worker starts");
-    let platform = Platform::start(options, registry, vec![Box::new(worker)]).expect("a platform starts");
+    start_on(folder, options, vec![devices::worker(&domain)])
+}
+
+/// The same on other devices.
+///
+/// # Panics
+/// If it does not start.
+#[must_use]
+pub fn start_on(folder: &Path, options: PlatformOptions, backends: Vec<Box<dyn Backend>>) -> Arc<Platform> {
+    let platform = Platform::start(options, registry(folder), backends).expect("a platform starts");
     while platform.readiness() != Readiness::Ready {
         std::thread::yield_now();
     }
@@ -128,14 +137,24 @@ impl Client for Waiting {
     }
 }
 
+/// Where a call's end comes.
+pub type Answer = Receiver<Result<InferResponse, InferError>>;
+
 /// Begins a call; its answer comes through the channel.
 ///
 /// # Errors
 /// If it is refused.
-pub fn begin(platform: &Platform, deployed: &Arc<Deployed>, call: Call) -> Result<Receiver<Result<InferResponse, InferError>>, InferError> {
+pub fn begin(platform: &Platform, deployed: &Arc<Deployed>, call: Call) -> Result<Answer, InferError> {
+    Ok(begin_to_leave(platform, deployed, call)?.1)
+}
+
+/// The same, with the means to leave.
+///
+/// # Errors
+/// If it is refused.
+pub fn begin_to_leave(platform: &Platform, deployed: &Arc<Deployed>, call: Call) -> Result<(Running, Answer), InferError> {
     let (sender, answer) = bounded(1);
-    platform.infer(deployed, call, Box::new(Waiting(sender)))?;
-    Ok(answer)
+    Ok((platform.infer(deployed, call, Box::new(Waiting(sender)))?, answer))
 }
 
 /// Finds the model, calls it and waits for the answer.

@@ -22,6 +22,8 @@ pub struct ModelFigures {
     pub version: Option<u64>,
     /// Calls in flight now.
     pub in_flight: u64,
+    /// Calls that wait for a place among them.
+    pub queued: u64,
     /// Calls that were answered.
     pub success: Total,
     /// Calls that were not.

@@ -79,7 +79,9 @@ const OF_MODELS: &[OfModel] = &[
     ("nv_inference_compute_infer_duration_us", "counter", "Time from the first cell to the last, microseconds", |model| {
         model.compute.ns / 1000
     }),
-    ("nv_inference_pending_request_count", "gauge", "Calls in flight", |model| model.in_flight),
+    ("nv_inference_pending_request_count", "gauge", "Calls in flight and calls that wait", |model| model.in_flight + model.queued),
+    ("cellwright_in_flight", "gauge", "Calls in flight", |model| model.in_flight),
+    ("cellwright_queued", "gauge", "Calls that wait because their model or tenant has as many in flight as it may", |model| model.queued),
     ("cellwright_unfold_count", "counter", "Calls that were unfolded", |model| model.unfold.count),
     ("cellwright_plugin_faults", "counter", "Calls that failed because of their plugin: traps, limits, malformed graphs", |model| {
         model.faults

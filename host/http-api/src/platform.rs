@@ -200,6 +200,7 @@ fn model_figures(model: platform::ModelFigures) -> ModelFigures {
         name: model.name,
         version: model.version,
         in_flight: u64::from(model.in_flight),
+        queued: u64::from(model.queued),
         success: total(success),
         failure: total(failure),
         queue: total(queue),

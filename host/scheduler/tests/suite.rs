@@ -3,6 +3,7 @@
 mod suite {
     pub(crate) mod dice;
     pub(crate) mod fairness;
+    pub(crate) mod flood;
     pub(crate) mod graphs;
     pub(crate) mod model;
     pub(crate) mod oracle;

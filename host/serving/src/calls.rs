@@ -1,4 +1,5 @@
-//! A call on its way through the host: counted while it runs, bounded by what its model and tenant may have in flight, ended by its deadline.
+//! A call on its way through the host: counted while it runs, bounded by what its model and tenant may have in flight (see `waiting` for what is
+//! beyond that), ended by its deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +14,7 @@ use crate::catalog::{Deployed, ModelEntry};
 use crate::deadlines::{Deadline, Deadlines};
 use crate::error::{InferError, Whose};
 use crate::reply::{Client, Delivery};
+use crate::waiting;
 
 /// A call, as a front end hands it over.
 #[derive(Debug)]
@@ -27,34 +29,55 @@ pub struct Call {
     pub priority: u32,
 }
 
-/// One call's place among those in flight; it is given back when this is dropped.
-#[derive(Debug)]
-pub(crate) struct Place(Arc<ModelEntry>);
+impl Call {
+    /// Of the protocol's priorities 1 is the highest; 0, the default, comes after all others. Of ranks 0 goes first.
+    pub(crate) const fn rank(&self) -> u32 {
+        self.priority.wrapping_sub(1)
+    }
+}
 
+/// One call's place among those in flight; when it is dropped, it is given back and goes to whoever waits for it.
+#[derive(Debug)]
+pub(crate) struct Place(Option<Arc<ModelEntry>>);
+
+// These counters and a line's are read in the order in which they are changed, so that nobody comes to wait for a place that has been given back.
 fn enter(counter: &AtomicU32, max: u32) -> bool {
-    let entered = counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| (count < max).then_some(count + 1));
-    entered.is_ok()
+    counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| (count < max).then_some(count + 1)).is_ok()
 }
 
 impl Place {
     /// Takes a place in the model's and in its tenant's count.
-    pub(crate) fn take(entry: &Arc<ModelEntry>, model_max: u32) -> Result<Self, InferError> {
-        let tenant_max = entry.tenant.in_flight_max.load(Ordering::Relaxed);
+    pub(crate) fn take(entry: &Arc<ModelEntry>) -> Result<Self, InferError> {
+        let tenant_max = entry.tenant.in_flight_max.load(Ordering::SeqCst);
         if !enter(&entry.tenant.in_flight, tenant_max) {
             return Err(InferError::TooMany { whose: Whose::Tenant, limit: tenant_max });
         }
+        let model_max = entry.tenant.beginning.model_in_flight_max;
         if !enter(&entry.in_flight, model_max) {
-            entry.tenant.in_flight.fetch_sub(1, Ordering::AcqRel);
+            entry.tenant.in_flight.fetch_sub(1, Ordering::SeqCst);
             return Err(InferError::TooMany { whose: Whose::Model, limit: model_max });
         }
-        Ok(Self(entry.clone()))
+        Ok(Self(Some(entry.clone())))
+    }
+
+    /// Gives it back for whoever looks next.
+    pub(crate) fn leave(mut self) {
+        drop(self.give_back());
+    }
+
+    fn give_back(&mut self) -> Option<Arc<ModelEntry>> {
+        let entry = self.0.take()?;
+        entry.in_flight.fetch_sub(1, Ordering::SeqCst);
+        entry.tenant.in_flight.fetch_sub(1, Ordering::SeqCst);
+        Some(entry)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
-        self.0.tenant.in_flight.fetch_sub(1, Ordering::AcqRel);
+        if let Some(entry) = self.give_back() {
+            waiting::go_on(&entry.tenant);
+        }
     }
 }
 
@@ -74,7 +97,8 @@ pub(crate) struct Tracked {
     taken: Taken,
     seen: Seen,
     deadline: Option<(Arc<Deadlines>, Arc<Deadline>)>,
-    _place: Place,
+    /// Once it has one.
+    place: Option<Place>,
 }
 
 /// How the requests of a call fared in the engine.
@@ -109,14 +133,29 @@ impl Seen {
 impl Tracked {
     pub(crate) fn new(
         client: Box<dyn Client>,
-        (deployed, place): (&Arc<Deployed>, Place),
+        deployed: &Arc<Deployed>,
         taken: Taken,
         deadline: Option<(Arc<Deadlines>, Arc<Deadline>)>,
     ) -> Self {
-        Self { client: Some(client), deployed: deployed.clone(), taken, seen: Seen::default(), deadline, _place: place }
+        Self { client: Some(client), deployed: deployed.clone(), taken, seen: Seen::default(), deadline, place: None }
     }
 
-    fn over(&mut self, result: Result<InferResponse, InferError>) {
+    /// Its place, which it keeps until its end.
+    pub(crate) fn take(&mut self, place: Place) {
+        self.place = Some(place);
+    }
+
+    pub(crate) const fn deployed(&self) -> &Arc<Deployed> {
+        &self.deployed
+    }
+
+    /// It has waited in line until then.
+    pub(crate) fn waited(&self, until: Instant) {
+        self.deployed.entry.figures.waited(until.saturating_duration_since(self.taken.started));
+    }
+
+    /// Tells its client how it ended, and gives its place back.
+    pub(crate) fn over(mut self, result: Result<InferResponse, InferError>) {
         let Some(client) = self.client.take() else { return };
         let mut result = result;
         if let Some((deadlines, deadline)) = self.deadline.take() {
@@ -177,7 +216,7 @@ impl Client for Tracked {
         self.deployed.entry.figures.ran(times);
     }
 
-    fn end(mut self: Box<Self>, result: Result<InferResponse, InferError>) {
+    fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
         self.over(result);
     }
 }

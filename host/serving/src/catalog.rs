@@ -3,22 +3,27 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::Description;
 use cellwright_registry::{Digest, ModelName, TenantName, TenantSettings};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use crate::calls::Place;
 use crate::error::{InferError, LookupError};
 use crate::figures::CallFigures;
 use crate::model::{CellSummary, ServedModel};
+use crate::waiting::{Beginning, Line};
 
 /// Tenants that have, or had, models.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Catalog {
     tenants: RwLock<HashMap<TenantName, Arc<TenantEntry>>>,
+    /// Tenants that are no more, as long as calls of theirs go on.
+    gone: Mutex<Vec<Weak<TenantEntry>>>,
     numbers: AtomicU32,
+    beginning: Arc<Beginning>,
 }
 
 /// A tenant, as far as requests are concerned.
@@ -30,6 +35,11 @@ pub(crate) struct TenantEntry {
     pub(crate) weight: AtomicU32,
     pub(crate) in_flight: AtomicU32,
     pub(crate) in_flight_max: AtomicU32,
+    pub(crate) queued_max: AtomicU32,
+    pub(crate) line: Line,
+    pub(crate) beginning: Arc<Beginning>,
+    /// Models it has had.
+    model_numbers: AtomicU32,
     /// Fraction of device time, in millionths; 0: no bound.
     device_share: AtomicU64,
     share: Mutex<ShareAccount>,
@@ -47,8 +57,9 @@ struct ShareAccount {
 const AHEAD: Duration = Duration::from_millis(100);
 
 impl ShareAccount {
-    /// `used`: device time of the tenant so far, in nanoseconds; it starts over when a version is replaced. `millionths`: of one device.
-    fn has_room(&mut self, now: Instant, used: u64, millionths: u64) -> bool {
+    /// How long until there is room; nothing if there is. `used`: device time of the tenant so far, in nanoseconds; it starts over when a version
+    /// is replaced. `millionths`: of one device, at least 1.
+    fn room_in(&mut self, now: Instant, used: u64, millionths: u64) -> Duration {
         let may_use = |time: Duration| time.as_nanos().saturating_mul(u128::from(millionths)) / 1_000_000;
         if let Some((then, before)) = self.last {
             let used = u128::from(self.over_ns) + u128::from(used.saturating_sub(before));
@@ -56,8 +67,17 @@ impl ShareAccount {
             self.over_ns = u64::try_from(over).unwrap_or(u64::MAX);
         }
         self.last = Some((now, used));
-        u128::from(self.over_ns) <= may_use(AHEAD)
+        let beyond = u128::from(self.over_ns).saturating_sub(may_use(AHEAD));
+        Duration::from_nanos(u64::try_from(beyond.saturating_mul(1_000_000).div_ceil(u128::from(millionths))).unwrap_or(u64::MAX))
     }
+}
+
+/// A tenant has had its share of the devices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShareUsed {
+    /// How long until it may use them again, if nothing of it runs meanwhile.
+    pub(crate) wait: Duration,
+    percent: u32,
 }
 
 /// A model of a tenant, whatever version of it serves.
@@ -65,7 +85,10 @@ impl ShareAccount {
 pub(crate) struct ModelEntry {
     pub(crate) tenant: Arc<TenantEntry>,
     pub(crate) name: ModelName,
+    /// Which of its tenant's models it is, so that its line is not another's that had its name.
+    pub(crate) number: u32,
     pub(crate) in_flight: AtomicU32,
+    pub(crate) queued: AtomicU32,
     pub(crate) figures: CallFigures,
     state: RwLock<State>,
     /// Held while a version of it is checked or changed: one change at a time.
@@ -192,25 +215,24 @@ impl Retiring {
 impl TenantEntry {
     pub(crate) fn set(&self, settings: &TenantSettings) {
         self.weight.store(settings.weight, Ordering::Relaxed);
-        self.in_flight_max.store(settings.in_flight_max, Ordering::Relaxed);
+        self.in_flight_max.store(settings.in_flight_max, Ordering::SeqCst);
+        self.queued_max.store(settings.queued_max, Ordering::Relaxed);
         let millionths = settings.device_share.map_or(0.0, |share| (share * 1e6).clamp(1.0, 1e6));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a million")]
         self.device_share.store(millionths as u64, Ordering::Relaxed);
     }
 
-    /// Whether the tenant may use the devices, of which there are so many, or has had its share of them.
-    pub(crate) fn check_share(&self, now: Instant, devices: usize) -> Result<(), InferError> {
+    /// Whether the tenant may use the devices, or has had its share of them.
+    pub(crate) fn check_share(&self, now: Instant) -> Result<(), ShareUsed> {
         let millionths = self.device_share.load(Ordering::Relaxed);
         if millionths == 0 {
             return Ok(());
         }
         let used = self.models().iter().filter_map(|model| model.serving().ok()).map(|deployed| deployed.device_ns()).sum();
         let mut account = self.share.lock().unwrap_or_else(PoisonError::into_inner);
-        if account.has_room(now, used, millionths * devices as u64) {
-            Ok(())
-        } else {
-            Err(InferError::Share { percent: u32::try_from(millionths.div_ceil(10_000)).unwrap_or(u32::MAX) })
-        }
+        let wait = account.room_in(now, used, millionths.saturating_mul(self.beginning.devices));
+        let percent = || u32::try_from(millionths.div_ceil(10_000)).unwrap_or(u32::MAX);
+        if wait.is_zero() { Ok(()) } else { Err(ShareUsed { wait, percent: percent() }) }
     }
 
     fn model(&self, name: &str) -> Option<Arc<ModelEntry>> {
@@ -225,13 +247,21 @@ impl TenantEntry {
 impl ModelEntry {
     fn new(tenant: Arc<TenantEntry>, name: ModelName, reason: Reason) -> Self {
         Self {
+            number: tenant.model_numbers.fetch_add(1, Ordering::Relaxed),
             tenant,
             name,
             in_flight: AtomicU32::new(0),
+            queued: AtomicU32::new(0),
             figures: CallFigures::default(),
             state: RwLock::new(State { serving: None, reason }),
             changing: Mutex::default(),
         }
+    }
+
+    /// Takes a place for a call that begins now.
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<Place, InferError> {
+        self.tenant.check_share(Instant::now()).map_err(|used| InferError::Share { percent: used.percent })?;
+        Place::take(self)
     }
 
     /// One change of its versions at a time.
@@ -262,6 +292,10 @@ impl ModelEntry {
 }
 
 impl Catalog {
+    pub(crate) fn new(beginning: Beginning) -> Self {
+        Self { tenants: RwLock::default(), gone: Mutex::default(), numbers: AtomicU32::new(0), beginning: Arc::new(beginning) }
+    }
+
     fn tenant(&self, name: &TenantName) -> Option<Arc<TenantEntry>> {
         self.tenants.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
@@ -276,6 +310,10 @@ impl Catalog {
                 weight: AtomicU32::new(1),
                 in_flight: AtomicU32::new(0),
                 in_flight_max: AtomicU32::new(0),
+                queued_max: AtomicU32::new(0),
+                line: Line::default(),
+                beginning: self.beginning.clone(),
+                model_numbers: AtomicU32::new(0),
                 device_share: AtomicU64::new(0),
                 share: Mutex::default(),
                 models: RwLock::default(),
@@ -307,7 +345,10 @@ impl Catalog {
 
     /// The tenant is no more.
     pub(crate) fn forget_tenant(&self, name: &TenantName) {
-        self.tenants.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        let gone = self.tenants.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        let mut all = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|tenant| tenant.strong_count() > 0);
+        all.extend(gone.as_ref().map(Arc::downgrade));
     }
 
     /// Whether the model is still known under its name, as that entry.
@@ -328,10 +369,18 @@ impl Catalog {
         models
     }
 
-    /// Requests in flight, over all tenants.
-    pub(crate) fn in_flight(&self) -> u32 {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
-        tenants.values().map(|entry| entry.in_flight.load(Ordering::Acquire)).sum()
+    /// All tenants, and those that are no more but have calls that go on.
+    pub(crate) fn all_tenants(&self) -> Vec<Arc<TenantEntry>> {
+        let mut tenants: Vec<_> = self.tenants.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        tenants.extend(self.gone.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade));
+        tenants
+    }
+
+    /// Calls that have been taken and not ended, over all tenants.
+    pub(crate) fn calls(&self) -> u32 {
+        // Who leaves a line has its place before, so that it is counted twice rather than not at all.
+        let calls = |entry: &Arc<TenantEntry>| entry.line.len() + entry.in_flight.load(Ordering::SeqCst);
+        self.all_tenants().iter().map(calls).sum()
     }
 
     /// What answers under that name, if it is that version.
@@ -365,13 +414,14 @@ mod tests {
         let (start, half) = (Instant::now(), 500_000);
         let at = |ms: u64| start + Duration::from_millis(ms);
         let ns = |ms: u64| ms * 1_000_000;
-        assert!(account.has_room(at(0), ns(7), half));
+        let mut room_in = |now: u64, used: u64| account.room_in(at(now), ns(used), half);
+        assert_eq!(room_in(0, 7), Duration::ZERO);
         // A second at half a device is 500 ms; 50 more may be ahead.
-        assert!(account.has_room(at(1000), ns(7 + 550), half));
-        assert!(!account.has_room(at(1000), ns(7 + 551), half));
-        assert!(account.has_room(at(1002), ns(7 + 551), half));
+        assert_eq!(room_in(1000, 7 + 550), Duration::ZERO);
+        assert_eq!(room_in(1000, 7 + 551), Duration::from_millis(2));
+        assert_eq!(room_in(1002, 7 + 551), Duration::ZERO);
         // A new version counts from nothing.
-        assert!(account.has_room(at(1100), 0, half));
-        assert!(!account.has_room(at(1100), ns(200), half));
+        assert_eq!(room_in(1100, 0), Duration::ZERO);
+        assert!(!room_in(1100, 200).is_zero());
     }
 }

@@ -1,12 +1,14 @@
-//! Cancels requests whose time is up. Only requests that have a deadline come here.
+//! The clock: cancels requests whose time is up, and looks at lines of calls that wait until their tenant may use the devices again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use crate::catalog::TenantEntry;
 use crate::request::Running;
+use crate::waiting;
 
 /// When, and a number that tells requests of one instant apart.
 type Key = (Instant, u64);
@@ -25,6 +27,18 @@ impl Deadline {
     }
 }
 
+/// The way to the clock for whoever must not keep it going.
+#[derive(Clone, Debug)]
+pub(crate) struct Clock(Weak<Shared>);
+
+impl Clock {
+    /// Looks at a tenant's line at that time. False if the clock has stopped.
+    pub(crate) fn look_at(&self, tenant: &Arc<TenantEntry>, at: Instant) -> bool {
+        let shared = self.0.upgrade();
+        shared.inspect(|shared| shared.add(at, Then::Look(Arc::downgrade(tenant)), |_| {})).is_some()
+    }
+}
+
 /// The thread that watches the clock.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
@@ -40,10 +54,33 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// At most one for each request in flight, and those that ended while they were being entered.
-    waiting: BTreeMap<Key, (Running, Arc<Deadline>)>,
+    /// At most one for each request that waits or runs, those that ended while they were being entered, and one for each tenant.
+    waiting: BTreeMap<Key, Then>,
     entered: u64,
     stopping: bool,
+}
+
+/// What is to be done when a time has come.
+#[derive(Debug)]
+enum Then {
+    Cancel(Running, Arc<Deadline>),
+    Look(Weak<TenantEntry>),
+}
+
+impl Then {
+    fn happen(self) {
+        match self {
+            Self::Cancel(running, deadline) => {
+                deadline.passed.store(true, Ordering::Release);
+                running.cancel();
+            }
+            Self::Look(tenant) => {
+                if let Some(tenant) = tenant.upgrade() {
+                    waiting::look(&tenant);
+                }
+            }
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -60,16 +97,11 @@ impl Deadlines {
 
     /// Cancels the request at that time, unless it is taken back before.
     pub(crate) fn enter(&self, at: Instant, running: Running, deadline: &Arc<Deadline>) {
-        let mut state = lock(&self.shared.state);
-        let key = (at, state.entered);
-        state.entered += 1;
-        let is_first = state.waiting.first_key_value().is_none_or(|(first, _)| key < *first);
-        state.waiting.insert(key, (running, deadline.clone()));
-        *lock(&deadline.key) = Some(key);
-        drop(state);
-        if is_first {
-            self.shared.changed.notify_one();
-        }
+        self.shared.add(at, Then::Cancel(running, deadline.clone()), |key| *lock(&deadline.key) = Some(key));
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        Clock(Arc::downgrade(&self.shared))
     }
 
     /// The request has ended.
@@ -82,14 +114,30 @@ impl Deadlines {
 }
 
 impl Shared {
+    fn add(&self, at: Instant, then: Then, entered: impl FnOnce(Key)) {
+        let mut state = lock(&self.state);
+        let key = (at, state.entered);
+        state.entered += 1;
+        let is_first = state.waiting.first_key_value().is_none_or(|(first, _)| key < *first);
+        state.waiting.insert(key, then);
+        entered(key);
+        drop(state);
+        if is_first {
+            self.changed.notify_one();
+        }
+    }
+
     fn run(&self) {
         let mut state = lock(&self.state);
         while !state.stopping {
             let now = Instant::now();
-            while let Some(first) = state.waiting.first_entry().filter(|first| first.key().0 <= now) {
-                let (running, deadline) = first.remove();
-                deadline.passed.store(true, Ordering::Release);
-                running.cancel();
+            if let Some(first) = state.waiting.first_entry().filter(|first| first.key().0 <= now) {
+                let then = first.remove();
+                // What ends by it comes back here to leave.
+                drop(state);
+                then.happen();
+                state = lock(&self.state);
+                continue;
             }
             let next = state.waiting.first_key_value().map(|((at, _), _)| *at);
             state = match next {
@@ -107,7 +155,8 @@ impl Drop for Deadlines {
     fn drop(&mut self) {
         lock(&self.shared.state).stopping = true;
         self.shared.changed.notify_one();
-        if let Some(thread) = self.thread.take() {
+        // A call that it ends may be the last to hold it.
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
     }

@@ -148,6 +148,18 @@ pub enum InferError {
         /// The limit.
         limit: u32,
     },
+    /// As many calls as allowed wait for a place among those in flight.
+    #[error("{limit} calls of this tenant wait to begin, which is its limit: try again later")]
+    TooManyWait {
+        /// How many may wait.
+        limit: u32,
+    },
+    /// The calls that wait hold as much as they may.
+    #[error("the calls of this tenant that wait to begin would hold more than {limit} bytes of inputs, which is the limit: try again later")]
+    TooMuchWaits {
+        /// Bytes that they may hold together.
+        limit: u64,
+    },
     /// The tenant has had its share of the devices.
     #[error("this tenant has used its share of device time, {percent} %: try again later")]
     Share {
@@ -177,7 +189,7 @@ impl InferError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid(_) | Self::Rows(_) | Self::SessionOver | Self::Timeout => ErrorKind::BadInput,
-            Self::TooMany { .. } | Self::Share { .. } => ErrorKind::Busy,
+            Self::TooMany { .. } | Self::TooManyWait { .. } | Self::TooMuchWaits { .. } | Self::Share { .. } => ErrorKind::Busy,
             Self::Late => ErrorKind::Deadline,
             Self::Draining => ErrorKind::Draining,
             Self::Plugin(CallError::Refused { fault: Fault::InvalidInput, .. }) => ErrorKind::BadInput,

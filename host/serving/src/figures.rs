@@ -65,7 +65,7 @@ pub struct CallFiguresView {
     pub success: TotalView,
     /// Calls that were not.
     pub failure: TotalView,
-    /// Requests that waited for their first task.
+    /// Requests that waited for their first task; the time that calls stood in line is in it.
     pub queue: TotalView,
     /// Calls that were unfolded, by the plugin and the host.
     pub unfold: TotalView,
@@ -111,6 +111,11 @@ impl CallFigures {
 
     pub(crate) fn unfold_usual(&self) -> Duration {
         Duration::from_nanos(self.unfold_usual_ns.load(Ordering::Relaxed))
+    }
+
+    /// A call had to wait in line before it was unfolded.
+    pub(crate) fn waited(&self, waited: Duration) {
+        self.queue.ns.fetch_add(nanoseconds(waited), Ordering::Relaxed);
     }
 
     /// A request of a call has ended in the engine.

@@ -21,6 +21,7 @@ mod outputs;
 mod plugin_threads;
 mod request;
 mod rows;
+mod waiting;
 
 pub use calls::Call;
 pub use catalog::Deployed;

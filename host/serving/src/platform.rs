@@ -17,13 +17,14 @@ use cellwright_registry::{Registry, TenantName};
 
 pub use self::changes::{Activated, Uploaded};
 pub use self::views::{CellFigures, Figures, IndexEntry, ModelFigures, ModelState};
-use crate::calls::{Call, Place, Taken, Tracked};
+use crate::calls::{Call, Taken, Tracked};
 use crate::catalog::{Catalog, Deployed, Retiring};
 use crate::deadlines::{Deadline, Deadlines};
 use crate::error::{InferError, LookupError, PlatformError};
 use crate::reply::Client;
 use crate::request::Running;
 use crate::serving::{Serving, ServingOptions};
+use crate::waiting::{self, Beginning, Joined};
 
 /// How often draining looks whether all calls have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
@@ -71,7 +72,6 @@ pub struct Platform {
     catalog: Catalog,
     deadlines: Arc<Deadlines>,
     archive: ArchiveLimits,
-    model_in_flight_max: u32,
     draining: AtomicBool,
     starting: Starting,
 }
@@ -89,13 +89,21 @@ impl Platform {
     /// # Errors
     /// If the host does not start or the registry cannot be read.
     pub fn start(options: PlatformOptions, registry: Registry, backends: Vec<Box<dyn Backend>>) -> Result<Arc<Self>, PlatformError> {
-        let platform = Arc::new(Self {
-            serving: Serving::start(options.serving, backends)?,
-            registry,
-            catalog: Catalog::default(),
-            deadlines: Arc::new(Deadlines::start().map_err(PlatformError::Thread)?),
-            archive: options.archive,
+        let serving = Serving::start(options.serving, backends)?;
+        let deadlines = Arc::new(Deadlines::start().map_err(PlatformError::Thread)?);
+        let catalog = Catalog::new(Beginning {
+            serving: Arc::downgrade(serving.inner()),
+            plugin_calls: serving.inner().plugin_threads.calls(),
+            clock: deadlines.clock(),
+            devices: serving.engine().devices().count() as u64,
             model_in_flight_max: options.model_in_flight_max,
+        });
+        let platform = Arc::new(Self {
+            serving,
+            registry,
+            catalog,
+            deadlines,
+            archive: options.archive,
             draining: AtomicBool::new(false),
             starting: Starting::default(),
         });
@@ -140,10 +148,13 @@ impl Platform {
         self.catalog.find(tenant, model, version)
     }
 
-    /// Takes a call. It is unfolded on the calling thread; the answer goes to `client`.
+    /// Takes a call. It is unfolded on the calling thread, or on one of the plugins' where it has to wait because its tenant or its model has as many
+    /// in flight as it may, or its tenant has had its share of the devices; the answer goes to `client`.
+    ///
+    /// A call that waits stays with the version it was given, whatever serves meanwhile, and counts as taken: draining lets it begin and end.
     ///
     /// # Errors
-    /// If the call is refused before anything of it runs; `client` hears nothing then.
+    /// If the call is refused before anything of it runs or waits; `client` hears nothing then.
     pub fn infer(&self, model: &Arc<Deployed>, call: Call, client: Box<dyn Client>) -> Result<Running, InferError> {
         let started = Instant::now();
         let begun = self.begin(model, call, client, started);
@@ -157,27 +168,41 @@ impl Platform {
         if self.draining.load(Ordering::Acquire) {
             return Err(InferError::Draining);
         }
-        let place = Place::take(&model.entry, self.model_in_flight_max)?;
-        model.entry.tenant.check_share(started, self.serving.engine().devices().count())?;
         let until = call.timeout.map(|timeout| started.checked_add(timeout).ok_or(InferError::Timeout)).transpose()?;
         let deadline = until.map(|at| (at, Arc::new(Deadline::default())));
         let watch = deadline.as_ref().map(|(_, deadline)| (self.deadlines.clone(), deadline.clone()));
         let taken = Taken { started, priority: call.priority, span: tracing::Span::current() };
-        let tracked = Tracked::new(client, (model, place), taken, watch);
-        let running = self.serving.begin_ranked(&model.served, (call.request, rank(call.priority)), call.delivery, Box::new(tracked))?;
-        model.entry.figures.unfolded(started.elapsed());
+        let mut tracked = Tracked::new(client, model, taken, watch);
+        // Nobody overtakes those that wait, unless it is by priority.
+        let place = if model.entry.tenant.line.len() == 0 { model.entry.enter().ok() } else { None };
+        let joined = match place {
+            Some(place) => {
+                tracked.take(place);
+                Joined::Now(call, tracked)
+            }
+            None => waiting::join(&model.entry, call, tracked)?,
+        };
+        let running = match joined {
+            Joined::Waits(ticket) => Running::of_waiting(ticket),
+            Joined::Now(call, tracked) => {
+                let rank = call.rank();
+                let running = self.serving.begin_ranked(&model.served, (call.request, rank), call.delivery, Box::new(tracked))?;
+                model.entry.figures.unfolded(started.elapsed());
+                running
+            }
+        };
         if let Some((at, deadline)) = deadline {
             self.deadlines.enter(at, running.clone(), &deadline);
         }
         Ok(running)
     }
 
-    /// Takes no new calls and waits until those in flight have ended, or until the time is up.
+    /// Takes no new calls and waits until those in flight and those that wait have ended, or until the time is up.
     pub fn drain(&self, limit: Duration) -> Drained {
         self.draining.store(true, Ordering::Release);
         let end = Instant::now() + limit;
         loop {
-            let left = self.catalog.in_flight();
+            let left = self.catalog.calls();
             if left == 0 || Instant::now() >= end {
                 return Drained { left };
             }
@@ -203,7 +228,9 @@ impl Platform {
     }
 }
 
-/// Of the protocol's priorities 1 is the highest; 0, the default, comes after all others.
-const fn rank(priority: u32) -> u32 {
-    priority.wrapping_sub(1)
+impl Drop for Platform {
+    fn drop(&mut self) {
+        // Those that run hear it from the engine.
+        self.catalog.all_tenants().iter().for_each(|tenant| waiting::end_all(tenant));
+    }
 }

@@ -24,6 +24,7 @@ use crate::outputs::{Outputs, Taking};
 use crate::plugin_threads::{ModelNumber, NotTaken, PluginCalls};
 use crate::reply::{Client, Delivery};
 use crate::serving::Inner;
+use crate::waiting::Ticket;
 
 /// A request in flight.
 pub(crate) struct Active {
@@ -75,18 +76,29 @@ struct PluginSide {
     time: Duration,
 }
 
-/// Requests that are in flight for one call. It does not keep them.
+/// Requests that are in flight for one call, or its place in line while it waits. It does not keep them.
 #[derive(Clone, Debug, Default)]
-pub struct Running(Vec<Weak<Active>>);
+pub struct Running {
+    requests: Vec<Weak<Active>>,
+    /// Of a call that had to wait.
+    ticket: Option<Arc<Ticket>>,
+}
 
 impl Running {
     pub(crate) fn add(&mut self, active: &Arc<Active>) {
-        self.0.push(Arc::downgrade(active));
+        self.requests.push(Arc::downgrade(active));
+    }
+
+    pub(crate) const fn of_waiting(ticket: Arc<Ticket>) -> Self {
+        Self { requests: Vec::new(), ticket: Some(ticket) }
     }
 
     /// Nobody wants the answer any more: its client hears that the request was cancelled, unless it has ended. Never waits.
     pub fn cancel(&self) {
-        self.0.iter().filter_map(Weak::upgrade).for_each(|active| active.cancel());
+        self.requests.iter().filter_map(Weak::upgrade).for_each(|active| active.cancel());
+        if let Some(ticket) = &self.ticket {
+            ticket.cancel();
+        }
     }
 }
 

@@ -179,12 +179,11 @@ impl Serving {
         delivery: Delivery,
         client: Box<dyn Client>,
     ) -> Result<Running, InferError> {
-        if model.description().rows_are_requests {
-            return rows::begin(&self.inner, model, (request, rank), client);
-        }
-        let mut running = Running::default();
-        running.add(&Active::begin(&self.inner, Begin::new(model, request, delivery)?.ranked(rank), client)?);
-        Ok(running)
+        begin(&self.inner, model, (request, rank), delivery, client)
+    }
+
+    pub(crate) const fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// Opens a session: a request whose inputs keep arriving. `first` is its first chunk.
@@ -202,6 +201,22 @@ impl Serving {
         running.add(&active);
         Ok(Session { active, reply: reply.of(running) })
     }
+}
+
+/// See [`Serving::begin_ranked`].
+pub(crate) fn begin(
+    inner: &Arc<Inner>,
+    model: &Arc<ServedModel>,
+    (request, rank): (InferRequest, u32),
+    delivery: Delivery,
+    client: Box<dyn Client>,
+) -> Result<Running, InferError> {
+    if model.description().rows_are_requests {
+        return rows::begin(inner, model, (request, rank), client);
+    }
+    let mut running = Running::default();
+    running.add(&Active::begin(inner, Begin::new(model, request, delivery)?.ranked(rank), client)?);
+    Ok(running)
 }
 
 /// A request whose inputs keep arriving. Dropping it before its end cancels it.

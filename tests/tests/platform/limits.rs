@@ -21,7 +21,8 @@ fn a_model_and_a_tenant_may_have_so_many_calls_in_flight() {
     for tenant in [&tenant(), &other] {
         platform.upload(tenant, &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
     }
-    platform.set_tenant(&other, &TenantSettings { in_flight_max: 2, ..TenantSettings::default() }).unwrap();
+    platform.set_tenant(&tenant(), &TenantSettings { queued_max: 0, ..TenantSettings::default() }).unwrap();
+    platform.set_tenant(&other, &TenantSettings { in_flight_max: 2, queued_max: 0, ..TenantSettings::default() }).unwrap();
     for (tenant, room, whose) in [(&tenant(), 3, "model"), (&other, 2, "tenant")] {
         let deployed = platform.find(tenant, "sums", None).unwrap();
         let taken: Vec<_> = (0..room).map(|seed| begin(&platform, &deployed, call(requests::sum(seed, LONG))).unwrap()).collect();
@@ -68,25 +69,6 @@ fn draining_lets_calls_end_and_takes_no_more() {
     assert!(answers.into_iter().all(|answer| answer.recv().unwrap().is_ok()));
     let refused = begin(&platform, &deployed, call(requests::sum(1, 1))).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Draining, "{refused}");
-}
-
-#[test]
-fn a_share_of_the_devices_is_not_exceeded() {
-    let folder = TempDir::new().unwrap();
-    let platform = start(folder.path());
-    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
-    platform.set_tenant(&tenant(), &TenantSettings { device_share: Some(1e-6), ..TenantSettings::default() }).unwrap();
-    let mut calls = 0;
-    let sentence = loop {
-        calls += 1;
-        match infer(&platform, &tenant(), "sums", requests::sum(1, 1000)) {
-            Ok(_) => assert!(calls < 100, "a millionth of a device is used up by one call"),
-            Err(sentence) => break sentence,
-        }
-    };
-    assert_eq!(sentence, "this tenant has used its share of device time, 1 %: try again later");
-    platform.set_tenant(&tenant(), &TenantSettings::default()).unwrap();
-    infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap();
 }
 
 /// How many of the calls that came first were answered when the last one was.

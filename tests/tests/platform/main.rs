@@ -3,4 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod limits;
+mod line;
+mod shares;
 mod versions;

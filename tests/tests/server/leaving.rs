@@ -88,6 +88,27 @@ fn requests_that_run_or_wait_are_given_up() {
 }
 
 #[test]
+fn requests_that_wait_in_line_are_given_up() {
+    const IN_FLIGHT: usize = 3;
+    let server = start();
+    let bounds = json!({ "in_flight_max": IN_FLIGHT, "queued_max": CLIENTS - IN_FLIGHT }).to_string();
+    assert_eq!(server.send("PUT", "/v1/tenants/default", &[], bounds.as_bytes()).status, 200);
+    let in_line = || server.figure("cellwright_queued", "model=\"chain\"") as usize;
+    let leavers: Vec<_> = (0..CLIENTS).map(|_| ask_long(&server, STEPS)).collect();
+    server.until("the line is full", || in_line() == CLIENTS - IN_FLIGHT);
+    assert_eq!(server.figure("cellwright_in_flight", "model=\"chain\"") as usize, IN_FLIGHT);
+    let refused = server.infer("sums", &json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4] }] }));
+    assert_eq!(refused.status, 429);
+    assert!(refused.text().contains("9 calls of this tenant wait to begin, which is its limit"), "{}", refused.text());
+    drop(leavers);
+    assert_idle(&server, CLIENTS);
+    let (json, data) = long(5);
+    let headers = [("inference-header-content-length", &*json.len().to_string())];
+    let answer = server.send("POST", "/v2/models/chain/infer", &headers, &[json.as_bytes(), &data].concat());
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+#[test]
 fn a_stream_that_nobody_reads_on_ends() {
     let server = start();
     let body = json!({ "x": rows(100_000) }).to_string();

@@ -277,7 +277,10 @@ pub(crate) struct SettingsArguments {
     /// Requests that may be in flight at once
     #[arg(long)]
     pub(crate) in_flight_max: Option<u32>,
-    /// Fraction of device time it may use at most, even if nobody else wants it
+    /// Requests beyond those that may wait; more are refused
+    #[arg(long)]
+    pub(crate) queued_max: Option<u32>,
+    /// Fraction of device time it may use at most, even if nobody else wants it; its requests wait for it
     #[arg(long)]
     pub(crate) device_share: Option<f64>,
     /// Models it may have

@@ -103,11 +103,11 @@ impl SettingsArguments {
         TenantSettings {
             weight: self.weight,
             in_flight_max: self.in_flight_max,
+            queued_max: self.queued_max,
             device_share: self.device_share,
             models_max: self.models_max,
             versions_max: self.versions_max,
             bytes_max: self.bytes_max,
-            ..TenantSettings::default()
         }
     }
 }
@@ -246,7 +246,8 @@ fn list_tenants(tenants: &[Tenant]) -> String {
         let settings = &tenant.settings;
         let shown = |setting: Option<u32>| setting.map(|value| value.to_string()).unwrap_or_default();
         let share = settings.device_share.map(|share| share.to_string()).unwrap_or_default();
-        vec![tenant.name.clone(), shown(settings.weight), shown(settings.in_flight_max), share, shown(settings.models_max)]
+        let calls = [settings.weight, settings.in_flight_max, settings.queued_max].map(shown);
+        [vec![tenant.name.clone()], calls.to_vec(), vec![share, shown(settings.models_max)]].concat()
     };
-    table(&["tenant", "weight", "in flight", "device share", "models"], &tenants.iter().map(row).collect::<Vec<_>>())
+    table(&["tenant", "weight", "in flight", "queued", "device share", "models"], &tenants.iter().map(row).collect::<Vec<_>>())
 }

@@ -250,6 +250,7 @@ impl Host for Fake {
             name: "echo".to_owned(),
             version: Some(3),
             in_flight: 1,
+            queued: 2,
             success: total(4),
             failure: total(2),
             queue: total(5),

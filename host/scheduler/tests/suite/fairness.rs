@@ -20,20 +20,20 @@ fn model(model: u32, tenant: u32, weight: u32) -> ModelInfo {
 
 /// A tenant and what it sends.
 #[derive(Clone, Copy)]
-struct Load {
-    weight: u32,
-    models: u32,
+pub(crate) struct Load {
+    pub(crate) weight: u32,
+    pub(crate) models: u32,
     /// Requests that each of its models always has there.
-    backlog: u32,
+    pub(crate) backlog: u32,
     /// What a task of it takes.
-    task_ns: u64,
+    pub(crate) task_ns: u64,
 }
 
-const LOAD: Load = Load { weight: 1, models: 1, backlog: 50, task_ns: 1000 };
+pub(crate) const LOAD: Load = Load { weight: 1, models: 1, backlog: 50, task_ns: 1000 };
 
 /// A world that is driven by what tenants send.
-struct Crowd {
-    world: World,
+pub(crate) struct Crowd {
+    pub(crate) world: World,
     loads: Vec<Load>,
     /// Each model's tenant.
     tenants: Vec<usize>,
@@ -46,7 +46,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn new(config: Config, loads: &[Load]) -> Self {
+    pub(crate) fn new(config: Config, loads: &[Load]) -> Self {
         let tenants: Vec<usize> = loads.iter().enumerate().flat_map(|(tenant, load)| vec![tenant; load.models as usize]).collect();
         let models = tenants.iter().enumerate().map(|(index, tenant)| model(index as u32, *tenant as u32, loads[*tenant].weight));
         let world = World::new(config, models.collect(), &[(0, 0, 100_000)]);
@@ -58,7 +58,7 @@ impl Crowd {
         self.world.requests.values().filter(|request| request.model.index() == model && !request.ended).count() as u32
     }
 
-    fn send(&mut self, model: usize, steps: u32) -> RequestId {
+    pub(crate) fn send(&mut self, model: usize, steps: u32) -> RequestId {
         let (id, event) = self.world.request(ModelId(model as u32), &growth(0, vec![lstm(steps, &[])], None), Default::default());
         self.events.push(event);
         id
@@ -76,7 +76,7 @@ impl Crowd {
     }
 
     /// Every model gets what its tenant always has there.
-    fn fill(&mut self) {
+    pub(crate) fn fill(&mut self) {
         for model in 0..self.tenants.len() {
             for _ in self.there(model)..self.loads[self.tenants[model]].backlog {
                 self.send(model, 6);
@@ -84,23 +84,36 @@ impl Crowd {
         }
     }
 
-    /// The next task completes, and the scheduler acts; whose it was.
-    fn turn(&mut self) -> Option<usize> {
-        let first = self.world.workers[&WorkerId(0)].tasks.front().map(|task| (self.world.lanes[&task.rows[0].0].request, task.steps));
-        let owner = first.map(|(id, steps)| {
-            let model = self.world.requests[&id].model.index();
-            let load = self.tenants.get(model).map_or(LOAD, |tenant| self.loads[*tenant]);
-            let busy = load.task_ns * u64::from(steps);
-            self.used[model] += busy;
-            self.tasks += u64::from(steps);
-            self.events.extend(self.world.complete(WorkerId(0), 1, busy, || false));
-            model
-        });
-        self.world.now = Time(self.world.now.0 + 1);
+    /// What the task that runs now is of, and how long it takes.
+    pub(crate) fn running(&self) -> Option<(usize, u32, u64)> {
+        let task = self.world.workers[&WorkerId(0)].tasks.front()?;
+        let model = self.world.requests[&self.world.lanes[&task.rows[0].0].request].model.index();
+        let load = self.tenants.get(model).map_or(LOAD, |tenant| self.loads[*tenant]);
+        Some((model, task.steps, load.task_ns * u64::from(task.steps)))
+    }
+
+    /// The task that runs completes; whose it was.
+    pub(crate) fn complete(&mut self) -> Option<usize> {
+        let (model, steps, busy) = self.running()?;
+        self.used[model] += busy;
+        self.tasks += u64::from(steps);
+        self.events.extend(self.world.complete(WorkerId(0), 1, busy, || false));
+        Some(model)
+    }
+
+    /// The scheduler acts.
+    pub(crate) fn act(&mut self, now: Time) {
+        self.world.now = now;
         self.world.handle(&mut self.events);
         for (model, nanoseconds) in &self.world.commands.used {
             self.accounted[model.index()] += nanoseconds;
         }
+    }
+
+    /// The next task completes, and the scheduler acts; whose it was.
+    fn turn(&mut self) -> Option<usize> {
+        let owner = self.complete();
+        self.act(Time(self.world.now.0 + 1));
         owner
     }
 

@@ -19,6 +19,7 @@ use crate::error::ChangeError;
 use crate::model::ServedModel;
 use crate::samples::{self, SampleReport};
 use crate::serving::Owner;
+use crate::waiting;
 
 /// What came of an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -259,6 +260,8 @@ impl Platform {
         let tenant = self.registry.set_tenant(name, settings)?;
         if let Some(entry) = self.catalog.set_tenant(name, settings) {
             self.serving.engine().set_tenant_weight(entry.number, settings.weight);
+            // It may have more in flight now.
+            waiting::go_on(&entry);
         }
         Ok(tenant)
     }

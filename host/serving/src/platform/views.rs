@@ -61,6 +61,8 @@ pub struct ModelFigures {
     pub version: Option<u64>,
     /// Calls in flight now.
     pub in_flight: u32,
+    /// Calls that wait for a place among them.
+    pub queued: u32,
     /// What became of the others.
     pub calls: CallFiguresView,
     /// Its cells, if it serves.
@@ -110,6 +112,7 @@ impl Platform {
                 name: model.name.as_str().to_owned(),
                 version: serving.map(|deployed| deployed.version()),
                 in_flight: model.in_flight.load(Ordering::Relaxed),
+                queued: model.queued.load(Ordering::Relaxed),
                 calls: model.figures.view(),
                 cells: loaded.as_ref().map(|loaded| loaded.cells.iter().map(cell).collect()).unwrap_or_default(),
                 device: loaded.map(|loaded| loaded.counters.clone()),

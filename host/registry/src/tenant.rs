@@ -21,11 +21,11 @@ pub struct Tenant {
 pub struct TenantSettings {
     /// Its share of contended device time, relative to other tenants' weights.
     pub weight: u32,
-    /// Requests that may run at once.
+    /// Calls that may run at once.
     pub in_flight_max: u32,
-    /// Requests that may wait to run.
+    /// Calls beyond those that may wait to run; more are refused.
     pub queued_max: u32,
-    /// Fraction of device time it may use at most, even if nobody else wants it.
+    /// Fraction of device time it may use at most, even if nobody else wants it: its calls wait when it has had that, a tenth of a second ahead at most.
     pub device_share: Option<f64>,
     /// Models it may have.
     pub models_max: u32,

@@ -155,7 +155,9 @@ pub enum InferError {
         limit: u32,
     },
     /// The calls that wait hold as much as they may.
-    #[error("the calls of this tenant that wait to begin would hold more than {limit} bytes of inputs, which is the limit: try again later")]
+    #[error(
+        "the calls of this tenant that wait to begin would hold more than {limit} bytes of inputs, which is the limit: try again later"
+    )]
     TooMuchWaits {
         /// Bytes that they may hold together.
         limit: u64,

@@ -172,7 +172,7 @@ impl Platform {
         let deadline = until.map(|at| (at, Arc::new(Deadline::default())));
         let watch = deadline.as_ref().map(|(_, deadline)| (self.deadlines.clone(), deadline.clone()));
         let taken = Taken { started, priority: call.priority, span: tracing::Span::current() };
-        let mut tracked = Tracked::new(client, model, taken, watch);
+        let mut tracked = Box::new(Tracked::new(client, model, taken, watch));
         // Nobody overtakes those that wait, unless it is by priority.
         let place = if model.entry.tenant.line.len() == 0 { model.entry.enter().ok() } else { None };
         let joined = match place {
@@ -186,7 +186,7 @@ impl Platform {
             Joined::Waits(ticket) => Running::of_waiting(ticket),
             Joined::Now(call, tracked) => {
                 let rank = call.rank();
-                let running = self.serving.begin_ranked(&model.served, (call.request, rank), call.delivery, Box::new(tracked))?;
+                let running = self.serving.begin_ranked(&model.served, (call.request, rank), call.delivery, tracked)?;
                 model.entry.figures.unfolded(started.elapsed());
                 running
             }

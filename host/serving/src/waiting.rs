@@ -73,7 +73,7 @@ struct ModelLine {
 /// A call in line.
 pub(crate) struct Waiting {
     call: Call,
-    tracked: Tracked,
+    tracked: Box<Tracked>,
     bytes: u64,
     ticket: Arc<Ticket>,
 }
@@ -98,7 +98,7 @@ enum Stage {
 /// What became of a call that came to a line.
 pub(crate) enum Joined {
     /// There was room after all: its client's thread may begin it.
-    Now(Call, Tracked),
+    Now(Call, Box<Tracked>),
     Waits(Arc<Ticket>),
 }
 
@@ -118,7 +118,7 @@ impl Line {
         self.count.load(Ordering::SeqCst)
     }
 
-    fn push(&self, state: &mut State, entry: &Arc<ModelEntry>, call: Call, tracked: Tracked) -> Arc<Ticket> {
+    fn push(&self, state: &mut State, entry: &Arc<ModelEntry>, call: Call, tracked: Box<Tracked>) -> Arc<Ticket> {
         state.arrivals += 1;
         let turn = Turn { model: entry.number, order: (call.rank(), state.arrivals) };
         let ticket = Arc::new(Ticket { tenant: Arc::downgrade(&entry.tenant), turn, stage: Mutex::new(Stage::Before) });
@@ -196,7 +196,7 @@ impl State {
 }
 
 /// A call has come that could not begin at once: puts it in line, unless there is room by now or too many wait.
-pub(crate) fn join(entry: &Arc<ModelEntry>, call: Call, tracked: Tracked) -> Result<Joined, InferError> {
+pub(crate) fn join(entry: &Arc<ModelEntry>, call: Call, tracked: Box<Tracked>) -> Result<Joined, InferError> {
     let (tenant, line) = (&entry.tenant, &entry.tenant.line);
     let mut state = lock(&line.state);
     let ticket = line.push(&mut state, entry, call, tracked);
@@ -321,8 +321,8 @@ impl Waiting {
         let rank = call.rank();
         match serving::begin(&serving, &deployed.served, (call.request, rank), call.delivery, Box::new(Lent(kept.clone()))) {
             Ok(running) => {
-                deployed.entry.figures.unfolded(begun.elapsed());
                 ticket.has_begun(running);
+                deployed.entry.figures.unfolded(begun.elapsed());
             }
             Err(error) => {
                 let tracked = lock(&kept).take();
@@ -335,7 +335,7 @@ impl Waiting {
 }
 
 /// A client that is lent to a request: if the request is refused, whoever lent it tells it why.
-struct Lent(Arc<Mutex<Option<Tracked>>>);
+struct Lent(Arc<Mutex<Option<Box<Tracked>>>>);
 
 impl Client for Lent {
     fn part(&mut self, part: Tensor) {

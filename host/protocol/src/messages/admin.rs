@@ -124,13 +124,13 @@ pub struct TenantSettings {
     /// Its share of contended device time, relative to other tenants' weights; at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// Requests that may run at once.
+    /// Calls that may run at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight_max: Option<u32>,
-    /// Requests that may wait to run.
+    /// Calls beyond those that may wait to run; more are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queued_max: Option<u32>,
-    /// Fraction of device time it may use at most, even if nobody else wants it; more than 0, at most 1.
+    /// Fraction of device time it may use at most, even if nobody else wants it; more than 0, at most 1. Its calls wait when it has had that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_share: Option<f64>,
     /// Models it may have.

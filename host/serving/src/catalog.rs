@@ -105,6 +105,9 @@ struct State {
 /// Why a model does not serve.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Reason {
+    /// Its first version is being checked, so nobody but who does that knows of it.
+    #[error("it is not there yet")]
+    Absent,
     /// It has no version that was activated.
     #[error("none of its versions is active")]
     Nothing,
@@ -269,6 +272,25 @@ impl ModelEntry {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it has had no version yet.
+    pub(crate) fn is_absent(&self) -> bool {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.serving.is_none() && state.reason == Reason::Absent
+    }
+
+    /// It has a version, whether or not that serves.
+    pub(crate) fn is_there(&self) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if state.reason == Reason::Absent {
+            state.reason = Reason::Nothing;
+        }
+    }
+
+    /// The model is no more, or never was.
+    pub(crate) fn forget(&self) {
+        self.tenant.models.write().unwrap_or_else(PoisonError::into_inner).remove(&self.name);
+    }
+
     /// What serves, or why nothing does.
     pub(crate) fn serving(&self) -> Result<Arc<Deployed>, Reason> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
@@ -336,13 +358,6 @@ impl Catalog {
         models.entry(name.clone()).or_insert_with(|| Arc::new(ModelEntry::new(tenant.clone(), name.clone(), reason))).clone()
     }
 
-    /// The model is no more.
-    pub(crate) fn forget_model(&self, tenant: &TenantName, name: &ModelName) {
-        if let Some(tenant) = self.tenant(tenant) {
-            tenant.models.write().unwrap_or_else(PoisonError::into_inner).remove(name);
-        }
-    }
-
     /// The tenant is no more.
     pub(crate) fn forget_tenant(&self, name: &TenantName) {
         let gone = self.tenants.write().unwrap_or_else(PoisonError::into_inner).remove(name);
@@ -353,18 +368,20 @@ impl Catalog {
 
     /// Whether the model is still known under its name, as that entry.
     pub(crate) fn has(&self, entry: &Arc<ModelEntry>) -> bool {
-        self.model(&entry.tenant.name, entry.name.as_str()).is_some_and(|known| Arc::ptr_eq(&known, entry))
+        let known = self.tenant(&entry.tenant.name).and_then(|tenant| tenant.model(entry.name.as_str()));
+        known.is_some_and(|known| Arc::ptr_eq(&known, entry))
     }
 
+    /// The model of that name, if it has a version.
     pub(crate) fn model(&self, tenant: &TenantName, name: &str) -> Option<Arc<ModelEntry>> {
-        self.tenant(tenant)?.model(name)
+        self.tenant(tenant)?.model(name).filter(|entry| !entry.is_absent())
     }
 
     /// All models, or a tenant's.
     pub(crate) fn models(&self, tenant: Option<&TenantName>) -> Vec<Arc<ModelEntry>> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         let chosen = tenants.values().filter(|entry| tenant.is_none_or(|name| entry.name == *name));
-        let mut models: Vec<Arc<ModelEntry>> = chosen.flat_map(|entry| entry.models()).collect();
+        let mut models: Vec<Arc<ModelEntry>> = chosen.flat_map(|entry| entry.models()).filter(|model| !model.is_absent()).collect();
         models.sort_by(|a, b| (&a.tenant.name, &a.name).cmp(&(&b.tenant.name, &b.name)));
         models
     }
@@ -407,6 +424,20 @@ fn shown(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_is_there_when_it_has_a_version() {
+        let (catalog, tenant) = (Catalog::default(), TenantName::default_tenant());
+        let owner = catalog.enter_tenant(&tenant, &TenantSettings::default());
+        let entry = Catalog::enter_model(&owner, &ModelName::parse("m").unwrap(), Reason::Absent);
+        assert!(catalog.has(&entry) && catalog.model(&tenant, "m").is_none() && catalog.models(None).is_empty());
+        assert_eq!(catalog.find(&tenant, "m", None).unwrap_err(), LookupError::Unknown { model: "m".to_owned() });
+        entry.is_there();
+        assert_eq!(catalog.models(None).len(), 1);
+        assert!(matches!(catalog.find(&tenant, "m", None), Err(LookupError::NotServing { .. })));
+        entry.forget();
+        assert!(!catalog.has(&entry));
+    }
 
     #[test]
     fn a_share_of_the_devices_leaks_away_at_its_rate() {

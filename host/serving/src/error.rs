@@ -370,6 +370,12 @@ pub enum ChangeError {
         /// The model.
         model: ModelName,
     },
+    /// Others change it all the time.
+    #[error("model `{model}` was deleted again and again meanwhile: try again later")]
+    Contended {
+        /// The model.
+        model: ModelName,
+    },
     /// The registry refused it or failed.
     #[error(transparent)]
     Registry(#[from] RegistryError),
@@ -385,7 +391,7 @@ impl ChangeError {
             Self::Archive(ArchiveError::Keep(_)) => ErrorKind::Internal,
             Self::Archive(_) | Self::Bundle(_) | Self::Samples { .. } => ErrorKind::BadInput,
             Self::Load(error) => error.kind(),
-            Self::NoActiveVersion { .. } => ErrorKind::Conflict,
+            Self::NoActiveVersion { .. } | Self::Contended { .. } => ErrorKind::Conflict,
             Self::Registry(error) => match error.kind() {
                 cellwright_registry::ErrorKind::NotFound => ErrorKind::NotFound,
                 cellwright_registry::ErrorKind::Conflict => ErrorKind::Conflict,

@@ -7,8 +7,8 @@ mod changes;
 mod receiving;
 mod views;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cellwright_backend::Backend;
@@ -70,6 +70,8 @@ pub struct Platform {
     serving: Serving,
     registry: Registry,
     catalog: Catalog,
+    /// Held where the registry and the catalog must say the same of a tenant: while it is looked up, changed, deleted, or given a version.
+    tenants: Mutex<()>,
     deadlines: Arc<Deadlines>,
     archive: ArchiveLimits,
     draining: AtomicBool,
@@ -102,6 +104,7 @@ impl Platform {
             serving,
             registry,
             catalog,
+            tenants: Mutex::default(),
             deadlines,
             archive: options.archive,
             draining: AtomicBool::new(false),

@@ -1,5 +1,6 @@
 //! What answers, before, during and after a change of versions; and after a restart.
 
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -184,6 +185,37 @@ fn a_restart_brings_back_what_served() {
     let platform = start(folder.path());
     let sentence = infer(&platform, &tenant(), "asleep", requests::sum(1, 1)).unwrap_err();
     assert!(sentence.starts_with("model `asleep` does not serve: its active version did not load"), "{sentence}");
+}
+
+/// An archive on whose first bytes something happens.
+struct Then<'a, F: FnMut()>(&'a [u8], Option<F>);
+
+impl<F: FnMut()> Read for Then<'_, F> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if let Some(mut then) = self.1.take() {
+            then();
+        }
+        self.0.read(buffer)
+    }
+}
+
+#[test]
+fn an_upload_whose_tenant_goes_meanwhile_ends() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    let gone = other_tenant(&platform, "gone");
+    let bytes = archive(&summing(1.0));
+    let error = platform.upload(&gone, &model("sums"), Then(&bytes, Some(|| platform.delete_tenant(&gone).unwrap())), true).unwrap_err();
+    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::NotFound, "there is no tenant `gone`"));
+    assert_eq!((platform.index(None).len(), blobs(folder.path())), (0, 0));
+
+    other_tenant(&platform, "gone");
+    let deleted_and_made = || {
+        platform.delete_tenant(&gone).unwrap();
+        other_tenant(&platform, "gone");
+    };
+    assert!(platform.upload(&gone, &model("sums"), Then(&bytes, Some(deleted_and_made)), true).unwrap().active);
+    infer(&platform, &gone, "sums", requests::sum(1, 1)).unwrap();
 }
 
 #[test]

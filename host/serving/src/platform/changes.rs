@@ -5,21 +5,26 @@
 //! seconds and belongs on a thread that may block.
 
 use std::io::Read;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use cellwright_bundle::{Bundle, Folder, unpack};
-use cellwright_registry::{Digest, Model, ModelName, NewVersion, RegistryError, Tenant, TenantName, TenantSettings, VersionFile};
+use cellwright_registry::{
+    Committed, Digest, Model, ModelName, NewVersion, RegistryError, Tenant, TenantName, TenantSettings, VersionFile,
+};
 use serde_json::json;
 
 use super::Platform;
 use super::receiving::{self, Receiving};
-use crate::catalog::{Catalog, Deployed, ModelEntry, Reason, TenantEntry};
+use crate::catalog::{Catalog, Deployed, ModelEntry, Reason};
 use crate::error::ChangeError;
 use crate::model::ServedModel;
 use crate::samples::{self, SampleReport};
 use crate::serving::Owner;
 use crate::waiting;
+
+/// How often an upload may find that its model was deleted while it waited for it.
+const ENTRIES_MAX: usize = 100;
 
 /// What came of an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +65,7 @@ impl Platform {
         archive: impl Read,
         activate: bool,
     ) -> Result<Uploaded, ChangeError> {
-        let owner = self.tenant(tenant)?;
+        self.tenant(tenant)?;
         let mut receiving = Receiving::new(&self.registry);
         if let Err(error) = unpack(archive, &self.archive, &mut receiving) {
             let fault = receiving.fault.take();
@@ -69,20 +74,24 @@ impl Platform {
             return Err(fault.map_or(ChangeError::Archive(error), ChangeError::Registry));
         }
         let files = receiving.into_files();
-        loop {
-            let entry = Catalog::enter_model(&owner, model, Reason::Nothing);
+        for _ in 0..ENTRIES_MAX {
+            let entry = self.enter(tenant, model)?;
             let _changing = entry.change();
-            // Whoever changed it before may have deleted it.
+            // Whoever changed it before may have deleted it, or its first upload may have failed.
             if !self.catalog.has(&entry) {
                 continue;
             }
             let uploaded = self.take_in(&entry, files, activate);
-            if uploaded.is_err() {
-                self.forget_if_unknown(&entry);
-                self.collect_garbage();
+            match &uploaded {
+                Ok(_) => entry.is_there(),
+                Err(_) => {
+                    self.forget_if_unknown(&entry);
+                    self.collect_garbage();
+                }
             }
             return uploaded;
         }
+        Err(ChangeError::Contended { model: model.clone() })
     }
 
     fn take_in(self: &Arc<Self>, entry: &Arc<ModelEntry>, files: Vec<VersionFile>, activate: bool) -> Result<Uploaded, ChangeError> {
@@ -97,7 +106,7 @@ impl Platform {
         let served = self.load_bundle(entry, &bundle)?;
         let committed = self.try_out(&served, &bundle).and_then(|samples| {
             let version = NewVersion { files, report: report(&samples), activate };
-            Ok((self.registry.commit_version(tenant, name, version)?, samples))
+            Ok((self.commit(entry, version)?, samples))
         });
         let (committed, samples) = match committed {
             Ok(committed) => committed,
@@ -113,6 +122,16 @@ impl Platform {
             self.serving.unload(&served);
         }
         Ok(Uploaded { version, digest, existed: committed.existed, active: activate, samples })
+    }
+
+    /// Makes it a version, unless the tenant was deleted while it was checked: another of the same name may have come.
+    fn commit(&self, entry: &Arc<ModelEntry>, version: NewVersion) -> Result<Committed, ChangeError> {
+        let (tenant, name) = (&entry.tenant.name, &entry.name);
+        let _tenants = self.lock_tenants();
+        if !self.catalog.has(entry) {
+            return Err(RegistryError::TenantMissing(tenant.clone()).into());
+        }
+        Ok(self.registry.commit_version(tenant, name, version)?)
     }
 
     /// Runs the samples, all of which must pass.
@@ -136,9 +155,7 @@ impl Platform {
     /// # Errors
     /// If there is no such version or it does not load; the one that answered goes on.
     pub fn activate(self: &Arc<Self>, tenant: &TenantName, model: &ModelName, version: u64) -> Result<Activated, ChangeError> {
-        let entry = self.known(tenant, model)?;
-        let _changing = entry.change();
-        self.switch_to(&entry, version)
+        self.changing(tenant, model, |entry| self.switch_to(entry, version))
     }
 
     /// Has the version answer that did before the one that does.
@@ -146,11 +163,11 @@ impl Platform {
     /// # Errors
     /// If there is none, or it does not load; the one that answers goes on.
     pub fn roll_back(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<Activated, ChangeError> {
-        let entry = self.known(tenant, model)?;
-        let _changing = entry.change();
-        let known = self.registry.model(tenant, model)?.ok_or_else(|| RegistryError::ModelMissing(model.clone()))?;
-        let version = known.previous.ok_or_else(|| RegistryError::NothingToRollBack(model.clone()))?;
-        self.switch_with(&entry, version, |platform| platform.registry.roll_back(tenant, model))
+        self.changing(tenant, model, |entry| {
+            let known = self.registry.model(tenant, model)?.ok_or_else(|| RegistryError::ModelMissing(model.clone()))?;
+            let version = known.previous.ok_or_else(|| RegistryError::NothingToRollBack(model.clone()))?;
+            self.switch_with(entry, version, |platform| platform.registry.roll_back(tenant, model))
+        })
     }
 
     /// Puts the model's active version into service, if it is not; also after a restart.
@@ -158,11 +175,11 @@ impl Platform {
     /// # Errors
     /// If there is no active version or it does not load.
     pub fn load(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<Activated, ChangeError> {
-        let entry = self.known(tenant, model)?;
-        let _changing = entry.change();
-        let known = self.registry.model(tenant, model)?.ok_or_else(|| RegistryError::ModelMissing(model.clone()))?;
-        let version = known.active.ok_or_else(|| ChangeError::NoActiveVersion { model: model.clone() })?;
-        self.switch_with(&entry, version, |platform| platform.registry.set_loaded(tenant, model, true))
+        self.changing(tenant, model, |entry| {
+            let known = self.registry.model(tenant, model)?.ok_or_else(|| RegistryError::ModelMissing(model.clone()))?;
+            let version = known.active.ok_or_else(|| ChangeError::NoActiveVersion { model: model.clone() })?;
+            self.switch_with(entry, version, |platform| platform.registry.set_loaded(tenant, model, true))
+        })
     }
 
     /// Takes the model out of service until it is loaded again; also after a restart. Calls that have found it end in peace.
@@ -170,11 +187,11 @@ impl Platform {
     /// # Errors
     /// If there is no such model.
     pub fn unload(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<(), ChangeError> {
-        let entry = self.known(tenant, model)?;
-        let _changing = entry.change();
-        self.registry.set_loaded(tenant, model, false)?;
-        self.retire(entry.take_out_of_service(Reason::Unloaded));
-        Ok(())
+        self.changing(tenant, model, |entry| {
+            self.registry.set_loaded(tenant, model, false)?;
+            self.retire(entry.take_out_of_service(Reason::Unloaded));
+            Ok(())
+        })
     }
 
     /// Deletes a version that does not answer.
@@ -182,11 +199,11 @@ impl Platform {
     /// # Errors
     /// If there is none, or it is the active one.
     pub fn delete_version(&self, tenant: &TenantName, model: &ModelName, version: u64) -> Result<(), ChangeError> {
-        let entry = self.known(tenant, model)?;
-        let _changing = entry.change();
-        self.registry.delete_version(tenant, model, version)?;
-        self.collect_garbage();
-        Ok(())
+        self.changing(tenant, model, |_| {
+            self.registry.delete_version(tenant, model, version)?;
+            self.collect_garbage();
+            Ok(())
+        })
     }
 
     /// Deletes a model with all its versions. Calls that have found it end in peace.
@@ -194,13 +211,27 @@ impl Platform {
     /// # Errors
     /// If there is no such model.
     pub fn delete_model(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<(), ChangeError> {
-        let entry = self.known(tenant, model)?;
+        self.changing(tenant, model, |entry| {
+            self.registry.delete_model(tenant, model)?;
+            self.retire(entry.take_out_of_service(Reason::Nothing));
+            entry.forget();
+            self.collect_garbage();
+            Ok(())
+        })
+    }
+
+    /// Changes a model that has a version, when whoever changes it now is done.
+    fn changing<T>(
+        &self,
+        tenant: &TenantName,
+        model: &ModelName,
+        change: impl FnOnce(&Arc<ModelEntry>) -> Result<T, ChangeError>,
+    ) -> Result<T, ChangeError> {
+        let missing = || RegistryError::ModelMissing(model.clone());
+        let entry = self.catalog.model(tenant, model.as_str()).ok_or_else(missing)?;
         let _changing = entry.change();
-        self.registry.delete_model(tenant, model)?;
-        self.retire(entry.take_out_of_service(Reason::Nothing));
-        self.catalog.forget_model(tenant, model);
-        self.collect_garbage();
-        Ok(())
+        // Whoever changed it before may have deleted it.
+        if self.catalog.has(&entry) { change(&entry) } else { Err(missing().into()) }
     }
 
     fn switch_to(self: &Arc<Self>, entry: &Arc<ModelEntry>, version: u64) -> Result<Activated, ChangeError> {
@@ -246,7 +277,11 @@ impl Platform {
         let tenant = &entry.tenant;
         let weight = tenant.weight.load(Ordering::Relaxed);
         let owner = Owner { tenant: tenant.name.as_str(), number: tenant.number, weight };
-        Ok(self.serving.load_as(bundle, entry.name.as_str(), owner)?)
+        let served = self.serving.load_as(bundle, entry.name.as_str(), owner)?;
+        // It may have changed while that took its time.
+        let _tenants = self.lock_tenants();
+        self.serving.engine().set_tenant_weight(tenant.number, tenant.weight.load(Ordering::Relaxed));
+        Ok(served)
     }
 }
 
@@ -257,6 +292,7 @@ impl Platform {
     /// # Errors
     /// If there is no such tenant, or the settings make no sense.
     pub fn set_tenant(&self, name: &TenantName, settings: &TenantSettings) -> Result<Tenant, ChangeError> {
+        let _tenants = self.lock_tenants();
         let tenant = self.registry.set_tenant(name, settings)?;
         if let Some(entry) = self.catalog.set_tenant(name, settings) {
             self.serving.engine().set_tenant_weight(entry.number, settings.weight);
@@ -271,14 +307,25 @@ impl Platform {
     /// # Errors
     /// If there is no such tenant, or it has models.
     pub fn delete_tenant(&self, name: &TenantName) -> Result<(), ChangeError> {
+        let _tenants = self.lock_tenants();
         self.registry.delete_tenant(name)?;
         self.catalog.forget_tenant(name);
         Ok(())
     }
 
-    fn tenant(&self, name: &TenantName) -> Result<Arc<TenantEntry>, ChangeError> {
-        let tenant = self.registry.tenant(name)?.ok_or_else(|| RegistryError::TenantMissing(name.clone()))?;
-        Ok(self.catalog.enter_tenant(name, &tenant.settings))
+    fn tenant(&self, name: &TenantName) -> Result<Tenant, RegistryError> {
+        self.registry.tenant(name)?.ok_or_else(|| RegistryError::TenantMissing(name.clone()))
+    }
+
+    /// The model's entry, made if it is not there. It is the tenant's who has that name now.
+    fn enter(&self, tenant: &TenantName, model: &ModelName) -> Result<Arc<ModelEntry>, RegistryError> {
+        let _tenants = self.lock_tenants();
+        let owner = self.catalog.enter_tenant(tenant, &self.tenant(tenant)?.settings);
+        Ok(Catalog::enter_model(&owner, model, Reason::Absent))
+    }
+
+    fn lock_tenants(&self) -> MutexGuard<'_, ()> {
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -328,14 +375,10 @@ impl Platform {
         self.collect_garbage();
     }
 
-    fn known(&self, tenant: &TenantName, model: &ModelName) -> Result<Arc<ModelEntry>, ChangeError> {
-        self.catalog.model(tenant, model.as_str()).ok_or_else(|| RegistryError::ModelMissing(model.clone()).into())
-    }
-
     /// A model whose first upload failed was never there.
     fn forget_if_unknown(&self, entry: &ModelEntry) {
         if let Ok(None) = self.registry.model(&entry.tenant.name, &entry.name) {
-            self.catalog.forget_model(&entry.tenant.name, &entry.name);
+            entry.forget();
         }
     }
 

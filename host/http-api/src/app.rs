@@ -12,6 +12,10 @@ use crate::limits::Limits;
 use crate::metrics::HttpFigures;
 use crate::refusal::Refusal;
 use crate::request_id::IdSource;
+use crate::turns::Turns;
+
+/// Calls of one tenant that may wait for their turn to be begun by a plugin that takes its time.
+const SLOW_WAITING_MAX: usize = 1024;
 
 pub(crate) struct App {
     pub(crate) host: Arc<dyn Host>,
@@ -20,6 +24,8 @@ pub(crate) struct App {
     pub(crate) bodies: Budget,
     /// Uploads that may be received at once.
     pub(crate) uploads: Semaphore,
+    /// Calls that plugins which take their time may begin.
+    pub(crate) slow_begins: Turns,
     pub(crate) figures: HttpFigures,
     /// Nobody has a key, so everyone who reaches the server (from this machine alone) may do everything. It ends with the first key, and does
     /// not come back by revoking: who locked a door did not mean to open it.
@@ -32,7 +38,8 @@ impl App {
         let bodies = Budget::new(limits.bodies_bytes_max);
         let uploads = Semaphore::new(limits.uploads_max);
         let keyless = AtomicBool::new(keyless);
-        Ok(Self { host, limits, ids: IdSource::new(), bodies, uploads, figures: HttpFigures::default(), keyless })
+        let slow_begins = Turns::new(limits.slow_begins_max, SLOW_WAITING_MAX);
+        Ok(Self { host, limits, ids: IdSource::new(), bodies, uploads, slow_begins, figures: HttpFigures::default(), keyless })
     }
 
     pub(crate) fn is_keyless(&self) -> bool {

@@ -9,32 +9,54 @@ use std::task::{Context, Poll, Waker};
 
 use cellwright_cell_graph::Tensor;
 use cellwright_protocol::InferResponse;
+use cellwright_registry::TenantName;
 use cellwright_serving::{Call, Client, ErrorKind, InferError};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
+use crate::app::App;
 use crate::host::{Answering, Endpoint};
 use crate::refusal::Refusal;
+use crate::turns::Turn;
 
 const UNANSWERED: &str = "a request was given up without an answer";
 
 /// The whole answer of one request.
-pub(crate) async fn whole(model: Arc<dyn Endpoint>, call: Call) -> Result<InferResponse, Refusal> {
+pub(crate) async fn whole(app: &App, model: Arc<dyn Endpoint>, call: Call) -> Result<InferResponse, Refusal> {
     let (sender, receiver) = oneshot::channel();
-    let answering = begin(model, call, Box::new(Whole(sender))).await?;
+    let answering = begin(app, model, call, Box::new(Whole(sender))).await?;
     let result = receiver.await;
     answering.ended();
     result.map_err(|_| Refusal::internal(UNANSWERED))?.map_err(Refusal::from)
 }
 
 /// Hands a request over, on another thread where that would hold this one up.
-async fn begin(model: Arc<dyn Endpoint>, call: Call, client: Box<dyn Client>) -> Result<Answering, Refusal> {
+async fn begin(app: &App, model: Arc<dyn Endpoint>, call: Call, client: Box<dyn Client>) -> Result<Answering, Refusal> {
     if !model.is_slow_to_begin() {
         return Ok(model.infer(call, client)?);
     }
+    let (call, turn) = turn(app, model.tenant(), call).await?;
     // If nobody waits any more when it has begun, what it gives is dropped, which cancels it.
     let span = tracing::Span::current();
-    let begun = tokio::task::spawn_blocking(move || span.in_scope(|| model.infer(call, client)));
+    let begun = tokio::task::spawn_blocking(move || {
+        let begun = span.in_scope(|| model.infer(call, client));
+        drop(turn);
+        begun
+    });
     Ok(begun.await.map_err(Refusal::internal)??)
+}
+
+/// Waits until the tenant may have one more call begun; that is part of the time its client gave it.
+async fn turn(app: &App, tenant: &TenantName, call: Call) -> Result<(Call, Turn), Refusal> {
+    let since = Instant::now();
+    let turn = app.slow_begins.take(tenant);
+    let turn = match call.timeout {
+        Some(timeout) => tokio::time::timeout(timeout, turn).await.map_err(|_| Refusal::from(InferError::Late))?,
+        None => turn.await,
+    };
+    let full = || Refusal::new(ErrorKind::Busy, "too many calls of this tenant wait for plugins that take their time: try again later");
+    let timeout = call.timeout.map(|timeout| timeout.saturating_sub(since.elapsed()));
+    Ok((Call { timeout, ..call }, turn.ok_or_else(full)?))
 }
 
 struct Whole(oneshot::Sender<Result<InferResponse, InferError>>);
@@ -143,10 +165,11 @@ impl Drop for Writer {
 }
 
 impl Parts {
-    /// Begins a request; at most `bytes_max` bytes of its answer wait to be read.
-    pub(crate) async fn begin(model: Arc<dyn Endpoint>, call: Call, bytes_max: usize) -> Result<Self, Refusal> {
+    /// Begins a request; no more of its answer waits to be read than `stream_bytes_max`.
+    pub(crate) async fn begin(app: &App, model: Arc<dyn Endpoint>, call: Call) -> Result<Self, Refusal> {
+        let bytes_max = app.limits.stream_bytes_max;
         let shared = Arc::new(Shared { state: Mutex::default(), bytes_max });
-        let answering = begin(model, call, Box::new(Writer(shared.clone()))).await?;
+        let answering = begin(app, model, call, Box::new(Writer(shared.clone()))).await?;
         let mut state = shared.lock();
         if state.over {
             // It ended, or was given up, before this line.

@@ -114,6 +114,9 @@ pub struct IndexEntry {
 
 /// One version of a model that serves.
 pub trait Endpoint: Send + Sync {
+    /// Whose it is.
+    fn tenant(&self) -> &TenantName;
+
     /// Its model's name.
     fn name(&self) -> &str;
 

@@ -23,6 +23,7 @@ mod request_id;
 mod routes;
 mod server;
 mod tls;
+mod turns;
 
 pub use host::{Answering, Endpoint, Host, IndexEntry};
 pub use limits::Limits;

@@ -15,6 +15,8 @@ pub struct Limits {
     pub upload_bytes_max: u64,
     /// Uploads that may be received at once.
     pub uploads_max: usize,
+    /// Calls of one tenant that plugins which take their time may begin at once; its others wait.
+    pub slow_begins_max: usize,
     /// How long a connection may take to say what it wants, and how long it may stay open without asking for anything.
     pub idle_timeout: Duration,
     /// How long a body may stand still, and how long it has before `body_rate_min` counts.
@@ -39,6 +41,7 @@ impl Default for Limits {
             bodies_bytes_max: 1 << 30,
             upload_bytes_max: 16 << 30,
             uploads_max: 8,
+            slow_begins_max: std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
             idle_timeout: Duration::from_secs(75),
             body_grace: Duration::from_secs(10),
             body_rate_min: 8 << 10,

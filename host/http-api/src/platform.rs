@@ -152,6 +152,10 @@ impl OnPlatform {
 }
 
 impl Endpoint for OnDeployed {
+    fn tenant(&self) -> &TenantName {
+        self.deployed.tenant()
+    }
+
     fn name(&self) -> &str {
         self.deployed.name()
     }

@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::calls::Place;
 use crate::error::{InferError, LookupError};
-use crate::figures::CallFigures;
+use crate::figures::{CallFigures, UsualTime};
 use crate::model::{CellSummary, ServedModel};
 use crate::waiting::{Beginning, Line};
 
@@ -131,6 +131,7 @@ pub struct Deployed {
     /// The same, as responses carry it.
     version_text: String,
     digest: Digest,
+    pub(crate) unfold_usual: UsualTime,
     /// Hangs up when the last request of this version has ended.
     _held: Sender<Infallible>,
 }
@@ -139,7 +140,18 @@ impl Deployed {
     pub(crate) fn new(entry: Arc<ModelEntry>, served: Arc<ServedModel>, version: u64, digest: Digest) -> (Arc<Self>, Retiring) {
         let (held, released) = bounded(0);
         let retiring = Retiring { served: served.clone(), released };
-        (Arc::new(Self { entry, served, version, version_text: version.to_string(), digest, _held: held }), retiring)
+        (
+            Arc::new(Self {
+                entry,
+                served,
+                version,
+                version_text: version.to_string(),
+                digest,
+                unfold_usual: UsualTime::default(),
+                _held: held,
+            }),
+            retiring,
+        )
     }
 
     /// The tenant whose it is.
@@ -184,10 +196,10 @@ impl Deployed {
         if self.description().rows_are_requests { self.served.limits().rows_max } else { 0 }
     }
 
-    /// How long its plugin has lately taken to unfold a call, on the thread that hands it over.
+    /// How long taking a call has lately kept the thread that hands it over; long for a version that has taken few.
     #[must_use]
     pub fn unfold_usual(&self) -> Duration {
-        self.entry.figures.unfold_usual()
+        self.unfold_usual.get()
     }
 
     fn device_ns(&self) -> u64 {

@@ -37,6 +37,36 @@ impl Total {
     }
 }
 
+/// How long taking a call of a version keeps the thread that hands it over, answered or refused.
+///
+/// One slow call outweighs many quick ones: it moves this half of the way up, a quick one 1/32 of the way down. So a plugin cannot hide slow
+/// calls among quick ones, and one that nobody knows yet counts as slow until it has shown otherwise.
+#[derive(Debug)]
+pub(crate) struct UsualTime {
+    ns: AtomicU64,
+}
+
+impl Default for UsualTime {
+    fn default() -> Self {
+        Self { ns: AtomicU64::new(UNKNOWN_NS) }
+    }
+}
+
+const UNKNOWN_NS: u64 = 2_000_000;
+
+impl UsualTime {
+    pub(crate) fn took(&self, time: Duration) {
+        let (usual, took) = (self.ns.load(Ordering::Relaxed), nanoseconds(time));
+        let moved = if took > usual { usual + (took - usual) / 2 } else { usual - (usual - took) / 32 };
+        // Two calls at once may lose one's part, which a rough figure stands.
+        self.ns.store(moved, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Duration {
+        Duration::from_nanos(self.ns.load(Ordering::Relaxed))
+    }
+}
+
 /// What became of a model's calls since the host started, all versions together.
 #[derive(Debug, Default)]
 pub(crate) struct CallFigures {
@@ -53,8 +83,6 @@ pub(crate) struct CallFigures {
     cancelled: AtomicU64,
     expired: AtomicU64,
     last_ms: AtomicU64,
-    /// What unfolding a call has taken lately, nanoseconds: each call moves it by an eighth of the difference.
-    unfold_usual_ns: AtomicU64,
     latency: [AtomicU64; LATENCY_BUCKETS + 1],
 }
 
@@ -104,13 +132,6 @@ fn nanoseconds(duration: Duration) -> u64 {
 impl CallFigures {
     pub(crate) fn unfolded(&self, took: Duration) {
         self.unfold.add(took);
-        let usual = self.unfold_usual_ns.load(Ordering::Relaxed);
-        // Two calls at once may lose one's share, which a rough figure stands.
-        self.unfold_usual_ns.store(usual - usual / 8 + nanoseconds(took) / 8, Ordering::Relaxed);
-    }
-
-    pub(crate) fn unfold_usual(&self) -> Duration {
-        Duration::from_nanos(self.unfold_usual_ns.load(Ordering::Relaxed))
     }
 
     /// A call had to wait in line before it was unfolded.
@@ -185,12 +206,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_usual_follows_what_happens() {
-        let figures = CallFigures::default();
-        (0..100).for_each(|_| figures.unfolded(Duration::from_millis(8)));
-        assert!(figures.unfold_usual() > Duration::from_millis(7), "{:?}", figures.unfold_usual());
-        (0..100).for_each(|_| figures.unfolded(Duration::from_micros(8)));
-        assert!(figures.unfold_usual() < Duration::from_micros(100), "{:?}", figures.unfold_usual());
+    fn what_is_usual_follows_what_happens_and_slow_calls_cannot_hide() {
+        let (usual, quick, bound) = (UsualTime::default(), Duration::from_micros(8), Duration::from_millis(1));
+        assert!(usual.get() > bound, "what nobody knows counts as slow");
+        (0..32).for_each(|_| usual.took(quick));
+        assert!(usual.get() < bound, "{:?}", usual.get());
+        usual.took(Duration::from_millis(100));
+        (0..100).for_each(|_| usual.took(quick));
+        assert!(usual.get() > bound, "one slow call in a hundred is seen: {:?}", usual.get());
+        (0..400).for_each(|_| usual.took(quick));
+        assert!(usual.get() < bound / 20, "{:?}", usual.get());
     }
 
     #[test]

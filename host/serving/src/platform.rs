@@ -189,8 +189,13 @@ impl Platform {
             Joined::Waits(ticket) => Running::of_waiting(ticket),
             Joined::Now(call, tracked) => {
                 let rank = call.rank();
-                let running = self.serving.begin_ranked(&model.served, (call.request, rank), call.delivery, tracked)?;
-                model.entry.figures.unfolded(started.elapsed());
+                let unfolding = Instant::now();
+                let begun = self.serving.begin_ranked(&model.served, (call.request, rank), call.delivery, tracked);
+                let took = unfolding.elapsed();
+                // A plugin that only fails keeps its caller's thread as well.
+                model.unfold_usual.took(took);
+                let running = begun?;
+                model.entry.figures.unfolded(took);
                 running
             }
         };

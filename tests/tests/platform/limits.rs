@@ -58,6 +58,25 @@ fn a_call_whose_time_is_up_is_cancelled() {
 }
 
 #[test]
+fn a_plugin_that_only_fails_is_known_to_be_slow() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    let deployed = platform.find(&tenant(), "sums", None).unwrap();
+    let quick = Duration::from_millis(1);
+    assert!(deployed.unfold_usual() > quick, "what nobody knows counts as slow");
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while deployed.unfold_usual() > quick {
+        assert!(std::time::Instant::now() < deadline, "{:?}", deployed.unfold_usual());
+        infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap();
+    }
+    let looping = requests::misbehaving("loop");
+    let error = begin(&platform, &deployed, call(looping)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PluginFault, "{error}");
+    assert!(deployed.unfold_usual() > 10 * quick, "{:?}", deployed.unfold_usual());
+}
+
+#[test]
 fn draining_lets_calls_end_and_takes_no_more() {
     let folder = TempDir::new().unwrap();
     let platform = start(folder.path());

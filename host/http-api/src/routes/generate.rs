@@ -60,7 +60,7 @@ fn parse(model: &dyn Endpoint, bytes: &[u8]) -> Result<(InferRequest, RequestOpt
 pub(super) async fn whole(State(app): State<Arc<App>>, caller: Caller, target: Target, request: Request) -> Result<Response, Refusal> {
     let asked = ask(&app, &caller, &target, request).await?;
     let id = asked.request.id.clone();
-    let answer = call::whole(asked.model, call_of(asked.request, &asked.options, Delivery::Whole)).await;
+    let answer = call::whole(&app, asked.model, call_of(asked.request, &asked.options, Delivery::Whole)).await;
     let json = answer.and_then(|response| response.to_generated().map_err(Refusal::from));
     let json = json.map_err(|refusal| refusal.of_request(id.as_deref()))?;
     let mut response = Response::new(Body::from(json));
@@ -85,7 +85,7 @@ pub(super) async fn stream(
     };
     let of_request = |refusal: Refusal| refusal.of_request(id.as_deref());
     let call = call_of(asked.request, &asked.options, Delivery::Parts);
-    let parts = Parts::begin(asked.model, call, app.limits.stream_bytes_max).await.map_err(of_request)?;
+    let parts = Parts::begin(&app, asked.model, call).await.map_err(of_request)?;
     // Until the first event an error is a status.
     let first = match parts.next().await {
         Some(Piece::Part(part)) => Some(event_of_part(&labels, part).map_err(of_request)?),

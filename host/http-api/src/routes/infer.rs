@@ -30,12 +30,12 @@ pub(super) async fn infer(State(app): State<Arc<App>>, caller: Caller, target: T
     let (request, options) = read(&body, move |bytes| parse(&*reading, bytes, json_length)).await?;
     drop(body);
     let id = request.id.clone();
-    let answer = answer(model, request, options).await;
+    let answer = answer(&app, model, request, options).await;
     answer.map_err(|refusal| refusal.of_request(id.as_deref()))
 }
 
-async fn answer(model: Arc<dyn Endpoint>, request: InferRequest, options: RequestOptions) -> Result<Response, Refusal> {
-    let response = call::whole(model, call_of(request, &options, Delivery::Whole)).await?;
+async fn answer(app: &App, model: Arc<dyn Endpoint>, request: InferRequest, options: RequestOptions) -> Result<Response, Refusal> {
+    let response = call::whole(app, model, call_of(request, &options, Delivery::Whole)).await?;
     respond(response, &options.wanted)
 }
 

@@ -27,6 +27,10 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
+    pub(crate) fn now(&self) -> usize {
+        *self.count.lock().unwrap()
+    }
+
     pub(crate) fn add(&self) {
         *self.count.lock().unwrap() += 1;
         self.changed.notify_all();
@@ -110,6 +114,7 @@ fn description(model: &str) -> Description {
 }
 
 struct FakeEndpoint {
+    tenant: TenantName,
     jobs: SyncSender<Job>,
     name: String,
     description: Description,
@@ -121,6 +126,10 @@ struct FakeEndpoint {
 }
 
 impl Endpoint for FakeEndpoint {
+    fn tenant(&self) -> &TenantName {
+        &self.tenant
+    }
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -208,6 +217,7 @@ impl Host for Fake {
             return Err(Refusal::new(ErrorKind::NotFound, "that version does not serve; version 3 does"));
         }
         Ok(Arc::new(FakeEndpoint {
+            tenant: tenant.clone(),
             jobs: self.jobs.clone(),
             name: model.to_owned(),
             description: description(model),

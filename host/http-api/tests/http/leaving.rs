@@ -111,7 +111,7 @@ fn connections_beyond_the_limit_wait_for_others_to_end() {
 
 #[test]
 fn plugins_that_take_their_time_hold_up_nobody_else() {
-    let server = Running::start();
+    let server = Running::with(Limits { slow_begins_max: 3, ..Limits::default() }, None);
     // More of them than the server has threads for everyone.
     let slow: Vec<_> = (0..4)
         .map(|_| {
@@ -120,8 +120,11 @@ fn plugins_that_take_their_time_hold_up_nobody_else() {
             stream
         })
         .collect();
-    server.host.waiting.reaches(4);
+    server.host.waiting.reaches(3);
     assert_eq!(server.send("POST", "/v2/models/echo/infer", &[], WAIT).status, 200);
+    let late = br#"{"parameters":{"timeout":20000},"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1]}]}"#;
+    server.send("POST", "/v2/models/slow/infer", &[], late).refused(504, "timeout passed");
+    assert_eq!(server.host.waiting.now(), 3, "a tenant may have so many at once");
     server.host.unblocked.add();
     slow.into_iter().for_each(|mut stream| assert_eq!(Answer::read(&mut stream).status, 200));
 }

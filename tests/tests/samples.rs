@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cellwright_backend::Backend;
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
@@ -11,6 +12,7 @@ use cellwright_bundle::{Bundle, Sample};
 use cellwright_cell_graph::{Datatype, Tensor};
 use cellwright_engine::EngineOptions;
 use cellwright_plugin_runtime::{Compiler, RuntimeOptions};
+use cellwright_serving::samples::{self, SampleBounds, SampleReport};
 use cellwright_serving::{Delivery, Serving, ServingOptions};
 
 fn host(workers: usize) -> Serving {
@@ -92,4 +94,17 @@ fn dates_stream_their_text() {
     let expected = sample.expected.as_ref().unwrap()[0].texts().unwrap()[0].to_vec();
     assert_eq!(text, expected);
     assert!(parts > 1, "the text came in {parts} part(s)");
+}
+
+#[test]
+fn samples_that_take_too_long_together_fail() {
+    let (serving, bundle) = (host(1), bundle("digits"));
+    let model = serving.load(&bundle, "tests").unwrap();
+    let bounds = SampleBounds { time_max: Duration::ZERO, ..SampleBounds::default() };
+    let reports = samples::run(&serving, &model, &bundle, &bounds);
+    assert_eq!(reports.len(), bundle.samples().all.len());
+    let late = |report: &SampleReport| report.fault.as_deref().is_some_and(|fault| fault.contains("took more than 0 ms"));
+    assert!(reports.iter().all(late), "{reports:?}");
+    let reports = samples::run(&serving, &model, &bundle, &SampleBounds::default());
+    assert!(reports.iter().all(|report| report.fault.is_none()), "{reports:?}");
 }

@@ -14,6 +14,8 @@ use crate::refusal::Refusal;
 use crate::request_id::IdSource;
 use crate::turns::Turns;
 
+/// Uploads of one tenant that may wait for their turn.
+const UPLOADS_WAITING_MAX: usize = 64;
 /// Calls of one tenant that may wait for their turn to be begun by a plugin that takes its time.
 const SLOW_WAITING_MAX: usize = 1024;
 
@@ -22,8 +24,9 @@ pub(crate) struct App {
     pub(crate) limits: Limits,
     pub(crate) ids: IdSource,
     pub(crate) bodies: Budget,
-    /// Uploads that may be received at once.
-    pub(crate) uploads: Semaphore,
+    /// Uploads that may be received and checked at once, over all tenants and of each.
+    pub(crate) uploads: Arc<Semaphore>,
+    pub(crate) tenant_uploads: Turns,
     /// Calls that plugins which take their time may begin.
     pub(crate) slow_begins: Turns,
     pub(crate) figures: HttpFigures,
@@ -36,10 +39,21 @@ impl App {
     pub(crate) fn new(host: Arc<dyn Host>, limits: Limits) -> Result<Self, RegistryError> {
         let keyless = !host.registry().has_keys()?;
         let bodies = Budget::new(limits.bodies_bytes_max);
-        let uploads = Semaphore::new(limits.uploads_max);
+        let uploads = Arc::new(Semaphore::new(limits.uploads_max));
+        let tenant_uploads = Turns::new(limits.tenant_uploads_max, UPLOADS_WAITING_MAX);
         let keyless = AtomicBool::new(keyless);
         let slow_begins = Turns::new(limits.slow_begins_max, SLOW_WAITING_MAX);
-        Ok(Self { host, limits, ids: IdSource::new(), bodies, uploads, slow_begins, figures: HttpFigures::default(), keyless })
+        Ok(Self {
+            host,
+            limits,
+            ids: IdSource::new(),
+            bodies,
+            uploads,
+            tenant_uploads,
+            slow_begins,
+            figures: HttpFigures::default(),
+            keyless,
+        })
     }
 
     pub(crate) fn is_keyless(&self) -> bool {

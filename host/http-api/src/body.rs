@@ -147,6 +147,12 @@ impl Pace {
         Self { grace: limits.body_grace, rate_min: limits.body_rate_min.max(1), received: 0, waited: Duration::ZERO, deadline: None }
     }
 
+    /// Asks for that many bytes a second, if that is more.
+    pub(crate) fn at_least(mut self, rate: u64) -> Self {
+        self.rate_min = self.rate_min.max(rate);
+        self
+    }
+
     /// The next piece of a body; none at its end.
     pub(crate) async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, Refusal> {
         loop {

@@ -11,7 +11,7 @@ use cellwright_cell_graph::Description;
 use cellwright_protocol::messages::admin::{Activated, Uploaded};
 use cellwright_protocol::messages::repository::ModelState;
 use cellwright_registry::{ModelName, Registry, Tenant, TenantName, TenantSettings};
-use cellwright_serving::{Call, Client, InferError, Readiness};
+use cellwright_serving::{Call, Client, InferError, NewUpload, Readiness};
 
 use crate::figures::Figures;
 use crate::refusal::Refusal;
@@ -39,11 +39,11 @@ pub trait Host: Send + Sync + 'static {
     /// How models fare, and what they run on: a tenant's models, or all.
     fn figures(&self, tenant: Option<&TenantName>) -> Figures;
 
-    /// Takes a bundle's archive as a model's next version; blocks.
+    /// Takes a bundle's archive as a model's next version, and gives up soon after that was abandoned; blocks.
     ///
     /// # Errors
     /// The archive, the bundle in it or one of its samples does not hold; nothing has changed then.
-    fn upload(&self, tenant: &TenantName, model: &ModelName, archive: &mut dyn Read, activate: bool) -> Result<Uploaded, Refusal>;
+    fn upload(&self, tenant: &TenantName, model: &ModelName, archive: &mut dyn Read, upload: NewUpload) -> Result<Uploaded, Refusal>;
 
     /// Lets a version answer from now on; blocks.
     ///

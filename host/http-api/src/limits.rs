@@ -13,8 +13,10 @@ pub struct Limits {
     pub bodies_bytes_max: usize,
     /// Bytes of an uploaded archive.
     pub upload_bytes_max: u64,
-    /// Uploads that may be received at once.
+    /// Uploads that may be received and checked at once.
     pub uploads_max: usize,
+    /// The same of one tenant; its others wait.
+    pub tenant_uploads_max: usize,
     /// Calls of one tenant that plugins which take their time may begin at once; its others wait.
     pub slow_begins_max: usize,
     /// How long a connection may take to say what it wants, and how long it may stay open without asking for anything.
@@ -41,6 +43,7 @@ impl Default for Limits {
             bodies_bytes_max: 1 << 30,
             upload_bytes_max: 16 << 30,
             uploads_max: 8,
+            tenant_uploads_max: 2,
             slow_begins_max: std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
             idle_timeout: Duration::from_secs(75),
             body_grace: Duration::from_secs(10),

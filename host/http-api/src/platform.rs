@@ -10,7 +10,7 @@ use cellwright_protocol::messages::admin::{Activated, SampleResult, Uploaded};
 use cellwright_protocol::messages::repository::ModelState;
 use cellwright_registry::{ModelName, Registry, Tenant, TenantName, TenantSettings};
 use cellwright_serving::figures::{CallFiguresView, TotalView, latency_bound};
-use cellwright_serving::{Call, ChangeError, Client, Deployed, InferError, LookupError, Platform, Readiness, platform};
+use cellwright_serving::{Call, ChangeError, Client, Deployed, InferError, LookupError, NewUpload, Platform, Readiness, platform};
 
 use crate::figures::{CellFigures, DomainFigures, Figures, ModelFigures, Total, WorkerFigures};
 use crate::host::{Answering, Endpoint, Host, IndexEntry};
@@ -84,8 +84,8 @@ impl Host for OnPlatform {
         }
     }
 
-    fn upload(&self, tenant: &TenantName, model: &ModelName, archive: &mut dyn Read, activate: bool) -> Result<Uploaded, Refusal> {
-        let uploaded = self.0.upload(tenant, model, archive, activate)?;
+    fn upload(&self, tenant: &TenantName, model: &ModelName, archive: &mut dyn Read, upload: NewUpload) -> Result<Uploaded, Refusal> {
+        let uploaded = self.0.upload_while(tenant, model, archive, upload)?;
         let sample = |report: cellwright_serving::samples::SampleReport| SampleResult {
             name: report.name,
             ok: report.fault.is_none(),

@@ -42,6 +42,8 @@ pub(crate) struct TenantEntry {
     model_numbers: AtomicU32,
     /// Fraction of device time, in millionths; 0: no bound.
     device_share: AtomicU64,
+    /// Device time of what it had checked, in nanoseconds.
+    checks_ns: AtomicU64,
     share: Mutex<ShareAccount>,
     models: RwLock<HashMap<ModelName, Arc<ModelEntry>>>,
 }
@@ -132,6 +134,8 @@ pub struct Deployed {
     version_text: String,
     digest: Digest,
     pub(crate) unfold_usual: UsualTime,
+    /// Device time of its own that its tenant was charged for when it was checked.
+    checks_ns: u64,
     /// Hangs up when the last request of this version has ended.
     _held: Sender<Infallible>,
 }
@@ -140,6 +144,7 @@ impl Deployed {
     pub(crate) fn new(entry: Arc<ModelEntry>, served: Arc<ServedModel>, version: u64, digest: Digest) -> (Arc<Self>, Retiring) {
         let (held, released) = bounded(0);
         let retiring = Retiring { served: served.clone(), released };
+        let checks_ns = device_ns(&served);
         (
             Arc::new(Self {
                 entry,
@@ -148,6 +153,7 @@ impl Deployed {
                 version_text: version.to_string(),
                 digest,
                 unfold_usual: UsualTime::default(),
+                checks_ns,
                 _held: held,
             }),
             retiring,
@@ -203,7 +209,7 @@ impl Deployed {
     }
 
     fn device_ns(&self) -> u64 {
-        self.served.loaded().counters.device_ns.load(Ordering::Relaxed)
+        device_ns(&self.served).saturating_sub(self.checks_ns)
     }
 
     /// Its cells, in the plugin's order.
@@ -243,11 +249,17 @@ impl TenantEntry {
         if millionths == 0 {
             return Ok(());
         }
-        let used = self.models().iter().filter_map(|model| model.serving().ok()).map(|deployed| deployed.device_ns()).sum();
+        let serving: u64 = self.models().iter().filter_map(|model| model.serving().ok()).map(|deployed| deployed.device_ns()).sum();
+        let used = serving.saturating_add(self.checks_ns.load(Ordering::Relaxed));
         let mut account = self.share.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = account.room_in(now, used, millionths.saturating_mul(self.beginning.devices));
         let percent = || u32::try_from(millionths.div_ceil(10_000)).unwrap_or(u32::MAX);
         if wait.is_zero() { Ok(()) } else { Err(ShareUsed { wait, percent: percent() }) }
+    }
+
+    /// What a version has used of the devices before it serves, if it ever does.
+    pub(crate) fn charge(&self, served: &ServedModel) {
+        self.checks_ns.fetch_add(device_ns(served), Ordering::Relaxed);
     }
 
     fn model(&self, name: &str) -> Option<Arc<ModelEntry>> {
@@ -349,6 +361,7 @@ impl Catalog {
                 beginning: self.beginning.clone(),
                 model_numbers: AtomicU32::new(0),
                 device_share: AtomicU64::new(0),
+                checks_ns: AtomicU64::new(0),
                 share: Mutex::default(),
                 models: RwLock::default(),
             })
@@ -425,6 +438,10 @@ impl Catalog {
             _ => Ok(deployed),
         }
     }
+}
+
+fn device_ns(served: &ServedModel) -> u64 {
+    served.loaded().counters.device_ns.load(Ordering::Relaxed)
 }
 
 /// What a client wrote, fit to be shown.

@@ -370,6 +370,9 @@ pub enum ChangeError {
         /// The model.
         model: ModelName,
     },
+    /// Nobody waited for it any more.
+    #[error("whoever sent this upload did not wait for its end")]
+    Abandoned,
     /// Others change it all the time.
     #[error("model `{model}` was deleted again and again meanwhile: try again later")]
     Contended {
@@ -391,6 +394,7 @@ impl ChangeError {
             Self::Archive(ArchiveError::Keep(_)) => ErrorKind::Internal,
             Self::Archive(_) | Self::Bundle(_) | Self::Samples { .. } => ErrorKind::BadInput,
             Self::Load(error) => error.kind(),
+            Self::Abandoned => ErrorKind::Cancelled,
             Self::NoActiveVersion { .. } | Self::Contended { .. } => ErrorKind::Conflict,
             Self::Registry(error) => match error.kind() {
                 cellwright_registry::ErrorKind::NotFound => ErrorKind::NotFound,

@@ -11,6 +11,7 @@ pub mod reply;
 pub mod samples;
 pub mod serving;
 
+mod abandoned;
 mod answer_room;
 mod calls;
 mod catalog;
@@ -23,11 +24,12 @@ mod request;
 mod rows;
 mod waiting;
 
+pub use abandoned::{AbandonOnDrop, Abandoned};
 pub use calls::Call;
 pub use catalog::Deployed;
 pub use error::{ChangeError, ErrorKind, InferError, LoadError, LookupError, PlatformError, StartError};
 pub use model::{CellSummary, ServedModel};
-pub use platform::{Activated, Drained, Platform, PlatformOptions, Readiness, Uploaded};
+pub use platform::{Activated, Drained, NewUpload, Platform, PlatformOptions, Readiness, Uploaded};
 pub use reply::{Client, Delivery, Reply};
 pub use request::Running;
 pub use serving::{Owner, Serving, ServingOptions, Session};

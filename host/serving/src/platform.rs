@@ -15,7 +15,7 @@ use cellwright_backend::Backend;
 use cellwright_bundle::ArchiveLimits;
 use cellwright_registry::{Registry, TenantName};
 
-pub use self::changes::{Activated, Uploaded};
+pub use self::changes::{Activated, NewUpload, Uploaded};
 pub use self::views::{CellFigures, Figures, IndexEntry, ModelFigures, ModelState};
 use crate::calls::{Call, Taken, Tracked};
 use crate::catalog::{Catalog, Deployed, Retiring};

@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::Tensor;
 use cellwright_engine::{RequestFailure, RequestTimes};
 use cellwright_protocol::InferResponse;
 
+use crate::abandoned::Abandoned;
 use crate::error::InferError;
 use crate::request::Running;
 
@@ -42,6 +44,9 @@ pub struct Reply {
     slot: Arc<Slot>,
     running: Running,
 }
+
+/// How often whoever waits looks whether it still should.
+const ABANDONED_POLL: Duration = Duration::from_millis(50);
 
 /// What a part takes beside its contents.
 const PART_BYTES: u64 = 256;
@@ -174,6 +179,30 @@ impl Reply {
         }
     }
 
+    /// The response, waiting for it until then, and no longer than somebody wants it. Parts not taken are lost.
+    ///
+    /// # Errors
+    /// Why there is none; the request is cancelled if it goes on.
+    pub fn wait_until(self, until: Instant, abandoned: &Abandoned) -> Result<InferResponse, InferError> {
+        let mut state = self.slot.lock();
+        state.parts_unwanted = true;
+        state.parts.clear();
+        loop {
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(InferError::Late);
+            }
+            if abandoned.is_so() {
+                return Err(InferError::Engine(RequestFailure::Cancelled));
+            }
+            let waited = self.slot.changed.wait_timeout(state, left.min(ABANDONED_POLL));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// The response, waiting for it. Parts not taken are lost.
     ///
     /// # Errors
@@ -227,6 +256,26 @@ mod tests {
         assert_eq!(writer.0.lock().parts.len(), 0);
         assert_eq!(reply.next_part(), None);
         assert!(matches!(reply.wait(), Err(InferError::PartsWait { limit: 1000 })));
+    }
+
+    #[test]
+    fn who_waits_does_so_no_longer_than_it_should() {
+        let waiting = || {
+            let writer = Writer::new(1000);
+            (writer.reply().of(Running::default()), writer)
+        };
+        let (abandoned, now) = (Abandoned::default(), Instant::now());
+        let (reply, _writer) = waiting();
+        assert!(matches!(reply.wait_until(now, &abandoned), Err(InferError::Late)));
+        let (reply, _writer) = waiting();
+        let leaving = abandoned.on_drop();
+        let leaver = std::thread::spawn(move || drop(leaving));
+        let cancelled = reply.wait_until(now + Duration::from_secs(600), &abandoned);
+        assert!(matches!(cancelled, Err(InferError::Engine(RequestFailure::Cancelled))));
+        leaver.join().unwrap();
+        let (reply, writer) = waiting();
+        Box::new(writer).end(Ok(InferResponse::default()));
+        assert!(reply.wait_until(now, &abandoned).is_ok(), "an answer that is there is taken");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cellwright_serving::{ErrorKind, Platform};
+use cellwright_serving::{Abandoned, ErrorKind, NewUpload, Platform};
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::platform::{archive, infer, model, other_tenant, registry, start, summing, tenant};
 use cellwright_tests::requests;
@@ -216,6 +216,19 @@ fn an_upload_whose_tenant_goes_meanwhile_ends() {
     };
     assert!(platform.upload(&gone, &model("sums"), Then(&bytes, Some(deleted_and_made)), true).unwrap().active);
     infer(&platform, &gone, "sums", requests::sum(1, 1)).unwrap();
+}
+
+#[test]
+fn an_upload_that_nobody_waits_for_changes_nothing() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    let abandoned = Abandoned::default();
+    let mut leaving = Some(abandoned.on_drop());
+    let bytes = archive(&summing(1.0));
+    let upload = NewUpload { activate: true, abandoned };
+    let error = platform.upload_while(&tenant(), &model("sums"), Then(&bytes, Some(|| drop(leaving.take()))), upload).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+    assert_eq!((platform.index(None).len(), blobs(folder.path())), (0, 0));
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     let spinner = progress::spinner(format!("loading {} and measuring its cells", bundle.name()));
     let model = host::load_bundle(&serving, &bundle)?;
     spinner.set_message(format!("running {} samples", bundle.samples().all.len()));
-    let samples = samples::run(&serving, &model, &bundle);
+    let samples = samples::run(&serving, &model, &bundle, &samples::SampleBounds::default());
     spinner.finish_and_clear();
     let report = Report { bundle: &bundle, model: &model, serving: &serving, samples };
     let text = if arguments.json { report.to_json().to_string() + "\n" } else { report.to_text() };

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -9,10 +10,12 @@ use axum::response::Response;
 use bytes::{Buf as _, Bytes};
 use cellwright_protocol::messages::admin::Uploaded;
 use cellwright_registry::Scope;
-use cellwright_serving::ErrorKind;
+use cellwright_serving::{Abandoned, ErrorKind, NewUpload};
 use http::StatusCode;
 use http_body::Body as _;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::time::timeout;
 
 use super::{Target, json};
 use crate::app::App;
@@ -21,17 +24,21 @@ use crate::body::{Pace, discard, too_large};
 use crate::limits::Limits;
 use crate::query;
 use crate::refusal::Refusal;
+use crate::turns::Turn;
 
 /// Pieces on their way between the network and the disk.
 const PIECES_MAX: usize = 16;
+/// Bytes a second that an upload must bring on average: it holds more than a call's body does, and keeps others waiting.
+const RATE_MIN: u64 = 64 << 10;
+/// How long an upload waits while as many as allowed are being received.
+const FULL_WAIT_MAX: Duration = Duration::from_secs(30);
 
 pub(super) async fn upload(State(app): State<Arc<App>>, caller: Caller, target: Target, request: Request) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let activate = query::truth(request.uri(), "activate", true)?;
-    let full = || Refusal::new(ErrorKind::Unavailable, "as many uploads as allowed are being received: try again later");
-    let _permit = app.uploads.try_acquire().map_err(|_| full())?;
+    let room = Room::take(&app, &caller).await?;
     let mut body = request.into_body();
-    let uploaded = receive(&app, caller, &target, &mut body, activate).await;
+    let uploaded = receive(&app, (caller, &target), &mut body, (activate, room)).await;
     if uploaded.is_err() {
         discard(&mut body).await;
     }
@@ -39,15 +46,41 @@ pub(super) async fn upload(State(app): State<Arc<App>>, caller: Caller, target: 
     json(if uploaded.existed { StatusCode::OK } else { StatusCode::CREATED }, &uploaded)
 }
 
-async fn receive(app: &Arc<App>, caller: Caller, target: &Target, body: &mut Body, activate: bool) -> Result<Uploaded, Refusal> {
+/// What an upload holds until its last work is done, whether or not its client is still there.
+struct Room {
+    _turn: Turn,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Room {
+    /// Waits for one: a while for other tenants' uploads, and as long as it takes for those before it of the same tenant.
+    async fn take(app: &App, caller: &Caller) -> Result<Self, Refusal> {
+        let many = || Refusal::new(ErrorKind::Busy, "too many uploads of this tenant wait for their turn: try again later");
+        let turn = app.tenant_uploads.take(&caller.tenant).await.ok_or_else(many)?;
+        let full = || Refusal::new(ErrorKind::Unavailable, "as many uploads as allowed are being received: try again later");
+        let permit = timeout(FULL_WAIT_MAX, app.uploads.clone().acquire_owned()).await.map_err(|_| full())?;
+        Ok(Self { _turn: turn, _permit: permit.map_err(Refusal::internal)? })
+    }
+}
+
+async fn receive(
+    app: &Arc<App>,
+    (caller, target): (Caller, &Target),
+    body: &mut Body,
+    (activate, room): (bool, Room),
+) -> Result<Uploaded, Refusal> {
     let model = target.name()?;
     if body.size_hint().lower() > app.limits.upload_bytes_max {
         return Err(too_large(app.limits.upload_bytes_max));
     }
     let (sender, pieces) = mpsc::channel(PIECES_MAX);
+    let abandoned = Abandoned::default();
+    let _leaving = abandoned.on_drop();
     let receiving = app.blocking(move |app| {
         let mut archive = Archive { pieces, piece: Bytes::new(), ended: false };
-        app.host.upload(&caller.tenant, &model, &mut archive, activate)
+        let uploaded = app.host.upload(&caller.tenant, &model, &mut archive, NewUpload { activate, abandoned });
+        drop(room);
+        uploaded
     });
     let (sent, received) = tokio::join!(send(body, sender, &app.limits), receiving);
     // A body that broke off is why its archive did.
@@ -61,7 +94,7 @@ enum Piece {
 }
 
 async fn send(body: &mut Body, pieces: Sender<Piece>, limits: &Limits) -> Result<(), Refusal> {
-    let mut pace = Pace::new(limits);
+    let mut pace = Pace::new(limits).at_least(RATE_MIN);
     let mut left = limits.upload_bytes_max;
     while let Some(bytes) = pace.next(body).await? {
         left = left.checked_sub(bytes.len() as u64).ok_or_else(|| too_large(limits.upload_bytes_max))?;

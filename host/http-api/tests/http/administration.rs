@@ -1,13 +1,13 @@
 //! Uploads, versions, tenants.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellwright_http_api::Limits;
 use serde_json::json;
 
-use crate::harness::{Answer, Running};
+use crate::harness::{Answer, Running, request};
 
 #[test]
 fn an_upload_arrives_whole() {
@@ -59,6 +59,43 @@ fn an_upload_that_stands_still_is_given_up() {
     stream.write_all(b"PUT /v1/models/m HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\nconnection: close\r\n\r\nsome").unwrap();
     Answer::read(&mut stream).refused(408, "too slowly");
     server.host.cancelled.reaches(1);
+}
+
+#[test]
+fn an_upload_that_drips_is_given_up_though_a_call_could_come_so_slowly() {
+    let server = Running::with(Limits { body_grace: Duration::from_millis(200), ..Limits::default() }, None);
+    let mut stream = server.connect();
+    stream.write_all(b"PUT /v1/models/m HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000000\r\nconnection: close\r\n\r\n").unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let (started, mut heard) = (Instant::now(), Vec::new());
+    // Some 25 KiB a second.
+    while heard.is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(20), "it is still taken");
+        let _ = stream.write_all(&[7; 512]);
+        let mut buffer = [0; 4096];
+        let read = stream.read(&mut buffer).unwrap_or(0);
+        heard.extend_from_slice(&buffer[..read]);
+    }
+    assert!(heard.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&heard));
+}
+
+#[test]
+fn an_upload_whose_client_leaves_is_given_up_and_keeps_its_room_until_it_ends() {
+    let server = Running::with(Limits { tenant_uploads_max: 1, ..Limits::default() }, None);
+    let mut stream = server.connect();
+    stream.write_all(&request("PUT", "/v1/models/long", &[], b"archive")).unwrap();
+    server.host.waiting.reaches(1);
+    drop(stream);
+    server.host.cancelled.reaches(1);
+    let mut next = server.connect();
+    next.write_all(&request("PUT", "/v1/models/m", &[], b"archive")).unwrap();
+    next.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    assert!(next.read(&mut [0; 1]).is_err(), "it had its turn while the one before it went on");
+    let other = server.send("PUT", "/v1/models/m?tenant=operator", &[], b"archive");
+    assert_eq!(other.status, 201, "another tenant does not wait for it");
+    server.host.unblocked.add();
+    next.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(Answer::read(&mut next).status, 201);
 }
 
 #[test]

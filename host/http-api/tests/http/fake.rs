@@ -14,7 +14,7 @@ use cellwright_protocol::InferResponse;
 use cellwright_protocol::messages::admin::{Activated, Uploaded};
 use cellwright_protocol::messages::repository::ModelState;
 use cellwright_registry::{ModelName, Registry, Tenant, TenantName, TenantSettings};
-use cellwright_serving::{Call, Client, ErrorKind, InferError, Readiness};
+use cellwright_serving::{Call, Client, ErrorKind, InferError, NewUpload, Readiness};
 
 /// Models that the tenant `default` has, each named after what it does with a request.
 pub(crate) const MODELS: [&str; 9] = ["echo", "slow", "rows", "half", "wait", "stream", "flood", "break", "late"];
@@ -284,7 +284,7 @@ impl Host for Fake {
         }
     }
 
-    fn upload(&self, _: &TenantName, model: &ModelName, archive: &mut dyn Read, activate: bool) -> Result<Uploaded, Refusal> {
+    fn upload(&self, _: &TenantName, model: &ModelName, archive: &mut dyn Read, upload: NewUpload) -> Result<Uploaded, Refusal> {
         let mut buffer = vec![0; 1 << 16];
         loop {
             match archive.read(&mut buffer) {
@@ -301,7 +301,15 @@ impl Host for Fake {
             }
         }
         let model = model.as_str().to_owned();
-        Ok(Uploaded { model, version: 4, digest: "00".repeat(32), samples: Vec::new(), existed: false, activated: activate })
+        if model == "long" {
+            self.waiting.add();
+            while !upload.abandoned.is_so() {
+                std::thread::yield_now();
+            }
+            self.cancelled.add();
+            self.unblocked.reaches(1);
+        }
+        Ok(Uploaded { model, version: 4, digest: "00".repeat(32), samples: Vec::new(), existed: false, activated: upload.activate })
     }
 
     fn activate(&self, _: &TenantName, model: &ModelName, version: u64) -> Result<Activated, Refusal> {

@@ -16,15 +16,25 @@ use serde_json::json;
 
 use super::Platform;
 use super::receiving::{self, Receiving};
+use crate::abandoned::Abandoned;
 use crate::catalog::{Catalog, Deployed, ModelEntry, Reason};
 use crate::error::ChangeError;
 use crate::model::ServedModel;
-use crate::samples::{self, SampleReport};
+use crate::samples::{self, SampleBounds, SampleReport};
 use crate::serving::Owner;
 use crate::waiting;
 
 /// How often an upload may find that its model was deleted while it waited for it.
 const ENTRIES_MAX: usize = 100;
+
+/// What an upload is to become.
+#[derive(Clone, Debug)]
+pub struct NewUpload {
+    /// Whether it is to answer from then on.
+    pub activate: bool,
+    /// Whether whoever sent it still waits.
+    pub abandoned: Abandoned,
+}
 
 /// What came of an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +75,20 @@ impl Platform {
         archive: impl Read,
         activate: bool,
     ) -> Result<Uploaded, ChangeError> {
+        self.upload_while(tenant, model, archive, NewUpload { activate, abandoned: Abandoned::default() })
+    }
+
+    /// The same, as long as somebody waits for it.
+    ///
+    /// # Errors
+    /// As [`Platform::upload`], and if it was abandoned before it was a version.
+    pub fn upload_while(
+        self: &Arc<Self>,
+        tenant: &TenantName,
+        model: &ModelName,
+        archive: impl Read,
+        upload: NewUpload,
+    ) -> Result<Uploaded, ChangeError> {
         self.tenant(tenant)?;
         let mut receiving = Receiving::new(&self.registry);
         if let Err(error) = unpack(archive, &self.archive, &mut receiving) {
@@ -81,7 +105,7 @@ impl Platform {
             if !self.catalog.has(&entry) {
                 continue;
             }
-            let uploaded = self.take_in(&entry, files, activate);
+            let uploaded = self.take_in(&entry, files, &upload);
             match &uploaded {
                 Ok(_) => entry.is_there(),
                 Err(_) => {
@@ -94,7 +118,9 @@ impl Platform {
         Err(ChangeError::Contended { model: model.clone() })
     }
 
-    fn take_in(self: &Arc<Self>, entry: &Arc<ModelEntry>, files: Vec<VersionFile>, activate: bool) -> Result<Uploaded, ChangeError> {
+    fn take_in(self: &Arc<Self>, entry: &Arc<ModelEntry>, files: Vec<VersionFile>, upload: &NewUpload) -> Result<Uploaded, ChangeError> {
+        let NewUpload { activate, abandoned } = upload;
+        let activate = *activate;
         let (tenant, name) = (&entry.tenant.name, &entry.name);
         let digest = receiving::digest(&files);
         if let Some(known) = self.registry.find_digest(tenant, name, &digest)? {
@@ -102,9 +128,12 @@ impl Platform {
             let active = active == known.number || entry.serving().is_ok_and(|deployed| deployed.version() == known.number);
             return Ok(Uploaded { version: known.number, digest, existed: true, active, samples: Vec::new() });
         }
+        wanted(abandoned)?;
         let bundle = Bundle::read(Folder::of_files(receiving::paths(&self.registry, &files)))?;
         let served = self.load_bundle(entry, &bundle)?;
-        let committed = self.try_out(&served, &bundle).and_then(|samples| {
+        let tried = self.try_out(&served, &bundle, abandoned);
+        entry.tenant.charge(&served);
+        let committed = tried.and_then(|samples| {
             let version = NewVersion { files, report: report(&samples), activate };
             Ok((self.commit(entry, version)?, samples))
         });
@@ -135,8 +164,10 @@ impl Platform {
     }
 
     /// Runs the samples, all of which must pass.
-    fn try_out(&self, served: &Arc<ServedModel>, bundle: &Bundle) -> Result<Vec<SampleReport>, ChangeError> {
-        let reports = samples::run(&self.serving, served, bundle);
+    fn try_out(&self, served: &Arc<ServedModel>, bundle: &Bundle, abandoned: &Abandoned) -> Result<Vec<SampleReport>, ChangeError> {
+        let bounds = SampleBounds { abandoned: abandoned.clone(), ..SampleBounds::default() };
+        let reports = samples::run(&self.serving, served, bundle, &bounds);
+        wanted(abandoned)?;
         match reports.iter().find_map(|report| Some((report, report.fault.clone()?))) {
             None => Ok(reports),
             Some((report, fault)) => {
@@ -393,4 +424,8 @@ impl Platform {
 fn report(samples: &[SampleReport]) -> serde_json::Value {
     let sample = |report: &SampleReport| json!({ "name": report.name, "compared": report.compared });
     json!({ "samples": samples.iter().map(sample).collect::<Vec<_>>() })
+}
+
+fn wanted(abandoned: &Abandoned) -> Result<(), ChangeError> {
+    if abandoned.is_so() { Err(ChangeError::Abandoned) } else { Ok(()) }
 }

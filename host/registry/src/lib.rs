@@ -26,7 +26,7 @@ pub use blob::{Blob, BlobWriter, Collected, Pin};
 pub use digest::{Digest, DigestError};
 pub use error::{DatabaseError, ErrorKind, FilesFault, OpenError, RegistryError, is_full};
 pub use key::{Identity, Key, KeyId, NewKey, Scope, Scopes};
-pub use model::{Committed, Model, NewVersion, Version, VersionFile};
+pub use model::{Committed, Model, NewVersion, Room, Version, VersionFile};
 pub use name::{ModelName, NameError, TenantName};
 pub use registry::Registry;
 pub use tenant::{SettingsFault, Tenant, TenantSettings};

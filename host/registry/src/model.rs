@@ -73,6 +73,15 @@ pub struct VersionFile {
     pub blob: Blob,
 }
 
+/// What an upload of a tenant may bring, as things stand. Committing it decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes of all of its files.
+    pub bytes_max: u64,
+    /// Bytes of those that the tenant has in no other version.
+    pub new_bytes_max: u64,
+}
+
 /// A version that was received and checked, and is to be committed.
 #[derive(Clone, Debug)]
 pub struct NewVersion {

@@ -4,7 +4,8 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cellwright_serving::{Abandoned, ErrorKind, NewUpload, Platform};
+use cellwright_registry::{RegistryError, TenantSettings};
+use cellwright_serving::{Abandoned, ChangeError, ErrorKind, NewUpload, Platform};
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::platform::{archive, infer, model, other_tenant, registry, start, summing, tenant};
 use cellwright_tests::requests;
@@ -229,6 +230,34 @@ fn an_upload_that_nobody_waits_for_changes_nothing() {
     let error = platform.upload_while(&tenant(), &model("sums"), Then(&bytes, Some(|| drop(leaving.take()))), upload).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
     assert_eq!((platform.index(None).len(), blobs(folder.path())), (0, 0));
+}
+
+#[test]
+fn an_upload_beyond_what_its_tenant_may_have_is_refused_before_it_has_come() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    upload(&platform, &summing(1.0));
+    let kept = blobs(folder.path());
+    let (first, second) = (archive(&summing(1.0)), archive(&summing(2.0)));
+    // How many bytes were read before it was refused.
+    let refused = |settings: TenantSettings, name: &str| {
+        platform.set_tenant(&tenant(), &settings).unwrap();
+        let mut left = second.as_slice();
+        let error = platform.upload(&tenant(), &model(name), &mut left, true).unwrap_err();
+        assert!(matches!(error, ChangeError::Registry(RegistryError::Quota { .. })), "{error}");
+        assert_eq!(blobs(folder.path()), kept);
+        second.len() - left.len()
+    };
+    let settings = TenantSettings::default;
+    let stored = platform.registry().model(&tenant(), &model("sums")).unwrap().unwrap().versions[0].bytes;
+    assert_eq!(refused(TenantSettings { models_max: 1, ..settings() }, "other"), 0);
+    assert!(refused(TenantSettings { bytes_max: 10, ..settings() }, "sums") < second.len());
+    // All of it but its weights is there.
+    assert!(refused(TenantSettings { bytes_max: stored + 10, ..settings() }, "sums") > 0);
+    assert!(refused(TenantSettings { versions_max: 1, ..settings() }, "sums") > 0);
+    // Files that are there may come again, whatever there is room for.
+    platform.set_tenant(&tenant(), &TenantSettings { models_max: 1, versions_max: 1, ..settings() }).unwrap();
+    assert!(platform.upload(&tenant(), &model("sums"), first.as_slice(), true).unwrap().existed);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{Registry, Result, now_ms, unsigned};
 use crate::blob::{Blob, BlobStore};
 use crate::digest::Digest;
 use crate::error::{FilesFault, RegistryError};
-use crate::model::{Committed, NewVersion, Version, VersionFile};
+use crate::model::{Committed, NewVersion, Room, Version, VersionFile};
 use crate::name::{ModelName, TenantName};
 
 pub(crate) const REPORT_BYTES_MAX: usize = 1 << 20;
@@ -51,6 +51,51 @@ impl Registry {
         // Until here its pins kept the blobs; now the database names them.
         drop(version);
         committed
+    }
+
+    /// What a version of that model may bring, to be asked before its files come.
+    ///
+    /// # Errors
+    /// There is no such tenant, it may have no more models and this would be one, or the database fails.
+    pub fn room(&self, tenant: &TenantName, model: &ModelName) -> Result<Room> {
+        self.database.read(|database| {
+            let tenant = require_tenant(database, tenant)?;
+            let bytes_max = tenant.tenant.settings.bytes_max;
+            let row = find_model(database, &tenant.tenant.name, model)?;
+            let bytes_max = match check_room(database, &tenant, row.as_ref()) {
+                // The files of a version that is there may come again.
+                Err(RegistryError::Quota { .. }) if row.is_some() => {
+                    let largest = "SELECT coalesce(max(bytes), 0) FROM version WHERE model = ?1";
+                    let largest = database.query_row(largest, [row.map(|row| row.id)], |row| row.get(0))?;
+                    unsigned(largest, "a negative size")?.min(bytes_max)
+                }
+                room => room.map(|()| bytes_max)?,
+            };
+            let new_bytes_max = tenant.tenant.settings.bytes_max.saturating_sub(tenant_bytes(database, tenant.id)?);
+            Ok(Room { bytes_max, new_bytes_max })
+        })
+    }
+
+    /// Whether the model may have one more version, or the tenant one more model if it has none.
+    ///
+    /// # Errors
+    /// There is no such tenant, it may not, or the database fails.
+    pub fn check_room(&self, tenant: &TenantName, model: &ModelName) -> Result<()> {
+        self.database.read(|database| {
+            let tenant = require_tenant(database, tenant)?;
+            let row = find_model(database, &tenant.tenant.name, model)?;
+            check_room(database, &tenant, row.as_ref())
+        })
+    }
+
+    /// Whether a version of the tenant has such a file.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn has_file(&self, tenant: &TenantName, digest: &Digest) -> Result<bool> {
+        let has = "SELECT EXISTS (SELECT 1 FROM file JOIN version ON version.id = file.version JOIN model ON model.id = version.model \
+             JOIN tenant ON tenant.id = model.tenant WHERE file.blob = ?1 AND tenant.name = ?2)";
+        self.database.read(|database| Ok(database.query_row(has, (digest.as_bytes(), tenant.as_str()), |row| row.get(0))?))
     }
 
     /// The files of a version, by path, pinned: they can be read while the answer is held, even if the version is deleted meanwhile.
@@ -141,12 +186,22 @@ fn forget_names(database: &Connection, tenant: i64) -> Result<()> {
     Ok(())
 }
 
-fn create_model(database: &Connection, tenant: &TenantRow, name: &ModelName) -> Result<ModelRow> {
-    let models: i64 = database.query_row("SELECT count(*) FROM model WHERE tenant = ?1", [tenant.id], |row| row.get(0))?;
-    let max = u64::from(tenant.tenant.settings.models_max);
-    if unsigned(models, "a negative count")? >= max {
-        return Err(RegistryError::Quota { tenant: tenant.tenant.name.clone(), what: "models", max });
+/// Whether there is room for one more version of that model, or for a model.
+fn check_room(database: &Connection, tenant: &TenantRow, model: Option<&ModelRow>) -> Result<()> {
+    let settings = &tenant.tenant.settings;
+    let (count, id, what, max) = match model {
+        None => ("SELECT count(*) FROM model WHERE tenant = ?1", tenant.id, "models", settings.models_max),
+        Some(model) => ("SELECT count(*) FROM version WHERE model = ?1", model.id, "versions of one model", settings.versions_max),
+    };
+    let count: i64 = database.query_row(count, [id], |row| row.get(0))?;
+    if unsigned(count, "a negative count")? >= u64::from(max) {
+        return Err(RegistryError::Quota { tenant: tenant.tenant.name.clone(), what, max: max.into() });
     }
+    Ok(())
+}
+
+fn create_model(database: &Connection, tenant: &TenantRow, name: &ModelName) -> Result<ModelRow> {
+    check_room(database, tenant, None)?;
     database.execute("INSERT INTO model (tenant, name, created_ms) VALUES (?1, ?2, ?3)", (tenant.id, name.as_str(), now_ms()))?;
     require_model(database, &tenant.tenant.name, name)
 }
@@ -186,12 +241,7 @@ impl<'a> Checked<'a> {
     }
 
     fn insert(&self, database: &Connection, tenant: &TenantRow, model: &ModelRow, name: &ModelName) -> Result<i64> {
-        let settings = &tenant.tenant.settings;
-        let quota = |what, max| RegistryError::Quota { tenant: tenant.tenant.name.clone(), what, max };
-        let versions: i64 = database.query_row("SELECT count(*) FROM version WHERE model = ?1", [model.id], |row| row.get(0))?;
-        if unsigned(versions, "a negative count")? >= u64::from(settings.versions_max) {
-            return Err(quota("versions of one model", settings.versions_max.into()));
-        }
+        check_room(database, tenant, Some(model))?;
         let number = take_number(database, tenant.id, name)?;
         let id: i64 = database.query_row(
             "INSERT INTO version (model, number, digest, bytes, report, created_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6) RETURNING id",
@@ -203,8 +253,9 @@ impl<'a> Checked<'a> {
             let bytes = i64::try_from(blob.len).map_err(|_| FilesFault::Bytes)?;
             insert.execute((id, path, blob.digest.as_bytes(), bytes))?;
         }
-        if tenant_bytes(database, tenant.id)? > settings.bytes_max {
-            return Err(quota("bytes", settings.bytes_max));
+        let max = tenant.tenant.settings.bytes_max;
+        if tenant_bytes(database, tenant.id)? > max {
+            return Err(RegistryError::Quota { tenant: tenant.tenant.name.clone(), what: "bytes", max });
         }
         Ok(id)
     }

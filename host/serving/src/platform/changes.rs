@@ -8,7 +8,7 @@ use std::io::Read;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use cellwright_bundle::{Bundle, Folder, unpack};
+use cellwright_bundle::{ArchiveError, ArchiveLimits, Bundle, Folder, unpack};
 use cellwright_registry::{
     Committed, Digest, Model, ModelName, NewVersion, RegistryError, Tenant, TenantName, TenantSettings, VersionFile,
 };
@@ -89,13 +89,21 @@ impl Platform {
         archive: impl Read,
         upload: NewUpload,
     ) -> Result<Uploaded, ChangeError> {
-        self.tenant(tenant)?;
-        let mut receiving = Receiving::new(&self.registry);
-        if let Err(error) = unpack(archive, &self.archive, &mut receiving) {
+        let (owner, room) = (self.tenant(tenant)?, self.registry.room(tenant, model)?);
+        let limits = ArchiveLimits { bytes_max: self.archive.bytes_max.min(room.bytes_max), ..self.archive };
+        let mut receiving = Receiving::new(&self.registry, &owner, room);
+        if let Err(error) = unpack(archive, &limits, &mut receiving) {
             let fault = receiving.fault.take();
             drop(receiving);
             self.collect_garbage();
-            return Err(fault.map_or(ChangeError::Archive(error), ChangeError::Registry));
+            return Err(match (fault, error) {
+                (Some(fault), _) => fault.into(),
+                (None, ArchiveError::TooLarge { .. }) if limits.bytes_max < self.archive.bytes_max => {
+                    self.registry.check_room(tenant, model)?;
+                    Receiving::too_many_bytes(&owner).into()
+                }
+                (None, error) => error.into(),
+            });
         }
         let files = receiving.into_files();
         for _ in 0..ENTRIES_MAX {
@@ -129,6 +137,7 @@ impl Platform {
             return Ok(Uploaded { version: known.number, digest, existed: true, active, samples: Vec::new() });
         }
         wanted(abandoned)?;
+        self.registry.check_room(tenant, name)?;
         let bundle = Bundle::read(Folder::of_files(receiving::paths(&self.registry, &files)))?;
         let served = self.load_bundle(entry, &bundle)?;
         let tried = self.try_out(&served, &bundle, abandoned);

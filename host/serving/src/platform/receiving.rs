@@ -5,19 +5,36 @@ use std::io;
 use std::path::PathBuf;
 
 use cellwright_bundle::Unpack;
-use cellwright_registry::{BlobWriter, Digest, Registry, RegistryError, VersionFile};
+use cellwright_registry::{Blob, BlobWriter, Digest, Registry, RegistryError, Room, Tenant, VersionFile};
 
 /// Keeps a bundle's files as blobs. What is not committed in the end is garbage.
 pub(super) struct Receiving<'a> {
     registry: &'a Registry,
+    tenant: &'a Tenant,
+    /// Bytes that may come of files which the tenant does not have.
+    new_bytes_left: u64,
     files: Vec<VersionFile>,
     /// Why a file was not kept, which an `io::Error` cannot say.
     pub(super) fault: Option<RegistryError>,
 }
 
 impl<'a> Receiving<'a> {
-    pub(super) const fn new(registry: &'a Registry) -> Self {
-        Self { registry, files: Vec::new(), fault: None }
+    pub(super) const fn new(registry: &'a Registry, tenant: &'a Tenant, room: Room) -> Self {
+        Self { registry, tenant, new_bytes_left: room.new_bytes_max, files: Vec::new(), fault: None }
+    }
+
+    /// That the tenant's versions would hold too many bytes.
+    pub(super) fn too_many_bytes(tenant: &Tenant) -> RegistryError {
+        RegistryError::Quota { tenant: tenant.name.clone(), what: "bytes", max: tenant.settings.bytes_max }
+    }
+
+    fn count(&mut self, blob: &Blob) -> Result<(), RegistryError> {
+        let came_before = self.files.iter().any(|file| file.blob.digest == blob.digest);
+        if !came_before && !self.registry.has_file(&self.tenant.name, &blob.digest)? {
+            let left = self.new_bytes_left.checked_sub(blob.len);
+            self.new_bytes_left = left.ok_or_else(|| Self::too_many_bytes(self.tenant))?;
+        }
+        Ok(())
     }
 
     fn note<T>(&mut self, result: Result<T, RegistryError>) -> io::Result<T> {
@@ -44,6 +61,8 @@ impl Unpack for Receiving<'_> {
 
     fn keep(&mut self, name: String, file: BlobWriter) -> io::Result<()> {
         let blob = self.note(file.finish())?;
+        let counted = self.count(&blob);
+        self.note(counted)?;
         self.files.push(VersionFile { path: name, blob });
         Ok(())
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cellwright_registry::RegistryError;
+use cellwright_registry::{RegistryError, TenantName};
+use cellwright_serving::ErrorKind;
 use tokio::sync::Semaphore;
 
 use crate::body::Budget;
@@ -16,6 +17,9 @@ use crate::turns::Turns;
 
 /// Uploads of one tenant that may wait for their turn.
 const UPLOADS_WAITING_MAX: usize = 64;
+/// Changes of one tenant's models that may be made at once, and those that may wait for their turn.
+const CHANGES_MAX: usize = 4;
+const CHANGES_WAITING_MAX: usize = 64;
 /// Calls of one tenant that may wait for their turn to be begun by a plugin that takes its time.
 const SLOW_WAITING_MAX: usize = 1024;
 
@@ -29,6 +33,8 @@ pub(crate) struct App {
     pub(crate) tenant_uploads: Turns,
     /// Calls that plugins which take their time may begin.
     pub(crate) slow_begins: Turns,
+    /// Changes of models, each of which may wait for others of the same model.
+    changes: Turns,
     pub(crate) figures: HttpFigures,
     /// Nobody has a key, so everyone who reaches the server (from this machine alone) may do everything. It ends with the first key, and does
     /// not come back by revoking: who locked a door did not mean to open it.
@@ -42,6 +48,7 @@ impl App {
         let uploads = Arc::new(Semaphore::new(limits.uploads_max));
         let tenant_uploads = Turns::new(limits.tenant_uploads_max, UPLOADS_WAITING_MAX);
         let keyless = AtomicBool::new(keyless);
+        let changes = Turns::new(CHANGES_MAX, CHANGES_WAITING_MAX);
         let slow_begins = Turns::new(limits.slow_begins_max, SLOW_WAITING_MAX);
         Ok(Self {
             host,
@@ -51,6 +58,7 @@ impl App {
             uploads,
             tenant_uploads,
             slow_begins,
+            changes,
             figures: HttpFigures::default(),
             keyless,
         })
@@ -62,6 +70,22 @@ impl App {
 
     pub(crate) fn has_a_key_now(&self) {
         self.keyless.store(false, Ordering::Release);
+    }
+
+    /// Changes one of the tenant's models, in its turn, on a thread that may block.
+    pub(crate) async fn changing<T: Send + 'static>(
+        self: &Arc<Self>,
+        tenant: &TenantName,
+        change: impl FnOnce(&Self) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let full = || Refusal::new(ErrorKind::Busy, "too many changes of this tenant's models wait for their turn: try again later");
+        let turn = self.changes.take(tenant).await.ok_or_else(full)?;
+        let changing = self.blocking(move |app| {
+            let changed = change(app);
+            drop(turn);
+            changed
+        });
+        changing.await
     }
 
     /// Runs what may block, on a thread that may.

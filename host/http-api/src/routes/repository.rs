@@ -45,7 +45,7 @@ pub(super) async fn load(State(app): State<Arc<App>>, caller: Caller, target: Ta
         return Err(Refusal::new(ErrorKind::Unsupported, sentence));
     }
     let model = target.name()?;
-    app.blocking(move |app| app.host.load(&caller.tenant, &model)).await?;
+    app.changing(&caller.tenant.clone(), move |app| app.host.load(&caller.tenant, &model)).await?;
     Ok(StatusCode::OK.into_response())
 }
 
@@ -53,6 +53,6 @@ pub(super) async fn unload(State(app): State<Arc<App>>, caller: Caller, target: 
     caller.require(Scope::Upload)?;
     let _: UnloadRequest = optional(&app, request).await?;
     let model = target.name()?;
-    app.blocking(move |app| app.host.unload(&caller.tenant, &model)).await?;
+    app.changing(&caller.tenant.clone(), move |app| app.host.unload(&caller.tenant, &model)).await?;
     Ok(StatusCode::OK.into_response())
 }

@@ -111,6 +111,32 @@ fn versions_are_switched_and_deleted() {
 }
 
 #[test]
+fn changes_wait_in_a_line_of_their_tenant_which_has_an_end() {
+    let server = Running::start();
+    let mut waiting = Vec::new();
+    let refused = loop {
+        assert!(waiting.len() < 100, "none was refused");
+        let mut stream = server.connect();
+        stream.write_all(&request("POST", "/v1/models/long/versions/1/activate", &[], b"")).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut first = [0];
+        if stream.read(&mut first).is_ok() {
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            break Answer::read(&mut first.chain(stream));
+        }
+        waiting.push(stream);
+    };
+    refused.refused(429, "changes of this tenant's models");
+    assert_eq!(server.host.waiting.now(), 4);
+    assert_eq!(server.post("/v1/models/m/versions/1/activate?tenant=operator", "").status, 200);
+    server.host.unblocked.add();
+    for mut stream in waiting {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        assert_eq!(Answer::read(&mut stream).status, 200);
+    }
+}
+
+#[test]
 fn the_repository_lists_loads_and_unloads() {
     let server = Running::start();
     let index = server.post("/v2/repository/index", "").json();

@@ -313,6 +313,10 @@ impl Host for Fake {
     }
 
     fn activate(&self, _: &TenantName, model: &ModelName, version: u64) -> Result<Activated, Refusal> {
+        if model.as_str() == "long" {
+            self.waiting.add();
+            self.unblocked.reaches(1);
+        }
         Ok(Activated { model: model.as_str().to_owned(), active: version, previous: Some(3) })
     }
 

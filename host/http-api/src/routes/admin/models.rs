@@ -29,26 +29,26 @@ pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, 
 pub(in crate::routes) async fn activate(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let (name, version) = (target.name()?, target.number()?);
-    ok(&app.blocking(move |app| app.host.activate(&caller.tenant, &name, version)).await?)
+    ok(&app.changing(&caller.tenant.clone(), move |app| app.host.activate(&caller.tenant, &name, version)).await?)
 }
 
 pub(in crate::routes) async fn roll_back(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let name = target.name()?;
-    ok(&app.blocking(move |app| app.host.roll_back(&caller.tenant, &name)).await?)
+    ok(&app.changing(&caller.tenant.clone(), move |app| app.host.roll_back(&caller.tenant, &name)).await?)
 }
 
 pub(in crate::routes) async fn delete_version(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let (name, version) = (target.name()?, target.number()?);
-    app.blocking(move |app| app.host.delete_version(&caller.tenant, &name, version)).await?;
+    app.changing(&caller.tenant.clone(), move |app| app.host.delete_version(&caller.tenant, &name, version)).await?;
     Ok(done())
 }
 
 pub(in crate::routes) async fn delete(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let name = target.name()?;
-    app.blocking(move |app| app.host.delete_model(&caller.tenant, &name)).await?;
+    app.changing(&caller.tenant.clone(), move |app| app.host.delete_model(&caller.tenant, &name)).await?;
     Ok(done())
 }
 

@@ -319,7 +319,9 @@ impl Waiting {
         tracked.waited(begun);
         let kept = Arc::new(Mutex::new(Some(tracked)));
         let rank = call.rank();
-        match serving::begin(&serving, &deployed.served, (call.request, rank), call.delivery, Box::new(Lent(kept.clone()))) {
+        let running = serving::begin(&serving, &deployed.served, (call.request, rank), call.delivery, Box::new(Lent(kept.clone())));
+        deployed.unfold_usual.took(begun.elapsed());
+        match running {
             Ok(running) => {
                 ticket.has_begun(running);
                 deployed.entry.figures.unfolded(begun.elapsed());

@@ -226,7 +226,7 @@ fn merged(before: registry::TenantSettings, said: &TenantSettings) -> registry::
         weight: said.weight.unwrap_or(before.weight),
         in_flight_max: said.in_flight_max.unwrap_or(before.in_flight_max),
         queued_max: said.queued_max.unwrap_or(before.queued_max),
-        device_share: said.device_share.or(before.device_share),
+        device_share: said.device_share_after(before.device_share),
         models_max: said.models_max.unwrap_or(before.models_max),
         versions_max: said.versions_max.unwrap_or(before.versions_max),
         bytes_max: said.bytes_max.unwrap_or(before.bytes_max),

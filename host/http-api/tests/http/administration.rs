@@ -160,6 +160,12 @@ fn tenants_are_made_changed_and_deleted() {
     let changed = server.send("PUT", "/v1/tenants/acme", &[], br#"{"models_max":7}"#).json();
     assert_eq!((&changed["settings"]["models_max"], &changed["settings"]["weight"]), (&json!(7), &json!(3)));
     server.send("PUT", "/v1/tenants/acme", &[], br#"{"weight":0}"#).refused(400, "weight");
+    let share = |settings: &[u8]| server.send("PUT", "/v1/tenants/acme", &[], settings).json()["settings"]["device_share"].clone();
+    for none in [&b"{\"device_share\":null}"[..], b"{\"device_share\":0}"] {
+        assert_eq!(share(br#"{"device_share":0.5}"#), json!(0.5));
+        assert_eq!(share(br#"{"weight":2}"#), json!(0.5));
+        assert_eq!(share(none), json!(null), "a share is taken back");
+    }
     assert_eq!(server.send("DELETE", "/v1/tenants/acme", &[], b"").status, 204);
     server.get("/v1/tenants/acme").refused(404, "no tenant `acme`");
 }

@@ -130,8 +130,9 @@ pub struct TenantSettings {
     /// Calls beyond those that may wait to run; more are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queued_max: Option<u32>,
-    /// Fraction of device time it may use at most, even if nobody else wants it; more than 0, at most 1. Its calls wait when it has had that.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Fraction of device time it may use at most, even if nobody else wants it, up to 1; its calls wait when it has had that. 0, which `null` means
+    /// too, takes the bound back.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "null_as_zero")]
     pub device_share: Option<f64>,
     /// Models it may have.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,6 +143,18 @@ pub struct TenantSettings {
     /// Bytes that its versions may hold together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_max: Option<u64>,
+}
+
+impl TenantSettings {
+    /// The share of the devices after these settings, if there was that one before.
+    #[must_use]
+    pub fn device_share_after(&self, before: Option<f64>) -> Option<f64> {
+        self.device_share.map_or(before, |share| Some(share).filter(|share| *share != 0.0))
+    }
+}
+
+fn null_as_zero<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    Ok(Some(Option::deserialize(deserializer)?.unwrap_or_default()))
 }
 
 /// What a key allows.

@@ -93,7 +93,7 @@ fn changed(settings: registry::TenantSettings, asked: &TenantSettings) -> regist
         weight: asked.weight.unwrap_or(settings.weight),
         in_flight_max: asked.in_flight_max.unwrap_or(settings.in_flight_max),
         queued_max: asked.queued_max.unwrap_or(settings.queued_max),
-        device_share: asked.device_share.or(settings.device_share),
+        device_share: asked.device_share_after(settings.device_share),
         models_max: asked.models_max.unwrap_or(settings.models_max),
         versions_max: asked.versions_max.unwrap_or(settings.versions_max),
         bytes_max: asked.bytes_max.unwrap_or(settings.bytes_max),

@@ -58,7 +58,7 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, mut request: Reques
 fn render(refusal: &Refusal, id: &ExchangeId, uri: &Uri) -> Response<Body> {
     let response = refusal.render(id.as_str(), model_in(uri.path()));
     let status = refusal.status();
-    if status.is_server_error() {
+    if refusal.is_hosts_fault() {
         tracing::warn!(id = id.as_str(), path = uri.path(), status = status.as_u16(), "{}", refusal.detail());
     } else {
         tracing::debug!(status = status.as_u16(), "{}", refusal.detail());

@@ -44,8 +44,12 @@ impl Refusal {
                 refusal.0.detail = Some(detail.into_owned());
                 refusal
             }
+            ErrorKind::Full => {
+                refusal.0.detail = Some(refusal.0.sentence.to_string());
+                refusal.retry_after(5)
+            }
             ErrorKind::Busy => refusal.retry_after(1),
-            ErrorKind::Unavailable | ErrorKind::Draining | ErrorKind::Full => refusal.retry_after(5),
+            ErrorKind::Unavailable | ErrorKind::Draining => refusal.retry_after(5),
             _ => refusal,
         }
     }
@@ -56,6 +60,11 @@ impl Refusal {
 
     pub(crate) fn status(&self) -> StatusCode {
         self.0.status
+    }
+
+    /// Whether it is the host's own fault, which whoever runs it should know of. Everything else a client can bring about as often as it likes.
+    pub(crate) fn is_hosts_fault(&self) -> bool {
+        self.0.detail.is_some()
     }
 
     /// What the log says of it.
@@ -222,6 +231,8 @@ mod tests {
             let response = Refusal::new(kind, "words").render("x1", Some("m"));
             assert_eq!(response.status(), status, "{kind:?}");
             assert_eq!(response.headers().contains_key(RETRY_AFTER), matches!(status, 429 | 503), "{kind:?}");
+            let own = matches!(kind, ErrorKind::Internal | ErrorKind::Full);
+            assert_eq!(Refusal::new(kind, "words").is_hosts_fault(), own, "{kind:?}");
         }
     }
 

@@ -13,7 +13,7 @@ use axum::extract::Request;
 use bytes::Bytes;
 use cellwright_serving::ErrorKind;
 use flate2::read::{GzDecoder, ZlibDecoder};
-use http::header::{CONTENT_ENCODING, EXPECT};
+use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderName, StatusCode};
 use http_body::Body as _;
 use tokio::time::{Instant, Sleep};
@@ -73,18 +73,7 @@ impl Collected<'_> {
 /// The whole body of a request, inflated if it came compressed.
 pub(crate) async fn collect(app: &App, request: Request) -> Result<Collected<'_>, Refusal> {
     let encoding = Encoding::of(request.headers())?;
-    // Who asks first whether to send a body has not sent it.
-    let asks_first = request.headers().contains_key(EXPECT);
-    let mut body = request.into_body();
-    let body = match gather(app, &mut body).await {
-        Ok(body) => body,
-        Err(refusal) => {
-            if !asks_first {
-                discard(&mut body).await;
-            }
-            return Err(refusal);
-        }
-    };
+    let body = gather(app, &mut request.into_body()).await?;
     match encoding {
         Encoding::Identity => Ok(body),
         encoding => inflate(app, body, encoding).await,
@@ -189,7 +178,7 @@ impl Pace {
 }
 
 /// Reads on for a while what will not be used, so that a client that is still sending gets to read why.
-pub(crate) async fn discard(body: &mut Body) {
+pub(crate) async fn discard(body: &mut (impl http_body::Body<Data = Bytes> + Unpin)) {
     let discarding = async {
         let mut left = DISCARDED_MAX;
         while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
@@ -203,8 +192,8 @@ pub(crate) async fn discard(body: &mut Body) {
     let _ = tokio::time::timeout(DISCARDING_MAX, discarding).await;
 }
 
-const DISCARDED_MAX: usize = 64 << 20;
-const DISCARDING_MAX: Duration = Duration::from_secs(2);
+const DISCARDED_MAX: usize = 128 << 20;
+const DISCARDING_MAX: Duration = Duration::from_secs(3);
 
 fn too_slow(grace: Duration) -> Refusal {
     let sentence = format!("the body came too slowly: after {} seconds there was too little of it", grace.as_secs());

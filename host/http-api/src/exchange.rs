@@ -5,20 +5,22 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
 use axum::response::Response;
 use http::header::ALLOW;
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, Request, Uri};
+use hyper::body::Incoming;
 use tower::Service as _;
 use tracing::Instrument as _;
 
 use crate::app::App;
 use crate::refusal::Refusal;
 use crate::request_id::{ExchangeId, HEADER};
+use crate::{lent, streams};
 
 /// Everything that happens between a request's head and its answer's. Dropping it is how the client going away reaches whatever runs.
-pub(crate) async fn serve(app: Arc<App>, mut router: Router, mut request: Request) -> Response {
+pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request<Incoming>) -> Response {
     let started = Instant::now();
+    let (mut request, loan) = lent::lend(request);
     let id = app.ids.id_of(request.headers());
     request.extensions_mut().insert(id.clone());
     let method = request.method().clone();
@@ -52,7 +54,11 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, mut request: Reques
     if let Some(value) = id.header() {
         response.headers_mut().insert(HEADER, value);
     }
-    response
+    let unread = match loan {
+        Some(loan) => loan.settle().await,
+        None => None,
+    };
+    response.map(|body| streams::watched(body, unread))
 }
 
 fn render(refusal: &Refusal, id: &ExchangeId, uri: &Uri) -> Response<Body> {

@@ -13,6 +13,7 @@ mod exchange;
 pub mod figures;
 mod host;
 mod io;
+mod lent;
 mod limits;
 mod metrics;
 mod openapi;
@@ -22,6 +23,7 @@ mod refusal;
 mod request_id;
 mod routes;
 mod server;
+mod streams;
 mod tls;
 mod turns;
 

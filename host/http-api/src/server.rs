@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use axum::body::Body;
 use cellwright_registry::RegistryError;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -23,6 +22,7 @@ use crate::app::App;
 use crate::host::Host;
 use crate::io::Watched;
 use crate::limits::Limits;
+use crate::streams::Streams;
 use crate::tls::{TlsError, TlsFiles};
 use crate::{descriptors, exchange, routes};
 
@@ -253,7 +253,7 @@ impl Connection {
         let limits = &self.app.limits;
         let stream = Watched::new(stream, limits.idle_timeout, limits.write_timeout);
         let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
-            let answer = exchange::serve(self.app.clone(), self.router.clone(), request.map(Body::new));
+            let answer = exchange::serve(self.app.clone(), self.router.clone(), request);
             async { Ok::<_, Infallible>(answer.await) }
         });
         let builder = protocols(limits);
@@ -289,8 +289,8 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 /// Bytes written ahead of what an HTTP/2 client takes.
 const SEND_BUFFER_MAX: usize = 1 << 20;
 
-fn protocols(limits: &Limits) -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+fn protocols(limits: &Limits) -> auto::Builder<Streams> {
+    let mut builder = auto::Builder::new(Streams { unread_max: limits.write_timeout });
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle_timeout).max_buf_size(READ_BUFFER_MAX);
     builder
         .http2()

@@ -17,7 +17,7 @@ use cellwright_registry::{ModelName, Registry, Tenant, TenantName, TenantSetting
 use cellwright_serving::{Call, Client, ErrorKind, InferError, NewUpload, Readiness};
 
 /// Models that the tenant `default` has, each named after what it does with a request.
-pub(crate) const MODELS: [&str; 9] = ["echo", "slow", "rows", "half", "wait", "stream", "flood", "break", "late"];
+pub(crate) const MODELS: [&str; 11] = ["echo", "slow", "rows", "half", "wait", "stream", "pause", "flood", "crumbs", "break", "late"];
 
 /// How many there are of something, and a way to wait for more.
 #[derive(Default)]
@@ -183,6 +183,21 @@ impl Endpoint for FakeEndpoint {
             "stream" => drop(std::thread::spawn(move || {
                 (0..3_u8).for_each(|step| client.part(tensor("y", &[f32::from(step)])));
                 response.outputs = vec![tensor("length", &[3.0])];
+                client.end(Ok(response));
+            })),
+            "pause" => drop(std::thread::spawn({
+                let (waiting, unblocked) = (self.waiting.clone(), self.unblocked.clone());
+                move || {
+                    client.part(tensor("y", &[1.0]));
+                    waiting.add();
+                    unblocked.reaches(1);
+                    client.part(tensor("y", &[2.0]));
+                    response.outputs.clear();
+                    client.end(Ok(response));
+                }
+            })),
+            "crumbs" => drop(std::thread::spawn(move || {
+                (0..400_000).for_each(|_| client.part(tensor("y", &[])));
                 client.end(Ok(response));
             })),
             "break" => drop(std::thread::spawn(move || {

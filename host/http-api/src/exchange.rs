@@ -62,14 +62,8 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request<In
 }
 
 fn render(refusal: &Refusal, id: &ExchangeId, uri: &Uri) -> Response<Body> {
-    let response = refusal.render(id.as_str(), model_in(uri.path()));
-    let status = refusal.status();
-    if refusal.is_hosts_fault() {
-        tracing::warn!(id = id.as_str(), path = uri.path(), status = status.as_u16(), "{}", refusal.detail());
-    } else {
-        tracing::debug!(status = status.as_u16(), "{}", refusal.detail());
-    }
-    response
+    refusal.log(id.as_str(), uri.path());
+    refusal.render(id.as_str(), model_in(uri.path()))
 }
 
 /// The span that a request was sent from, as W3C Trace Context writes it.

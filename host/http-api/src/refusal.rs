@@ -29,6 +29,9 @@ struct Contents {
 /// Nobody reads it: the client has gone. The number is nginx's.
 const CLIENT_GONE: u16 = 499;
 
+/// Of a request's own id, so much stands in a message.
+const ID_SHOWN_MAX: usize = 128;
+
 const INTERNAL: &str = "the server failed; its log says more under the request's id";
 
 impl Refusal {
@@ -58,18 +61,19 @@ impl Refusal {
         Self(Box::new(Contents { status, sentence: sentence.into(), request: None, detail: None, header: None }))
     }
 
+    #[cfg(test)]
     pub(crate) fn status(&self) -> StatusCode {
         self.0.status
     }
 
-    /// Whether it is the host's own fault, which whoever runs it should know of. Everything else a client can bring about as often as it likes.
-    pub(crate) fn is_hosts_fault(&self) -> bool {
-        self.0.detail.is_some()
-    }
-
-    /// What the log says of it.
-    pub(crate) fn detail(&self) -> &str {
-        self.0.detail.as_deref().unwrap_or(&self.0.sentence)
+    /// Tells the log: all of a failure of the server itself; of anything else nothing but the status, because the client has the sentence, which may
+    /// quote what it sent, and because nobody is to fill the log from outside.
+    pub(crate) fn log(&self, exchange: &str, path: &str) {
+        let status = self.0.status.as_u16();
+        match &self.0.detail {
+            Some(detail) => tracing::warn!(id = exchange, path, status, "{detail}"),
+            None => tracing::debug!(id = exchange, path, status, "refused"),
+        }
     }
 
     pub(crate) fn bad_input(sentence: impl Into<Cow<'static, str>>) -> Self {
@@ -110,7 +114,11 @@ impl Refusal {
     /// What the client reads: the sentence, and which request and model it is about.
     pub(crate) fn message(&self, exchange: &str, model: Option<&str>) -> String {
         let Contents { sentence, request, .. } = &*self.0;
-        let request = request.as_deref().unwrap_or(exchange);
+        let request: Cow<'_, str> = match request {
+            Some(id) if id.len() > ID_SHOWN_MAX => id.chars().take(ID_SHOWN_MAX).chain(['…']).collect::<String>().into(),
+            Some(id) => id.into(),
+            None => exchange.into(),
+        };
         match model {
             Some(model) => format!("{sentence} (model `{model}`, request `{request}`)"),
             None => format!("{sentence} (request `{request}`)"),
@@ -240,7 +248,26 @@ mod tests {
     fn an_internal_error_tells_the_client_nothing() {
         let refusal = Refusal::internal("the table is gone");
         assert_eq!(refusal.message("x1", None), format!("{INTERNAL} (request `x1`)"));
-        assert_eq!(refusal.detail(), "the table is gone");
+    }
+
+    #[test]
+    fn the_log_hears_of_failures_and_not_of_what_clients_sent() {
+        assert!(logged(&Refusal::internal("the table is gone")).contains("the table is gone"));
+        let quoting = Refusal::bad_input("element 0 is \"SECRET\", which is no FP32");
+        let faulty = Refusal::new(ErrorKind::PluginFault, "plugin `p`: SECRET");
+        for (refusal, status) in [(quoting, "400"), (faulty, "502")] {
+            let log = logged(&refusal);
+            assert!(!log.contains("SECRET") && !log.contains("WARN"), "{log}");
+            assert!(log.contains(status) && log.contains("x1") && log.contains("/v2/models/m/infer"), "{log}");
+        }
+    }
+
+    fn logged(refusal: &Refusal) -> String {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let log = std::sync::Mutex::new(file.reopen().unwrap());
+        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false).with_writer(log).finish();
+        tracing::subscriber::with_default(subscriber, || refusal.log("x1", "/v2/models/m/infer"));
+        std::fs::read_to_string(file.path()).unwrap()
     }
 
     #[test]

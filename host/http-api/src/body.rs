@@ -24,8 +24,10 @@ use crate::refusal::Refusal;
 
 /// Memory set aside on the word of a `Content-Length` alone.
 const BELIEVED_MAX: usize = 1 << 20;
-/// Bodies up to this size are not counted: what a connection's buffer holds anyway.
-const UNCOUNTED_MAX: usize = 64 << 10;
+/// Bodies up to this size are not counted: many connections hold more than that.
+const UNCOUNTED_MAX: usize = 4 << 10;
+/// Reading or writing more than this takes so long that others should not wait meanwhile.
+pub(crate) const LARGE: usize = 64 << 10;
 
 /// Bytes of bodies that all requests together may hold.
 #[derive(Debug)]
@@ -60,14 +62,8 @@ impl Drop for Share<'_> {
 /// A whole body, and what it holds of the budget.
 pub(crate) struct Collected<'a> {
     pub(crate) bytes: Bytes,
-    share: Option<Share<'a>>,
-}
-
-impl Collected<'_> {
-    /// Whether reading it takes so long that others should not wait meanwhile.
-    pub(crate) fn is_large(&self) -> bool {
-        self.share.is_some()
-    }
+    /// Given back with it.
+    _share: Option<Share<'a>>,
 }
 
 /// The whole body of a request, inflated if it came compressed.
@@ -89,9 +85,9 @@ async fn gather<'a>(app: &'a App, body: &mut Body) -> Result<Collected<'a>, Refu
     let announced = usize::try_from(announced).unwrap_or(max);
     let mut share = share_of(app, announced)?;
     let mut pace = Pace::new(&app.limits);
-    let Some(first) = pace.next(body).await? else { return Ok(Collected { bytes: Bytes::new(), share }) };
+    let Some(first) = pace.next(body).await? else { return Ok(Collected { bytes: Bytes::new(), _share: share }) };
     if body.is_end_stream() && first.len() <= max {
-        return Ok(Collected { bytes: first, share });
+        return Ok(Collected { bytes: first, _share: share });
     }
     let mut bytes = Vec::with_capacity(announced.min(BELIEVED_MAX).max(first.len()));
     let mut next = Some(first);
@@ -106,7 +102,7 @@ async fn gather<'a>(app: &'a App, body: &mut Body) -> Result<Collected<'a>, Refu
         }
         next = pace.next(body).await?;
     }
-    Ok(Collected { bytes: bytes.into(), share })
+    Ok(Collected { bytes: bytes.into(), _share: share })
 }
 
 fn share_of(app: &App, bytes: usize) -> Result<Option<Share<'_>>, Refusal> {
@@ -245,7 +241,7 @@ async fn inflate<'a>(app: &'a App, body: Collected<'a>, encoding: Encoding) -> R
     let bytes = inflated.await.map_err(Refusal::internal)??;
     drop(whole);
     let share = share_of(app, bytes.len())?;
-    Ok(Collected { bytes: bytes.into(), share })
+    Ok(Collected { bytes: bytes.into(), _share: share })
 }
 
 /// No deflate stream inflates to more than this many times its size.

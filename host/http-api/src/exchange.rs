@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
-use axum::response::Response;
-use http::header::ALLOW;
-use http::{HeaderMap, Request, Uri};
+use axum::response::{IntoResponse as _, Response};
+use http::header::{ALLOW, HOST, TRANSFER_ENCODING};
+use http::{HeaderMap, Request, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use tower::Service as _;
 use tracing::Instrument as _;
@@ -34,9 +34,12 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request<In
         tenant = tracing::field::Empty
     );
     let answer = async {
-        let mut response = match router.call(request).await {
-            Ok(response) => response,
-            Err(never) => match never {},
+        let mut response = match check_head(&request) {
+            Err(refusal) => refusal.into_response(),
+            Ok(()) => match router.call(request).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            },
         };
         if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
             let allow = response.headers_mut().remove(ALLOW);
@@ -59,6 +62,18 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request<In
         None => None,
     };
     response.map(|body| streams::watched(body, unread))
+}
+
+/// What hyper lets pass.
+fn check_head(request: &Request<Body>) -> Result<(), Refusal> {
+    if request.version() == Version::HTTP_11 && !request.headers().contains_key(HOST) {
+        return Err(Refusal::bad_input("the header Host is missing"));
+    }
+    let chunked = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if request.headers().get_all(TRANSFER_ENCODING).iter().all(chunked) {
+        return Ok(());
+    }
+    Err(Refusal::with_status(StatusCode::NOT_IMPLEMENTED, "of Transfer-Encoding only `chunked` is served"))
 }
 
 fn render(refusal: &Refusal, id: &ExchangeId, uri: &Uri) -> Response<Body> {

@@ -1,14 +1,20 @@
 //! A connection that does not let its peer stand still: what comes first must come soon, and what is written must be read.
 //!
 //! Once a connection has shown which HTTP it speaks, hyper's own timeouts watch its reading.
+//!
+//! What hyper refuses by itself, a head that is none or too large, it refuses without a word. Such an answer is given its sentence here: nothing
+//! else sees it.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use cellwright_protocol::messages::ErrorBody;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
+
+use crate::request_id::HEADER;
 
 /// So many bytes tell HTTP/2 from HTTP/1.
 const PREFACE: usize = 24;
@@ -23,12 +29,63 @@ pub(crate) struct Watched<T> {
     /// Runs while a write waits; made when one first does.
     writing: Option<Pin<Box<Sleep>>>,
     write_waits: bool,
+    explaining: Option<Explaining>,
+}
+
+/// An answer that is written instead of another.
+struct Explaining {
+    answer: Vec<u8>,
+    written: usize,
+    /// Bytes that it stands for.
+    instead_of: usize,
+}
+
+/// Hyper's own answer with a sentence, if these bytes are one. Every other answer carries its request's id.
+fn explained(head: &[u8]) -> Option<Vec<u8>> {
+    const EMPTY: &str = "content-length: 0\r\n";
+    const LENGTH_MAX: usize = 256;
+    if head.len() > LENGTH_MAX || !head.starts_with(b"HTTP/1.1 4") || !head.ends_with(b"\r\n\r\n") {
+        return None;
+    }
+    let head = std::str::from_utf8(head).ok()?;
+    if !head.contains(EMPTY) || head.contains(HEADER.as_str()) {
+        return None;
+    }
+    let error = match head.get(9..12)? {
+        "400" => "this is no head of an HTTP request: its first line or a header is malformed, or its lengths contradict each other",
+        "431" => "the request's head has more headers or bytes than this server takes",
+        _ => return None,
+    };
+    let json = serde_json::to_string(&ErrorBody { error: error.to_owned() }).ok()?;
+    let headers = format!("content-type: application/json\r\ncontent-length: {}\r\n", json.len());
+    Some((head.replacen(EMPTY, &headers, 1) + &json).into_bytes())
+}
+
+impl<T: AsyncWrite + Unpin> Watched<T> {
+    /// Writes a sentence where one is due; none where these bytes are to be written as they are.
+    fn poll_explain(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Option<Poll<io::Result<usize>>> {
+        if self.explaining.is_none() {
+            let answer = explained(bytes)?;
+            self.explaining = Some(Explaining { answer, written: 0, instead_of: bytes.len() });
+        }
+        let explaining = self.explaining.as_mut()?;
+        while explaining.written < explaining.answer.len() {
+            match Pin::new(&mut self.inner).poll_write(context, &explaining.answer[explaining.written..]) {
+                Poll::Ready(Ok(0)) => return Some(Poll::Ready(Ok(0))),
+                Poll::Ready(Ok(count)) => explaining.written += count,
+                other => return Some(other),
+            }
+        }
+        let instead_of = explaining.instead_of;
+        self.explaining = None;
+        Some(Poll::Ready(Ok(instead_of)))
+    }
 }
 
 impl<T> Watched<T> {
     pub(crate) fn new(inner: T, opening: Duration, write_timeout: Duration) -> Self {
         let opening = Some(Box::pin(tokio::time::sleep(opening)));
-        Self { inner, opening, received: 0, write_timeout, writing: None, write_waits: false }
+        Self { inner, opening, received: 0, write_timeout, writing: None, write_waits: false, explaining: None }
     }
 
     fn watch_writing<R>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
@@ -67,13 +124,15 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         // Who is answered has asked.
         self.opening = None;
-        let written = Pin::new(&mut self.inner).poll_write(context, bytes);
+        let written = self.poll_explain(context, bytes).unwrap_or_else(|| Pin::new(&mut self.inner).poll_write(context, bytes));
         self.watch_writing(context, written)
     }
 
     fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
         self.opening = None;
-        let written = Pin::new(&mut self.inner).poll_write_vectored(context, slices);
+        let first = slices.iter().find(|slice| !slice.is_empty()).map_or(&[][..], |slice| &**slice);
+        let written = self.poll_explain(context, first);
+        let written = written.unwrap_or_else(|| Pin::new(&mut self.inner).poll_write_vectored(context, slices));
         self.watch_writing(context, written)
     }
 

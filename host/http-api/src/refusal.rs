@@ -240,7 +240,7 @@ mod tests {
             assert_eq!(response.status(), status, "{kind:?}");
             assert_eq!(response.headers().contains_key(RETRY_AFTER), matches!(status, 429 | 503), "{kind:?}");
             let own = matches!(kind, ErrorKind::Internal | ErrorKind::Full);
-            assert_eq!(Refusal::new(kind, "words").is_hosts_fault(), own, "{kind:?}");
+            assert_eq!(Refusal::new(kind, "words").0.detail.is_some(), own, "{kind:?}");
         }
     }
 

@@ -280,9 +280,9 @@ impl Drop for Connection {
     }
 }
 
-/// Bytes of one head's fields, and of a connection's read buffer.
+/// Bytes of the fields of one head in HTTP/2. In HTTP/1 a head is bounded by its connection's read buffer.
 const HEADERS_MAX: u32 = 32 << 10;
-const READ_BUFFER_MAX: usize = 256 << 10;
+const READ_BUFFER_MAX: usize = 64 << 10;
 /// Bytes that an HTTP/2 client may send ahead, on one stream and on all of a connection's.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::Target;
 use crate::app::App;
 use crate::auth::Caller;
-use crate::body::{self, Collected, only};
+use crate::body::{self, Collected, LARGE, only};
 use crate::call;
 use crate::host::Endpoint;
 use crate::refusal::Refusal;
@@ -50,7 +50,7 @@ pub(super) async fn read<T: Send + 'static>(
     body: &Collected<'_>,
     parse: impl FnOnce(&[u8]) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    if !body.is_large() {
+    if body.bytes.len() <= LARGE {
         return parse(&body.bytes);
     }
     let bytes = body.bytes.clone();

@@ -62,6 +62,47 @@ fn all_bodies_together_are_bounded() {
 }
 
 #[test]
+fn small_bodies_count_too() {
+    let server = Running::with(Limits { bodies_bytes_max: 20_000, ..Limits::default() }, None);
+    server.send("POST", "/v2/models/echo/infer", &[], &vec![b' '; 30_000]).refused(503, "as many bytes of requests as it may");
+    server.send("POST", "/v2/models/echo/infer", &[], &vec![b' '; 2000]).refused(400, "not the JSON");
+}
+
+#[test]
+fn heads_are_bounded() {
+    let server = Running::start();
+    let head = |length: usize| format!("GET /v2 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: {}\r\n\r\n", "a".repeat(length));
+    assert_eq!(server.raw(head(20_000).as_bytes()).status, 200);
+    let answer = server.raw(head(100_000).as_bytes());
+    assert_eq!(answer.status, 431);
+    assert!(answer.json()["error"].as_str().is_some_and(|error| error.contains("head")), "{}", answer.text());
+}
+
+#[test]
+fn what_is_no_http_is_told_so() {
+    let server = Running::start();
+    let told = |bytes: &str, status: u16, words: &str| {
+        let answer = server.raw(bytes.as_bytes());
+        assert_eq!(answer.status, status, "{bytes}: {}", answer.text());
+        assert_eq!(answer.header("content-length"), Some(answer.body.len().to_string().as_str()));
+        assert!(answer.json()["error"].as_str().is_some_and(|error| error.contains(words)), "{bytes}: {}", answer.text());
+    };
+    let post = "POST /v2/models/echo/infer HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
+    told(&format!("{post}content-length: 2\r\ncontent-length: 3\r\n\r\n{{}}"), 400, "head");
+    told(&format!("{post}content-length: -2\r\n\r\n{{}}"), 400, "head");
+    told("what is this\r\n\r\n", 400, "head");
+    told(&format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "x".repeat(66_000)), 431, "head");
+    told(&format!("{post}transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"), 501, "Transfer-Encoding");
+    told("GET /v2 HTTP/1.1\r\nconnection: close\r\n\r\n", 400, "Host");
+    // After an answer on the same connection too.
+    let mut stream = server.connect();
+    stream.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+    stream.write_all(b"what is this\r\n\r\n").unwrap();
+    assert!(Answer::read(&mut stream).json()["error"].is_string());
+}
+
+#[test]
 fn heads_that_lie_are_refused() {
     let server = Running::start();
     let raw = |head: &str| {

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use cellwright_cell_graph::Tensor;
 use cellwright_protocol::InferResponse;
 use cellwright_registry::TenantName;
+use cellwright_serving::reply::part_bytes;
 use cellwright_serving::{Call, Client, ErrorKind, InferError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -85,14 +86,14 @@ pub(crate) struct Parts {
 
 struct Shared {
     state: Mutex<State>,
-    bytes_max: usize,
+    bytes_max: u64,
 }
 
 #[derive(Default)]
 struct State {
     parts: VecDeque<Tensor>,
     /// Bytes of the parts that wait.
-    bytes: usize,
+    bytes: u64,
     end: Option<Result<InferResponse, Refusal>>,
     over: bool,
     waker: Option<Waker>,
@@ -126,12 +127,12 @@ impl Shared {
         if state.over {
             return;
         }
-        state.bytes = state.bytes.saturating_add(part.data.len());
+        state.bytes = state.bytes.saturating_add(part_bytes(&part));
         let mut cancelled = None;
-        if state.bytes > self.bytes_max {
+        // One part alone may be as large as it is: it was counted when it was made.
+        if state.bytes > self.bytes_max && !state.parts.is_empty() {
             state.over = true;
-            let sentence = format!("more than {} bytes of the answer waited to be read, so it was given up", self.bytes_max);
-            state.end = Some(Err(Refusal::new(ErrorKind::Unavailable, sentence)));
+            state.end = Some(Err(InferError::PartsWait { limit: self.bytes_max }.into()));
             cancelled = state.answering.take();
         } else {
             state.parts.push_back(part);
@@ -167,7 +168,7 @@ impl Drop for Writer {
 impl Parts {
     /// Begins a request; no more of its answer waits to be read than `stream_bytes_max`.
     pub(crate) async fn begin(app: &App, model: Arc<dyn Endpoint>, call: Call) -> Result<Self, Refusal> {
-        let bytes_max = app.limits.stream_bytes_max;
+        let bytes_max = app.limits.stream_bytes_max as u64;
         let shared = Arc::new(Shared { state: Mutex::default(), bytes_max });
         let answering = begin(app, model, call, Box::new(Writer(shared.clone()))).await?;
         let mut state = shared.lock();
@@ -187,7 +188,7 @@ impl Parts {
     pub(crate) fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<Piece>> {
         let mut state = self.shared.lock();
         if let Some(part) = state.parts.pop_front() {
-            state.bytes -= part.data.len();
+            state.bytes = state.bytes.saturating_sub(part_bytes(&part));
             return Poll::Ready(Some(Piece::Part(part)));
         }
         if state.over {
@@ -212,5 +213,22 @@ impl Drop for Parts {
         let answering = state.answering.take();
         drop(state);
         drop(answering);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_counted_with_all_it_takes() {
+        let part = |length: usize| Tensor::from_f32("y", &[length], &vec![0.0; length]);
+        let shared = Shared { state: Mutex::default(), bytes_max: 1000 };
+        shared.part(part(5000));
+        assert!(!shared.lock().over, "one part alone is refused");
+        shared.part(part(0));
+        let refusal = shared.lock().end.take().unwrap().unwrap_err();
+        assert_eq!(refusal.status(), 413);
+        assert!(refusal.message("x1", None).contains("more than 1000 bytes"));
     }
 }

@@ -17,8 +17,11 @@ pub(crate) fn join(spec: &TensorSpec, before: Tensor, after: Tensor) -> Tensor {
 
 /// Whether a piece, appended to others, would leave them as they are.
 pub(crate) fn adds_nothing(spec: &TensorSpec, piece: &Tensor) -> bool {
+    if piece.shape.contains(&0) {
+        return true;
+    }
     if spec.shape.first() == Some(&-1) {
-        return piece.shape.first() == Some(&0);
+        return false;
     }
     spec.datatype == Datatype::Bytes && piece.texts().is_some_and(|texts| texts.iter().all(|text| text.is_empty()))
 }
@@ -59,6 +62,8 @@ mod tests {
         let (open, texts, fixed) = (spec(Datatype::Bytes, &[-1]), spec(Datatype::Bytes, &[2]), spec(Datatype::Fp32, &[1]));
         assert!(adds_nothing(&open, &Tensor::from_texts::<&str>("y", &[0], &[])));
         assert!(!adds_nothing(&open, &Tensor::from_texts("y", &[1], &[""])));
+        assert!(adds_nothing(&spec(Datatype::Fp32, &[-1, -1]), &Tensor::from_f32("y", &[1, 0], &[])));
+        assert!(adds_nothing(&spec(Datatype::Fp32, &[1, -1]), &Tensor::from_f32("y", &[1, 0], &[])));
         assert!(adds_nothing(&texts, &Tensor::from_texts("y", &[2], &["", ""])));
         assert!(!adds_nothing(&texts, &Tensor::from_texts("y", &[2], &["", "a"])));
         assert!(!adds_nothing(&fixed, &Tensor::from_f32("y", &[1], &[0.0])));

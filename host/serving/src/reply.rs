@@ -48,7 +48,7 @@ pub struct Reply {
 /// How often whoever waits looks whether it still should.
 const ABANDONED_POLL: Duration = Duration::from_millis(50);
 
-/// What a part takes beside its contents.
+/// What a part takes beside its contents, name and shape.
 const PART_BYTES: u64 = 256;
 
 #[derive(Debug)]
@@ -91,9 +91,10 @@ impl Slot {
     }
 }
 
-/// Bytes of memory that a part takes.
-fn bytes(part: &Tensor) -> u64 {
-    PART_BYTES + part.data.len() as u64
+/// Bytes of memory that a part takes while it waits.
+#[must_use]
+pub fn part_bytes(part: &Tensor) -> u64 {
+    PART_BYTES + (part.data.len() + part.name.len() + size_of_val(part.shape.as_slice())) as u64
 }
 
 impl Client for Writer {
@@ -102,7 +103,7 @@ impl Client for Writer {
         if state.over || state.parts_unwanted {
             return;
         }
-        let waiting = state.waiting_bytes.saturating_add(bytes(&part));
+        let waiting = state.waiting_bytes.saturating_add(part_bytes(&part));
         // One part alone may be as large as it is: it was counted when it was made.
         if waiting <= self.0.waiting_bytes_max || state.parts.is_empty() {
             state.waiting_bytes = waiting;
@@ -169,7 +170,7 @@ impl Reply {
         let mut state = self.slot.lock();
         loop {
             if let Some(part) = state.parts.pop_front() {
-                state.waiting_bytes = state.waiting_bytes.saturating_sub(bytes(&part));
+                state.waiting_bytes = state.waiting_bytes.saturating_sub(part_bytes(&part));
                 return Some(part);
             }
             if state.over {

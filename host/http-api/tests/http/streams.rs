@@ -54,5 +54,32 @@ fn an_answer_that_nobody_reads_is_bounded() {
     server.host.cancelled.reaches(1);
     let answer = Answer::read(&mut stream);
     let last = events(&answer).pop().unwrap();
-    assert!(last["error"].as_str().is_some_and(|error| error.contains("waited to be read")), "no error at the end");
+    assert!(last["error"].as_str().is_some_and(|error| error.contains("wait for the client")), "no error at the end");
+}
+
+#[test]
+fn parts_without_contents_count_too() {
+    let limits = cellwright_http_api::Limits { stream_bytes_max: 1 << 20, ..Default::default() };
+    let server = Running::with(limits, None);
+    let mut stream = server.connect();
+    let request = crate::harness::request("POST", "/v2/models/crumbs/generate_stream", &[], br#"{"x":[1]}"#);
+    std::io::Write::write_all(&mut stream, &request).unwrap();
+    server.host.cancelled.reaches(1);
+}
+
+#[test]
+fn one_part_alone_may_be_as_large_as_it_is() {
+    let limits = cellwright_http_api::Limits { stream_bytes_max: 2, ..Default::default() };
+    let answer = Running::with(limits, None).post("/v2/models/break/generate_stream", r#"{"x":[1]}"#);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(events(&answer)[0]["y"], 0.0);
+}
+
+#[test]
+fn an_endless_id_is_not_repeated_in_errors() {
+    let id = "i".repeat(100_000);
+    let answer = Running::start()
+        .post("/v2/models/late/infer", &format!(r#"{{"id":"{id}","inputs":[{{"name":"x","shape":[1],"datatype":"FP32","data":[1]}}]}}"#));
+    answer.refused(504, "request `iii");
+    assert!(answer.body.len() < 1000, "{} bytes", answer.body.len());
 }

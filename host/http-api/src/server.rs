@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellwright_registry::RegistryError;
 use hyper::service::service_fn;
@@ -170,13 +170,14 @@ impl Server {
             let _ = acceptor.await;
         }
         let limit = self.app.limits.drain;
-        let app = self.app.clone();
-        let drained = tokio::task::spawn_blocking(move || app.host.drain(limit));
-        // Every connection holds a receiver.
+        let finishing = Instant::now();
+        // Every connection holds a receiver. What has begun to arrive on one is still taken.
         let finished = tokio::time::timeout(limit, phase.closed()).await.is_ok();
         phase.send_replace(Phase::Killed);
         let _ = tokio::time::timeout(KILLED_MAX, phase.closed()).await;
-        let _ = drained.await;
+        let app = self.app.clone();
+        let left = limit.saturating_sub(finishing.elapsed());
+        let _ = tokio::task::spawn_blocking(move || app.host.drain(left)).await;
         finished
     }
 }

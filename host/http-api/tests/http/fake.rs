@@ -64,7 +64,7 @@ pub(crate) struct Fake {
     pub(crate) held: Arc<Mutex<Vec<Box<dyn Client>>>>,
     pub(crate) uploaded_bytes: AtomicUsize,
     pub(crate) upload_broke_off: AtomicBool,
-    pub(crate) draining: AtomicBool,
+    pub(crate) draining: Arc<AtomicBool>,
 }
 
 impl Fake {
@@ -81,7 +81,7 @@ impl Fake {
             held: Arc::default(),
             uploaded_bytes: AtomicUsize::new(0),
             upload_broke_off: AtomicBool::new(false),
-            draining: AtomicBool::new(false),
+            draining: Arc::default(),
         }
     }
 
@@ -123,6 +123,7 @@ struct FakeEndpoint {
     unblocked: Arc<Counter>,
     last_call: LastCall,
     held: Arc<Mutex<Vec<Box<dyn Client>>>>,
+    draining: Arc<AtomicBool>,
 }
 
 impl Endpoint for FakeEndpoint {
@@ -157,7 +158,7 @@ impl Endpoint for FakeEndpoint {
     fn infer(self: Arc<Self>, call: Call, mut client: Box<dyn Client>) -> Result<Answering, InferError> {
         *self.last_call.lock().unwrap() = Some((call.timeout, call.priority));
         let refusal = call.request.parameters.iter().find(|parameter| parameter.name == "refuse");
-        if refusal.is_some() {
+        if refusal.is_some() || self.draining.load(Ordering::Acquire) {
             return Err(InferError::Draining);
         }
         let cancelled = self.cancelled.clone();
@@ -241,6 +242,7 @@ impl Host for Fake {
             unblocked: self.unblocked.clone(),
             last_call: self.last_call.clone(),
             held: self.held.clone(),
+            draining: self.draining.clone(),
         }))
     }
 

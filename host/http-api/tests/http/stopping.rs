@@ -44,3 +44,25 @@ fn what_does_not_finish_in_time_is_cut_off() {
     assert!(started.elapsed() < Duration::from_secs(5));
     server.host.cancelled.reaches(1);
 }
+
+#[test]
+fn a_request_that_had_begun_to_arrive_is_answered() {
+    let mut server = Running::start();
+    let mut stream = server.connect();
+    let request = request("POST", "/v2/models/echo/infer", &[("expect", "100-continue")], WAIT);
+    let (head, body) = request.split_at(request.len() - WAIT.len());
+    stream.write_all(head).unwrap();
+    // It is told to go on when its head was taken.
+    stream.read_exact(&mut [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()]).unwrap();
+    let mut idle = server.connect();
+    idle.write_all(b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    assert!(idle.read(&mut [0; 4096]).unwrap() > 0);
+    server.stop();
+    assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
+    // It has stopped accepting, and goes on to what has begun.
+    std::thread::sleep(Duration::from_millis(200));
+    stream.write_all(body).unwrap();
+    assert_eq!(Answer::read(&mut stream).status, 200);
+    assert!(server.stopped());
+    assert!(server.host.draining.load(std::sync::atomic::Ordering::Acquire));
+}

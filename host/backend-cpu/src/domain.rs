@@ -1,6 +1,7 @@
 //! What the workers of one memory domain share: the arena, and each cell type's compiled plan with its packed weights.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cellwright_backend::machine::memory_bytes;
@@ -13,6 +14,9 @@ use crate::plan::{Plan, SharedPlan};
 
 /// The arena's size where nothing is said and memory is plenty.
 const ARENA_BYTES: u64 = 4 << 30;
+
+/// Domains that this process has made.
+static DOMAINS: AtomicU32 = AtomicU32::new(0);
 
 /// How large a domain is, and what it computes with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +48,8 @@ pub enum DomainError {
 /// One memory domain. Workers hold it together.
 #[derive(Debug)]
 pub struct CpuDomain {
+    /// Tells it from the process's other domains.
+    pub(crate) number: u32,
     pub(crate) arena: Arena,
     pub(crate) level: Level,
     pub(crate) kernels: Kernels,
@@ -65,6 +71,7 @@ impl CpuDomain {
         let arena = Arena::new(slots).ok_or(DomainError::Arena { bytes })?;
         let best = Level::detect();
         Ok(Arc::new(Self {
+            number: DOMAINS.fetch_add(1, Ordering::Relaxed),
             arena,
             level: options.level.map_or(best, |level| level.min(best)),
             kernels: options.kernels,

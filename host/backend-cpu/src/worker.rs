@@ -198,7 +198,7 @@ impl Backend for CpuWorker {
         DeviceInfo {
             name: format!("cpu: {threads} {}, {}", if threads == 1 { "thread" } else { "threads" }, self.domain.level.name()),
             numeric_class: self.domain.numeric_class(),
-            domain: format!("cpu-{:p}", Arc::as_ptr(&self.domain)),
+            domain: format!("cpu-{}", self.domain.number),
             arena_slots: self.domain.arena.slots(),
             hardware: self.domain.hardware.clone(),
         }

@@ -141,3 +141,14 @@ fn rows_too_long_for_one_frame_are_computed_in_parts() {
         assert_eq!(driver.floats(lane, 0, step as u32), [row * 2.0]);
     }
 }
+
+#[test]
+fn a_domain_has_a_plain_name_of_its_own() {
+    use cellwright_backend::Backend as _;
+    let (one, other) = (domain(DomainOptions::default()), domain(DomainOptions::default()));
+    let name = |domain: &Arc<CpuDomain>| worker(domain, 1).info().domain;
+    assert_eq!(name(&one), name(&one));
+    assert_ne!(name(&one), name(&other));
+    let number = name(&one).strip_prefix("cpu-").map(str::to_owned).unwrap_or_default();
+    assert!(number.len() < 6 && number.bytes().all(|byte| byte.is_ascii_digit()), "{number}");
+}

@@ -19,10 +19,22 @@ pub struct ErrorBody {
     pub error: String,
 }
 
+/// Reads a request. Every message is an object; a list of its fields' values is none.
+///
+/// # Errors
+/// If the body is not JSON of that form.
+pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
+    let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
+    if first == Some(&b'[') {
+        return Err(serde::de::Error::custom("a list was sent, and an object is asked for"));
+    }
+    serde_json::from_slice(body)
+}
+
 /// Reads a request whose body may be left out: no bytes are the message without any of its fields.
 ///
 /// # Errors
 /// If the body is neither empty nor JSON of that form.
 pub fn read_optional<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, serde_json::Error> {
-    if body.iter().all(u8::is_ascii_whitespace) { Ok(T::default()) } else { serde_json::from_slice(body) }
+    if body.iter().all(u8::is_ascii_whitespace) { Ok(T::default()) } else { read(body) }
 }

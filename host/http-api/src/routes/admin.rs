@@ -14,6 +14,6 @@ use crate::refusal::Refusal;
 /// A message in JSON.
 async fn message<T: DeserializeOwned>(app: &App, request: Request) -> Result<T, Refusal> {
     let body = body::collect(app, request).await?;
-    serde_json::from_slice(&body.bytes)
+    cellwright_protocol::messages::read(&body.bytes)
         .map_err(|cause| Refusal::bad_input(format!("the message is not the JSON that this path asks for: {cause}")))
 }

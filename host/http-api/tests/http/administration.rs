@@ -169,3 +169,19 @@ fn tenants_are_made_changed_and_deleted() {
     assert_eq!(server.send("DELETE", "/v1/tenants/acme", &[], b"").status, 204);
     server.get("/v1/tenants/acme").refused(404, "no tenant `acme`");
 }
+
+#[test]
+fn a_list_is_no_message() {
+    let server = Running::start();
+    for (path, body) in [
+        ("/v1/tenants", r#"["t",{}]"#),
+        ("/v1/tenants", r#"{"name":"t","settings":[]}"#),
+        ("/v1/tenants", r#"{"name":"t","settings":[3]}"#),
+        ("/v1/keys", r#"["default",["infer"],""]"#),
+        ("/v2/repository/index", "[]"),
+        ("/v2/repository/index", " [true]"),
+    ] {
+        server.post(path, body).refused(400, "object");
+    }
+    server.get("/v1/tenants/t").refused(404, "no tenant");
+}

@@ -1,6 +1,7 @@
 //! Administration under `/v1`: uploads, versions, tenants and keys.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The answer to `PUT /v1/models/{m}`: the version is committed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,8 +113,15 @@ pub struct NewTenant {
     /// Its name.
     pub name: String,
     /// What it may use.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub settings: TenantSettings,
+}
+
+/// Settings, but not as a list of their values.
+fn object<'de, D: Deserializer<'de>>(from: D) -> Result<TenantSettings, D::Error> {
+    let fields =
+        serde_json::Map::deserialize(from).map_err(|cause| D::Error::custom(format_args!("the settings are an object: {cause}")))?;
+    TenantSettings::deserialize(serde_json::Value::Object(fields)).map_err(D::Error::custom)
 }
 
 /// What a tenant may use. In `POST /v1/tenants` what is left out has the server's default, in `PUT /v1/tenants/{t}` it stays as it was. Unknown

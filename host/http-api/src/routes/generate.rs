@@ -18,7 +18,7 @@ use http::{HeaderName, HeaderValue};
 use http_body::Frame;
 
 use super::Target;
-use super::infer::{call_of, read};
+use super::infer::{call_of, read, write};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::body;
@@ -61,7 +61,10 @@ pub(super) async fn whole(State(app): State<Arc<App>>, caller: Caller, target: T
     let asked = ask(&app, &caller, &target, request).await?;
     let id = asked.request.id.clone();
     let answer = call::whole(&app, asked.model, call_of(asked.request, &asked.options, Delivery::Whole)).await;
-    let json = answer.and_then(|response| response.to_generated().map_err(Refusal::from));
+    let json = match answer {
+        Ok(response) => write(response, |response| Ok(response.to_generated()?)).await,
+        Err(refusal) => Err(refusal),
+    };
     let json = json.map_err(|refusal| refusal.of_request(id.as_deref()))?;
     let mut response = Response::new(Body::from(json));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

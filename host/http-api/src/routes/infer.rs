@@ -36,7 +36,8 @@ pub(super) async fn infer(State(app): State<Arc<App>>, caller: Caller, target: T
 
 async fn answer(app: &App, model: Arc<dyn Endpoint>, request: InferRequest, options: RequestOptions) -> Result<Response, Refusal> {
     let response = call::whole(app, model, call_of(request, &options, Delivery::Whole)).await?;
-    respond(response, &options.wanted)
+    let wanted = options.wanted;
+    write(response, move |response| respond(response, &wanted)).await
 }
 
 /// What a call's options mean to whoever runs it.
@@ -55,6 +56,18 @@ pub(super) async fn read<T: Send + 'static>(
     }
     let bytes = body.bytes.clone();
     tokio::task::spawn_blocking(move || parse(&bytes)).await.map_err(Refusal::internal)?
+}
+
+/// Writes an answer where that disturbs nobody: a large one on a thread of its own.
+pub(super) async fn write<T: Send + 'static>(
+    response: InferResponse,
+    written: impl FnOnce(InferResponse) -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let bytes: usize = response.outputs.iter().map(|output| output.data.len()).sum();
+    if bytes <= LARGE {
+        return written(response);
+    }
+    tokio::task::spawn_blocking(move || written(response)).await.map_err(Refusal::internal)?
 }
 
 fn parse(model: &dyn Endpoint, bytes: &[u8], json_length: Option<usize>) -> Result<(InferRequest, RequestOptions), Refusal> {

@@ -43,8 +43,8 @@ impl InferRequest {
                     options.timeout = (microseconds > 0).then(|| Duration::from_micros(microseconds));
                 }
                 "binary_data_output" => options.wanted.binary = truth(parameter)?,
-                "sequence_id" => in_sequence = names_sequence(parameter)?,
-                "sequence_start" | "sequence_end" => drop(truth(parameter)?),
+                "sequence_id" => in_sequence |= names_sequence(parameter)?,
+                "sequence_start" | "sequence_end" => in_sequence |= truth(parameter)?,
                 name if is_reserved(name) => return Err(RequestFault::ReservedParameter { name: name.to_owned() }),
                 _ => {}
             }

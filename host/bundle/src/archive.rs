@@ -12,13 +12,13 @@ use crate::error::ArchiveError;
 
 /// The first bytes of a zstd frame (RFC 8878, section 3.1.1).
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+/// The first bytes of a gzip member (RFC 1952, section 2.3.1).
+const GZIP_MAGIC: [u8; 2] = [0x1F, 0x8B];
 /// Memory that unpacking may take for its window: 2^24 bytes, enough for every level of zstd but the "ultra" and "long" ones.
 const ZSTD_WINDOW_LOG_MAX: u32 = 24;
 /// Extended headers hold a name and a few times; more than this is no header.
 const EXTENDED_HEADER_BYTES_MAX: u64 = 64 << 10;
 const NAME_BYTES_MAX: usize = 512;
-/// POSIX ends an archive with two such blocks of zeros; one is taken for an end too.
-const BLOCK: u64 = 512;
 const COPY_BYTES: usize = 64 << 10;
 
 /// What an archive may hold.
@@ -62,6 +62,9 @@ pub fn unpack<U: Unpack>(reader: impl Read, limits: &ArchiveLimits, into: &mut U
     let mut reader = BufReader::with_capacity(COPY_BYTES, reader);
     let mut magic = [0; ZSTD_MAGIC.len()];
     let found = read_up_to(&mut reader, &mut magic).map_err(ArchiveError::Read)?;
+    if magic.starts_with(&GZIP_MAGIC) {
+        return Err(ArchiveError::Gzip);
+    }
     let start = magic[..found].chain(reader);
     if magic == ZSTD_MAGIC {
         let mut decoder = zstd::stream::read::Decoder::with_buffer(BufReader::new(start)).map_err(ArchiveError::Read)?;
@@ -86,16 +89,20 @@ fn read_up_to(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 fn unpack_tar<U: Unpack>(reader: impl Read, limits: &ArchiveLimits, into: &mut U) -> Result<(), ArchiveError> {
-    let mut archive = Archive::new(Ending { inner: reader, zeros: 0 });
+    let mut archive = Archive::new(Ending { inner: reader, is_over: false });
     let mut unpacking = Unpacking { limits, names: BTreeSet::new(), entries: 0, bytes: 0, long_name: None };
     // Raw: the extended headers are read here, where their size is bounded.
     for entry in archive.entries().map_err(ArchiveError::Read)?.raw(true) {
         unpacking.entry(&mut entry.map_err(ArchiveError::from_tar)?, into)?;
     }
-    let mut ending = archive.into_inner();
-    io::copy(&mut (&mut ending).take(limits.bytes_max), &mut io::sink()).map_err(ArchiveError::Read)?;
-    // Without its end nobody can tell whether files are missing.
-    if ending.zeros < BLOCK { Err(ArchiveError::CutOff) } else { Ok(()) }
+    let rest = archive.into_inner();
+    // Without a block of zeros at its end nobody can tell whether files are missing.
+    if rest.is_over {
+        return Err(ArchiveError::CutOff);
+    }
+    // What follows the end is nobody's, but has to be there: a compressed stream ends with its checksum.
+    io::copy(&mut rest.take(limits.bytes_max), &mut io::sink()).map_err(ArchiveError::Read)?;
+    Ok(())
 }
 
 struct Unpacking<'a> {
@@ -168,7 +175,10 @@ impl Unpacking<'_> {
         if folder {
             return Ok(());
         }
-        if name.is_empty() || !self.names.insert(name.clone()) {
+        if name.is_empty() {
+            return Err(ArchiveError::Nameless);
+        }
+        if !self.names.insert(name.clone()) {
             return Err(ArchiveError::Twice { name });
         }
         let size = entry.size();
@@ -228,19 +238,17 @@ fn name(raw: &[u8]) -> Result<String, ArchiveError> {
     Ok(parts.join("/"))
 }
 
-/// Counts the zeros that its bytes end with.
+/// Knows whether it was read beyond its last byte. An archive that has its end, POSIX's two blocks of zeros of which one is enough here, is read
+/// no further than that.
 struct Ending<R> {
     inner: R,
-    zeros: u64,
+    is_over: bool,
 }
 
 impl<R: Read> Read for Ending<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
-        match buffer[..count].iter().rev().position(|byte| *byte != 0) {
-            Some(zeros) => self.zeros = zeros as u64,
-            None => self.zeros += count as u64,
-        }
+        self.is_over |= count == 0 && !buffer.is_empty();
         Ok(count)
     }
 }

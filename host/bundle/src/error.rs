@@ -96,14 +96,18 @@ pub enum SampleFault {
 pub enum ArchiveError {
     #[error("the archive cannot be read: {0}")]
     Read(std::io::Error),
-    #[error("it cannot be read as a tar archive, plain or compressed by zstd: {0}")]
+    #[error("it cannot be read as a tar archive, plain or compressed by zstd: {}", on_one_line(.0))]
     NotAnArchive(std::io::Error),
+    #[error("gzip is not taken: send .tar or .tar.zst")]
+    Gzip,
     #[error("the archive is cut off before its end")]
     CutOff,
     #[error("`{name}` in the archive is {what}; a bundle holds plain files and folders")]
     Kind { name: String, what: &'static str },
     #[error("`{name}` in the archive is no name of a file in a bundle: names are relative, UTF-8, and stay inside it")]
     Name { name: String },
+    #[error("a file in the archive has no name")]
+    Nameless,
     #[error("`{name}` is in the archive twice")]
     Twice { name: String },
     #[error("the archive holds more than {bound} files")]
@@ -123,4 +127,12 @@ impl ArchiveError {
             _ => Self::Read(error),
         }
     }
+}
+
+/// What the reader of archives says may quote their bytes.
+fn on_one_line(error: &std::io::Error) -> String {
+    const SHOWN_MAX: usize = 200;
+    let text = error.to_string();
+    let shown = text.chars().take(SHOWN_MAX);
+    shown.map(|character| if character.is_control() { '\u{fffd}' } else { character }).collect()
 }

@@ -163,6 +163,26 @@ fn a_failing_reader_is_no_fault_of_the_archive() {
     assert_eq!(error.to_string(), "the archive cannot be read: the client left");
 }
 
+#[test]
+fn what_follows_an_archives_end_is_not_read() {
+    let mut archive = tar(&[("model.toml", b"name")]);
+    archive.extend_from_slice(b"a signature, or whatever else a tool left there");
+    assert_eq!(files(&archive).unwrap().len(), 1);
+    assert_eq!(files(&zstd::encode_all(archive.as_slice(), 3).unwrap()).unwrap().len(), 1);
+}
+
+#[test]
+fn sentences_say_what_is_wrong_on_one_line() {
+    assert_eq!(refused(&tar(&[("", b"x")])), "a file in the archive has no name");
+    assert_eq!(refused(&tar(&[(".", b"x")])), "a file in the archive has no name");
+    let gzip = [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3][..], &[7; 2000]].concat();
+    assert!(refused(&gzip).contains("gzip is not taken: send .tar or .tar.zst"));
+    let mut damaged = tar(&[("model.toml", b"name")]);
+    damaged[148..156].copy_from_slice(b"\x1b]0;xyz\x07");
+    let sentence = refused(&damaged);
+    assert!(sentence.contains("xyz") && sentence.chars().all(|character| !character.is_control()), "{sentence:?}");
+}
+
 proptest! {
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {

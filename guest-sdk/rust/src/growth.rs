@@ -137,7 +137,8 @@ impl GrowthBuilder {
         self
     }
 
-    /// A chain of this request that need not go on.
+    /// A chain of this request that need not go on. Chains that read it, or end where it does, must be cancelled with it; what the response is
+    /// made of cannot be.
     pub fn cancel(&mut self, chain: u32) -> &mut Self {
         self.growth.cancel.push(chain);
         self

@@ -3,7 +3,7 @@
 //! What passes is an [`UnfoldedGrowth`], which nobody checks again. A growth is checked in time proportional to its run-length coded size
 //! (a chain of 330 steps costs what one of 24 does), and nothing is believed before it is bounded.
 
-mod answered;
+mod cancelling;
 mod chain;
 mod draft;
 mod error;
@@ -22,7 +22,7 @@ use crate::graph::Growth;
 use crate::tensor::Tensor;
 use crate::unfolded::UnfoldedGrowth;
 
-use answered::Answered;
+use cancelling::Cancelling;
 use draft::{Draft, KeptChain};
 pub use error::{GraphError, GraphFault, GraphPlace};
 pub use model::{Model, ModelError};
@@ -55,7 +55,7 @@ pub struct Unfolding {
     limits: GraphLimits,
     chains: u32,
     kept: Vec<KeptChain>,
-    answered: Answered,
+    cancelling: Cancelling,
     tensors_from: u32,
 }
 
@@ -63,7 +63,7 @@ impl Unfolding {
     /// A request of that model, before its first growth.
     #[must_use]
     pub fn new(model: Arc<Model>, limits: GraphLimits) -> Self {
-        Self { model, limits, chains: 0, kept: Vec::new(), answered: Answered::default(), tensors_from: 0 }
+        Self { model, limits, chains: 0, kept: Vec::new(), cancelling: Cancelling::default(), tensors_from: 0 }
     }
 
     /// The request's model.
@@ -94,7 +94,6 @@ impl Unfolding {
             Some(continuation) => draft.continuation(continuation, first_tensor_kept).map(|(watch, kept)| (Some(watch), kept))?,
             None => (None, Vec::new()),
         };
-        let answering = draft.answering(&outputs);
         let unfolded = UnfoldedGrowth {
             first_chain: draft.first_chain,
             chains: draft.chains,
@@ -105,7 +104,9 @@ impl Unfolding {
         };
         self.chains = draft.next_chain;
         self.kept = kept;
-        answering.into_iter().for_each(|chain| self.answered.add(chain));
+        if unfolded.next.is_some() {
+            self.cancelling.grow(&unfolded);
+        }
         self.tensors_from = unfolded.next.as_ref().map_or(self.tensors_from, |watch| watch.keep_tensors_from);
         Ok(unfolded)
     }

@@ -194,7 +194,8 @@ impl Scheduler {
         let places = places..self.out.places.len();
         self.out.placements.push(Placement { request: id, growth, domain, places, scrub });
         self.connect(id, &graph);
-        for chain in &graph.cancel {
+        // Whoever reads a chain comes after it, and is not to look at what it will not get any more.
+        for chain in graph.cancel.iter().rev() {
             self.cancel_chain(id, *chain);
         }
         self.keep_for_later(id, &graph);

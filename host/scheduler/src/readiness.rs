@@ -153,6 +153,12 @@ impl Scheduler {
         (0..chain.stages()).fold(Status::Done, |status, stage| both(status, self.lane(chain.lane(stage)).whole_status()))
     }
 
+    /// Whether a lane's chain has not been cancelled.
+    pub(super) fn is_wanted(&self, lane: LaneId) -> bool {
+        let place = self.lane(lane);
+        self.request(place.request).chain(place.chain).is_some_and(|chain| !chain.cancelled)
+    }
+
     /// Whether a node is executed for certain, once what it waits for is there.
     pub(super) fn certain(&self, lane: LaneId, step: u32) -> bool {
         let place = self.lane(lane);

@@ -17,8 +17,6 @@ pub(super) struct KeptChain {
     pub(super) chain: u32,
     pub(super) bound: u32,
     pub(super) may_stop: bool,
-    /// The chain that it follows.
-    pub(super) like: Option<u32>,
     /// The cell of each stage.
     pub(super) cells: Vec<u32>,
     /// `(stage, output)`, ascending.
@@ -94,7 +92,7 @@ impl<'a> Draft<'a> {
         }
         cancel.sort_unstable();
         cancel.dedup();
-        unfolding.answered.check(&cancel).map_err(at)?;
+        unfolding.cancelling.check(&cancel).map_err(at)?;
         Ok(Self {
             model: &unfolding.model,
             limits,

@@ -85,6 +85,11 @@ pub enum GraphFault {
         "chain {chain} is cancelled, but the response is made of it, which would then depend on how far it had come: emit what is wanted of it"
     )]
     CancelsAnswer { chain: u32 },
+    #[error(
+        "chain {chain} is cancelled, but chain {reader} reads it or ends where it does, and would then depend on how far it had come: \
+         cancel both, or neither"
+    )]
+    CancelsRead { chain: u32, reader: u32 },
     #[error("chain {chain} is cancelled too late: of so long a request, chains from {from} on can be")]
     CancelsForgotten { chain: u32, from: u32 },
     #[error("chain {chain} has no stage {stage}")]

@@ -75,10 +75,10 @@ impl Draft<'_> {
                 let all = |(stage, output): &(u32, u32)| stages[*stage as usize].delivery[*output as usize] == Delivery::All;
                 let sent = kept.iter().copied().filter(all).collect();
                 let cells = stages.iter().map(|stage| stage.cell).collect();
-                KeptChain { chain, bound: facts.bound, may_stop: facts.may_stop, like: self.chains[local].length.like, cells, kept, sent }
+                KeptChain { chain, bound: facts.bound, may_stop: facts.may_stop, cells, kept, sent }
             }
             Ok((Whereabouts::Earlier, Some(earlier))) => KeptChain { kept, ..earlier.clone() },
-            _ => KeptChain { chain, bound: 0, may_stop: false, like: None, cells: Vec::new(), kept, sent: Vec::new() },
+            _ => KeptChain { chain, bound: 0, may_stop: false, cells: Vec::new(), kept, sent: Vec::new() },
         }
     }
 }

@@ -46,31 +46,6 @@ impl Draft<'_> {
         Ok(UnfoldedResponse { output, from, stream: tensor.stream })
     }
 
-    /// The chains that those responses are made of, and those whose ends are theirs.
-    pub(super) fn answering(&self, outputs: &[UnfoldedResponse]) -> Vec<u32> {
-        let mut chains = Vec::new();
-        for response in outputs {
-            match &response.from {
-                ResponseFrom::Last(of) | ResponseFrom::All(of) => chains.push(of.0),
-                ResponseFrom::Listed(list) => chains.extend(list.iter().map(|of| of.0)),
-            }
-        }
-        chains.sort_unstable();
-        chains.dedup();
-        for own in 0..chains.len() {
-            let mut follows = Some(chains[own]);
-            // A chain follows one that follows none, or one of an earlier growth that did so in its time.
-            while let Some((found, kept)) = follows.and_then(|chain| self.find_chain(chain).ok()) {
-                follows = match found {
-                    Whereabouts::Here(local) => self.chains[local].length.like,
-                    Whereabouts::Earlier => kept.and_then(|kept| kept.like),
-                };
-                chains.extend(follows);
-            }
-        }
-        chains
-    }
-
     fn listed(&mut self, position: usize, list: &[OutputRef], stream: bool) -> Result<ResponseFrom, GraphFault> {
         limit("listed outputs", list.len(), self.limits.outputs_max)?;
         if list.is_empty() {

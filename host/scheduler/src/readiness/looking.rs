@@ -102,7 +102,7 @@ impl Scheduler {
         match verdict {
             Verdict::No => {}
             Verdict::Ready(only) => self.set_ready(lane, step, only),
-            Verdict::Beyond(chain) if self.subgraphs() || self.certain(lane, step) => {
+            Verdict::Beyond(chain) if self.is_wanted(lane) && (self.subgraphs() || self.certain(lane, step)) => {
                 self.doom(self.lane(lane).request, Failure::BeyondEnd { chain });
             }
             Verdict::Beyond(_) => {}

@@ -326,7 +326,12 @@ fn cancelling(chain: u32, answers: u32) -> String {
     unfolding.grow(first, 0, &tensors).unwrap();
     // Nor may a later growth cancel it, when much has happened since.
     unfolding.grow(Growth { next: Some(Continuation { watch: vec![], ..next() }), ..Growth::default() }, 0, &tensors).unwrap();
-    match unfolding.grow(Growth { cancel: vec![chain], ..Growth::default() }, 0, &tensors) {
+    refused(&mut unfolding, &[chain])
+}
+
+/// What a growth is told that cancels those chains.
+fn refused(unfolding: &mut Unfolding, cancel: &[u32]) -> String {
+    match unfolding.grow(Growth { cancel: cancel.to_vec(), ..Growth::default() }, 0, &[]) {
         Ok(_) => String::new(),
         Err(error) => error.to_string(),
     }
@@ -342,9 +347,74 @@ fn what_the_response_is_made_of_cannot_be_cancelled() {
         )
     };
     assert_eq!(cancelling(2, 2), sentence(2));
-    assert_eq!(cancelling(1, 2), sentence(1), "its end is the other's");
-    assert_eq!(cancelling(1, 3), sentence(1), "its end is the end of the other's leader");
-    for (chain, answers) in [(0, 2), (3, 2), (2, 3)] {
+    for answers in [2, 3] {
+        assert_eq!(cancelling(1, answers), read(1, 3), "their ends are its, and they read it");
+        assert_eq!(cancelling(0, answers), read(0, 1), "all of them come of it");
+    }
+    for (chain, answers) in [(3, 2), (2, 3)] {
         assert_eq!(cancelling(chain, answers), "", "{chain} is cancelled, {answers} answers");
     }
+}
+
+fn read(chain: u32, reader: u32) -> String {
+    format!(
+        "the graph: chain {chain} is cancelled, but chain {reader} reads it or ends where it does, and would then depend on how far it had \
+         come: cancel both, or neither"
+    )
+}
+
+/// A first growth of three chains, of which 1 reads `read` of chain 0 and is watched.
+fn reading(read: Source) -> Unfolding {
+    let head = |input| crate::graph::Chain {
+        stages: vec![Stage { cell: CELLS.head, inputs: vec![input] }],
+        length: Extent::Fixed(1),
+        feedback: vec![],
+        stop: None,
+    };
+    let (first, tensors) = growth();
+    let chains = vec![first.chains[0].clone(), head(read), head(Source::Zeros)];
+    let mut unfolding = Unfolding::new(model(), limits());
+    unfolding
+        .grow(
+            Growth { chains, next: Some(Continuation { watch: vec![of(1, 0, 0)], keep: vec![], ..next() }), ..Growth::default() },
+            0,
+            &tensors,
+        )
+        .unwrap();
+    unfolding
+}
+
+/// A last step, or one by its number, would be another when the chain is cut short, or none.
+#[test]
+fn a_chain_is_cancelled_with_its_readers_or_not_at_all() {
+    let nodes = Source::Nodes { stage: 0, output: 0, of: vec![Node { chain: 0, step: 4 }] };
+    for source in [Source::Last(of(0, 0, 0)), Source::Steps { of: of(0, 0, 0), at: at(4, 0, false) }, nodes] {
+        assert_eq!(refused(&mut reading(source.clone()), &[0]), read(0, 1), "{source:?}");
+        assert_eq!(refused(&mut reading(source.clone()), &[0, 2]), read(0, 1), "{source:?}");
+        assert_eq!(refused(&mut reading(source.clone()), &[1, 0]), "", "{source:?}");
+        let mut unfolding = reading(source);
+        let first = Growth { cancel: vec![1], next: Some(Continuation { watch: vec![], keep: vec![], ..next() }), ..Growth::default() };
+        unfolding.grow(first, 0, &[]).unwrap();
+        assert_eq!(refused(&mut unfolding, &[0]), "", "its reader was cancelled before");
+    }
+}
+
+/// Each growth keeps only the newest of a line of followers, so that nobody can name the first any more.
+#[test]
+fn a_chain_whose_end_is_that_of_a_later_one_cannot_be_cancelled() {
+    let (first, tensors) = growth();
+    let mut unfolding = Unfolding::new(model(), limits());
+    let keep = |chain| Some(Continuation { watch: vec![], keep: vec![of(chain, 0, 0)], ..next() });
+    unfolding.grow(Growth { next: keep(1), outputs: vec![], ..first }, 0, &tensors).unwrap();
+    for leader in [1, 2, 3] {
+        let head = Stage { cell: CELLS.head, inputs: vec![Source::Zeros] };
+        let chain = crate::graph::Chain { stages: vec![head], length: Extent::Like(leader), feedback: vec![], stop: None };
+        let mut growth = Growth { chains: vec![chain], next: keep(leader + 1), ..Growth::default() };
+        if leader == 3 {
+            respond("scores", Gathered::All(of(4, 0, 0)))(&mut growth);
+        }
+        unfolding.grow(growth, 0, &tensors).unwrap();
+    }
+    assert_eq!(refused(&mut unfolding, &[1]), read(1, 2));
+    assert!(refused(&mut unfolding, &[1, 2, 3, 4]).starts_with("the graph: chain 4 is cancelled, but the response is made of it"));
 }

@@ -210,10 +210,10 @@ fn an_upload_whose_tenant_goes_meanwhile_ends() {
     assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::NotFound, "there is no tenant `gone`"));
     assert_eq!((platform.index(None).len(), blobs(folder.path())), (0, 0));
 
-    other_tenant(&platform, "gone");
+    let _ = other_tenant(&platform, "gone");
     let deleted_and_made = || {
         platform.delete_tenant(&gone).unwrap();
-        other_tenant(&platform, "gone");
+        let _ = other_tenant(&platform, "gone");
     };
     assert!(platform.upload(&gone, &model("sums"), Then(&bytes, Some(deleted_and_made)), true).unwrap().active);
     infer(&platform, &gone, "sums", requests::sum(1, 1)).unwrap();

@@ -107,7 +107,14 @@ impl Platform {
         }
         let files = receiving.into_files();
         for _ in 0..ENTRIES_MAX {
-            let entry = self.enter(tenant, model)?;
+            let entry = match self.enter(tenant, model) {
+                Ok(entry) => entry,
+                Err(error) => {
+                    drop(files);
+                    self.collect_garbage();
+                    return Err(error.into());
+                }
+            };
             let _changing = entry.change();
             // Whoever changed it before may have deleted it, or its first upload may have failed.
             if !self.catalog.has(&entry) {
@@ -123,6 +130,8 @@ impl Platform {
             }
             return uploaded;
         }
+        drop(files);
+        self.collect_garbage();
         Err(ChangeError::Contended { model: model.clone() })
     }
 

@@ -61,6 +61,40 @@ pub enum Delivery {
     All,
 }
 
+/// Steps in a block: whoever reads many steps of a stage, but few of all there are, is found by the blocks that it reads.
+pub const BLOCK_STEPS: u32 = 64;
+
+/// Where whoever reads a stage along a line is listed, so that a step finds its readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// Nowhere: it reads so many of the steps that it is asked at each.
+    Nowhere,
+    /// Under each step that it reads.
+    Steps,
+    /// Under each block of steps that it reads, so many at most.
+    Blocks(u32),
+}
+
+impl Affine {
+    /// Where a reader of `steps` steps along that line is listed with a stage of `bound` steps.
+    #[must_use]
+    pub fn listing(self, steps: u32, bound: u32) -> Listing {
+        const MUCH: u64 = 4;
+        const FEW: u32 = 16;
+        if self.stride == 0 {
+            return Listing::Steps;
+        }
+        if u64::from(steps) * MUCH >= u64::from(bound) {
+            return Listing::Nowhere;
+        }
+        if steps <= FEW {
+            return Listing::Steps;
+        }
+        let length = u64::from(self.stride.unsigned_abs()) * u64::from(steps - 1);
+        Listing::Blocks(u32::try_from(length / u64::from(BLOCK_STEPS) + 2).map_or(steps, |blocks| blocks.min(steps)))
+    }
+}
+
 /// What a node of a stage waits for. Chains are numbered over the whole request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dependency {

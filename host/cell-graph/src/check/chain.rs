@@ -47,6 +47,7 @@ impl Draft<'_> {
             building.stages.iter_mut().for_each(|stage| stage.depends.push(Dependency::End { chain: like }));
         }
         let double = links::finish(&mut building.stages, length.bound, stop.map(|(stage, _)| stage));
+        self.charge_blocks(&building.stages, length.bound).map_err(at_chain)?;
         self.group(&mut building, named_from);
         let sequential = !chain.feedback.is_empty() || stop.is_some();
         self.facts.push(Facts { bound: length.bound, may_stop, double });

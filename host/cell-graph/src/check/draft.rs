@@ -9,7 +9,11 @@ use crate::cell::Port;
 use crate::graph::OutputRef;
 use crate::resolve::short;
 use crate::tensor::Tensor;
-use crate::unfolded::{Retention, UnfoldedChain};
+use crate::unfolded::{Dependency, Listing, Retention, UnfoldedChain, UnfoldedStage};
+
+/// Blocks of steps under which a growth's readers are listed: the scheduler lists them on its own time. Reading slices of a chain one after the
+/// other comes to one for 64 steps, so that as many edges as may be fit.
+const BLOCKS_MAX: u64 = 1 << 17;
 
 /// A chain of an earlier growth that later ones may refer to.
 #[derive(Clone, Debug)]
@@ -45,6 +49,8 @@ pub(super) struct Draft<'a> {
     pub(super) named: Vec<NamedEdge>,
     pub(super) nodes: u64,
     pub(super) edges: u64,
+    /// Blocks of steps under which readers are listed.
+    blocks: u64,
     /// Ascending, each once.
     pub(super) cancel: Vec<u32>,
     pub(super) kept: &'a [KeptChain],
@@ -103,6 +109,7 @@ impl<'a> Draft<'a> {
             named: Vec::new(),
             nodes: 0,
             edges: 0,
+            blocks: 0,
             cancel,
             kept: &unfolding.kept,
             tensors,
@@ -183,6 +190,19 @@ impl<'a> Draft<'a> {
         self.edges = self.edges.saturating_add(u64::from(count));
         let limit = self.limits.edges_max;
         if self.edges > limit { Err(GraphFault::Limit { what: "edges", count: self.edges, limit }) } else { Ok(()) }
+    }
+
+    /// Counts what the scheduler lists of a chain's readings.
+    pub(super) fn charge_blocks(&mut self, stages: &[UnfoldedStage], steps: u32) -> Result<(), GraphFault> {
+        for depends in stages.iter().flat_map(|stage| &stage.depends) {
+            let Dependency::Step { chain, at, .. } = depends else { continue };
+            let read = chain.checked_sub(self.first_chain).and_then(|local| self.facts.get(local as usize));
+            if let Listing::Blocks(blocks) = at.listing(steps, read.map_or(0, |read| read.bound)) {
+                self.blocks += u64::from(blocks);
+            }
+        }
+        let (count, limit) = (self.blocks, BLOCKS_MAX);
+        if count > limit { Err(GraphFault::Limit { what: "blocks of steps that are read here and there", count, limit }) } else { Ok(()) }
     }
 }
 

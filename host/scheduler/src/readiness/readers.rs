@@ -1,32 +1,33 @@
 //! Who waits for a lane's steps one by one, so that a step finds its readers without asking those of all others.
 
-use std::ops::Range;
-
 use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::{BLOCK_STEPS, Listing};
 
 use crate::lane::StageRef;
 
-/// A reader of fewer than one in so many of a lane's steps is listed under each of them; any other is asked at every step.
-const SPARSE: u64 = 4;
-
 /// A lane's readers.
+///
+/// Nothing here grows with how many steps are read: a plugin says in a few bytes that so many are. Whoever reads few is listed under each of
+/// them, whoever reads many by blocks of steps (of which the graph's checks allow a bounded number), and asked at every step of those.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
-    /// Read much of it.
-    dense: Vec<(StageRef, Affine)>,
-    /// Read little of it: each once.
-    sparse: Vec<StageRef>,
-    /// What those read: ascending by the lane's step once `sorted`.
-    by_step: Vec<Reading>,
+    /// Read much of it, and are asked at every step.
+    dense: Vec<Line>,
+    /// Are asked where they are listed.
+    sparse: Vec<Line>,
+    /// A step and who reads it, by position in `sparse`; ascending once `sorted`.
+    by_step: Vec<(u32, u32)>,
+    /// The same by number of the block.
+    by_block: Vec<(u32, u32)>,
     sorted: bool,
 }
 
+/// A reader of so many steps, along that line.
 #[derive(Clone, Copy, Debug)]
-struct Reading {
-    step: u32,
+struct Line {
     reader: StageRef,
-    /// The step that reads it; none: they all do.
-    by: Option<u32>,
+    at: Affine,
+    steps: u32,
 }
 
 impl Readers {
@@ -34,6 +35,7 @@ impl Readers {
         self.dense.clear();
         self.sparse.clear();
         self.by_step.clear();
+        self.by_block.clear();
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -42,22 +44,31 @@ impl Readers {
 
     /// `reader` follows the lane step by step.
     pub(crate) fn follow(&mut self, reader: StageRef) {
-        self.dense.push((reader, Affine::EVERY));
+        self.dense.push(Line { reader, at: Affine::EVERY, steps: u32::MAX });
     }
 
     /// A reader of `steps` steps reads a lane of `bound` steps along that line.
     pub(crate) fn add(&mut self, reader: StageRef, at: Affine, steps: u32, bound: u32) {
-        if at.stride != 0 && u64::from(steps) * SPARSE >= u64::from(bound) {
-            return self.dense.push((reader, at));
+        let line = Line { reader, at, steps };
+        let number = self.sparse.len() as u32;
+        let blocks = BLOCK_STEPS.into();
+        match at.listing(steps, bound) {
+            Listing::Nowhere => return self.dense.push(line),
+            Listing::Steps if at.stride == 0 => self.by_step.extend(read_at(at, bound, 0).map(|step| (step, number))),
+            Listing::Steps => self.by_step.extend((0..steps).filter_map(|by| Some((read_at(at, bound, by)?, number)))),
+            Listing::Blocks(_) if i64::from(at.stride).abs() >= blocks => {
+                let blocks = (0..steps).filter_map(|by| Some((read_at(at, bound, by)? / BLOCK_STEPS, number)));
+                self.by_block.extend(blocks);
+            }
+            Listing::Blocks(_) => {
+                if let (Some(one), Some(other)) = (read_at(at, bound, 0), read_at(at, bound, steps - 1)) {
+                    let (first, last) = (one.min(other) / BLOCK_STEPS, one.max(other) / BLOCK_STEPS);
+                    self.by_block.extend((first..=last).map(|block| (block, number)));
+                }
+            }
         }
         self.sorted = false;
-        self.sparse.push(reader);
-        if at.stride == 0 {
-            self.by_step.extend(read_at(at, bound, 0).map(|step| Reading { step, reader, by: None }));
-        } else {
-            let readings = (0..steps).filter_map(|by| Some(Reading { step: read_at(at, bound, by)?, reader, by: Some(by) }));
-            self.by_step.extend(readings);
-        }
+        self.sparse.push(line);
     }
 
     /// How many there are.
@@ -67,34 +78,53 @@ impl Readers {
 
     /// One of them.
     pub(crate) fn get(&self, index: usize) -> Option<StageRef> {
-        let sparse = || self.sparse.get(index.checked_sub(self.dense.len())?).copied();
-        self.dense.get(index).map(|(reader, _)| *reader).or_else(sparse)
+        self.line(index).map(|line| line.reader)
     }
 
-    /// Numbers to ask [`Readers::reading`] for, of a step: some may turn out to read other steps.
-    pub(crate) fn about(&mut self, step: u32) -> impl Iterator<Item = usize> + use<> {
+    fn line(&self, index: usize) -> Option<&Line> {
+        self.dense.get(index).or_else(|| self.sparse.get(index.checked_sub(self.dense.len())?))
+    }
+
+    /// Places to ask [`Readers::reading`] about, of a step: some may turn out to read other steps.
+    pub(crate) fn about(&mut self, step: u32) -> impl Iterator<Item = Place> + use<> {
         if !self.sorted {
-            self.by_step.sort_by_key(|reading| reading.step);
+            self.by_step.sort_unstable();
+            self.by_block.sort_unstable();
             self.sorted = true;
         }
-        let from = self.by_step.partition_point(|reading| reading.step < step);
-        let to = self.by_step[from..].partition_point(|reading| reading.step == step) + from;
-        let listed: Range<usize> = self.dense.len() + from..self.dense.len() + to;
-        (0..self.dense.len()).chain(listed)
+        let range = |listed: &[(u32, u32)], number: u32| {
+            let from = listed.partition_point(|(listed, _)| *listed < number);
+            from..from + listed[from..].partition_point(|(listed, _)| *listed == number)
+        };
+        let (steps, blocks) = (range(&self.by_step, step), range(&self.by_block, step / BLOCK_STEPS));
+        (0..self.dense.len()).map(Place::Dense).chain(steps.map(Place::Step)).chain(blocks.map(Place::Block))
     }
 
     /// Which node reads that step, or every node of a stage (none).
-    pub(crate) fn reading(&self, number: usize, step: u32, bound: u32) -> Option<(StageRef, Option<u32>)> {
-        let Some((reader, at)) = self.dense.get(number) else {
-            let reading = self.by_step.get(number - self.dense.len())?;
-            return Some((reading.reader, reading.by));
+    pub(crate) fn reading(&self, place: Place, step: u32, bound: u32) -> Option<(StageRef, Option<u32>)> {
+        let listed = |listed: &[(u32, u32)], at: usize| self.sparse.get(listed.get(at)?.1 as usize).copied();
+        let Line { reader, at, steps } = match place {
+            Place::Dense(at) => self.dense.get(at).copied()?,
+            Place::Step(at) => listed(&self.by_step, at)?,
+            Place::Block(at) => listed(&self.by_block, at)?,
         };
+        if at.stride == 0 {
+            return Some((reader, None));
+        }
         let named = if at.from_end { i64::from(bound) - 1 - i64::from(step) } else { i64::from(step) };
         let distance = named - i64::from(at.first);
         let stride = i64::from(at.stride);
-        let by = (distance % stride == 0).then(|| u32::try_from(distance / stride).ok()).flatten()?;
-        Some((*reader, Some(by)))
+        let by = (distance % stride == 0).then(|| u32::try_from(distance / stride).ok()).flatten().filter(|by| *by < steps)?;
+        Some((reader, Some(by)))
     }
+}
+
+/// Where a reader is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Dense(usize),
+    Step(usize),
+    Block(usize),
 }
 
 /// The step of a lane of `bound` steps that `at` means at `step`.
@@ -120,35 +150,38 @@ mod tests {
         lines.iter().flat_map(reads).collect()
     }
 
-    #[test]
-    fn a_step_finds_its_readers() {
-        const BOUND: u32 = 40;
+    fn assert_found(bound: u32, given: &[(u32, i32, u32)]) {
         let mut lines = Vec::new();
-        for (first, stride, steps) in [(0, 1, 40), (3, 1, 2), (39, -1, 40), (39, -4, 9), (7, 0, 5), (0, 9, 4), (2, 3, 12), (5, -5, 2)] {
+        for (first, stride, steps) in given {
             for from_end in [false, true] {
-                lines.push((stage(lines.len() as u32), Affine { first, stride, from_end }, steps));
+                lines.push((stage(lines.len() as u32), Affine { first: *first, stride: *stride, from_end }, *steps));
             }
         }
         let mut readers = Readers::default();
-        lines.iter().for_each(|(reader, at, steps)| readers.add(*reader, *at, *steps, BOUND));
+        lines.iter().for_each(|(reader, at, steps)| readers.add(*reader, *at, *steps, bound));
         assert_eq!(readers.len(), lines.len());
         assert!((0..lines.len()).all(|index| readers.get(index).is_some()) && readers.get(lines.len()).is_none());
-        for step in 0..BOUND {
+        for step in 0..bound {
             let mut found = Vec::new();
-            for number in readers.about(step) {
-                match readers.reading(number, step, BOUND) {
+            for place in readers.about(step) {
+                match readers.reading(place, step, bound) {
                     Some((reader, Some(by))) => found.push((reader.chain, by)),
                     Some((reader, None)) => found.extend((0..lines[reader.chain as usize].2).map(|by| (reader.chain, by))),
                     None => {}
                 }
             }
-            // A line may go on beyond its reader's last step; the scheduler ignores steps that do not exist.
-            found.retain(|(chain, by)| *by < lines[*chain as usize].2);
             found.sort_unstable();
-            let mut wanted = readers_of(step, BOUND, &lines);
+            let mut wanted = readers_of(step, bound, &lines);
             wanted.sort_unstable();
             assert_eq!(found, wanted, "step {step}");
         }
+    }
+
+    #[test]
+    fn a_step_finds_its_readers() {
+        assert_found(40, &[(0, 1, 40), (3, 1, 2), (39, -1, 40), (39, -4, 9), (7, 0, 5), (0, 9, 4), (2, 3, 12), (5, -5, 2)]);
+        let long = [(0, 1, 200), (17, 1, 200), (1999, -1, 200), (100, 3, 300), (1500, -7, 150), (63, 64, 30), (1990, -66, 30), (0, 90, 20)];
+        assert_found(2000, &long);
     }
 
     /// Every step used to ask all of them: seconds of the scheduler's thread for one request.
@@ -161,5 +194,17 @@ mod tests {
         }
         let asked: usize = (0..BOUND).map(|step| readers.about(step).count()).sum();
         assert_eq!(asked, 10_000);
+    }
+
+    /// All that was read used to be listed and sorted, step by step: seconds of the scheduler's thread again.
+    #[test]
+    fn what_is_listed_does_not_grow_with_what_is_read() {
+        let mut readers = Readers::default();
+        for chain in 0..352 {
+            readers.add(stage(chain), Affine { first: 100 * chain, stride: 1, from_end: false }, 23_500, 94_100);
+        }
+        assert!(readers.by_step.is_empty() && readers.by_block.len() < 352 * 23_500 / 60);
+        let asked: usize = (0..94_100).map(|step| readers.about(step).count()).sum();
+        assert!(asked < 352 * (23_500 + 130));
     }
 }

@@ -310,6 +310,31 @@ fn later_growths() {
     );
 }
 
+/// A hundred thousand steps that are read far from one another are said in a few bytes, and listed one by one.
+#[test]
+fn what_is_read_here_and_there_has_its_bound() {
+    let head = |stride, steps| crate::graph::Chain {
+        stages: vec![Stage { cell: CELLS.head, inputs: vec![Source::Steps { of: of(0, 0, 0), at: at(0, stride, false) }] }],
+        length: Extent::Fixed(steps),
+        feedback: vec![],
+        stop: None,
+    };
+    let limits = GraphLimits::default();
+    let unfolded = |stride, steps, readers| {
+        let (mut growth, tensors) = growth();
+        growth.chains.truncate(1);
+        growth.outputs.clear();
+        growth.chains[0].length = Extent::Fixed(500_000);
+        growth.chains[0].stages[0].inputs[0] = Source::Index(at(0, 0, false));
+        growth.chains.extend((0..readers).map(|_| head(stride, steps)));
+        Unfolding::new(model(), limits).grow(growth, 0, &tensors).map_err(|error| error.to_string())
+    };
+    let fault = "chain 18: it has 135000 blocks of steps that are read here and there, more than the limit of 131072";
+    assert_eq!(unfolded(66, 7_500, 20).unwrap_err(), fault);
+    assert!(unfolded(66, 7_500, 17).is_ok());
+    assert!(unfolded(1, 20_000, 20).is_ok(), "one after the other");
+}
+
 /// What a growth is told that cancels a chain of a first one: the decoder or its encoder, or one of those whose ends are the decoder's.
 fn cancelling(chain: u32, answers: u32) -> String {
     let (mut first, tensors) = growth();

@@ -196,6 +196,9 @@ pub(crate) struct ServeBenchArguments {
     /// The key to show it
     #[arg(long, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
     pub(crate) key: Option<String>,
+    /// Authorities (PEM) whose certificates are trusted, instead of the system's, where the address begins with https://
+    #[arg(long, env = "CELLWRIGHT_CA", value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
     /// What is asked, if not the bundles' samples: one request a line
     #[arg(long, value_name = "FILE")]
     pub(crate) requests: Option<PathBuf>,

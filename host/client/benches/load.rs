@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use cellwright_cell_graph::Tensor;
 use cellwright_client::load::{Arrivals, Plan, Target, run};
-use cellwright_client::{Address, Form};
+use cellwright_client::{Address, Form, Trust};
 use cellwright_protocol::InferRequest;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
@@ -39,6 +39,7 @@ fn main() {
     let own = |name: &str, arrivals| {
         let plan = Plan {
             address: address.clone(),
+            trust: Trust::System,
             targets: vec![target.clone()],
             arrivals,
             connections: CONNECTIONS,

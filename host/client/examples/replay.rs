@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use cellwright_client::Address;
 use cellwright_client::load::{Arrivals, Plan, Target, run};
+use cellwright_client::{Address, Trust};
 
 const USAGE: &str = "usage: replay ADDRESS FILE [--rate R] [--seconds S] [--connections N] [--threads N] [--seed N]";
 
@@ -23,8 +23,9 @@ fn main() -> anyhow::Result<()> {
         read(Bytes::from(std::fs::read(file).with_context(|| file.clone())?)).with_context(|| format!("{file} holds no requests"))?;
     let target = Target { name: file.clone(), weight: 1.0, requests };
     let (measured, arrivals) = (Duration::from_secs(10), Arrivals::Closed);
+    let trust = Trust::System;
     let mut plan =
-        Plan { address, targets: vec![target], arrivals, connections: 64, threads: 1, warm_up: Duration::ZERO, measured, seed: 1 };
+        Plan { address, trust, targets: vec![target], arrivals, connections: 64, threads: 1, warm_up: Duration::ZERO, measured, seed: 1 };
     for option in options.chunks(2) {
         let [name, value] = option else { bail!(USAGE) };
         match name.as_str() {

@@ -10,14 +10,16 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Request, Response};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::address::{Address, segment};
+use crate::address::{Address, FORM, segment};
 use crate::error::{ClientError, causes};
+use crate::trust::{self, Trust};
 
 /// How long reaching a server may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -25,6 +27,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 pub(crate) const ANSWER_BYTES_MAX: usize = 1 << 30;
 /// Of a refusal only so much is read.
 const REFUSAL_BYTES_MAX: usize = 1 << 20;
+/// Says whose models are meant, where a key is good for several tenants.
+const TENANT_HEADER: HeaderName = HeaderName::from_static("cellwright-tenant");
 
 pub(crate) type Sent = BoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -34,7 +38,19 @@ pub struct Client {
     address: Address,
     authority: HeaderValue,
     key: Option<HeaderValue>,
-    pool: Pool<HttpConnector, Sent>,
+    tenant: Option<HeaderValue>,
+    pool: Pool<HttpsConnector<HttpConnector>, Sent>,
+}
+
+/// Who asks, and who says that the server is the right one.
+#[derive(Clone, Default)]
+pub struct ClientOptions {
+    /// The key to show.
+    pub key: Option<String>,
+    /// The tenant whose models are meant; only an operator's key has a choice.
+    pub tenant: Option<String>,
+    /// Whose certificates are trusted, if the server is spoken to by TLS.
+    pub trust: Trust,
 }
 
 impl std::fmt::Debug for Client {
@@ -103,17 +119,31 @@ impl Client {
     /// A client of the server at an address such as `http://127.0.0.1:8000`; nothing is sent yet.
     ///
     /// # Errors
-    /// If the address or the key cannot be one.
+    /// If the address or the key cannot be one, or there is nobody to trust.
     pub fn new(base_url: &str, key: Option<String>) -> Result<Self, ClientError> {
+        Self::with_options(base_url, &ClientOptions { key, ..ClientOptions::default() })
+    }
+
+    /// As [`Self::new`], with everything that can be chosen.
+    ///
+    /// # Errors
+    /// If the address, the key or the tenant cannot be one, or there is nobody to trust.
+    pub fn with_options(base_url: &str, options: &ClientOptions) -> Result<Self, ClientError> {
         let address = Address::parse(base_url)?;
-        let refuse = |_| ClientError::Address { address: base_url.to_owned(), what: "it should be of the form http://HOST:PORT" };
+        let refuse = |_| ClientError::Address { address: base_url.to_owned(), what: FORM };
         let authority = HeaderValue::from_str(&address.authority()).map_err(refuse)?;
-        let key = key.map(|key| authorization(&key)).transpose()?;
+        let key = options.key.as_deref().map(authorization).transpose()?;
+        let tenant = options.tenant.as_deref().map(|name| HeaderValue::from_str(name).map_err(|_| ClientError::Tenant(name.to_owned())));
+        let tenant = tenant.transpose()?;
         let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT_MAX));
-        let pool = Pool::builder(TokioExecutor::new()).build(connector);
-        Ok(Self { address, authority, key, pool })
+        let tls = HttpsConnectorBuilder::new().with_tls_config(options.trust.config(&address)?);
+        // Nothing that is meant for TLS, a key above all, is ever sent without it.
+        let either = if address.is_tls() { tls.https_only() } else { tls.https_or_http() };
+        let pool = Pool::builder(TokioExecutor::new()).build(either.enable_http1().wrap_connector(connector));
+        Ok(Self { address, authority, key, tenant, pool })
     }
 
     /// The server's address.
@@ -202,10 +232,13 @@ impl Client {
     }
 
     async fn send(&self, call: Call) -> Result<Response<Incoming>, ClientError> {
-        let uri = format!("http://{}{}", self.address.authority(), self.address.path_of(&call.path));
+        let uri = format!("{}://{}{}", self.address.scheme(), self.address.authority(), self.address.path_of(&call.path));
         let mut request = Request::builder().method(call.method).uri(uri).header(hyper::header::HOST, &self.authority);
         if let Some(key) = &self.key {
             request = request.header(AUTHORIZATION, key);
+        }
+        if let Some(tenant) = &self.tenant {
+            request = request.header(TENANT_HEADER, tenant);
         }
         for (name, value) in call.headers {
             request = request.header(name, value);
@@ -214,8 +247,9 @@ impl Client {
         self.pool.request(request).await.map_err(|cause| self.broken(&cause))
     }
 
-    pub(crate) fn broken(&self, cause: &dyn std::error::Error) -> ClientError {
-        ClientError::Connection { address: self.address.to_string(), what: causes(cause) }
+    pub(crate) fn broken(&self, cause: &(dyn std::error::Error + 'static)) -> ClientError {
+        let what = trust::fault(cause).unwrap_or_else(|| causes(cause));
+        ClientError::Connection { address: self.address.to_string(), what }
     }
 }
 

@@ -16,6 +16,19 @@ pub enum ClientError {
     /// It could never be sent.
     #[error("the key has characters that no key has")]
     Key,
+    /// Nor could this.
+    #[error("`{0}` is no tenant's name")]
+    Tenant(String),
+    /// Nobody is known to whom a server's certificate could be traced.
+    #[error("certificates of authorities, which {address} needs, cannot be had from {from}: {what}")]
+    Authorities {
+        /// The server.
+        address: String,
+        /// A file, or the system.
+        from: String,
+        /// Why not.
+        what: String,
+    },
     /// A model's name is a part of a path, and this one would change the path.
     #[error("`{0}` is no name")]
     Name(String),

@@ -12,10 +12,12 @@ mod infer;
 pub mod load;
 mod push;
 mod repository;
+mod trust;
 
 pub use address::Address;
-pub use client::{Client, ModelRef};
+pub use client::{Client, ClientOptions, ModelRef};
 pub use error::ClientError;
 pub use events::EventStream;
 pub use infer::{Form, Generated};
 pub use push::{Progress, PushOptions};
+pub use trust::Trust;

@@ -23,6 +23,8 @@ pub use report::{Figures, Latency, Report};
 pub use target::Target;
 
 use crate::address::Address;
+use crate::error::ClientError;
+use crate::trust::{Tls, Trust};
 use worker::{Part, Worker};
 
 /// How long answers are waited for once no more requests are sent.
@@ -46,6 +48,8 @@ pub enum Arrivals {
 pub struct Plan {
     /// The server.
     pub address: Address,
+    /// Whose certificates are trusted, if the server is spoken to by TLS.
+    pub trust: Trust,
     /// What is asked of it, in which proportions.
     pub targets: Vec<Target>,
     /// How requests arrive, in all.
@@ -74,6 +78,8 @@ pub enum LoadError {
     Connections { found: usize, threads: usize },
     #[error("{address}: {source}")]
     Unreachable { address: Address, source: std::io::Error },
+    #[error(transparent)]
+    Trust(ClientError),
     #[error("a thread of the load generator failed: {0}")]
     Thread(std::io::Error),
 }
@@ -84,13 +90,14 @@ pub enum LoadError {
 /// If the plan makes no sense, or the server cannot be reached to begin with.
 pub fn run(plan: &Plan) -> Result<Report, LoadError> {
     check(plan)?;
+    let tls = Tls::of(&plan.address, &plan.trust).map_err(LoadError::Trust)?;
     let server = reach(&plan.address)?;
     let threads = plan.threads.max(1);
     let targets: Arc<[Target]> = plan.targets.clone().into();
     let start = Instant::now();
     let running: Vec<_> = (0..threads)
         .map(|number| {
-            let part = Part { server, targets: Arc::clone(&targets), number, threads, start };
+            let part = Part { server, tls: tls.clone(), targets: Arc::clone(&targets), number, threads, start };
             let worker = Worker::new(plan, part);
             thread::Builder::new().name(format!("load-{number}")).spawn(move || worker.run()).map_err(LoadError::Thread)
         })

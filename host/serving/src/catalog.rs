@@ -452,11 +452,23 @@ fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Weak;
+
     use super::*;
+    use crate::deadlines::Deadlines;
+    use crate::plugin_threads::PluginThreads;
 
     #[test]
     fn a_model_is_there_when_it_has_a_version() {
-        let (catalog, tenant) = (Catalog::default(), TenantName::default_tenant());
+        let (threads, deadlines) = (PluginThreads::start(1, 1).unwrap(), Deadlines::start().unwrap());
+        let beginning = Beginning {
+            serving: Weak::new(),
+            plugin_calls: threads.calls(),
+            clock: deadlines.clock(),
+            devices: 1,
+            model_in_flight_max: 1,
+        };
+        let (catalog, tenant) = (Catalog::new(beginning), TenantName::default_tenant());
         let owner = catalog.enter_tenant(&tenant, &TenantSettings::default());
         let entry = Catalog::enter_model(&owner, &ModelName::parse("m").unwrap(), Reason::Absent);
         assert!(catalog.has(&entry) && catalog.model(&tenant, "m").is_none() && catalog.models(None).is_empty());

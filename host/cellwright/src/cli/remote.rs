@@ -15,6 +15,12 @@ pub(crate) struct ServerArguments {
     /// The key to show it (better given in the environment, where other users do not see it)
     #[arg(long, global = true, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
     pub(crate) key: Option<String>,
+    /// Authorities (PEM) whose certificates are trusted, instead of the system's, where the address begins with https://
+    #[arg(long, global = true, env = "CELLWRIGHT_CA", value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// The tenant whose models are meant, which an operator's key may choose [default: the key's own, or `default`]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) tenant: Option<String>,
 }
 
 const DEMO_EXAMPLES: &str = "Examples:
@@ -171,6 +177,9 @@ pub(crate) struct AdminArguments {
     /// The key to show it
     #[arg(long, global = true, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
     pub(crate) key: Option<String>,
+    /// Authorities (PEM) whose certificates are trusted, instead of the system's, where the address begins with https://
+    #[arg(long, global = true, env = "CELLWRIGHT_CA", value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
     /// The data folder [default: the user's]
     #[arg(long, env = "CELLWRIGHT_DATA", value_name = "FOLDER", global = true)]
     pub(crate) data: Option<PathBuf>,

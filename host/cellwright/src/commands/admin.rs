@@ -4,13 +4,13 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use cellwright_client::Client;
+use cellwright_client::{Client, ClientOptions};
 use cellwright_protocol::messages::admin::{CreatedKey, Key, NewKey, NewTenant, Scope, Tenant, TenantSettings};
 use cellwright_registry as registry;
 use cellwright_registry::{KeyId, Registry, TenantName};
 use serde_json::json;
 
-use super::remote::{block_on, table};
+use super::remote::{block_on, connect, table, trust};
 use super::serve::data_folder;
 use crate::cli::{AdminArguments, KeyScope, KeysAction, KeysArguments, SettingsArguments, TenantsAction, TenantsArguments};
 
@@ -23,7 +23,8 @@ enum Place {
 impl AdminArguments {
     fn place(&self) -> anyhow::Result<Place> {
         if let Some(server) = &self.server {
-            return Ok(Place::Server(Box::new(Client::new(server, self.key.clone())?)));
+            let options = ClientOptions { key: self.key.clone(), trust: trust(self.ca.as_deref()), ..ClientOptions::default() };
+            return Ok(Place::Server(Box::new(connect(server, &options)?)));
         }
         let folder = data_folder(self.data.as_deref())?;
         let registry = Registry::open(&folder).with_context(|| {

@@ -1,17 +1,29 @@
 //! What the verbs that speak to a server share.
 
 use std::future::Future;
+use std::path::Path;
 
 use anyhow::Context;
-use cellwright_client::Client;
+use cellwright_client::{Client, ClientOptions, Trust};
 
 use crate::cli::ServerArguments;
 
 impl ServerArguments {
     /// A client of that server.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::new(&self.server, self.key.clone())?)
+        let options = ClientOptions { key: self.key.clone(), tenant: self.tenant.clone(), trust: trust(self.ca.as_deref()) };
+        connect(&self.server, &options)
     }
+}
+
+/// Whose certificates are trusted: those of that file, or the system's.
+pub(crate) fn trust(authorities: Option<&Path>) -> Trust {
+    authorities.map_or(Trust::System, |file| Trust::File(file.to_owned()))
+}
+
+/// A client of a server.
+pub(crate) fn connect(server: &str, options: &ClientOptions) -> anyhow::Result<Client> {
+    Ok(Client::with_options(server, options)?)
 }
 
 /// Runs to its end what speaks to a server.

@@ -1,4 +1,4 @@
-//! One kept HTTP/1.1 connection with one request on it at a time.
+//! One kept HTTP/1.1 connection, in clear or by TLS, with one request on it at a time.
 //!
 //! It does only what a load generator needs: send bytes, read a status, and pass over a body, whose beginning is kept if the status is no success.
 //! That is less than half of what a general client costs for each request (`benches/load.rs` compares them), and on a small machine the server needs the
@@ -9,6 +9,9 @@ use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use crate::trust::Tls;
 
 /// A longer head, or line of a chunked body, is refused.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -20,11 +23,36 @@ const INTERIM_MAX: usize = 8;
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     buffer: Vec<u8>,
     /// What has arrived and was not looked at.
     begin: usize,
     end: usize,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Clear(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Clear(stream) => stream.write_all(bytes).await,
+            Self::Tls(stream) => {
+                stream.write_all(bytes).await?;
+                stream.flush().await
+            }
+        }
+    }
+
+    async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Clear(stream) => stream.read(buffer).await,
+            Self::Tls(stream) => stream.read(buffer).await,
+        }
+    }
 }
 
 /// How a request was answered.
@@ -58,15 +86,19 @@ fn bad(what: &'static str) -> io::Error {
 }
 
 impl Connection {
-    pub(crate) async fn open(server: SocketAddr) -> io::Result<Self> {
+    pub(crate) async fn open(server: SocketAddr, tls: Option<&Tls>) -> io::Result<Self> {
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
+        let stream = match tls {
+            None => Stream::Clear(stream),
+            Some(tls) => Stream::Tls(Box::new(tls.connector.connect(tls.name.clone(), stream).await?)),
+        };
         Ok(Self { stream, buffer: vec![0; BUFFER_BYTES], begin: 0, end: 0 })
     }
 
     /// Sends a request and reads its answer to the end. After an error the connection is of no use.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> io::Result<Answer> {
-        self.stream.write_all(request).await?;
+        self.stream.send(request).await?;
         let mut head = self.head().await?;
         for _ in 0..INTERIM_MAX {
             if head.status >= 200 {
@@ -240,7 +272,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         });
-        let mut connection = Connection::open(server).await.unwrap();
+        let mut connection = Connection::open(server, None).await.unwrap();
         let first = connection.ask(b"ask").await;
         let second = connection.ask(b"").await;
         sending.await.unwrap();

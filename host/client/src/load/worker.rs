@@ -18,6 +18,7 @@ use super::connection::Connection;
 use super::pace::Timer;
 use super::report::Tally;
 use super::{Arrivals, DRAIN_MAX, Plan, Target};
+use crate::trust::Tls;
 
 /// How long a connection rests after it could not be opened, in a closed loop, where nothing else would slow it down.
 const REST: Duration = Duration::from_millis(10);
@@ -27,6 +28,8 @@ const UNSENT_MAX: u64 = 10_000_000;
 /// What one thread is given.
 pub(crate) struct Part {
     pub(crate) server: SocketAddr,
+    /// None if it is spoken to in clear.
+    pub(crate) tls: Option<Tls>,
     pub(crate) targets: Arc<[Target]>,
     /// Which of the threads it is.
     pub(crate) number: usize,
@@ -58,6 +61,7 @@ pub(crate) struct Seen {
 /// What the connections of a thread share.
 struct Shared {
     server: SocketAddr,
+    tls: Option<Tls>,
     targets: Arc<[Target]>,
     from: Instant,
     to: Instant,
@@ -108,7 +112,7 @@ impl Worker {
         let next = vec![0; targets.len()];
         let state = State { schedule: self.schedule, choice: self.choice, next, tallies, late_max: Duration::ZERO, missed: 0 };
         let (turn, state) = (Mutex::new(Timer::new()?), RefCell::new(state));
-        let shared = Rc::new(Shared { server: self.part.server, targets, from: self.from, to: self.to, turn, state });
+        let shared = Rc::new(Shared { server: self.part.server, tls: self.part.tls, targets, from: self.from, to: self.to, turn, state });
         let running: Vec<_> = (0..self.connections).map(|_| tokio::task::spawn_local(Rc::clone(&shared).keep_asking())).collect();
         let all = async {
             for connection in running {
@@ -183,7 +187,7 @@ impl Shared {
         let request = request.ok_or_else(|| io::Error::other("there is no such request"))?;
         let open = match connection {
             Some(open) => open,
-            None => connection.insert(Connection::open(self.server).await?),
+            None => connection.insert(Connection::open(self.server, self.tls.as_ref()).await?),
         };
         let answer = open.ask(request).await?;
         if !answer.keep {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cellwright_cell_graph::Tensor;
 use cellwright_client::load::{Arrivals, LoadError, Plan, Report, Target, run};
-use cellwright_client::{Address, Form};
+use cellwright_client::{Address, Form, Trust};
 use cellwright_protocol::{InferRequest, JSON_LENGTH_HEADER};
 
 use crate::server::{Server, answer};
@@ -23,6 +23,7 @@ fn plan(server: &Server, arrivals: Arrivals, connections: usize) -> Plan {
     let target = Target::infer(&address, Some("cw_secret"), "m", [request()], Form::Binary).unwrap();
     Plan {
         address,
+        trust: Trust::System,
         targets: vec![target],
         arrivals,
         connections,

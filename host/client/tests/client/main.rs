@@ -7,3 +7,4 @@ mod load;
 mod push;
 mod server;
 mod stream;
+mod tls;

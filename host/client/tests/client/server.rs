@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 /// What the server was asked.
 #[derive(Clone, Debug)]
@@ -37,19 +38,39 @@ pub(crate) struct Server {
 impl Server {
     /// A server on a port of its own; it ends with the test's runtime.
     pub(crate) async fn start(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        Self::start_at("127.0.0.1", None, answer).await
+    }
+
+    /// A server at that address, which speaks TLS if it is told how.
+    pub(crate) async fn start_at(
+        address: &str,
+        tls: Option<TlsAcceptor>,
+        answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind((address, 0)).await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
         let server = Self { address, connections: Arc::default(), asked: Arc::default() };
         let (mine, answer) = (server.clone(), Arc::new(answer));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 mine.connections.fetch_add(1, Ordering::Relaxed);
-                let (mine, answer) = (mine.clone(), Arc::clone(&answer));
+                let (mine, answer, tls) = (mine.clone(), Arc::clone(&answer), tls.clone());
                 let service = service_fn(move |request| {
                     let (mine, answer) = (mine.clone(), Arc::clone(&answer));
                     async move { Ok::<_, Infallible>(answer(&mine.note(request).await)) }
                 });
-                tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+                tokio::spawn(async move {
+                    let http = hyper::server::conn::http1::Builder::new();
+                    // Clients that do not trust this server, or leave, are what some tests are about.
+                    match tls {
+                        None => drop(http.serve_connection(TokioIo::new(stream), service).await),
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                drop(http.serve_connection(TokioIo::new(stream), service).await);
+                            }
+                        }
+                    }
+                });
             }
         });
         server

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use cellwright_bundle::Bundle;
 use cellwright_client::load::{self, Arrivals, Plan, Report, Target};
-use cellwright_client::{Address, Client, Form, PushOptions};
+use cellwright_client::{Address, Client, ClientOptions, Form, PushOptions};
 use cellwright_protocol::InferRequest;
 use serde_json::json;
 
 use crate::cli::{ServeBenchArguments, SweepRate};
-use crate::commands::remote::{block_on, table};
+use crate::commands::remote::{block_on, connect, table, trust};
 use crate::local_server::LocalServer;
 use crate::progress;
 
@@ -43,7 +43,8 @@ pub(crate) fn serve(arguments: &ServeBenchArguments) -> anyhow::Result<()> {
         None => Some(LocalServer::start(data.path(), &arguments.options())?),
     };
     let url = local.as_ref().map(|server| server.url().to_owned()).or_else(|| arguments.server.clone()).unwrap_or_default();
-    let client = Client::new(&url, arguments.key.clone())?;
+    let options = ClientOptions { key: arguments.key.clone(), trust: trust(arguments.ca.as_deref()), ..ClientOptions::default() };
+    let client = connect(&url, &options)?;
     let mut asked = Vec::new();
     for folder in &arguments.bundles {
         asked.push(push(&client, folder, arguments.requests.as_deref())?);
@@ -115,6 +116,7 @@ impl Bench<'_> {
         let target = |asked: &Asked| Target::infer(&self.address, key, asked.name.as_str(), asked.requests.iter().cloned(), form);
         let plan = Plan {
             address: self.address.clone(),
+            trust: trust(self.arguments.ca.as_deref()),
             targets: self.asked.iter().map(target).collect::<Result<_, _>>()?,
             arrivals: rate.map_or(Arrivals::Closed, Arrivals::Poisson),
             connections: self.arguments.connections,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use cellwright_client::load::{self, Arrivals, Figures, Plan, Report, Target};
-use cellwright_client::{Address, Form, PushOptions};
+use cellwright_client::{Address, Form, PushOptions, Trust};
 use serde_json::{Value, json};
 
 use super::{Shown, say};
@@ -55,8 +55,18 @@ fn run(server: &LocalServer, models: &[Shown], arrivals: Arrivals, measured: Dur
         Target::infer(&address, None, model.name, requests, Form::Binary)
     };
     let targets = models.iter().map(target).collect::<Result<Vec<_>, _>>()?;
-    let plan =
-        Plan { address: address.clone(), targets, arrivals, connections: CONNECTIONS, threads: 1, warm_up: WARM_UP, measured, seed: 1 };
+    let trust = Trust::System;
+    let plan = Plan {
+        address: address.clone(),
+        trust,
+        targets,
+        arrivals,
+        connections: CONNECTIONS,
+        threads: 1,
+        warm_up: WARM_UP,
+        measured,
+        seed: 1,
+    };
     let bar = progress::clock(what, WARM_UP + measured);
     let started = Instant::now();
     let report = thread::scope(|scope| {

@@ -14,7 +14,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 
 SECTION = "## Your own model in ten minutes"
 PORT = "8000"
@@ -31,16 +30,6 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return str(listener.getsockname()[1])
-
-
-def wait_for(port):
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with socket.socket() as caller:
-            if caller.connect_ex(("127.0.0.1", int(port))) == 0:
-                return
-        time.sleep(0.05)
-    sys.exit(f"nothing listens on port {port} after 60 s")
 
 
 def main():
@@ -79,7 +68,6 @@ def main():
                 print("$", line, flush=True)
                 if command.rstrip().endswith("&"):
                     servers.append(subprocess.Popen(["exec " + command.rstrip()[:-1]], shell=True, cwd=options.work, env=environment))
-                    wait_for(port)
                 else:
                     answer = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=options.work, env=environment, timeout=600)
                     if answer.returncode != 0:

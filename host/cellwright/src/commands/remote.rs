@@ -1,12 +1,20 @@
 //! What the verbs that speak to a server share.
 
 use std::future::Future;
+use std::io::{ErrorKind, Write, stderr};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use cellwright_client::{Client, ClientOptions, Trust};
+use cellwright_client::{Address, Client, ClientOptions, Trust};
 
 use crate::cli::ServerArguments;
+
+/// How long a server on this machine may take until it listens.
+const START_MAX: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(50);
 
 impl ServerArguments {
     /// A client of that server.
@@ -21,9 +29,29 @@ pub(crate) fn trust(authorities: Option<&Path>) -> Trust {
     authorities.map_or(Trust::System, |file| Trust::File(file.to_owned()))
 }
 
-/// A client of a server.
+/// A client of a server, which on this machine may have been started just now (`cellwright serve & cellwright push …`).
 pub(crate) fn connect(server: &str, options: &ClientOptions) -> anyhow::Result<Client> {
-    Ok(Client::with_options(server, options)?)
+    let client = Client::with_options(server, options)?;
+    if client.address().is_loopback() {
+        wait_for_listener(client.address())?;
+    }
+    Ok(client)
+}
+
+/// Waits while connections are refused. Whatever else is wrong, and that nobody came to listen, the call itself will say.
+fn wait_for_listener(address: &Address) -> anyhow::Result<()> {
+    let refuses =
+        |at: SocketAddr| TcpStream::connect_timeout(&at, START_MAX).is_err_and(|cause| cause.kind() == ErrorKind::ConnectionRefused);
+    let end = Instant::now() + START_MAX;
+    let mut told = false;
+    while address.authority().to_socket_addrs().is_ok_and(|mut found| found.all(refuses)) && Instant::now() < end {
+        if !told {
+            writeln!(stderr(), "nobody listens at {address} yet; waiting up to {} s", START_MAX.as_secs())?;
+            told = true;
+        }
+        thread::sleep(POLL);
+    }
+    Ok(())
 }
 
 /// Runs to its end what speaks to a server.

@@ -5,7 +5,7 @@ mod settings;
 use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use cellwright_bundle::ArchiveLimits;
@@ -22,6 +22,8 @@ pub(crate) use settings::{Settings, data_folder};
 
 /// Files of one bundle.
 const BUNDLE_FILES_MAX: usize = 1000;
+/// No stopping server waits for longer: a year, which a clock can still add to any moment.
+const DRAIN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 pub(crate) fn serve(settings: &Settings, print_config: bool, log: &str) -> anyhow::Result<ExitCode> {
     if print_config {
@@ -95,7 +97,7 @@ pub(crate) fn server_options(settings: &Settings) -> ServerOptions {
         connections_max: settings.connections_max.value,
         body_bytes_max: settings.body_bytes_max.value,
         upload_bytes_max: settings.upload_bytes_max.value,
-        drain: std::time::Duration::from_secs(settings.drain_seconds.value),
+        drain: Duration::from_secs(settings.drain_seconds.value).min(DRAIN_MAX),
         ..Limits::default()
     };
     ServerOptions { addresses: settings.listen.value.clone(), tls, limits }
@@ -111,7 +113,7 @@ fn announce(server: &Server, settings: &Settings) -> anyhow::Result<()> {
 
 fn say_when_ready(platform: &Platform, started: Instant) {
     while let Readiness::Starting { .. } = platform.readiness() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     let serving = platform.index(None).iter().filter(|model| model.version.is_some()).count();
     let _ = writeln!(stderr(), "ready after {} ms, {serving} models serve", started.elapsed().as_millis());

@@ -32,7 +32,17 @@ pub fn root() -> &'static Path {
 /// # Panics
 /// If the program cannot be built or started, or does not end in time.
 pub fn cellwright(arguments: &[&str], stdin: &str) -> Ran {
-    let mut child = start(arguments);
+    cellwright_in(&[], arguments, stdin)
+}
+
+/// Runs `cellwright` from the root of the repository, with these variables in its environment.
+///
+/// # Panics
+/// If the program cannot be built or started, or does not end in time.
+pub fn cellwright_in(environment: &[(&str, &str)], arguments: &[&str], stdin: &str) -> Ran {
+    let mut command = Command::new(program());
+    command.envs(environment.iter().copied());
+    let mut child = start_by(command, arguments);
     let (mut input, mut output, mut errors) =
         (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
     let child = Mutex::new(child);

@@ -2,10 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::net::TcpListener;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use cellwright_tests::binary::{Ran, Running, cellwright};
-use serde_json::Value;
+use cellwright_tests::binary::{Ran, Running, cellwright, cellwright_in, root};
+use cellwright_tests::bundle_folder::BundleFolder;
+use cellwright_tests::server;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A server on a free port, and where it is.
@@ -36,6 +41,10 @@ impl Server {
 
     fn ask_with(&self, arguments: &[&str], stdin: &str) -> Ran {
         cellwright(&[arguments, &["--server", &self.url]].concat(), stdin)
+    }
+
+    fn ask_in(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Ran {
+        cellwright_in(environment, &[arguments, &["--server", &self.url]].concat(), "")
     }
 }
 
@@ -123,6 +132,173 @@ fn keys_are_made_offline_and_asked_for_from_then_on() {
     assert!(in_use.contains("a running server is asked with `--server URL`"), "{in_use}");
     done(server.ask(&["keys", "revoke", key["key"]["id"].as_str().unwrap(), "--key", &secret]));
     assert!(refused(server.ask(&["models", "--key", infer_only])).contains("(status 401)"));
+}
+
+#[test]
+fn an_operator_says_whose_models_are_meant() {
+    let data = TempDir::new().unwrap();
+    let secret = done(cellwright(&["keys", "create", "--admin", "--data", data.path().to_str().unwrap()], ""));
+    let secret = secret.lines().next().unwrap();
+    let server = Server::start(data.path(), &[]);
+    let ask = |arguments: &[&str]| server.ask(&[arguments, &["--key", secret]].concat());
+    done(ask(&["tenants", "create", "acme", "--weight", "3", "--models-max", "2"]));
+    done(ask(&["push", "examples/digits", "--tenant", "acme"]));
+
+    let of_acme = json(&done(ask(&["models", "--json", "--tenant", "acme"])));
+    assert_eq!((&of_acme[0]["tenant"], &of_acme[0]["name"], of_acme.as_array().unwrap().len()), (&"acme".into(), &"digits".into(), 1));
+    assert_eq!(json(&done(ask(&["models", "list", "--json", "--tenant", "default"]))), json!([]));
+    let infer = ["infer", "digits", "--input", "examples/digits/samples.jsonl"];
+    done(ask(&[&infer[..], &["--tenant", "acme"]].concat()));
+    // Without a name the models are the default tenant's, which has none.
+    assert!(json(&ask(&infer).stdout)["error"].as_str().unwrap().contains("there is no model `digits`"));
+
+    let key = json(&done(ask(&["keys", "create", "--tenant", "acme", "--json"])));
+    let acme = key["secret"].as_str().unwrap();
+    done(server.ask(&["models", "show", "digits", "--key", acme, "--tenant", "acme"]));
+    let sentence = refused(server.ask(&["models", "--key", acme, "--tenant", "default"]));
+    assert!(sentence.contains("this key is not tenant `default`'s"), "{sentence}");
+}
+
+#[test]
+fn what_a_tenant_may_use_is_changed_and_a_tenant_without_models_is_deleted() {
+    let data = TempDir::new().unwrap();
+    let folder = data.path().to_str().unwrap();
+    let check = |ask: &dyn Fn(&[&str]) -> Ran| {
+        done(ask(&["tenants", "create", "acme", "--weight", "3", "--models-max", "2"]));
+        let changed = json(&done(ask(&["tenants", "set", "acme", "--weight", "5", "--device-share", "0.5", "--json"])));
+        let settings = &changed["settings"];
+        // What is not given stays.
+        assert_eq!((&settings["weight"], &settings["device_share"], &settings["models_max"]), (&5.into(), &0.5.into(), &2.into()));
+        let listed = json(&done(ask(&["tenants", "list", "--json"])));
+        assert!(listed.as_array().unwrap().contains(&changed), "{listed}");
+        assert_eq!(done(ask(&["tenants", "delete", "acme"])), "tenant acme is deleted\n");
+        for gone in [&["tenants", "set", "acme", "--weight", "1"][..], &["tenants", "delete", "acme"]] {
+            let sentence = refused(ask(gone));
+            assert!(sentence.contains("there is no tenant `acme`"), "{sentence}");
+        }
+    };
+    check(&|arguments| cellwright(&[arguments, &["--data", folder]].concat(), ""));
+    let server = Server::start(data.path(), &[]);
+    check(&|arguments| server.ask(arguments));
+    done(server.ask(&["tenants", "create", "busy"]));
+    done(server.ask(&["push", "examples/digits", "--tenant", "busy"]));
+    let sentence = refused(server.ask(&["tenants", "delete", "busy"]));
+    assert!(sentence.contains("(status 409)"), "{sentence}");
+}
+
+#[test]
+fn a_server_that_speaks_tls_is_administered_and_asked() {
+    let data = TempDir::new().unwrap();
+    let secret = done(cellwright(&["keys", "create", "--admin", "--data", data.path().to_str().unwrap()], ""));
+    let secret = secret.lines().next().unwrap();
+    let (certificate, key) = ("host/http-api/tests/tls/certificate.pem", "host/http-api/tests/tls/key.pem");
+    let server = Server::start(data.path(), &["--tls-certificate", certificate, "--tls-key", key]);
+    assert!(server.url.starts_with("https://"), "{}", server.url);
+    let ask = |arguments: &[&str]| server.ask(&[arguments, &["--ca", certificate, "--key", secret]].concat());
+    done(ask(&["push", "examples/digits"]));
+    done(ask(&["tenants", "list"]));
+    let samples = std::fs::read_to_string(root().join("examples/digits/samples.jsonl")).unwrap();
+    let answers = done(ask(&["infer", "digits", "--input", "examples/digits/samples.jsonl", "--binary"]));
+    assert_eq!(answers.lines().count(), samples.lines().count());
+    done(ask(&["bench", "serve", "examples/digits", "--duration", "0.5"]));
+
+    let models = ["models", "--key", secret];
+    done(server.ask_in(&[("CELLWRIGHT_CA", certificate)], &models));
+    // What the system trusts is what counts where no file is named.
+    done(server.ask_in(&[("SSL_CERT_FILE", certificate)], &models));
+    let sentence = refused(server.ask_in(&[("SSL_CERT_FILE", "host/client/tests/tls/expired.pem")], &models));
+    assert_eq!(sentence, format!("error: {}: its certificate was issued by nobody who is trusted here\n", server.url));
+    let missing = refused(server.ask(&["models", "--ca", "missing.pem"]));
+    assert!(missing.contains("cannot be had from missing.pem") && missing.lines().count() == 1, "{missing}");
+}
+
+#[test]
+fn a_server_that_is_only_starting_is_waited_for() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let url = format!("http://{free}");
+    let mut early = Running::start(&["models", "--server", &url]);
+    assert_eq!(early.line_of_stderr(), format!("nobody listens at {url} yet; waiting up to 5 s"));
+    let data = TempDir::new().unwrap();
+    let server = Running::start(&["serve", "--listen", &free, "--data", data.path().to_str().unwrap()]);
+    assert_eq!(early.wait(), Some(0), "{:?}", early.rest_of_stderr());
+    assert!(early.line().starts_with("there are no models"));
+    drop(server);
+    let sentence = refused(cellwright(&["models", "--server", &url], ""));
+    assert!(sentence.contains("onnection refused"), "{sentence}");
+}
+
+#[test]
+fn logs_for_machines_name_the_request_and_not_what_it_holds() {
+    let server = server::Server::start(&["--log-format", "json", "--log", "debug"]);
+    server.push("sums", &BundleFolder::summing());
+    let input = json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 4], "data": [31415, 31415, 31415, 31415] }] });
+    let answer = server.send("POST", "/v2/models/sums/infer", &[("x-request-id", "find-me")], input.to_string().as_bytes());
+    assert_eq!((answer.status, answer.header("x-request-id")), (200, Some("find-me")));
+    let mut lines: Vec<String> = Vec::new();
+    let end = Instant::now() + Duration::from_secs(30);
+    let found = loop {
+        lines.extend(server.said().into_iter().filter(|line| line.starts_with('{')));
+        let of_request = lines.iter().map(|line| json(line)).find(|line| line["span"]["id"] == "find-me" && line["message"] == "answered");
+        match of_request {
+            Some(line) => break line,
+            None => assert!(Instant::now() < end, "{lines:#?}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!((&found["status"], &found["span"]["path"]), (&200.into(), &"/v2/models/sums/infer".into()));
+    assert!(lines.iter().all(|line| !line.contains("31415")), "{lines:#?}");
+    assert!(lines.len() > 1, "the upload is in the log too");
+}
+
+#[test]
+fn a_server_may_be_told_to_wait_for_ever() {
+    let server = server::Server::start(&["--drain-seconds", &u64::MAX.to_string()]);
+    server.signal(Signal::TERM);
+    let (status, said) = server.wait();
+    assert_eq!(status, Some(0), "{said:?}");
+    assert!(!said.iter().any(|line| line.contains("panicked")), "{said:?}");
+}
+
+#[test]
+fn latency_against_throughput_is_drawn() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("plot.svg");
+    let options = ["--rate", "40,80", "--duration", "0.5", "--json", "--plot", file.to_str().unwrap()];
+    let printed = done(cellwright(&[&["bench", "serve", "examples/digits"], &options[..]].concat(), ""));
+    let rates: Vec<Value> = printed.lines().map(|line| json(line)["rate"].clone()).collect();
+    assert_eq!(rates, [json!(40.0), json!(80.0)]);
+    let picture = std::fs::read_to_string(&file).unwrap();
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"), "{picture}");
+    for label in ["answers per second", "p50", "p90", "p99"] {
+        assert!(picture.contains(label), "`{label}` is not in the picture");
+    }
+    // A point of each of the three lines for each rate.
+    assert!(picture.matches("<circle").count() >= 6, "{picture}");
+}
+
+#[test]
+fn the_environment_goes_before_the_file_and_after_flags() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("cellwright.toml");
+    std::fs::write(&file, "listen = [\"127.0.0.1:7001\"]\npolicy = \"graph:7\"\nrelease = \"subgraph\"\n").unwrap();
+    let environment = [
+        ("CELLWRIGHT_CONFIG", file.to_str().unwrap()),
+        ("CELLWRIGHT_LISTEN", "127.0.0.1:7002,127.0.0.1:7003"),
+        ("CELLWRIGHT_POLICY", "graph:8"),
+        ("CELLWRIGHT_DRAIN_SECONDS", "7"),
+        ("CELLWRIGHT_DATA", "d"),
+    ];
+    let printed = done(cellwright_in(&environment, &["serve", "--policy", "graph:9", "--print-config"], ""));
+    for (name, value, source) in [
+        ("listen ", "[\"127.0.0.1:7002\", \"127.0.0.1:7003\"]", "environment"),
+        ("policy ", "\"graph:9\"", "flag"),
+        ("release ", "\"subgraph\"", "file"),
+        ("drain_seconds ", "7", "environment"),
+        ("in_flight_max ", "16384", "default"),
+    ] {
+        let line = printed.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(line.contains(value) && line.ends_with(&format!("# {source}")), "{line}");
+    }
 }
 
 #[test]

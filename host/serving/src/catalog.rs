@@ -461,13 +461,8 @@ mod tests {
     #[test]
     fn a_model_is_there_when_it_has_a_version() {
         let (threads, deadlines) = (PluginThreads::start(1, 1).unwrap(), Deadlines::start().unwrap());
-        let beginning = Beginning {
-            serving: Weak::new(),
-            plugin_calls: threads.calls(),
-            clock: deadlines.clock(),
-            devices: 1,
-            model_in_flight_max: 1,
-        };
+        let beginning =
+            Beginning { serving: Weak::new(), plugin_calls: threads.calls(), clock: deadlines.clock(), devices: 1, model_in_flight_max: 1 };
         let (catalog, tenant) = (Catalog::new(beginning), TenantName::default_tenant());
         let owner = catalog.enter_tenant(&tenant, &TenantSettings::default());
         let entry = Catalog::enter_model(&owner, &ModelName::parse("m").unwrap(), Reason::Absent);

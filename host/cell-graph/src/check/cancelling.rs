@@ -30,12 +30,11 @@ impl Cancelling {
                 return Err(GraphFault::CancelsForgotten { chain, from: self.from });
             }
             // The response last, so that it is named before others.
-            let readers = self.links.range((chain, 0)..=(chain, RESPONSE)).rev().map(|(_, reader)| *reader);
-            for reader in readers.filter(|reader| cancelled.binary_search(reader).is_err()) {
-                return Err(match reader {
-                    RESPONSE => GraphFault::CancelsAnswer { chain },
-                    reader => GraphFault::CancelsRead { chain, reader },
-                });
+            let mut readers = self.links.range((chain, 0)..=(chain, RESPONSE)).rev().map(|(_, reader)| *reader);
+            match readers.find(|reader| cancelled.binary_search(reader).is_err()) {
+                None => {}
+                Some(RESPONSE) => return Err(GraphFault::CancelsAnswer { chain }),
+                Some(reader) => return Err(GraphFault::CancelsRead { chain, reader }),
             }
         }
         Ok(())

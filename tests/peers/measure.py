@@ -216,7 +216,7 @@ def main() -> None:
     arguments.add_argument("--vocabulary", type=int, default=10_000)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--seconds", type=float, default=15, help="of each measurement; a fifth as long before it does not count")
-    arguments.add_argument("--connections", type=int, default=256)
+    arguments.add_argument("--connections", type=int, default=64)
     arguments.add_argument("--rate", type=float, help="requests a second offered to all of them [default: half of what the slowest can do at most]")
     arguments.add_argument("--only", nargs="+", choices=["cellwright", "mosec", "litserve"])
     arguments.add_argument("--padding", choices=["padded", "packed"], default="padded", help="how the peers' batches are made")

@@ -61,6 +61,11 @@ impl Schedule {
         schedule
     }
 
+    /// Mean distance between arrivals; zero in a closed loop.
+    pub(crate) const fn distance(&self) -> Duration {
+        self.distance
+    }
+
     /// The next moment at which a request is meant to arrive; none in a closed loop, where that is when there is room.
     pub(crate) fn next(&mut self) -> Option<Instant> {
         let now = self.next;

@@ -111,7 +111,8 @@ impl Worker {
         let tallies = targets.iter().map(|_| Tally::new()).collect();
         let next = vec![0; targets.len()];
         let state = State { schedule: self.schedule, choice: self.choice, next, tallies, late_max: Duration::ZERO, missed: 0 };
-        let (turn, state) = (Mutex::new(Timer::new()?), RefCell::new(state));
+        let turn = Mutex::new(Timer::new(state.schedule.distance())?);
+        let state = RefCell::new(state);
         let shared = Rc::new(Shared { server: self.part.server, tls: self.part.tls, targets, from: self.from, to: self.to, turn, state });
         let running: Vec<_> = (0..self.connections).map(|_| tokio::task::spawn_local(Rc::clone(&shared).keep_asking())).collect();
         let all = async {

@@ -24,6 +24,11 @@ impl Tally {
         Self { cells: Vec::new(), outstanding: vec![VecDeque::new(); workers] }
     }
 
+    /// Whether no worker has a task.
+    pub(super) fn is_idle(&self) -> bool {
+        self.outstanding.iter().all(VecDeque::is_empty)
+    }
+
     /// A model's cell types are counted from now on.
     pub(super) fn know(&mut self, model: &LoadedModel) {
         for cell in &model.cells {

@@ -104,6 +104,7 @@ mod tests {
     fn the_clock_of_a_thread_counts_what_it_does() {
         let begin = Reading::now();
         while Reading::now().processor < begin.processor + Duration::from_millis(1) {}
-        assert!(Reading::now().real >= begin.real + Duration::from_millis(1));
+        // The two clocks do not tick at exactly the same rate.
+        assert!(Reading::now().real >= begin.real + Duration::from_micros(900));
     }
 }

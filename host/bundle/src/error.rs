@@ -56,6 +56,8 @@ pub enum ManifestFault {
     UnknownBuiltin(String),
     #[error("{key} is 0; it must be at least 1")]
     Zero { key: String },
+    #[error("limits.device_share is {0}; it must be more than 0 and at most 1")]
+    DeviceShare(String),
     #[error("samples.tolerance is {0}; it must be a number from 0 to 1")]
     Tolerance(String),
     #[error("parameter `{name}` is {what}; parameters are integers, floats, texts, booleans, and lists of integers, of floats or of texts")]

@@ -37,7 +37,7 @@ pub(crate) struct Manifest {
 }
 
 /// Limits a model sets for itself. Each may only lower what the server allows; what is not set is the server's.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitSettings {
     /// Processor time of one call of the plugin, milliseconds.
@@ -58,6 +58,12 @@ pub struct LimitSettings {
     pub resumes_max: Option<u32>,
     /// What one answer may take of the host's memory, MiB.
     pub answer_mb: Option<u64>,
+    /// Calls of the model that may be in flight at once; more wait.
+    pub in_flight_max: Option<u32>,
+    /// Calls of the model that may wait to begin; more are refused.
+    pub queued_max: Option<u32>,
+    /// Fraction of the devices' time that the model may use, more than 0 and at most 1.
+    pub device_share: Option<f64>,
 }
 
 impl LimitSettings {
@@ -123,12 +129,16 @@ impl Manifest {
             ("limits.nodes_max", limits.nodes_max),
             ("limits.edges_max", limits.edges_max),
             ("limits.chains_max", limits.chains_max.map(|chains| chains as u64)),
+            ("limits.in_flight_max", limits.in_flight_max.map(u64::from)),
         ];
         if let Some((key, _)) = at_least_one.into_iter().find(|(_, value)| *value == Some(0)) {
             return Err(ManifestFault::Zero { key: key.to_owned() });
         }
         if let Some(cell) = self.cells.iter().find(|(_, settings)| settings.batch_max == Some(0)) {
             return Err(ManifestFault::Zero { key: format!("cells.{}.batch_max", cell.0) });
+        }
+        if let Some(share) = limits.device_share.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
+            return Err(ManifestFault::DeviceShare(share.to_string()));
         }
         match self.samples.tolerance {
             Some(tolerance) if !(0.0..=1.0).contains(&tolerance) => Err(ManifestFault::Tolerance(tolerance.to_string())),

@@ -48,11 +48,11 @@ fn enter(counter: &AtomicU32, max: u32) -> bool {
 impl Place {
     /// Takes a place in the model's and in its tenant's count.
     pub(crate) fn take(entry: &Arc<ModelEntry>) -> Result<Self, InferError> {
-        let tenant_max = entry.tenant.in_flight_max.load(Ordering::SeqCst);
+        let tenant_max = entry.tenant.bounds.in_flight_max();
         if !enter(&entry.tenant.in_flight, tenant_max) {
             return Err(InferError::TooMany { whose: Whose::Tenant, limit: tenant_max });
         }
-        let model_max = entry.tenant.beginning.model_in_flight_max;
+        let model_max = entry.bounds.in_flight_max();
         if !enter(&entry.in_flight, model_max) {
             entry.tenant.in_flight.fetch_sub(1, Ordering::SeqCst);
             return Err(InferError::TooMany { whose: Whose::Model, limit: model_max });

@@ -10,8 +10,9 @@ use cellwright_cell_graph::Description;
 use cellwright_registry::{Digest, ModelName, TenantName, TenantSettings};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use crate::bounds::{Bounds, Settings, ShareUsed};
 use crate::calls::Place;
-use crate::error::{InferError, LookupError};
+use crate::error::{InferError, LookupError, Whose};
 use crate::figures::{CallFigures, UsualTime};
 use crate::model::{CellSummary, ServedModel};
 use crate::waiting::{Beginning, Line};
@@ -34,52 +35,14 @@ pub(crate) struct TenantEntry {
     pub(crate) number: u32,
     pub(crate) weight: AtomicU32,
     pub(crate) in_flight: AtomicU32,
-    pub(crate) in_flight_max: AtomicU32,
-    pub(crate) queued_max: AtomicU32,
+    pub(crate) bounds: Bounds,
     pub(crate) line: Line,
     pub(crate) beginning: Arc<Beginning>,
     /// Models it has had.
     model_numbers: AtomicU32,
-    /// Fraction of device time, in millionths; 0: no bound.
-    device_share: AtomicU64,
     /// Device time of what it had checked, in nanoseconds.
     checks_ns: AtomicU64,
-    share: Mutex<ShareAccount>,
     models: RwLock<HashMap<ModelName, Arc<ModelEntry>>>,
-}
-
-/// What a tenant has used of the devices beyond its share: a bucket that leaks at the rate it may use them.
-#[derive(Debug, Default)]
-struct ShareAccount {
-    last: Option<(Instant, u64)>,
-    over_ns: u64,
-}
-
-/// How far ahead of its share a tenant may be: tasks in flight are charged when they end, so that it cannot be nothing.
-const AHEAD: Duration = Duration::from_millis(100);
-
-impl ShareAccount {
-    /// How long until there is room; nothing if there is. `used`: device time of the tenant so far, in nanoseconds; it starts over when a version
-    /// is replaced. `millionths`: of one device, at least 1.
-    fn room_in(&mut self, now: Instant, used: u64, millionths: u64) -> Duration {
-        let may_use = |time: Duration| time.as_nanos().saturating_mul(u128::from(millionths)) / 1_000_000;
-        if let Some((then, before)) = self.last {
-            let used = u128::from(self.over_ns) + u128::from(used.saturating_sub(before));
-            let over = used.saturating_sub(may_use(now.saturating_duration_since(then)));
-            self.over_ns = u64::try_from(over).unwrap_or(u64::MAX);
-        }
-        self.last = Some((now, used));
-        let beyond = u128::from(self.over_ns).saturating_sub(may_use(AHEAD));
-        Duration::from_nanos(u64::try_from(beyond.saturating_mul(1_000_000).div_ceil(u128::from(millionths))).unwrap_or(u64::MAX))
-    }
-}
-
-/// A tenant has had its share of the devices.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ShareUsed {
-    /// How long until it may use them again, if nothing of it runs meanwhile.
-    pub(crate) wait: Duration,
-    percent: u32,
 }
 
 /// A model of a tenant, whatever version of it serves.
@@ -91,6 +54,8 @@ pub(crate) struct ModelEntry {
     pub(crate) number: u32,
     pub(crate) in_flight: AtomicU32,
     pub(crate) queued: AtomicU32,
+    /// As the version says that serves, or did last.
+    pub(crate) bounds: Bounds,
     pub(crate) figures: CallFigures,
     state: RwLock<State>,
     /// Held while a version of it is checked or changed: one change at a time.
@@ -236,25 +201,16 @@ impl Retiring {
 impl TenantEntry {
     pub(crate) fn set(&self, settings: &TenantSettings) {
         self.weight.store(settings.weight, Ordering::Relaxed);
-        self.in_flight_max.store(settings.in_flight_max, Ordering::SeqCst);
-        self.queued_max.store(settings.queued_max, Ordering::Relaxed);
-        let millionths = settings.device_share.map_or(0.0, |share| (share * 1e6).clamp(1.0, 1e6));
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a million")]
-        self.device_share.store(millionths as u64, Ordering::Relaxed);
+        let &TenantSettings { in_flight_max, queued_max, device_share, .. } = settings;
+        self.bounds.set(&Settings { in_flight_max, queued_max, device_share });
     }
 
     /// Whether the tenant may use the devices, or has had its share of them.
     pub(crate) fn check_share(&self, now: Instant) -> Result<(), ShareUsed> {
-        let millionths = self.device_share.load(Ordering::Relaxed);
-        if millionths == 0 {
-            return Ok(());
-        }
-        let serving: u64 = self.models().iter().filter_map(|model| model.serving().ok()).map(|deployed| deployed.device_ns()).sum();
-        let used = serving.saturating_add(self.checks_ns.load(Ordering::Relaxed));
-        let mut account = self.share.lock().unwrap_or_else(PoisonError::into_inner);
-        let wait = account.room_in(now, used, millionths.saturating_mul(self.beginning.devices));
-        let percent = || u32::try_from(millionths.div_ceil(10_000)).unwrap_or(u32::MAX);
-        if wait.is_zero() { Ok(()) } else { Err(ShareUsed { wait, percent: percent() }) }
+        self.bounds.check_share(now, self.beginning.devices, || {
+            let serving: u64 = self.models().iter().map(|model| model.device_ns()).sum();
+            serving.saturating_add(self.checks_ns.load(Ordering::Relaxed))
+        })
     }
 
     /// What a version has used of the devices before it serves, if it ever does.
@@ -279,6 +235,7 @@ impl ModelEntry {
             name,
             in_flight: AtomicU32::new(0),
             queued: AtomicU32::new(0),
+            bounds: Bounds::default(),
             figures: CallFigures::default(),
             state: RwLock::new(State { serving: None, reason }),
             changing: Mutex::default(),
@@ -287,8 +244,20 @@ impl ModelEntry {
 
     /// Takes a place for a call that begins now.
     pub(crate) fn enter(self: &Arc<Self>) -> Result<Place, InferError> {
-        self.tenant.check_share(Instant::now()).map_err(|used| InferError::Share { percent: used.percent })?;
+        let now = Instant::now();
+        self.tenant.check_share(now).map_err(|used| used.of(Whose::Tenant))?;
+        self.check_share(now).map_err(|used| used.of(Whose::Model))?;
         Place::take(self)
+    }
+
+    /// Whether the model may use the devices, or has had its share of them.
+    pub(crate) fn check_share(&self, now: Instant) -> Result<(), ShareUsed> {
+        self.bounds.check_share(now, self.tenant.beginning.devices, || self.device_ns())
+    }
+
+    /// Device time of the version that serves.
+    fn device_ns(&self) -> u64 {
+        self.serving().map_or(0, |deployed| deployed.device_ns())
     }
 
     /// One change of its versions at a time.
@@ -324,6 +293,9 @@ impl ModelEntry {
     /// That version serves from now on; gives the one before.
     #[must_use]
     pub(crate) fn put_in_service(&self, deployed: (Arc<Deployed>, Retiring)) -> Option<Retiring> {
+        let settings = deployed.0.served.bounds();
+        let in_flight_max = settings.in_flight_max.min(self.tenant.beginning.model_in_flight_max);
+        self.bounds.set(&Settings { in_flight_max, ..settings });
         let before = self.state.write().unwrap_or_else(PoisonError::into_inner).serving.replace(deployed);
         before.map(|(_, retiring)| retiring)
     }
@@ -355,14 +327,11 @@ impl Catalog {
                 number: self.numbers.fetch_add(1, Ordering::Relaxed),
                 weight: AtomicU32::new(1),
                 in_flight: AtomicU32::new(0),
-                in_flight_max: AtomicU32::new(0),
-                queued_max: AtomicU32::new(0),
+                bounds: Bounds::default(),
                 line: Line::default(),
                 beginning: self.beginning.clone(),
                 model_numbers: AtomicU32::new(0),
-                device_share: AtomicU64::new(0),
                 checks_ns: AtomicU64::new(0),
-                share: Mutex::default(),
                 models: RwLock::default(),
             })
         });
@@ -473,22 +442,5 @@ mod tests {
         assert!(matches!(catalog.find(&tenant, "m", None), Err(LookupError::NotServing { .. })));
         entry.forget();
         assert!(!catalog.has(&entry));
-    }
-
-    #[test]
-    fn a_share_of_the_devices_leaks_away_at_its_rate() {
-        let mut account = ShareAccount::default();
-        let (start, half) = (Instant::now(), 500_000);
-        let at = |ms: u64| start + Duration::from_millis(ms);
-        let ns = |ms: u64| ms * 1_000_000;
-        let mut room_in = |now: u64, used: u64| account.room_in(at(now), ns(used), half);
-        assert_eq!(room_in(0, 7), Duration::ZERO);
-        // A second at half a device is 500 ms; 50 more may be ahead.
-        assert_eq!(room_in(1000, 7 + 550), Duration::ZERO);
-        assert_eq!(room_in(1000, 7 + 551), Duration::from_millis(2));
-        assert_eq!(room_in(1002, 7 + 551), Duration::ZERO);
-        // A new version counts from nothing.
-        assert_eq!(room_in(1100, 0), Duration::ZERO);
-        assert!(!room_in(1100, 200).is_zero());
     }
 }

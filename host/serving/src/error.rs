@@ -149,8 +149,10 @@ pub enum InferError {
         limit: u32,
     },
     /// As many calls as allowed wait for a place among those in flight.
-    #[error("{limit} calls of this tenant wait to begin, which is its limit: try again later")]
+    #[error("{limit} calls of this {whose} wait to begin, which is its limit: try again later")]
     TooManyWait {
+        /// Whose limit it is.
+        whose: Whose,
         /// How many may wait.
         limit: u32,
     },
@@ -162,10 +164,12 @@ pub enum InferError {
         /// Bytes that they may hold together.
         limit: u64,
     },
-    /// The tenant has had its share of the devices.
-    #[error("this tenant has used its share of device time, {percent} %: try again later")]
+    /// A tenant or a model has had its share of the devices.
+    #[error("this {whose} has used its share of device time, {percent} %: try again later")]
     Share {
-        /// Its share.
+        /// Whose share it is.
+        whose: Whose,
+        /// The share.
         percent: u32,
     },
     /// The time that its client gave it was over first.

@@ -13,6 +13,7 @@ pub mod serving;
 
 mod abandoned;
 mod answer_room;
+mod bounds;
 mod calls;
 mod catalog;
 mod deadlines;

@@ -9,6 +9,8 @@ use cellwright_cell_graph::{CellTypeKey, Description, TensorSpec};
 use cellwright_engine::{LoadedCell, LoadedModel};
 use cellwright_plugin_runtime::PluginModel;
 
+use crate::bounds::Settings;
+
 /// What one request of a model may use beyond what the plugin runtime bounds for each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
@@ -73,6 +75,7 @@ pub struct ServedModel {
     pub(crate) model: Arc<Model>,
     pub(crate) loaded: Arc<LoadedModel>,
     pub(crate) limits: RequestLimits,
+    bounds: Settings,
     /// The description's tensors as one request sees them: without the leading dimension where rows are requests.
     pub(crate) inputs: Arc<[TensorSpec]>,
     pub(crate) outputs: Arc<[TensorSpec]>,
@@ -96,12 +99,12 @@ impl ServedModel {
         plugin: PluginModel,
         model: Arc<Model>,
         loaded: Arc<LoadedModel>,
-        limits: RequestLimits,
+        (limits, bounds): (RequestLimits, Settings),
     ) -> Self {
         let rows = model.description.rows_are_requests;
         let [inputs, outputs] = [&model.description.inputs, &model.description.outputs]
             .map(|specs| specs.iter().map(|spec| of_one_request(spec, rows)).collect());
-        Self { name, plugin_name, plugin, model, loaded, limits, inputs, outputs }
+        Self { name, plugin_name, plugin, model, loaded, limits, bounds, inputs, outputs }
     }
 
     /// Its name.
@@ -126,6 +129,11 @@ impl ServedModel {
     #[must_use]
     pub const fn limits(&self) -> &RequestLimits {
         &self.limits
+    }
+
+    /// What its calls may use together.
+    pub(crate) const fn bounds(&self) -> Settings {
+        self.bounds
     }
 
     /// Its cells, in the plugin's order.

@@ -36,7 +36,7 @@ pub struct PlatformOptions {
     pub serving: ServingOptions,
     /// What a bundle may hold.
     pub archive: ArchiveLimits,
-    /// Calls of one model in flight at once.
+    /// Calls of one model in flight at once, unless its bundle asks for fewer.
     pub model_in_flight_max: u32,
 }
 

@@ -11,6 +11,7 @@ use cellwright_engine::{CellOverride, Engine, EngineOptions, ModelSpec};
 use cellwright_plugin_runtime::{Runtime, RuntimeOptions};
 use cellwright_protocol::{InferRequest, InferResponse};
 
+use crate::bounds::Settings;
 use crate::error::{InferError, LoadError, StartError};
 use crate::input::arrange;
 use crate::model::{RequestLimits, ServedModel};
@@ -121,7 +122,7 @@ impl Serving {
             live_max: model.description.live_max,
         };
         let loaded = self.inner.engine.load(&spec)?;
-        let limits = request_limits(bundle);
+        let limits = (request_limits(bundle), call_bounds(bundle));
         Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, model, loaded, limits)))
     }
 
@@ -289,4 +290,14 @@ fn request_limits(bundle: &Bundle) -> RequestLimits {
     limits.plugin_time_max = own.request_cpu_ms.map_or(server.plugin_time_max, |ms| Duration::from_millis(ms).min(server.plugin_time_max));
     limits.answer_bytes_max = own.answer_mb.map_or(server.answer_bytes_max, |mib| mib.saturating_mul(1 << 20).min(server.answer_bytes_max));
     limits
+}
+
+/// What the bundle asks its calls to be bounded by, together; wide open where it does not say.
+fn call_bounds(bundle: &Bundle) -> Settings {
+    let own = bundle.limits();
+    Settings {
+        in_flight_max: own.in_flight_max.unwrap_or(u32::MAX),
+        queued_max: own.queued_max.unwrap_or(u32::MAX),
+        device_share: own.device_share,
+    }
 }

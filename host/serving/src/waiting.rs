@@ -1,4 +1,4 @@
-//! Calls that wait because their tenant or their model has as many in flight as it may, or its tenant has had its share of the devices.
+//! Calls that wait because their tenant or their model has as many in flight as it may, or has had its share of the devices.
 //!
 //! Each tenant has a line. Those of higher priority stand first in it, then those that came first; whoever's model has no room lets others pass.
 //! A call in line holds its request and its version, and no thread: whoever gives a place back hands the next one to the threads on which plugins
@@ -16,7 +16,7 @@ use cellwright_protocol::InferResponse;
 use crate::calls::{Call, Place, Tracked};
 use crate::catalog::{ModelEntry, TenantEntry};
 use crate::deadlines::Clock;
-use crate::error::InferError;
+use crate::error::{InferError, Whose};
 use crate::plugin_threads::{ModelNumber, NotTaken, PluginCalls};
 use crate::reply::Client;
 use crate::request::Running;
@@ -36,7 +36,7 @@ pub(crate) struct Beginning {
     pub(crate) clock: Clock,
     /// Devices, of which tenants may have shares.
     pub(crate) devices: u64,
-    /// Calls that one model may have in flight.
+    /// Calls that one model may have in flight, unless it asks for fewer.
     pub(crate) model_in_flight_max: u32,
 }
 
@@ -132,11 +132,15 @@ impl Line {
         ticket
     }
 
-    /// Whether more wait than may.
-    fn full(&self, state: &State, tenant: &TenantEntry) -> Option<InferError> {
-        let limit = tenant.queued_max.load(Ordering::Relaxed);
+    /// Whether more wait than may, of the model or of the tenant.
+    fn full(&self, state: &State, entry: &ModelEntry) -> Option<InferError> {
+        let limit = entry.tenant.bounds.queued_max();
         if self.len() > limit {
-            return Some(InferError::TooManyWait { limit });
+            return Some(InferError::TooManyWait { whose: Whose::Tenant, limit });
+        }
+        let (limit, wait) = (entry.bounds.queued_max(), state.models.get(&entry.number).map_or(0, |line| line.calls.len()));
+        if wait > limit as usize {
+            return Some(InferError::TooManyWait { whose: Whose::Model, limit });
         }
         (state.bytes > BYTES_MAX).then_some(InferError::TooMuchWaits { limit: BYTES_MAX })
     }
@@ -165,27 +169,34 @@ impl Line {
         if state.models.is_empty() {
             return picked;
         }
-        if let Err(used) = tenant.check_share(Instant::now()) {
+        let now = Instant::now();
+        if let Err(used) = tenant.check_share(now) {
             state.watch(tenant, used.wait);
             return picked;
         }
-        while let Some((turn, place)) = state.first_with_room() {
+        let waits: Vec<(u32, Duration)> =
+            state.models.iter().filter_map(|(model, line)| Some((*model, line.entry.check_share(now).err()?.wait))).collect();
+        while let Some((turn, place)) = state.first_with_room(&waits) {
             picked.extend(self.remove(state, turn).map(|waiting| (waiting, place)));
+        }
+        if let Some(wait) = waits.iter().map(|(_, wait)| *wait).min() {
+            state.watch(tenant, wait);
         }
         picked
     }
 }
 
 impl State {
-    /// The first in line whose model and tenant have room, with the place that it takes.
-    fn first_with_room(&self) -> Option<(Turn, Place)> {
+    /// The first in line whose model and tenant have room, with the place that it takes. Models that wait for the devices are passed over.
+    fn first_with_room(&self, wait: &[(u32, Duration)]) -> Option<(Turn, Place)> {
         let first = |(model, line): (&u32, &ModelLine)| Some((*line.calls.first_key_value()?.0, *model));
-        let mut firsts: Vec<((u32, u64), u32)> = self.models.iter().filter_map(first).collect();
+        let may_begin = |(model, _): &(&u32, &ModelLine)| wait.iter().all(|(waits, _)| waits != *model);
+        let mut firsts: Vec<((u32, u64), u32)> = self.models.iter().filter(may_begin).filter_map(first).collect();
         firsts.sort_unstable();
         firsts.into_iter().find_map(|(order, model)| Some((Turn { model, order }, Place::take(&self.models.get(&model)?.entry).ok()?)))
     }
 
-    /// Has the clock look at the line when the tenant may use the devices again.
+    /// Has the clock look at the line when the tenant, or a model of it, may use the devices again.
     fn watch(&mut self, tenant: &Arc<TenantEntry>, wait: Duration) {
         if self.watched {
             return;
@@ -202,7 +213,7 @@ pub(crate) fn join(entry: &Arc<ModelEntry>, call: Call, tracked: Box<Tracked>) -
     let ticket = line.push(&mut state, entry, call, tracked);
     let mut picked = line.pick(&mut state, tenant);
     let own = picked.iter().position(|(waiting, _)| Arc::ptr_eq(&waiting.ticket, &ticket)).map(|position| picked.remove(position));
-    let full = if own.is_none() { line.full(&state, tenant) } else { None };
+    let full = if own.is_none() { line.full(&state, entry) } else { None };
     let refused = full.and_then(|full| Some((line.remove(&mut state, ticket.turn)?, full)));
     drop(state);
     begin_all(tenant, picked);
@@ -210,7 +221,7 @@ pub(crate) fn join(entry: &Arc<ModelEntry>, call: Call, tracked: Box<Tracked>) -
         (Some((waiting, place)), _) => Ok(waiting.now(place)),
         (None, None) => Ok(Joined::Waits(ticket)),
         // Where nobody may wait, what there is too much of is not those that wait.
-        (None, Some((waiting, InferError::TooManyWait { limit: 0 }))) => Ok(waiting.now(entry.enter()?)),
+        (None, Some((waiting, InferError::TooManyWait { limit: 0, .. }))) => Ok(waiting.now(entry.enter()?)),
         (None, Some((_, full))) => Err(full),
     }
 }

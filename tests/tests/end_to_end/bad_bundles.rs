@@ -34,6 +34,16 @@ const MANIFEST: &[Case] = &[
         &["limits.nodes_max", "0"],
     ),
     (
+        "no calls at all",
+        |bundle| bundle.edit("model.toml", "[samples]", "[limits]\nin_flight_max = 0\n[samples]"),
+        &["limits.in_flight_max", "0"],
+    ),
+    (
+        "a share beyond the whole",
+        |bundle| bundle.edit("model.toml", "[samples]", "[limits]\ndevice_share = 1.5\n[samples]"),
+        &["limits.device_share", "1.5", "at most 1"],
+    ),
+    (
         "a cell that is not there",
         |bundle| bundle.edit("model.toml", "[samples]", "[cells.mul]\nbatch_max = 8\n[samples]"),
         &["cells.mul", "`add`"],

@@ -310,6 +310,8 @@ impl Platform {
 
     fn put_in_service(self: &Arc<Self>, entry: &Arc<ModelEntry>, served: Arc<ServedModel>, version: u64, digest: Digest) {
         self.retire(entry.put_in_service(Deployed::new(entry.clone(), served, version, digest)));
+        // Its bounds may be wider than those of the version before.
+        waiting::go_on(&entry.tenant);
     }
 
     fn load_version(&self, entry: &ModelEntry, version: u64) -> Result<(Arc<ServedModel>, Digest), ChangeError> {

@@ -24,9 +24,10 @@ impl Report<'_> {
     }
 
     /// The limits in force: the server's, lowered where the bundle asks for less.
-    fn limits(&self) -> Vec<(&'static str, u64)> {
-        let (limits, call) = (self.model.limits(), Limits::default().lowered_to(&self.bundle.limits().plugin()));
-        vec![
+    fn limits(&self) -> Vec<(&'static str, Value)> {
+        let (limits, own) = (self.model.limits(), self.bundle.limits());
+        let call = Limits::default().lowered_to(&own.plugin());
+        let of_each = [
             ("cpu_ms", u64::try_from(call.call_time.as_millis()).unwrap_or(u64::MAX)),
             ("memory_mb", call.memory_bytes as u64 >> 20),
             ("nodes_max", limits.graph.nodes_max),
@@ -37,7 +38,14 @@ impl Report<'_> {
             ("request_cpu_ms", u64::try_from(limits.plugin_time_max.as_millis()).unwrap_or(u64::MAX)),
             ("answer_mb", limits.answer_bytes_max >> 20),
             ("rows_max", limits.rows_max as u64),
-        ]
+        ];
+        // What a server says of all its calls together is not known here.
+        let of_all = [
+            own.in_flight_max.map(|max| ("in_flight_max", json!(max))),
+            own.queued_max.map(|max| ("queued_max", json!(max))),
+            own.device_share.map(|share| ("device_share", json!(share))),
+        ];
+        of_each.map(|(name, limit)| (name, json!(limit))).into_iter().chain(of_all.into_iter().flatten()).collect()
     }
 
     pub(crate) fn to_json(&self) -> Value {
@@ -51,7 +59,7 @@ impl Report<'_> {
             "inputs": description.inputs.iter().map(spec_json).collect::<Vec<_>>(),
             "outputs": description.outputs.iter().map(spec_json).collect::<Vec<_>>(),
             "cells": self.model.cells().iter().map(cell_json).collect::<Vec<_>>(),
-            "limits": self.limits().into_iter().map(|(name, limit)| (name.to_owned(), json!(limit))).collect::<Map<_, _>>(),
+            "limits": self.limits().into_iter().map(|(name, limit)| (name.to_owned(), limit)).collect::<Map<_, _>>(),
             "tolerance": self.bundle.samples().tolerance,
             "samples": self.samples.iter().map(sample).collect::<Vec<_>>(),
         })

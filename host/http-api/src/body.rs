@@ -218,6 +218,15 @@ impl Encoding {
     }
 }
 
+/// A bundle's archive is read as it comes: no other encoding of it is undone.
+pub(crate) fn only_as_it_is(headers: &HeaderMap) -> Result<(), Refusal> {
+    if only(headers, &CONTENT_ENCODING)?.is_none_or(|value| value.trim().eq_ignore_ascii_case("identity")) {
+        return Ok(());
+    }
+    let sentence = "an upload is taken without Content-Encoding: send .tar or .tar.zst as it is";
+    Err(Refusal::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, sentence))
+}
+
 /// A header's value as text; one that is there twice is refused, because two readers would choose differently.
 pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).iter();

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::{Target, json};
 use crate::app::App;
 use crate::auth::Caller;
-use crate::body::{Pace, discard, too_large};
+use crate::body::{Pace, only_as_it_is, too_large};
 use crate::limits::Limits;
 use crate::query;
 use crate::refusal::Refusal;
@@ -36,13 +36,9 @@ const FULL_WAIT_MAX: Duration = Duration::from_secs(30);
 pub(super) async fn upload(State(app): State<Arc<App>>, caller: Caller, target: Target, request: Request) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let activate = query::truth(request.uri(), "activate", true)?;
+    only_as_it_is(request.headers())?;
     let room = Room::take(&app, &caller).await?;
-    let mut body = request.into_body();
-    let uploaded = receive(&app, (caller, &target), &mut body, (activate, room)).await;
-    if uploaded.is_err() {
-        discard(&mut body).await;
-    }
-    let uploaded = uploaded?;
+    let uploaded = receive(&app, (caller, &target), &mut request.into_body(), (activate, room)).await?;
     json(if uploaded.existed { StatusCode::OK } else { StatusCode::CREATED }, &uploaded)
 }
 

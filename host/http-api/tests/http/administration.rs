@@ -29,6 +29,15 @@ fn an_upload_that_is_refused_early_is_told_why() {
 }
 
 #[test]
+fn an_upload_in_another_encoding_is_refused() {
+    let server = Running::start();
+    let send = |encoding: &str| server.send("PUT", "/v1/models/m", &[("Content-Encoding", encoding)], b"an archive");
+    send("gzip").refused(415, "send .tar or .tar.zst as it is");
+    send("br").refused(415, "send .tar or .tar.zst as it is");
+    assert_eq!(send("identity").status, 201);
+}
+
+#[test]
 fn an_upload_over_the_limit_is_refused() {
     let server = Running::with(Limits { upload_bytes_max: 100_000, ..Limits::default() }, None);
     server.send("PUT", "/v1/models/m", &[], &vec![7; 100_001]).refused(413, "more than 100000 bytes");

@@ -1,4 +1,4 @@
-//! Who gets a place, where, and when: requests wait for slots, by rank, then in order of arrival; what runs holds all the slots it will ever need.
+//! Who gets a place, where, and when: requests wait for slots, their tenants in turn (see `waiting`); what runs holds all the slots it will ever need.
 //!
 //! So there is no deadlock over slots: a request never waits for slots while it holds some. A growing request reserves its
 //! largest extent at once, and its growths are placed inside.
@@ -50,7 +50,8 @@ impl Scheduler {
         if self.class_mut(class).waiting.is_empty() && self.place(id) {
             return;
         }
-        self.class_mut(class).waiting.insert((rank, order), id);
+        let whose = self.tenant_and_weight(model);
+        self.class_mut(class).waiting.join(whose, (rank, order), id);
         self.admit(class);
         if self.requests_waiting > self.config.waiting_max && self.request(id).phase == Phase::Waiting {
             self.doom(id, Failure::Overloaded);
@@ -63,13 +64,13 @@ impl Scheduler {
         }
     }
 
-    /// Places who waits for workers of a class, in order, as long as the first fits.
+    /// Places who waits for workers of a class, one after the other, as long as the first fits.
     fn admit(&mut self, class: NumericClass) {
-        while let Some((&place, &id)) = self.classes[class.index()].waiting.first_key_value() {
+        while let Some((tenant, order, id)) = self.classes[class.index()].waiting.first() {
             if !self.place(id) {
                 return;
             }
-            self.classes[class.index()].waiting.remove(&place);
+            self.classes[class.index()].waiting.leave(tenant, order);
         }
     }
 
@@ -89,6 +90,8 @@ impl Scheduler {
         };
         let Some((domain, block)) = self.find_block(class, slots) else { return false };
         self.settle_in(id, domain, block);
+        let whose = self.tenant_and_weight(self.request(id).model);
+        self.class_mut(class).waiting.hold(whose, block.map_or(0, |block| block.slots));
         let request = self.request_mut(id);
         request.reservation = grows.then(|| Reservation::new(slots));
         request.phase = Phase::Placed;

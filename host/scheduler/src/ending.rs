@@ -41,9 +41,9 @@ impl Scheduler {
         let Some(request) = self.alive(id) else { return };
         let waited = request.phase == Phase::Waiting;
         if waited {
-            let (class, place) = (request.class, (request.rank, request.order));
+            let (class, tenant, order) = (request.class, self.model(request.model).tenant, (request.rank, request.order));
             self.requests_waiting -= 1;
-            self.class_mut(class).waiting.remove(&place);
+            self.class_mut(class).waiting.leave(tenant, order);
         }
         self.leave_bucket(id);
         for index in 0..self.request(id).chains.len() {
@@ -106,7 +106,11 @@ impl Scheduler {
         } else {
             self.free_block(domain, block);
         }
-        let model = self.request(id).model;
+        let (model, class) = (self.request(id).model, self.request(id).class);
+        if let Some(block) = block {
+            let tenant = self.model(model).tenant;
+            self.class_mut(class).waiting.free(tenant, block.slots);
+        }
         self.request_mut(id).clear();
         self.request_left(model);
     }

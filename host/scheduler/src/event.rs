@@ -52,8 +52,8 @@ pub struct Submission {
     pub request: RequestId,
     /// Its model.
     pub model: ModelId,
-    /// 0 goes first. Of a lower rank goes before higher ones wherever requests of its model's queues, or for a place, would otherwise go first come,
-    /// first served; it does not change whose turn it is, and holds no task in flight up.
+    /// 0 goes first. Of a lower rank goes before higher ones wherever requests in its model's queues, or its tenant's for a place, would otherwise go
+    /// first come, first served; it does not change whose turn it is, and holds no task in flight up.
     pub rank: u32,
     /// Its graph. If `growth.next` is set it stays open until a growth without `next`, or `Event::Close`.
     pub growth: Arc<UnfoldedGrowth>,

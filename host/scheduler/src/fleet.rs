@@ -1,15 +1,16 @@
 //! Workers, their memory domains, and the models they serve: what the scheduler knows of them, and nothing about requests.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::arena::Arena;
 use crate::command::Row;
 use crate::event::{BatchSizes, ModelInfo};
 use crate::fairness::Share;
-use crate::id::{CellTypeId, DomainId, NumericClass, RequestId, TaskSeq};
+use crate::id::{CellTypeId, DomainId, NumericClass, TaskSeq};
 use crate::queues::Tally;
 use crate::tenants::TenantIndex;
+use crate::waiting::Lines;
 
 /// A task in flight. Its rows are in its worker's `rows`.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +50,8 @@ pub(crate) struct Domain {
 #[derive(Debug, Default)]
 pub(crate) struct Class {
     pub(crate) workers: u32,
-    /// Requests without a place, by rank and order of admission.
-    pub(crate) waiting: BTreeMap<(u32, u64), RequestId>,
+    /// Requests without a place, and what tenants hold whose requests have one.
+    pub(crate) waiting: Lines,
 }
 
 /// One of a model's distinct cell types.

@@ -24,6 +24,7 @@ mod request;
 mod reservation;
 pub mod scheduler;
 mod tenants;
+mod waiting;
 
 pub use command::{Commands, Failure, Launch, Move, Placement, Row};
 pub use config::{Config, PolicyKind, Release};

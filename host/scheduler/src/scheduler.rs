@@ -228,6 +228,12 @@ impl Scheduler {
         self.classes.iter().map(|class| class.waiting.len()).sum()
     }
 
+    /// Tenants whose requests hold memory or wait for some, as the lines have them.
+    #[must_use]
+    pub fn tenants_in_line(&self) -> usize {
+        self.classes.iter().map(|class| class.waiting.tenants()).sum()
+    }
+
     /// Free slots of a domain's arena.
     #[must_use]
     pub fn free_slots(&self, domain: DomainId) -> u32 {

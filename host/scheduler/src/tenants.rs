@@ -13,7 +13,7 @@ use crate::queues::TypeQueue;
 use crate::scheduler::Scheduler;
 
 /// A tenant's position in the table of those that are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TenantIndex(usize);
 
 /// Whose models they are, and how much device time they had.
@@ -74,6 +74,10 @@ impl Scheduler {
 
     pub(crate) fn tenant_of(&self, model: ModelId) -> &Tenant {
         self.tenants[self.model(model).tenant.0].as_ref().expect("a model's tenant is known")
+    }
+
+    pub(crate) fn tenant_and_weight(&self, model: ModelId) -> (TenantIndex, u32) {
+        (self.model(model).tenant, self.tenant_of(model).weight)
     }
 
     pub(crate) fn tenant_mut(&mut self, tenant: TenantIndex) -> &mut Tenant {

@@ -7,6 +7,7 @@ mod suite {
     pub(crate) mod graphs;
     pub(crate) mod model;
     pub(crate) mod oracle;
+    pub(crate) mod places;
     pub(crate) mod simulation;
     pub(crate) mod timelines;
     pub(crate) mod world;

@@ -9,9 +9,9 @@ use cellwright_scheduler::{
 use super::graphs::{growth, lstm};
 use super::world::World;
 
-const POLICIES: [PolicyKind; 2] = [PolicyKind::Cellular, PolicyKind::Graph { bucket_width: 10 }];
+pub(crate) const POLICIES: [PolicyKind; 2] = [PolicyKind::Cellular, PolicyKind::Graph { bucket_width: 10 }];
 
-fn model(model: u32, tenant: u32, weight: u32) -> ModelInfo {
+pub(crate) fn model(model: u32, tenant: u32, weight: u32) -> ModelInfo {
     let batch = BatchSizes { min: 1, quantum: 1, max: 4 };
     let cell = |cell: u32| CellInfo { cell_type: CellTypeId(model * 4 + cell), slots: 1, priority: 0, batch };
     let cells = (0..4).map(cell).collect();

@@ -10,6 +10,7 @@ use cellwright_engine::{LoadedCell, LoadedModel};
 use cellwright_plugin_runtime::PluginModel;
 
 use crate::bounds::Settings;
+use crate::plugin_threads::PluginOf;
 
 /// What one request of a model may use beyond what the plugin runtime bounds for each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,8 @@ pub struct ServedModel {
     pub(crate) plugin: PluginModel,
     pub(crate) model: Arc<Model>,
     pub(crate) loaded: Arc<LoadedModel>,
+    /// Its tenant, as the engine knows it.
+    tenant: u32,
     pub(crate) limits: RequestLimits,
     bounds: Settings,
     /// The description's tensors as one request sees them: without the leading dimension where rows are requests.
@@ -98,13 +101,13 @@ impl ServedModel {
         (name, plugin_name): (String, String),
         plugin: PluginModel,
         model: Arc<Model>,
-        loaded: Arc<LoadedModel>,
+        (loaded, tenant): (Arc<LoadedModel>, u32),
         (limits, bounds): (RequestLimits, Settings),
     ) -> Self {
         let rows = model.description.rows_are_requests;
         let [inputs, outputs] = [&model.description.inputs, &model.description.outputs]
             .map(|specs| specs.iter().map(|spec| of_one_request(spec, rows)).collect());
-        Self { name, plugin_name, plugin, model, loaded, limits, bounds, inputs, outputs }
+        Self { name, plugin_name, plugin, model, loaded, tenant, limits, bounds, inputs, outputs }
     }
 
     /// Its name.
@@ -152,6 +155,11 @@ impl ServedModel {
     #[must_use]
     pub const fn loaded(&self) -> &Arc<LoadedModel> {
         &self.loaded
+    }
+
+    /// Whose turn it is when its plugin is called back.
+    pub(crate) fn plugin_of(&self) -> PluginOf {
+        PluginOf { tenant: self.tenant, model: self.loaded.id.0 }
     }
 
     pub(crate) fn plugin_name(&self) -> &str {

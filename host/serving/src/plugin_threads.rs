@@ -1,16 +1,19 @@
 //! Threads on which plugins are called back, so that neither the engine's thread nor a client's waits for a guest.
 //!
-//! Calls wait in one line for each model, and the lines take turns: a model whose calls are long or many delays its own. One thread more is
-//! started than calls of one model may run at once, so that no model ever holds them all.
+//! Calls wait in one line for each model. Tenants take turns, and in a tenant's turn its models: whose calls are long or many delays its own. There are
+//! more threads than calls of one tenant may run at once, and it may have more than one model, so that nobody ever holds them all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-/// The engine's number of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ModelNumber(pub(crate) u32);
+/// PluginOf plugin is called, by the engine's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PluginOf {
+    pub(crate) tenant: u32,
+    pub(crate) model: u32,
+}
 
 /// One call to make.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
@@ -40,18 +43,28 @@ struct Lines {
     state: Mutex<State>,
     /// There is a call to make, or the end has come.
     changed: Condvar,
-    /// Calls of one model that may run at once.
-    running_max: usize,
     /// Calls of one model that may wait.
     waiting_max: usize,
 }
 
-#[derive(Default)]
 struct State {
-    lines: BTreeMap<ModelNumber, Line>,
-    /// Models that have a call waiting and may have one more running, in the order of their turns; each once.
-    turns: VecDeque<ModelNumber>,
+    tenants: BTreeMap<u32, Tenant>,
+    /// Tenants one of whose models has a turn, and that may have one more call running, in the order of their turns; each once.
+    turns: VecDeque<u32>,
+    /// Calls of one model that may run at once; of one tenant, one more.
+    running_max: usize,
     over: bool,
+}
+
+/// The lines of one tenant's models.
+#[derive(Default)]
+struct Tenant {
+    lines: BTreeMap<u32, Line>,
+    /// Models that have a call waiting and may have one more running, in the order of their turns; each once.
+    turns: VecDeque<u32>,
+    running: usize,
+    /// It stands in the state's `turns`.
+    has_turn: bool,
 }
 
 /// The calls of one model.
@@ -59,13 +72,13 @@ struct State {
 struct Line {
     waiting: VecDeque<Job>,
     running: usize,
-    /// It stands in `turns`.
+    /// It stands in its tenant's `turns`.
     has_turn: bool,
 }
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("models", &self.lines.len()).field("turns", &self.turns).finish_non_exhaustive()
+        f.debug_struct("State").field("tenants", &self.tenants.len()).field("turns", &self.turns).finish_non_exhaustive()
     }
 }
 
@@ -75,45 +88,75 @@ impl Lines {
     }
 
     fn work(&self) {
-        while let Some((model, job)) = self.next() {
+        while let Some((whose, job)) = self.next() {
             // What a call broke is the call's; the thread goes on to the next.
             if catch_unwind(AssertUnwindSafe(job)).is_err() {
                 tracing::error!("a call of a plugin panicked in the host");
             }
-            self.done(model);
+            // It lets one more call run at most, which this thread is about to look for.
+            self.lock().done(whose);
         }
     }
 
     /// The next call, waiting for it; none at the end.
-    fn next(&self) -> Option<(ModelNumber, Job)> {
+    fn next(&self) -> Option<(PluginOf, Job)> {
         let mut state = self.lock();
         loop {
             if state.over {
                 return None;
             }
-            if let Some(call) = state.take(self.running_max) {
+            if let Some(call) = state.take() {
                 return Some(call);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
-
-    fn done(&self, model: ModelNumber) {
-        let mut state = self.lock();
-        let Some(line) = state.lines.get_mut(&model) else { return };
-        line.running -= 1;
-        if line.running == 0 && line.waiting.is_empty() {
-            state.lines.remove(&model);
-        } else {
-            state.queue(model, self.running_max);
-            self.changed.notify_one();
-        }
-    }
 }
 
 impl State {
-    /// Gives a model its turn, if it has use for one and none yet.
-    fn queue(&mut self, model: ModelNumber, running_max: usize) {
+    const fn new(running_max: usize) -> Self {
+        Self { tenants: BTreeMap::new(), turns: VecDeque::new(), running_max, over: false }
+    }
+
+    /// Gives a model and its tenant their turns, where they have use for one and none yet.
+    fn queue(&mut self, whose: PluginOf) {
+        let Some(tenant) = self.tenants.get_mut(&whose.tenant) else { return };
+        tenant.queue(whose.model, self.running_max);
+        if !tenant.has_turn && !tenant.turns.is_empty() && tenant.running <= self.running_max {
+            tenant.has_turn = true;
+            self.turns.push_back(whose.tenant);
+        }
+    }
+
+    fn take(&mut self) -> Option<(PluginOf, Job)> {
+        let number = self.turns.pop_front()?;
+        let tenant = self.tenants.get_mut(&number)?;
+        tenant.has_turn = false;
+        let (model, job) = tenant.take()?;
+        let whose = PluginOf { tenant: number, model };
+        self.queue(whose);
+        Some((whose, job))
+    }
+
+    /// A call has ended.
+    fn done(&mut self, whose: PluginOf) {
+        let Some(tenant) = self.tenants.get_mut(&whose.tenant) else { return };
+        tenant.running -= 1;
+        if let Some(line) = tenant.lines.get_mut(&whose.model) {
+            line.running -= 1;
+            if line.running == 0 && line.waiting.is_empty() {
+                tenant.lines.remove(&whose.model);
+            }
+        }
+        if tenant.lines.is_empty() {
+            self.tenants.remove(&whose.tenant);
+        }
+        self.queue(whose);
+    }
+}
+
+impl Tenant {
+    fn queue(&mut self, model: u32, running_max: usize) {
         let Some(line) = self.lines.get_mut(&model) else { return };
         if !line.has_turn && !line.waiting.is_empty() && line.running < running_max {
             line.has_turn = true;
@@ -121,13 +164,13 @@ impl State {
         }
     }
 
-    fn take(&mut self, running_max: usize) -> Option<(ModelNumber, Job)> {
+    fn take(&mut self) -> Option<(u32, Job)> {
         let model = self.turns.pop_front()?;
         let line = self.lines.get_mut(&model)?;
         line.has_turn = false;
         let job = line.waiting.pop_front()?;
         line.running += 1;
-        self.queue(model, running_max);
+        self.running += 1;
         Some((model, job))
     }
 }
@@ -136,9 +179,10 @@ impl PluginThreads {
     /// `running_max`: calls of one model that may run at once; `waiting_max`: that may wait.
     pub(crate) fn start(running_max: usize, waiting_max: usize) -> std::io::Result<Self> {
         let running_max = running_max.max(1);
-        let lines = Arc::new(Lines { state: Mutex::default(), changed: Condvar::new(), running_max, waiting_max });
+        let state = Mutex::new(State::new(running_max));
+        let lines = Arc::new(Lines { state, changed: Condvar::new(), waiting_max });
         let mut started = Self { lines: lines.clone(), threads: Vec::new() };
-        for number in 0..=running_max {
+        for number in 0..running_max + 2 {
             let lines = lines.clone();
             started.threads.push(std::thread::Builder::new().name(format!("plugin-{number}")).spawn(move || lines.work())?);
         }
@@ -152,18 +196,18 @@ impl PluginThreads {
 
 impl PluginCalls {
     /// Never waits.
-    pub(crate) fn call(&self, model: ModelNumber, job: Job) -> Result<(), NotTaken> {
+    pub(crate) fn call(&self, whose: PluginOf, job: Job) -> Result<(), NotTaken> {
         let lines = self.0.upgrade().ok_or(NotTaken::Gone)?;
         let mut state = lines.lock();
         if state.over {
             return Err(NotTaken::Gone);
         }
-        let line = state.lines.entry(model).or_default();
+        let line = state.tenants.entry(whose.tenant).or_default().lines.entry(whose.model).or_default();
         if line.waiting.len() >= lines.waiting_max {
             return Err(NotTaken::Full);
         }
         line.waiting.push_back(job);
-        state.queue(model, lines.running_max);
+        state.queue(whose);
         drop(state);
         lines.changed.notify_one();
         Ok(())
@@ -175,7 +219,7 @@ impl Drop for PluginThreads {
         let waiting = {
             let mut state = self.lines.lock();
             state.over = true;
-            std::mem::take(&mut state.lines)
+            std::mem::take(&mut state.tenants)
         };
         self.lines.changed.notify_all();
         // Calls that nobody makes any more may hold the last of what they were for.
@@ -195,17 +239,19 @@ mod tests {
 
     use super::*;
 
-    const A: ModelNumber = ModelNumber(0);
-    const B: ModelNumber = ModelNumber(1);
+    const A: PluginOf = PluginOf { tenant: 0, model: 0 };
+    /// Of the same tenant.
+    const B: PluginOf = PluginOf { tenant: 0, model: 1 };
+    const OTHER: PluginOf = PluginOf { tenant: 1, model: 2 };
 
     /// A call that says when it runs, and runs until it is let go.
-    fn held(threads: &PluginThreads, model: ModelNumber) -> (Receiver<()>, SyncSender<()>) {
+    fn held(threads: &PluginThreads, whose: PluginOf) -> (Receiver<()>, SyncSender<()>) {
         let ((started, is_running), (go_on, wait)) = (sync_channel(1), sync_channel::<()>(1));
         let running = move || {
             let _ = started.send(());
             let _ = wait.recv();
         };
-        threads.calls().call(model, Box::new(running)).unwrap();
+        threads.calls().call(whose, Box::new(running)).unwrap();
         (is_running, go_on)
     }
 
@@ -251,17 +297,44 @@ mod tests {
     }
 
     #[test]
-    fn models_take_turns() {
-        let mut state = State::default();
-        let mut call = |model: ModelNumber, count: usize| {
-            let line = state.lines.entry(model).or_default();
-            line.waiting.extend((0..count).map(|_| -> Job { Box::new(|| {}) }));
-            state.queue(model, 9);
-        };
-        call(A, 5);
-        call(B, 2);
-        call(ModelNumber(2), 1);
-        let order: Vec<u32> = std::iter::from_fn(|| state.take(9)).map(|(model, _)| model.0).collect();
-        assert_eq!(order, [0, 1, 2, 0, 1, 0, 0, 0]);
+    fn nor_does_one_tenant_however_many_models_it_has() {
+        let threads = PluginThreads::start(2, 100).unwrap();
+        let model = |number: u32| PluginOf { tenant: 0, model: number % 10 };
+        let hogs: Vec<_> = (0..50).map(|number| held(&threads, model(number))).collect();
+        hogs[..3].iter().for_each(|(is_running, _)| is_running.recv().unwrap());
+        for _ in 0..3 {
+            let (is_running, go_on) = held(&threads, OTHER);
+            is_running.recv().unwrap();
+            go_on.send(()).unwrap();
+        }
+        assert!(hogs[3].0.try_recv().is_err(), "a fourth call of one tenant runs");
+        // What it waits with goes on as soon as it may.
+        hogs[0].1.send(()).unwrap();
+        hogs[3].0.recv().unwrap();
+    }
+
+    fn taken(calls: &[(PluginOf, usize)]) -> Vec<u32> {
+        let mut state = State::new(9);
+        for (whose, count) in calls {
+            let line = state.tenants.entry(whose.tenant).or_default().lines.entry(whose.model).or_default();
+            line.waiting.extend((0..*count).map(|_| -> Job { Box::new(|| {}) }));
+            state.queue(*whose);
+        }
+        let order = std::iter::from_fn(|| state.take()).collect::<Vec<_>>();
+        order.iter().for_each(|(whose, _)| state.done(*whose));
+        assert!(state.tenants.is_empty() && state.turns.is_empty());
+        order.iter().map(|(whose, _)| whose.model).collect()
+    }
+
+    #[test]
+    fn models_of_a_tenant_take_turns() {
+        assert_eq!(taken(&[(A, 5), (B, 2)]), [0, 1, 0, 1, 0, 0, 0]);
+    }
+
+    /// A tenant had as many turns as models.
+    #[test]
+    fn tenants_take_turns() {
+        let third = PluginOf { tenant: 0, model: 3 };
+        assert_eq!(taken(&[(A, 2), (B, 2), (third, 2), (OTHER, 3)]), [0, 2, 1, 2, 3, 2, 0, 1, 3]);
     }
 }

@@ -21,7 +21,7 @@ use crate::error::InferError;
 use crate::input::{arrange, fits};
 use crate::model::ServedModel;
 use crate::outputs::{Outputs, Taking};
-use crate::plugin_threads::{ModelNumber, NotTaken, PluginCalls};
+use crate::plugin_threads::{NotTaken, PluginCalls};
 use crate::reply::{Client, Delivery};
 use crate::serving::Inner;
 use crate::waiting::Ticket;
@@ -234,7 +234,7 @@ impl Active {
         front.calling = true;
         drop(front);
         let active = self.clone();
-        match self.plugin_calls.call(ModelNumber(self.model.loaded.id.0), Box::new(move || active.resume())) {
+        match self.plugin_calls.call(self.model.plugin_of(), Box::new(move || active.resume())) {
             Ok(()) => {}
             Err(NotTaken::Full) => self.fail(InferError::Submit(SubmitError::Full)),
             Err(NotTaken::Gone) => self.fail(InferError::Engine(RequestFailure::Stopped)),

@@ -27,7 +27,8 @@ pub struct ServingOptions {
     pub runtime: RuntimeOptions,
     /// The engine's.
     pub engine: EngineOptions,
-    /// Calls back into the plugin of one model that may run at once, each on a thread of its own; there is one thread more, for other models.
+    /// Calls back into the plugin of one model that may run at once, each on a thread of its own; there are two threads more, one for other models of
+    /// its tenant and one for other tenants.
     pub plugin_threads: usize,
 }
 
@@ -123,7 +124,7 @@ impl Serving {
         };
         let loaded = self.inner.engine.load(&spec)?;
         let limits = (request_limits(bundle), call_bounds(bundle));
-        Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, model, loaded, limits)))
+        Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, model, (loaded, owner.number), limits)))
     }
 
     /// Takes a model out of service: its new requests fail, and its cells are forgotten when those in flight have ended, which this waits for.
@@ -169,7 +170,8 @@ impl Serving {
         self.begin_ranked(model, (request, 0), delivery, client)
     }
 
-    /// As [`Serving::begin`], for a request of a rank: those of rank 0 go first among the requests of their model, then those of 1, and so on.
+    /// As [`Serving::begin`], for a request of a rank: those of rank 0 go first among the requests of their model (of their tenant,
+    /// where they wait for memory), then those of 1, and so on.
     ///
     /// # Errors
     /// If the request is refused before anything of it runs; `client` hears nothing then.

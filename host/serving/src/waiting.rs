@@ -17,7 +17,7 @@ use crate::calls::{Call, Place, Tracked};
 use crate::catalog::{ModelEntry, TenantEntry};
 use crate::deadlines::Clock;
 use crate::error::{InferError, Whose};
-use crate::plugin_threads::{ModelNumber, NotTaken, PluginCalls};
+use crate::plugin_threads::{NotTaken, PluginCalls};
 use crate::reply::Client;
 use crate::request::Running;
 use crate::serving::{self, Inner};
@@ -287,7 +287,7 @@ impl Drop for HandedOver {
 
 /// Whether a plugin thread will begin the call. If not, it has ended and its place is free.
 fn hand_over(tenant: &Arc<TenantEntry>, waiting: Waiting, place: Place) -> bool {
-    let model = ModelNumber(waiting.tracked.deployed().served.loaded.id.0);
+    let whose = waiting.tracked.deployed().served.plugin_of();
     let beginning = tenant.beginning.clone();
     let handed = Arc::new(Mutex::new(HandedOver(Some((waiting, place)))));
     let job = {
@@ -299,7 +299,7 @@ fn hand_over(tenant: &Arc<TenantEntry>, waiting: Waiting, place: Place) -> bool 
             }
         })
     };
-    let error = match tenant.beginning.plugin_calls.call(model, job) {
+    let error = match tenant.beginning.plugin_calls.call(whose, job) {
         Ok(()) => return true,
         Err(NotTaken::Full) => InferError::Submit(SubmitError::Full),
         Err(NotTaken::Gone) => InferError::Engine(RequestFailure::Stopped),

@@ -34,6 +34,16 @@ impl BundleFolder {
         bundle
     }
 
+    /// The same where the rows of an input are requests: `x` [calls, n, 4].
+    #[must_use]
+    pub fn summing_rows() -> Self {
+        let bundle = Self::summing();
+        bundle.parameter("describe", "\"rows\"");
+        bundle
+            .write("samples.jsonl", br#"{"id":"one","inputs":[{"name":"x","datatype":"FP32","shape":[1,2,4],"data":[1,2,3,4,5,6,7,8]}]}"#);
+        bundle
+    }
+
     /// An LSTM over token ids (`tokens` INT64 `[n]`, 1 ≤ n ≤ 16, each under [`VOCABULARY`]) with the stock plugin `chain`; its answer is `hidden`.
     #[must_use]
     pub fn recurrent() -> Self {

@@ -65,6 +65,10 @@ struct Whole(oneshot::Sender<Result<InferResponse, InferError>>);
 impl Client for Whole {
     fn part(&mut self, _: Tensor) {}
 
+    fn given_up(&self) -> Option<InferError> {
+        self.0.is_closed().then(InferError::left)
+    }
+
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
         // Nobody listens to a request that was cancelled.
         let _ = self.0.send(result);
@@ -154,6 +158,10 @@ impl Client for Writer {
         self.0.part(part);
     }
 
+    fn given_up(&self) -> Option<InferError> {
+        self.0.lock().over.then(InferError::left)
+    }
+
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
         self.0.end(result.map_err(Refusal::from));
     }
@@ -169,9 +177,10 @@ impl Parts {
     /// Begins a request; no more of its answer waits to be read than `stream_bytes_max`.
     pub(crate) async fn begin(app: &App, model: Arc<dyn Endpoint>, call: Call) -> Result<Self, Refusal> {
         let bytes_max = app.limits.stream_bytes_max as u64;
-        let shared = Arc::new(Shared { state: Mutex::default(), bytes_max });
-        let answering = begin(app, model, call, Box::new(Writer(shared.clone()))).await?;
-        let mut state = shared.lock();
+        // Dropped with what waits here if the client leaves meanwhile.
+        let parts = Self { shared: Arc::new(Shared { state: Mutex::default(), bytes_max }) };
+        let answering = begin(app, model, call, Box::new(Writer(parts.shared.clone()))).await?;
+        let mut state = parts.shared.lock();
         if state.over {
             // It ended, or was given up, before this line.
             let finished = state.end.as_ref().is_none_or(Result::is_ok);
@@ -181,7 +190,7 @@ impl Parts {
             state.answering = Some(answering);
             drop(state);
         }
-        Ok(Self { shared })
+        Ok(parts)
     }
 
     /// What comes next; none after the end.

@@ -85,6 +85,8 @@ impl Drop for Place {
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) started: Instant,
+    /// When its client will not wait any longer.
+    pub(crate) until: Option<Instant>,
     pub(crate) priority: u32,
     /// The span of whoever hands it over, in which its end is told.
     pub(crate) span: Span,
@@ -214,6 +216,13 @@ impl Client for Tracked {
     fn ran(&mut self, times: &RequestTimes) {
         self.seen.add(times);
         self.deployed.entry.figures.ran(times);
+    }
+
+    fn given_up(&self) -> Option<InferError> {
+        if self.taken.until.is_some_and(|until| until <= Instant::now()) {
+            return Some(InferError::Late);
+        }
+        self.client.as_ref()?.given_up()
     }
 
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {

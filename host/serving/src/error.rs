@@ -190,6 +190,12 @@ pub enum InferError {
 }
 
 impl InferError {
+    /// How a call ends whose client has left.
+    #[must_use]
+    pub const fn left() -> Self {
+        Self::Engine(RequestFailure::Cancelled)
+    }
+
     /// Whose fault it is.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

@@ -21,6 +21,7 @@ mod input;
 mod join;
 mod outputs;
 mod plugin_threads;
+mod plugin_time;
 mod request;
 mod rows;
 mod waiting;

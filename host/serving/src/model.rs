@@ -17,8 +17,8 @@ use crate::plugin_threads::PluginOf;
 pub struct RequestLimits {
     /// How often its plugin may be called back.
     pub resumes_max: u32,
-    /// Processor time of all calls of its plugin together, and of what the host does with their answers; a session's is counted anew for each
-    /// chunk of its input.
+    /// Processor time of all calls of its plugin together, and of what the host does with their answers. The rows of a call share it; a session's is
+    /// counted anew for each chunk of its input.
     pub plugin_time_max: Duration,
     /// Rows of one call of a model whose rows are requests.
     pub rows_max: usize,

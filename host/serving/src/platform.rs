@@ -174,7 +174,7 @@ impl Platform {
         let until = call.timeout.map(|timeout| started.checked_add(timeout).ok_or(InferError::Timeout)).transpose()?;
         let deadline = until.map(|at| (at, Arc::new(Deadline::default())));
         let watch = deadline.as_ref().map(|(_, deadline)| (self.deadlines.clone(), deadline.clone()));
-        let taken = Taken { started, priority: call.priority, span: tracing::Span::current() };
+        let taken = Taken { started, until, priority: call.priority, span: tracing::Span::current() };
         let mut tracked = Box::new(Tracked::new(client, model, taken, watch));
         // Nobody overtakes those that wait, unless it is by priority.
         let place = if model.entry.tenant.line.len() == 0 { model.entry.enter().ok() } else { None };

@@ -32,6 +32,12 @@ pub trait Client: Send {
     /// A request of the call has ended in the engine, which took its times. Where rows are requests it comes for each row.
     fn ran(&mut self, _times: &RequestTimes) {}
 
+    /// Why it does not wait for the answer any more, if it does not. A call is cancelled by other means; what is looked at here is whether it should
+    /// go on beginning, and what it ended with.
+    fn given_up(&self) -> Option<InferError> {
+        None
+    }
+
     /// The end; nothing more comes.
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>);
 }

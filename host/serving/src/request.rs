@@ -6,14 +6,13 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
 
 use cellwright_cell_graph::check::Unfolding;
 use cellwright_cell_graph::graph::{Growth, Reaction};
 use cellwright_cell_graph::unfolded::Watch;
 use cellwright_cell_graph::{Attribute, Tensor, UnfoldedGrowth};
 use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, RequestTimes, Sink, SubmitError, Value};
-use cellwright_plugin_runtime::{Event, RequestView, processor_time};
+use cellwright_plugin_runtime::{Event, RequestView};
 use cellwright_protocol::{InferRequest, InferResponse};
 
 use crate::answer_room::{AnswerRoom, NoRoom};
@@ -22,6 +21,7 @@ use crate::input::{arrange, fits};
 use crate::model::ServedModel;
 use crate::outputs::{Outputs, Taking};
 use crate::plugin_threads::{NotTaken, PluginCalls};
+use crate::plugin_time::PluginTime;
 use crate::reply::{Client, Delivery};
 use crate::serving::Inner;
 use crate::waiting::Ticket;
@@ -72,8 +72,7 @@ struct PluginSide {
     view: Arc<RequestView>,
     watch: Option<Watch>,
     resumes: u32,
-    /// Processor time that its calls, and what the host made of their answers, took.
-    time: Duration,
+    time: Arc<PluginTime>,
 }
 
 /// Requests that are in flight for one call, or its place in line while it waits. It does not keep them.
@@ -114,6 +113,7 @@ pub(crate) struct Begin {
     /// Requests of rank 0 go first.
     rank: u32,
     room: Arc<AnswerRoom>,
+    time: Arc<PluginTime>,
 }
 
 impl Begin {
@@ -121,7 +121,8 @@ impl Begin {
     pub(crate) fn new(model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery) -> Result<Self, InferError> {
         let tensors = arrange(&model.inputs, request.inputs)?;
         let room = Arc::new(AnswerRoom::new(model.limits.answer_bytes_max));
-        Ok(Self { model: model.clone(), id: request.id, parameters: request.parameters, tensors, delivery, session: false, rank: 0, room })
+        let (model, id, parameters, time) = (model.clone(), request.id, request.parameters, Arc::default());
+        Ok(Self { model, id, parameters, tensors, delivery, session: false, rank: 0, room, time })
     }
 
     /// Of a session's first chunk.
@@ -129,9 +130,13 @@ impl Begin {
         Ok(Self { session: true, ..Self::new(model, request, Delivery::Parts)? })
     }
 
-    /// Of one of the rows of a call, which share the room for its answer.
-    pub(crate) fn row(model: &Arc<ServedModel>, request: InferRequest, room: &Arc<AnswerRoom>) -> Result<Self, InferError> {
-        Ok(Self { room: room.clone(), ..Self::new(model, request, Delivery::Whole)? })
+    /// Of one of the rows of a call, which share the room for its answer and its plugin's time.
+    pub(crate) fn row(
+        model: &Arc<ServedModel>,
+        request: InferRequest,
+        (room, time): (&Arc<AnswerRoom>, &Arc<PluginTime>),
+    ) -> Result<Self, InferError> {
+        Ok(Self { room: room.clone(), time: time.clone(), ..Self::new(model, request, Delivery::Whole)? })
     }
 
     /// The same of that rank.
@@ -150,7 +155,8 @@ impl Active {
         let model = begin.model;
         let tensors = RequestTensors { first: 0, tensors: begin.tensors };
         let view = view(&tensors, begin.parameters);
-        let begun = processor_time();
+        let time = begin.time;
+        let spending = time.spend();
         let growth = model.plugin().unfold(&view)?;
         let mut unfolding = model.unfolding();
         let growth = grown(&model, &mut unfolding, growth, &tensors)?;
@@ -167,7 +173,8 @@ impl Active {
             told_over: false,
         };
         let watch = growth.next.clone();
-        let time = processor_time().saturating_sub(begun);
+        drop(spending);
+        time.check(&model)?;
         let plugin = PluginSide { unfolding, tensors: tensors.clone(), view, watch, resumes: 0, time };
         let active = Arc::new(Self {
             serving: Arc::downgrade(serving),
@@ -264,10 +271,9 @@ impl Active {
         let Some(handle) = self.handle.get().copied() else { return Ok(()) };
         let mut plugin = lock(&self.plugin);
         plugin.count(&occasion, &self.model)?;
-        let begun = processor_time();
-        let answered = self.answer(&serving, handle, &mut plugin, occasion);
-        plugin.time = plugin.time.saturating_add(processor_time().saturating_sub(begun));
-        answered
+        let time = plugin.time.clone();
+        let _spending = time.spend();
+        self.answer(&serving, handle, &mut plugin, occasion)
     }
 
     /// Calls the plugin and does what it says.
@@ -396,17 +402,14 @@ impl Front {
 impl PluginSide {
     /// Counts a call that is about to be made. What more input costs is not held against what came before.
     fn count(&mut self, occasion: &Occasion, model: &ServedModel) -> Result<(), InferError> {
-        let (plugin, limits) = (|| model.plugin_name().to_owned(), &model.limits);
         if matches!(occasion, Occasion::Input(_)) {
-            self.time = Duration::ZERO;
+            self.time.start_over();
         }
-        if self.time > limits.plugin_time_max {
-            let limit_ms = u64::try_from(limits.plugin_time_max.as_millis()).unwrap_or(u64::MAX);
-            return Err(InferError::Time { plugin: plugin(), limit_ms });
-        }
+        self.time.check(model)?;
         self.resumes += 1;
-        if self.resumes > limits.resumes_max {
-            return Err(InferError::Resumes { plugin: plugin(), limit: limits.resumes_max });
+        let limit = model.limits.resumes_max;
+        if self.resumes > limit {
+            return Err(InferError::Resumes { plugin: model.plugin_name().to_owned(), limit });
         }
         Ok(())
     }

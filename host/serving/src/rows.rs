@@ -9,6 +9,7 @@ use cellwright_protocol::{InferRequest, InferResponse, join_rows, split_rows};
 use crate::answer_room::AnswerRoom;
 use crate::error::InferError;
 use crate::model::ServedModel;
+use crate::plugin_time::PluginTime;
 use crate::reply::Client;
 use crate::request::{Active, Begin, Running};
 use crate::serving::Inner;
@@ -28,7 +29,8 @@ fn lock(joint: &Mutex<Joint>) -> MutexGuard<'_, Joint> {
     joint.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Begins every row of a call, or none: when one is refused, those before it are cancelled and `client` hears nothing.
+/// Begins every row of a call, or none: when one is refused, or the client gives the call up meanwhile, those before are cancelled and `client` hears
+/// nothing.
 pub(crate) fn begin(
     serving: &Arc<Inner>,
     model: &Arc<ServedModel>,
@@ -40,9 +42,17 @@ pub(crate) fn begin(
     let joint = Joint { client: Some(client), id: request.id, responses, missing: rows.len(), running: Running::default() };
     let joint = Arc::new(Mutex::new(joint));
     let room = Arc::new(AnswerRoom::new(model.limits.answer_bytes_max));
+    let time = Arc::new(PluginTime::default());
     for (row, request) in rows.into_iter().enumerate() {
-        let client = Box::new(RowClient { joint: joint.clone(), row });
-        let begun = Begin::row(model, request, &room).and_then(|begin| Active::begin(serving, begin.ranked(rank), client));
+        let given_up = lock(&joint).client.as_ref().and_then(|client| client.given_up());
+        let begun = match given_up {
+            Some(error) => Err(error),
+            None => {
+                let client = Box::new(RowClient { joint: joint.clone(), row });
+                let begin = Begin::row(model, request, (&room, &time));
+                begin.and_then(|begin| Active::begin(serving, begin.ranked(rank), client))
+            }
+        };
         let mut state = lock(&joint);
         match begun {
             Ok(active) => state.running.add(&active),

@@ -330,7 +330,8 @@ impl Waiting {
         tracked.waited(begun);
         let kept = Arc::new(Mutex::new(Some(tracked)));
         let rank = call.rank();
-        let running = serving::begin(&serving, &deployed.served, (call.request, rank), call.delivery, Box::new(Lent(kept.clone())));
+        let running =
+            serving::begin(&serving, &deployed.served, (call.request, rank), call.delivery, Box::new(Lent(kept.clone(), ticket.clone())));
         deployed.unfold_usual.took(begun.elapsed());
         match running {
             Ok(running) => {
@@ -347,8 +348,8 @@ impl Waiting {
     }
 }
 
-/// A client that is lent to a request: if the request is refused, whoever lent it tells it why.
-struct Lent(Arc<Mutex<Option<Box<Tracked>>>>);
+/// A client that is lent to a request: if the request is refused, whoever lent it tells it why. It leaves by its ticket.
+struct Lent(Arc<Mutex<Option<Box<Tracked>>>>, Arc<Ticket>);
 
 impl Client for Lent {
     fn part(&mut self, part: Tensor) {
@@ -361,6 +362,11 @@ impl Client for Lent {
         if let Some(tracked) = lock(&self.0).as_mut() {
             tracked.ran(times);
         }
+    }
+
+    fn given_up(&self) -> Option<InferError> {
+        let given_up = lock(&self.0).as_ref().and_then(|tracked| tracked.given_up());
+        given_up.or_else(|| self.1.is_unwanted().then(InferError::left))
     }
 
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {

@@ -1,10 +1,13 @@
 //! Calls beyond what a tenant or a model may have in flight, calls without time, and the end of a platform's day.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cellwright_protocol::InferResponse;
+use cellwright_cell_graph::Tensor;
+use cellwright_protocol::{InferRequest, InferResponse};
 use cellwright_registry::TenantSettings;
 use cellwright_serving::{Call, ErrorKind, InferError, Readiness};
+use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::platform::{archive, begin, call, infer, model, options, other_tenant, start, start_with, summing, tenant};
 use cellwright_tests::requests;
 use crossbeam_channel::Receiver;
@@ -55,6 +58,23 @@ fn a_call_whose_time_is_up_is_cancelled() {
     begin(&platform, &deployed, within(Duration::from_secs(600), 1)).unwrap().recv().unwrap().unwrap();
     let calls = platform.figures(None).models[0].calls.clone();
     assert_eq!((calls.expired, calls.failure.count, calls.success.count), (1, 1, 1));
+}
+
+#[test]
+fn no_row_is_begun_when_the_time_is_up() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    platform.upload(&tenant(), &model("sums"), archive(&BundleFolder::summing_rows()).as_slice(), true).unwrap();
+    let deployed = platform.find(&tenant(), "sums", None).unwrap();
+    let rows = InferRequest { inputs: vec![Tensor::from_f32("x", &[100, 1, 4], &[1.0; 400])], ..InferRequest::default() };
+    let engine = platform.serving().engine().counters();
+    let ended = || engine.finished.load(Ordering::Relaxed) + engine.failed.load(Ordering::Relaxed);
+    let at_first = ended();
+    let late = begin(&platform, &deployed, Call { timeout: Some(Duration::ZERO), ..call(rows.clone()) }).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Deadline);
+    assert_eq!(platform.figures(None).models[0].calls.expired, 1);
+    infer(&platform, &tenant(), "sums", rows).unwrap();
+    assert_eq!(ended() - at_first, 100, "the rows of the second call alone");
 }
 
 #[test]

@@ -33,11 +33,16 @@ struct Host {
 }
 
 fn host() -> Host {
+    host_of(IN_FLIGHT)
+}
+
+/// The same, with so many in flight.
+fn host_of(in_flight_max: u32) -> Host {
     let gate = Gate::default();
     let backend = gate.before(worker(&domain(64)));
     let options = ServingOptions {
         runtime: RuntimeOptions::new(Compiler::InProcess),
-        engine: EngineOptions { batch_max: 8, in_flight_max: IN_FLIGHT, ..EngineOptions::default() },
+        engine: EngineOptions { batch_max: 8, in_flight_max, ..EngineOptions::default() },
         plugin_threads: 2,
     };
     Host { serving: Serving::start(options, vec![backend]).unwrap(), gate }
@@ -46,20 +51,22 @@ fn host() -> Host {
 impl Host {
     /// The summing model, described in that way.
     fn model(&self, describe: &str) -> Arc<ServedModel> {
+        if describe == "rows" {
+            return self.load(&BundleFolder::summing_rows());
+        }
         let folder = BundleFolder::summing();
         folder.parameter("describe", &format!("{describe:?}"));
-        if describe == "rows" {
-            let one = br#"{"id":"one","inputs":[{"name":"x","datatype":"FP32","shape":[1,2,4],"data":[1,2,3,4,5,6,7,8]}]}"#;
-            folder.write("samples.jsonl", one);
-        }
         self.load(&folder)
     }
 
     /// The summing model, described honestly, with those limits.
     fn limited(&self, limits: &str) -> Arc<ServedModel> {
-        let folder = BundleFolder::summing();
+        self.load_limited(&BundleFolder::summing(), limits)
+    }
+
+    fn load_limited(&self, folder: &BundleFolder, limits: &str) -> Arc<ServedModel> {
         folder.edit("model.toml", "[samples]", &format!("[limits]\n{limits}\n\n[samples]"));
-        self.load(&folder)
+        self.load(folder)
     }
 
     fn load(&self, folder: &BundleFolder) -> Arc<ServedModel> {

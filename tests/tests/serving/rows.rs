@@ -1,14 +1,15 @@
 //! Calls whose rows are requests: one answer for all, in the order of the rows, or one error.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use cellwright_cell_graph::Tensor;
-use cellwright_protocol::InferRequest;
-use cellwright_serving::{Delivery, ErrorKind};
+use cellwright_protocol::{InferRequest, InferResponse};
+use cellwright_serving::{Client, Delivery, ErrorKind, InferError};
+use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::graphs::{settled, wait_until};
 use cellwright_tests::requests;
 
-use super::{IN_FLIGHT, bad_input, behaving, host, refused};
+use super::{IN_FLIGHT, bad_input, behaving, fault, host, host_of, refused};
 
 /// A call of rows that are requests of three rows each.
 fn call(seeds: impl IntoIterator<Item = usize>) -> InferRequest {
@@ -103,5 +104,46 @@ fn a_client_that_leaves_takes_all_rows_along() {
     drop(reply);
     wait_until("every row is cancelled", || counters.failed.load(Ordering::Relaxed) == 32);
     host.gate.open();
+    host.is_whole_again();
+}
+
+/// Gives the call up when it has been asked five times.
+#[derive(Default)]
+struct Leaving(AtomicU32);
+
+impl Client for Leaving {
+    fn part(&mut self, _: Tensor) {}
+
+    fn given_up(&self) -> Option<InferError> {
+        (self.0.fetch_add(1, Ordering::Relaxed) >= 5).then(InferError::left)
+    }
+
+    fn end(self: Box<Self>, _: Result<InferResponse, InferError>) {
+        unreachable!("it is refused");
+    }
+}
+
+#[test]
+fn no_more_rows_are_begun_for_a_client_that_has_left() {
+    let host = host();
+    let model = host.model("rows");
+    let counters = host.serving.engine().counters();
+    host.gate.close();
+    let begun = host.serving.begin(&model, call(0..32), Delivery::Whole, Box::new(Leaving::default()));
+    assert_eq!(refused(begun.map(drop)).0, ErrorKind::Cancelled);
+    wait_until("those that were begun are cancelled", || counters.failed.load(Ordering::Relaxed) >= 5);
+    host.gate.open();
+    host.is_whole_again();
+    assert_eq!(counters.failed.load(Ordering::Relaxed), 5);
+}
+
+/// Each of them is quick, and none is called back.
+#[test]
+fn rows_share_the_time_that_their_plugin_may_take() {
+    let host = host_of(4096);
+    let model = host.load_limited(&BundleFolder::summing_rows(), "request_cpu_ms = 10");
+    assert!(host.whole(&model, call([1])).is_ok(), "a single row is answered");
+    let all = "plugin `plugin.wasm` took more than 10 ms of processor time for one request, all of its calls together";
+    assert_eq!(refused(host.whole(&model, call(0..4096))), fault(all));
     host.is_whole_again();
 }

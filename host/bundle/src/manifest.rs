@@ -42,7 +42,7 @@ pub(crate) struct Manifest {
 pub struct LimitSettings {
     /// Processor time of one call of the plugin, milliseconds.
     pub cpu_ms: Option<u64>,
-    /// Processor time of all calls of the plugin for one request, milliseconds.
+    /// Processor time of all calls of the plugin for one request (for all rows of a call, where rows are requests), milliseconds.
     pub request_cpu_ms: Option<u64>,
     /// Linear memory of one instance of the plugin, MiB.
     pub memory_mb: Option<usize>,

@@ -100,6 +100,8 @@ struct State {
     bytes: u64,
     end: Option<Result<InferResponse, Refusal>>,
     over: bool,
+    /// It is over because more parts would have waited than may.
+    overflowed: bool,
     waker: Option<Waker>,
     answering: Option<Answering>,
 }
@@ -126,6 +128,10 @@ impl Shared {
         }
     }
 
+    const fn parts_wait(&self) -> InferError {
+        InferError::PartsWait { limit: self.bytes_max }
+    }
+
     fn part(&self, part: Tensor) {
         let mut state = self.lock();
         if state.over {
@@ -133,10 +139,10 @@ impl Shared {
         }
         state.bytes = state.bytes.saturating_add(part_bytes(&part));
         let mut cancelled = None;
-        // One part alone may be as large as it is: it was counted when it was made.
+        // One part alone may be as large as it is: the room for the answer bounds it, or its plugin's memory if that emitted it.
         if state.bytes > self.bytes_max && !state.parts.is_empty() {
-            state.over = true;
-            state.end = Some(Err(InferError::PartsWait { limit: self.bytes_max }.into()));
+            (state.over, state.overflowed) = (true, true);
+            state.end = Some(Err(self.parts_wait().into()));
             cancelled = state.answering.take();
         } else {
             state.parts.push_back(part);
@@ -159,7 +165,8 @@ impl Client for Writer {
     }
 
     fn given_up(&self) -> Option<InferError> {
-        self.0.lock().over.then(InferError::left)
+        let state = self.0.lock();
+        state.over.then(|| if state.overflowed { self.0.parts_wait() } else { InferError::left() })
     }
 
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
@@ -232,10 +239,12 @@ mod tests {
     #[test]
     fn what_waits_is_counted_with_all_it_takes() {
         let part = |length: usize| Tensor::from_f32("y", &[length], &vec![0.0; length]);
-        let shared = Shared { state: Mutex::default(), bytes_max: 1000 };
+        let shared = Arc::new(Shared { state: Mutex::default(), bytes_max: 1000 });
+        let writer = Writer(shared.clone());
         shared.part(part(5000));
-        assert!(!shared.lock().over, "one part alone is refused");
+        assert!(!shared.lock().over && writer.given_up().is_none(), "one part alone is refused");
         shared.part(part(0));
+        assert_eq!(writer.given_up().map(|why| why.kind()), Some(ErrorKind::TooLarge));
         let refusal = shared.lock().end.take().unwrap().unwrap_err();
         assert_eq!(refusal.status(), 413);
         assert!(refusal.message("x1", None).contains("more than 1000 bytes"));

@@ -10,7 +10,7 @@ use crate::request::{InferRequest, RequestedOutput};
 /// What a request asks of the server rather than of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestOptions {
-    /// `priority`: 1 is the highest, larger numbers come later, 0 is what the model says.
+    /// `priority`: 1 is the highest, larger numbers come later, and 0, the default, comes last.
     pub priority: u64,
     /// `timeout`, given in microseconds: how long the answer is worth waiting for. None if it was absent or 0.
     pub timeout: Option<Duration>,

@@ -162,9 +162,14 @@ impl Tracked {
         let mut result = result;
         if let Some((deadlines, deadline)) = self.deadline.take() {
             deadlines.leave(&deadline);
-            if deadline.has_passed() && matches!(result, Err(InferError::Engine(RequestFailure::Cancelled))) {
+            if deadline.has_passed() && was_cancelled(&result) {
                 result = Err(InferError::Late);
             }
+        }
+        if was_cancelled(&result)
+            && let Some(why) = client.given_up()
+        {
+            result = Err(why);
         }
         let (figures, took) = (&self.deployed.entry.figures, self.taken.started.elapsed());
         match &mut result {
@@ -204,6 +209,10 @@ impl Tracked {
             "a call has ended"
         );
     }
+}
+
+fn was_cancelled(result: &Result<InferResponse, InferError>) -> bool {
+    matches!(result, Err(InferError::Engine(RequestFailure::Cancelled)))
 }
 
 impl Client for Tracked {

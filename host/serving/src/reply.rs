@@ -32,8 +32,8 @@ pub trait Client: Send {
     /// A request of the call has ended in the engine, which took its times. Where rows are requests it comes for each row.
     fn ran(&mut self, _times: &RequestTimes) {}
 
-    /// Why it does not wait for the answer any more, if it does not. A call is cancelled by other means; what is looked at here is whether it should
-    /// go on beginning, and what it ended with.
+    /// Why it does not wait for the answer any more, if it does not. That does not cancel its call: a call that begins looks whether it should go on
+    /// to, and one that was cancelled why it was.
     fn given_up(&self) -> Option<InferError> {
         None
     }
@@ -110,7 +110,7 @@ impl Client for Writer {
             return;
         }
         let waiting = state.waiting_bytes.saturating_add(part_bytes(&part));
-        // One part alone may be as large as it is: it was counted when it was made.
+        // One part alone may be as large as it is: the room for the answer bounds it, or its plugin's memory if that emitted it.
         if waiting <= self.0.waiting_bytes_max || state.parts.is_empty() {
             state.waiting_bytes = waiting;
             state.parts.push_back(part);

@@ -179,6 +179,33 @@ fn a_call_that_has_waited_is_cancelled_where_it_runs() {
     bench.is_over();
 }
 
+/// Does not read what it is sent.
+struct Slow(Sender<Option<ErrorKind>>);
+
+impl Client for Slow {
+    fn part(&mut self, _: Tensor) {}
+
+    fn given_up(&self) -> Option<InferError> {
+        Some(InferError::PartsWait { limit: 7 })
+    }
+
+    fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
+        self.0.send(result.err().map(|error| error.kind())).unwrap();
+    }
+}
+
+#[test]
+fn a_call_that_is_cancelled_counts_as_what_it_was_cancelled_for() {
+    let bench = Bench::new(1, 1);
+    let (sender, ended) = bounded(1);
+    bench.platform.infer(&bench.sums, call(requests::sum(1, 3)), Box::new(Slow(sender))).unwrap().cancel();
+    bench.gate.open();
+    assert_eq!(ended.recv().unwrap(), Some(ErrorKind::TooLarge));
+    bench.is_over();
+    let calls = bench.platform.figures(None).models[0].calls.clone();
+    assert_eq!((calls.failure.count, calls.cancelled), (1, 0));
+}
+
 #[test]
 fn one_that_is_refused_when_it_begins_hears_why_and_keeps_nobody() {
     let bench = Bench::new(1, 8);

@@ -26,6 +26,7 @@ pub struct TenantSettings {
     /// Calls beyond those that may wait to run; more are refused.
     pub queued_max: u32,
     /// Fraction of device time it may use at most, even if nobody else wants it: its calls wait when it has had that, a tenth of a second ahead at most.
+    /// Processor time of its plugins counts as device time.
     pub device_share: Option<f64>,
     /// Models it may have.
     pub models_max: u32,

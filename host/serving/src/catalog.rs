@@ -40,7 +40,7 @@ pub(crate) struct TenantEntry {
     pub(crate) beginning: Arc<Beginning>,
     /// Models it has had.
     model_numbers: AtomicU32,
-    /// Device time of what it had checked, in nanoseconds.
+    /// Time of what it had checked, as [`used_ns`] counts it.
     checks_ns: AtomicU64,
     models: RwLock<HashMap<ModelName, Arc<ModelEntry>>>,
 }
@@ -99,7 +99,7 @@ pub struct Deployed {
     version_text: String,
     digest: Digest,
     pub(crate) unfold_usual: UsualTime,
-    /// Device time of its own that its tenant was charged for when it was checked.
+    /// Time of its own that its tenant was charged for when it was checked.
     checks_ns: u64,
     /// Hangs up when the last request of this version has ended.
     _held: Sender<Infallible>,
@@ -109,7 +109,7 @@ impl Deployed {
     pub(crate) fn new(entry: Arc<ModelEntry>, served: Arc<ServedModel>, version: u64, digest: Digest) -> (Arc<Self>, Retiring) {
         let (held, released) = bounded(0);
         let retiring = Retiring { served: served.clone(), released };
-        let checks_ns = device_ns(&served);
+        let checks_ns = used_ns(&served);
         (
             Arc::new(Self {
                 entry,
@@ -173,8 +173,8 @@ impl Deployed {
         self.unfold_usual.get()
     }
 
-    fn device_ns(&self) -> u64 {
-        device_ns(&self.served).saturating_sub(self.checks_ns)
+    fn used_ns(&self) -> u64 {
+        used_ns(&self.served).saturating_sub(self.checks_ns)
     }
 
     /// Its cells, in the plugin's order.
@@ -208,14 +208,14 @@ impl TenantEntry {
     /// Whether the tenant may use the devices, or has had its share of them.
     pub(crate) fn check_share(&self, now: Instant) -> Result<(), ShareUsed> {
         self.bounds.check_share(now, self.beginning.devices, || {
-            let serving: u64 = self.models().iter().map(|model| model.device_ns()).sum();
+            let serving: u64 = self.models().iter().map(|model| model.used_ns()).sum();
             serving.saturating_add(self.checks_ns.load(Ordering::Relaxed))
         })
     }
 
     /// What a version has used of the devices before it serves, if it ever does.
     pub(crate) fn charge(&self, served: &ServedModel) {
-        self.checks_ns.fetch_add(device_ns(served), Ordering::Relaxed);
+        self.checks_ns.fetch_add(used_ns(served), Ordering::Relaxed);
     }
 
     fn model(&self, name: &str) -> Option<Arc<ModelEntry>> {
@@ -252,12 +252,12 @@ impl ModelEntry {
 
     /// Whether the model may use the devices, or has had its share of them.
     pub(crate) fn check_share(&self, now: Instant) -> Result<(), ShareUsed> {
-        self.bounds.check_share(now, self.tenant.beginning.devices, || self.device_ns())
+        self.bounds.check_share(now, self.tenant.beginning.devices, || self.used_ns())
     }
 
-    /// Device time of the version that serves.
-    fn device_ns(&self) -> u64 {
-        self.serving().map_or(0, |deployed| deployed.device_ns())
+    /// What the version that serves has used.
+    fn used_ns(&self) -> u64 {
+        self.serving().map_or(0, |deployed| deployed.used_ns())
     }
 
     /// One change of its versions at a time.
@@ -409,8 +409,9 @@ impl Catalog {
     }
 }
 
-fn device_ns(served: &ServedModel) -> u64 {
-    served.loaded().counters.device_ns.load(Ordering::Relaxed)
+/// Time that a version's cells have had of the devices, and its plugin of the processors, in nanoseconds: what its tenant's share is held against.
+fn used_ns(served: &ServedModel) -> u64 {
+    served.loaded().counters.device_ns.load(Ordering::Relaxed).saturating_add(served.plugin_ns.load(Ordering::Relaxed))
 }
 
 /// What a client wrote, fit to be shown.

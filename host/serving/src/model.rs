@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
@@ -79,6 +80,8 @@ pub struct ServedModel {
     tenant: u32,
     pub(crate) limits: RequestLimits,
     bounds: Settings,
+    /// Processor time that its plugin has taken, nanoseconds.
+    pub(crate) plugin_ns: AtomicU64,
     /// The description's tensors as one request sees them: without the leading dimension where rows are requests.
     pub(crate) inputs: Arc<[TensorSpec]>,
     pub(crate) outputs: Arc<[TensorSpec]>,
@@ -107,7 +110,8 @@ impl ServedModel {
         let rows = model.description.rows_are_requests;
         let [inputs, outputs] = [&model.description.inputs, &model.description.outputs]
             .map(|specs| specs.iter().map(|spec| of_one_request(spec, rows)).collect());
-        Self { name, plugin_name, plugin, model, loaded, tenant, limits, bounds, inputs, outputs }
+        let plugin_ns = AtomicU64::new(0);
+        Self { name, plugin_name, plugin, model, loaded, tenant, limits, bounds, plugin_ns, inputs, outputs }
     }
 
     /// Its name.

@@ -1,4 +1,4 @@
-//! How much processor time the plugin of one call takes.
+//! How much processor time the plugin of one call takes, and that of one model in all.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,15 +14,16 @@ pub(crate) struct PluginTime {
     taken_ns: AtomicU64,
 }
 
-/// What the thread does until this is dropped is counted.
+/// What the thread does until this is dropped is counted, to the call and to its model.
 pub(crate) struct Spending<'a> {
     time: &'a PluginTime,
+    model: &'a ServedModel,
     begun: Duration,
 }
 
 impl PluginTime {
-    pub(crate) fn spend(&self) -> Spending<'_> {
-        Spending { time: self, begun: processor_time() }
+    pub(crate) fn spend<'a>(&'a self, model: &'a ServedModel) -> Spending<'a> {
+        Spending { time: self, model, begun: processor_time() }
     }
 
     /// Whether there is time left.
@@ -44,6 +45,8 @@ impl PluginTime {
 impl Drop for Spending<'_> {
     fn drop(&mut self) {
         let took = processor_time().saturating_sub(self.begun);
-        self.time.taken_ns.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.time.taken_ns.fetch_add(took_ns, Ordering::Relaxed);
+        self.model.plugin_ns.fetch_add(took_ns, Ordering::Relaxed);
     }
 }

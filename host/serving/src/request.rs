@@ -156,7 +156,7 @@ impl Active {
         let tensors = RequestTensors { first: 0, tensors: begin.tensors };
         let view = view(&tensors, begin.parameters);
         let time = begin.time;
-        let spending = time.spend();
+        let spending = time.spend(&model);
         let growth = model.plugin().unfold(&view)?;
         let mut unfolding = model.unfolding();
         let growth = grown(&model, &mut unfolding, growth, &tensors)?;
@@ -272,7 +272,7 @@ impl Active {
         let mut plugin = lock(&self.plugin);
         plugin.count(&occasion, &self.model)?;
         let time = plugin.time.clone();
-        let _spending = time.spend();
+        let _spending = time.spend(&self.model);
         self.answer(&serving, handle, &mut plugin, occasion)
     }
 

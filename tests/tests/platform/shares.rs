@@ -48,6 +48,18 @@ fn calls_beyond_a_share_wait_and_more_are_refused() {
     assert_eq!(sentence, "this tenant has used its share of device time, 1 %: try again later");
 }
 
+/// Nothing of it comes to a device.
+#[test]
+fn what_plugins_take_counts_towards_a_share() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    set(&platform, Some(1e-6), 0);
+    let refused = || infer(&platform, &tenant(), "sums", requests::misbehaving("refuse-input")).unwrap_err();
+    assert_eq!(refused(), "I do not like this input");
+    assert_eq!(refused(), "this tenant has used its share of device time, 1 %: try again later");
+}
+
 /// Nobody but the clock lets them begin.
 #[test]
 fn a_tenant_has_its_share_of_the_devices_and_no_more() {

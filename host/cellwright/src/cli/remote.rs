@@ -289,7 +289,7 @@ pub(crate) struct SettingsArguments {
     /// Requests beyond those that may wait; more are refused
     #[arg(long)]
     pub(crate) queued_max: Option<u32>,
-    /// Fraction of device time it may use at most, even if nobody else wants it; its requests wait for it; 0: no bound
+    /// Fraction of device time it may use at most, its plugins' time included, even if nobody else wants it; its requests wait for it; 0: no bound
     #[arg(long)]
     pub(crate) device_share: Option<f64>,
     /// Models it may have

@@ -138,8 +138,8 @@ pub struct TenantSettings {
     /// Calls beyond those that may wait to run; more are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queued_max: Option<u32>,
-    /// Fraction of device time it may use at most, even if nobody else wants it, up to 1; its calls wait when it has had that. 0, which `null` means
-    /// too, takes the bound back.
+    /// Fraction of device time it may use at most, its plugins' processor time included, even if nobody else wants it, up to 1; its calls wait when it has
+    /// had that. 0, which `null` means too, takes the bound back.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "null_as_zero")]
     pub device_share: Option<f64>,
     /// Models it may have.

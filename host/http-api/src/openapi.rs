@@ -150,10 +150,7 @@ fn refusals(operation: &Operation) -> Vec<u16> {
         statuses.extend([400, 401, 403, 500]);
     }
     if !matches!(operation.body, Body::None) {
-        statuses.extend([400, 408, 413, 503]);
-    }
-    if !matches!(operation.body, Body::None | Body::Archive) {
-        statuses.push(415);
+        statuses.extend([400, 408, 413, 415, 503]);
     }
     statuses.sort_unstable();
     statuses.dedup();

@@ -77,7 +77,7 @@ macro_rules! operation {
 
 const GONE: &[u16] = &[404, 503];
 const RUNS: &[u16] = &[404, 429, 501, 502, 503, 504];
-const CHANGES: &[u16] = &[404, 409, 413, 502, 503];
+const CHANGES: &[u16] = &[404, 409, 413, 429, 502, 503];
 
 macro_rules! of_model {
     ($model:literal) => {

@@ -1,6 +1,6 @@
 //! Computes a cell graph, node by node in f64: what the host will answer, but for rounding.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::testing::{Array, TestRequest, Weights, operators};
 use crate::types::{Affine, Body, Cell, Chain, Datatype, Description, Extent, Feedback, Gathered, Growth, OutputRef, Source, Tensor};
@@ -140,12 +140,22 @@ impl Run<'_> {
 fn body(cell: &Cell, inputs: Vec<Array>, weights: &Weights) -> Vec<Array> {
     let Body::Operators(operators) = &cell.body else { panic!("cell `{}` is an ONNX file, which is not evaluated here", cell.name) };
     let mut values: BTreeMap<&str, Array> = cell.inputs.iter().map(|port| port.name.as_str()).zip(inputs).collect();
+    let integers = cell
+        .inputs
+        .iter()
+        .filter(|port| !matches!(port.datatype, Datatype::Fp16 | Datatype::Bf16 | Datatype::Fp32 | Datatype::Fp64 | Datatype::Bool));
+    let mut whole: BTreeSet<&str> = integers.map(|port| port.name.as_str()).collect();
     for operator in operators {
         let find = |name: &String| {
             let found = values.get(name.as_str()).or_else(|| weights.get(name));
             found.unwrap_or_else(|| panic!("`{name}` in cell `{}` is neither a value nor a weight", cell.name))
         };
-        let outputs = operators::compute(operator, &operator.inputs.iter().map(find).collect::<Vec<_>>());
+        let mut outputs = operators::compute(operator, &operator.inputs.iter().map(find).collect::<Vec<_>>());
+        let inputs: Vec<bool> = operator.inputs.iter().map(|name| whole.contains(name.as_str())).collect();
+        if operators::is_whole(operator, &inputs) {
+            outputs.iter_mut().flat_map(|array| &mut array.values).for_each(|value| *value = value.trunc());
+            whole.extend(operator.outputs.iter().map(String::as_str));
+        }
         for (name, array) in operator.outputs.iter().zip(outputs) {
             assert!(values.insert(name, array).is_none(), "`{name}` in cell `{}` is computed twice", cell.name);
         }

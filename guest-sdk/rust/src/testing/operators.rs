@@ -39,7 +39,7 @@ pub(super) fn compute(operator: &Operator, inputs: &[&Array]) -> Vec<Array> {
         }
         ("Where", [condition, a, b]) => one(if condition.values[0] != 0.0 { (*a).clone() } else { (*b).clone() }),
         ("Cast", [x]) => {
-            let float = attributes.text("to").starts_with("FP");
+            let float = is_float(attributes.text("to"));
             one(map(x, |a| if float { a } else { a.trunc() }))
         }
         ("Reshape", [x]) => one(Array::new(&attributes.ints("shape")[1..], x.values.clone())),
@@ -50,6 +50,23 @@ pub(super) fn compute(operator: &Operator, inputs: &[&Array]) -> Vec<Array> {
         }
         (kind, inputs) => panic!("operator {kind} with {} inputs is not evaluated here", inputs.len()),
     }
+}
+
+/// Whether what the operator gives are whole numbers, and the quotient of a division therefore one too; `inputs`: which of its inputs are.
+pub(super) fn is_whole(operator: &Operator, inputs: &[bool]) -> bool {
+    match operator.kind.as_str() {
+        "Constant" => Attributes(operator).int("value_int").is_some(),
+        "Cast" => !is_float(Attributes(operator).text("to")),
+        "ArgMax" => true,
+        // A table is a weight, and weights are floats; of TopK, only the places are whole.
+        "Gather" | "TopK" => false,
+        // Operands have one datatype, but for a condition, which comes first.
+        _ => inputs.last() == Some(&true),
+    }
+}
+
+fn is_float(datatype: &str) -> bool {
+    matches!(datatype, "FP16" | "BF16" | "FP32" | "FP64")
 }
 
 struct Attributes<'a>(&'a Operator);

@@ -62,7 +62,7 @@ pub struct LimitSettings {
     pub in_flight_max: Option<u32>,
     /// Calls of the model that may wait to begin; more are refused.
     pub queued_max: Option<u32>,
-    /// Fraction of the devices' time that the model may use, more than 0 and at most 1.
+    /// Fraction of the devices' time that the model may use, its plugin's processor time included, more than 0 and at most 1.
     pub device_share: Option<f64>,
 }
 

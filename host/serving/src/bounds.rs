@@ -83,7 +83,7 @@ impl Bounds {
 }
 
 impl ShareAccount {
-    /// How long until there is room; nothing if there is. `used`: device time so far, in nanoseconds; it starts over when a version
+    /// How long until there is room; nothing if there is. `used`: time so far, in nanoseconds; it starts over when a version
     /// is replaced. `millionths`: of one device, at least 1.
     fn room_in(&mut self, now: Instant, used: u64, millionths: u64) -> Duration {
         let may_use = |time: Duration| time.as_nanos().saturating_mul(u128::from(millionths)) / 1_000_000;

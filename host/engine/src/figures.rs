@@ -62,9 +62,13 @@ impl CellCounters {
         let steps = u64::from(steps);
         self.tasks.fetch_add(steps, Ordering::Relaxed);
         self.rows.fetch_add(rows as u64 * steps, Ordering::Relaxed);
-        let exponent = rows.next_power_of_two().trailing_zeros() as usize;
-        self.batches[exponent.min(BATCH_EXPONENT_MAX)].fetch_add(steps, Ordering::Relaxed);
+        self.batches[exponent(rows)].fetch_add(steps, Ordering::Relaxed);
     }
+}
+
+/// The place of a batch size among [`CellCounters::batches`].
+fn exponent(rows: usize) -> usize {
+    (rows.next_power_of_two().trailing_zeros() as usize).min(BATCH_EXPONENT_MAX)
 }
 
 /// What a loaded model has had.
@@ -72,6 +76,55 @@ impl CellCounters {
 pub struct ModelCounters {
     /// Device time of complete tasks, nanoseconds: of a task that several models shared, each is charged for its rows.
     pub device_ns: AtomicU64,
+    /// Tasks handed over that have rows of it, a task of several steps counted for each, by batch size as in [`CellCounters::batches`]. Rows of other
+    /// models count to the size.
+    pub batches: [AtomicU64; BATCH_EXPONENT_MAX + 1],
+}
+
+/// The same at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct ModelCounts {
+    pub device_ns: u64,
+    pub batches: [u64; BATCH_EXPONENT_MAX + 1],
+}
+
+impl ModelCounters {
+    pub(crate) fn launched(&self, rows: usize, steps: u32) {
+        self.batches[exponent(rows)].fetch_add(u64::from(steps), Ordering::Relaxed);
+    }
+
+    /// What it has had so far.
+    #[must_use]
+    pub fn counts(&self) -> ModelCounts {
+        let batches = std::array::from_fn(|exponent| self.batches[exponent].load(Ordering::Relaxed));
+        ModelCounts { device_ns: self.device_ns.load(Ordering::Relaxed), batches }
+    }
+}
+
+impl ModelCounts {
+    fn with(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
+        let batches = std::array::from_fn(|exponent| of(self.batches[exponent], other.batches[exponent]));
+        Self { device_ns: of(self.device_ns, other.device_ns), batches }
+    }
+
+    /// What has come to it since then.
+    #[must_use]
+    pub fn since(self, then: Self) -> Self {
+        self.with(then, u64::saturating_sub)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// Tasks of all sizes.
+    #[must_use]
+    pub fn tasks(&self) -> u64 {
+        self.batches.iter().sum()
+    }
 }
 
 /// How a request fared. Times are of the engine's thread, which looks at the clock once for all that happens together.

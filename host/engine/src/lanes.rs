@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cellwright_backend::{Lane, LaneIndex, Slot};
-use cellwright_scheduler::{LaneId, RequestId, WorkerId};
+use cellwright_scheduler::{LaneId, ModelId, RequestId, WorkerId};
 
 /// More workers than bits of the set of those that know a lane would need another structure.
 pub(crate) const WORKERS_MAX: usize = 64;
@@ -14,6 +14,8 @@ pub(crate) struct LaneEntry {
     pub(crate) request: RequestId,
     /// Which of the request's growths.
     pub(crate) growth: u32,
+    /// Its request's.
+    pub(crate) model: ModelId,
     /// What it held before was another tenant's.
     pub(crate) scrub: bool,
     /// Workers that have it in their table.
@@ -21,8 +23,8 @@ pub(crate) struct LaneEntry {
 }
 
 impl LaneEntry {
-    pub(crate) const fn new(lane: Arc<Lane>, request: RequestId, growth: u32, scrub: bool) -> Self {
-        Self { lane, request, growth, scrub, known: 0 }
+    pub(crate) const fn new(lane: Arc<Lane>, request: RequestId, growth: u32, model: ModelId, scrub: bool) -> Self {
+        Self { lane, request, growth, model, scrub, known: 0 }
     }
 
     /// The slots that `steps` steps from `step` on are the first of this request to write, to be zeroed before them: another tenant held them.

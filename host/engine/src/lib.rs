@@ -20,7 +20,7 @@ mod worker;
 
 pub use calibration::{BatchLimits, Calibration};
 pub use engine::{Canceller, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError};
-pub use figures::{CellCounters, Counters, DomainSnapshot, ModelCounters, RequestTimes, Snapshot, WorkerSnapshot};
+pub use figures::{CellCounters, Counters, DomainSnapshot, ModelCounters, ModelCounts, RequestTimes, Snapshot, WorkerSnapshot};
 pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec};
 pub use options::EngineOptions;
 pub use sink::{RequestFailure, Sink, Value};

@@ -11,15 +11,15 @@ pub struct Total {
     pub ns: u64,
 }
 
-/// How a model has fared since the server started, all its versions together.
+/// How a version of a model has fared since the server started. Versions that have not served since are not among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFigures {
     /// Whose it is.
     pub tenant: TenantName,
-    /// Its name.
+    /// The model's name.
     pub name: String,
-    /// The version that serves, if one does.
-    pub version: Option<u64>,
+    /// The version.
+    pub version: u64,
     /// Calls in flight now.
     pub in_flight: u64,
     /// Calls that wait for a place among them.
@@ -48,13 +48,23 @@ pub struct ModelFigures {
     pub last_ms: u64,
     /// Answered calls by latency: up to so many nanoseconds (none: longer than all before), so many calls; not added up.
     pub latency: Vec<(Option<u64>, u64)>,
-    /// Device time of its nodes, nanoseconds.
+    /// Device time of its calls' nodes, nanoseconds.
     pub device_ns: u64,
-    /// Its cells, if it serves.
+    /// Batches in which nodes of its calls ran, by size: up to so many nodes, whosever they were (none: more than all before), so many batches; not added
+    /// up.
+    pub batches: Vec<(Option<u64>, u64)>,
+    /// Its cells, as they were loaded last.
     pub cells: Vec<CellFigures>,
 }
 
-/// What a cell's type has done, whichever models' nodes they were.
+impl ModelFigures {
+    /// Batches of all sizes.
+    pub(crate) fn tasks(&self) -> u64 {
+        self.batches.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// What a cell's type has done since it was loaded, whichever models' nodes they were.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellFigures {
     /// The plugin's name for it.
@@ -96,7 +106,7 @@ pub struct WorkerFigures {
 /// Everything that is counted behind the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// By tenant and name.
+    /// By tenant, name and version.
     pub models: Vec<ModelFigures>,
     /// Requests that wait for memory.
     pub waiting: u64,

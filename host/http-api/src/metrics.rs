@@ -65,14 +65,14 @@ fn escaped(text: &str) -> String {
 /// Whose a sample is.
 type Label<'a> = (&'static str, &'a dyn Display);
 
-/// A figure of each model.
+/// A figure of each version.
 type OfModel = (&'static str, &'static str, &'static str, fn(&ModelFigures) -> u64);
 
 const OF_MODELS: &[OfModel] = &[
     ("nv_inference_request_success", "counter", "Calls that were answered", |model| model.success.count),
     ("nv_inference_request_failure", "counter", "Calls that were not answered", |model| model.failure.count),
     ("nv_inference_count", "counter", "Requests that were answered; where rows are requests, a call is several", |model| model.requests),
-    ("nv_inference_exec_count", "counter", "Batches that ran", |model| model.cells.iter().map(|cell| cell.tasks).sum()),
+    ("nv_inference_exec_count", "counter", "Batches in which cells of calls ran, alone or with other models' cells", ModelFigures::tasks),
     ("nv_inference_request_duration_us", "counter", "Time of answered calls, microseconds", |model| model.success.ns / 1000),
     ("nv_inference_queue_duration_us", "counter", "Time until the first cell ran, microseconds", |model| model.queue.ns / 1000),
     ("nv_inference_compute_input_duration_us", "counter", "Time of unfolding, microseconds", |model| model.unfold.ns / 1000),
@@ -89,32 +89,27 @@ const OF_MODELS: &[OfModel] = &[
     ("cellwright_shed", "counter", "Calls refused for load", |model| model.shed),
     ("cellwright_cancelled", "counter", "Calls whose client left", |model| model.cancelled),
     ("cellwright_expired", "counter", "Calls whose time was up", |model| model.expired),
-    ("cellwright_device_ns", "counter", "Device time of the model's cells, nanoseconds", |model| model.device_ns),
+    ("cellwright_device_ns", "counter", "Device time of calls' cells, nanoseconds", |model| model.device_ns),
 ];
 
 fn models(page: &mut Page, models: &[ModelFigures]) {
     for (name, kind, help, value) in OF_MODELS {
         page.family(name, kind, help);
         for model in models {
-            page.sample(name, &labels_of(model, &version_of(model)), value(model));
+            page.sample(name, &labels_of(model), value(model));
         }
     }
 }
 
-fn version_of(model: &ModelFigures) -> String {
-    model.version.map(|version| version.to_string()).unwrap_or_default()
-}
-
-fn labels_of<'a>(model: &'a ModelFigures, version: &'a impl Display) -> [Label<'a>; 3] {
-    [("model", &model.name), ("version", version), ("tenant", &model.tenant)]
+fn labels_of(model: &ModelFigures) -> [Label<'_>; 3] {
+    [("model", &model.name), ("version", &model.version), ("tenant", &model.tenant)]
 }
 
 fn latencies(page: &mut Page, models: &[ModelFigures]) {
     const NAME: &str = "cellwright_request_duration_seconds";
     page.family(NAME, "histogram", "Time of answered calls");
     for model in models {
-        let version = version_of(model);
-        let labels = labels_of(model, &version);
+        let labels = labels_of(model);
         #[expect(clippy::cast_precision_loss, reason = "seconds for people")]
         let seconds = |ns: u64| ns as f64 / 1e9;
         let buckets = model.latency.iter().map(|(bound, count)| (bound.map(seconds), *count));
@@ -140,24 +135,26 @@ fn histogram<B: Display>(page: &mut Page, name: &str, labels: &[(&str, &dyn Disp
 
 fn cells(page: &mut Page, models: &[ModelFigures]) {
     const BATCH: &str = "cellwright_batch_rows";
-    page.family(BATCH, "histogram", "Nodes in a batch, by cell; models that share a cell's type share its batches");
+    page.family(
+        BATCH,
+        "histogram",
+        "Nodes in a batch of a cell's type since it was loaded; models and versions that share the type share its batches",
+    );
     for model in models {
-        let version = version_of(model);
         for cell in &model.cells {
-            let labels = [&labels_of(model, &version)[..], &[("cell", &cell.name as &dyn Display), ("type", &cell.key)]].concat();
+            let labels = [&labels_of(model)[..], &[("cell", &cell.name as &dyn Display), ("type", &cell.key)]].concat();
             histogram(page, BATCH, &labels, cell.batches.iter().copied());
             page.sample(&format!("{BATCH}_sum"), &labels, cell.rows);
         }
     }
     for (name, kind, help, value) in [
-        ("cellwright_cell_busy_ns", "counter", "Device time of a cell's batches, nanoseconds", 0),
+        ("cellwright_cell_busy_ns", "counter", "Device time of the batches of a cell's type, nanoseconds", 0),
         ("cellwright_cell_batch_max", "gauge", "A cell's batch limit", 1),
     ] {
         page.family(name, kind, help);
         for model in models {
-            let version = version_of(model);
             for cell in &model.cells {
-                let labels = [&labels_of(model, &version)[..], &[("cell", &cell.name as &dyn Display), ("type", &cell.key)]].concat();
+                let labels = [&labels_of(model)[..], &[("cell", &cell.name as &dyn Display), ("type", &cell.key)]].concat();
                 page.sample(name, &labels, [cell.busy_ns, cell.batch_max][value]);
             }
         }

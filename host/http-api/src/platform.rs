@@ -217,15 +217,21 @@ fn model_figures(model: platform::ModelFigures) -> ModelFigures {
         expired,
         last_ms,
         latency: latency.iter().enumerate().map(|(bucket, count)| (nanoseconds(bucket), *count)).collect(),
-        device_ns: model.device.map_or(0, |device| device.device_ns.load(Ordering::Relaxed)),
+        device_ns: model.device.device_ns,
+        batches: by_size(&model.device.batches),
         cells: model.cells.iter().map(cell_figures).collect(),
     }
 }
 
+/// With the bounds of the sizes that each of them counts.
+fn by_size(batches: &[u64]) -> Vec<(Option<u64>, u64)> {
+    let last = batches.len().saturating_sub(1);
+    batches.iter().enumerate().map(|(exponent, count)| ((exponent < last).then(|| 1 << exponent), *count)).collect()
+}
+
 fn cell_figures(cell: &platform::CellFigures) -> CellFigures {
     let counters = &cell.counters;
-    let last = counters.batches.len().saturating_sub(1);
-    let bound = |exponent: usize| (exponent < last).then(|| 1_u64 << exponent);
+    let batches: Vec<u64> = counters.batches.iter().map(|count| count.load(Ordering::Relaxed)).collect();
     CellFigures {
         name: cell.name.clone(),
         key: cell.key.clone(),
@@ -233,7 +239,7 @@ fn cell_figures(cell: &platform::CellFigures) -> CellFigures {
         tasks: counters.tasks.load(Ordering::Relaxed),
         rows: counters.rows.load(Ordering::Relaxed),
         busy_ns: counters.busy_ns.load(Ordering::Relaxed),
-        batches: counters.batches.iter().enumerate().map(|(exponent, count)| (bound(exponent), count.load(Ordering::Relaxed))).collect(),
+        batches: by_size(&batches),
     }
 }
 

@@ -10,7 +10,7 @@ use cellwright_engine::{RequestFailure, RequestTimes};
 use cellwright_protocol::{InferRequest, InferResponse};
 use tracing::Span;
 
-use crate::catalog::{Deployed, ModelEntry};
+use crate::catalog::Deployed;
 use crate::deadlines::{Deadline, Deadlines};
 use crate::error::{InferError, Whose};
 use crate::reply::{Client, Delivery};
@@ -38,7 +38,7 @@ impl Call {
 
 /// One call's place among those in flight; when it is dropped, it is given back and goes to whoever waits for it.
 #[derive(Debug)]
-pub(crate) struct Place(Option<Arc<ModelEntry>>);
+pub(crate) struct Place(Option<Arc<Deployed>>);
 
 // These counters and a line's are read in the order in which they are changed, so that nobody comes to wait for a place that has been given back.
 fn enter(counter: &AtomicU32, max: u32) -> bool {
@@ -47,7 +47,8 @@ fn enter(counter: &AtomicU32, max: u32) -> bool {
 
 impl Place {
     /// Takes a place in the model's and in its tenant's count.
-    pub(crate) fn take(entry: &Arc<ModelEntry>) -> Result<Self, InferError> {
+    pub(crate) fn take(deployed: &Arc<Deployed>) -> Result<Self, InferError> {
+        let entry = &deployed.entry;
         let tenant_max = entry.tenant.bounds.in_flight_max();
         if !enter(&entry.tenant.in_flight, tenant_max) {
             return Err(InferError::TooMany { whose: Whose::Tenant, limit: tenant_max });
@@ -57,7 +58,8 @@ impl Place {
             entry.tenant.in_flight.fetch_sub(1, Ordering::SeqCst);
             return Err(InferError::TooMany { whose: Whose::Model, limit: model_max });
         }
-        Ok(Self(Some(entry.clone())))
+        deployed.figures.in_flight.fetch_add(1, Ordering::Relaxed);
+        Ok(Self(Some(deployed.clone())))
     }
 
     /// Gives it back for whoever looks next.
@@ -65,18 +67,19 @@ impl Place {
         drop(self.give_back());
     }
 
-    fn give_back(&mut self) -> Option<Arc<ModelEntry>> {
-        let entry = self.0.take()?;
-        entry.in_flight.fetch_sub(1, Ordering::SeqCst);
-        entry.tenant.in_flight.fetch_sub(1, Ordering::SeqCst);
-        Some(entry)
+    fn give_back(&mut self) -> Option<Arc<Deployed>> {
+        let deployed = self.0.take()?;
+        deployed.entry.in_flight.fetch_sub(1, Ordering::SeqCst);
+        deployed.entry.tenant.in_flight.fetch_sub(1, Ordering::SeqCst);
+        deployed.figures.in_flight.fetch_sub(1, Ordering::Relaxed);
+        Some(deployed)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(entry) = self.give_back() {
-            waiting::go_on(&entry.tenant);
+        if let Some(deployed) = self.give_back() {
+            waiting::go_on(&deployed.entry.tenant);
         }
     }
 }
@@ -153,7 +156,7 @@ impl Tracked {
 
     /// It has waited in line until then.
     pub(crate) fn waited(&self, until: Instant) {
-        self.deployed.entry.figures.waited(until.saturating_duration_since(self.taken.started));
+        self.deployed.figures.calls.waited(until.saturating_duration_since(self.taken.started));
     }
 
     /// Tells its client how it ended, and gives its place back.
@@ -171,7 +174,7 @@ impl Tracked {
         {
             result = Err(why);
         }
-        let (figures, took) = (&self.deployed.entry.figures, self.taken.started.elapsed());
+        let (figures, took) = (&self.deployed.figures.calls, self.taken.started.elapsed());
         match &mut result {
             Ok(response) => {
                 figures.answered(took, self.seen.requests.max(1));
@@ -224,7 +227,7 @@ impl Client for Tracked {
 
     fn ran(&mut self, times: &RequestTimes) {
         self.seen.add(times);
-        self.deployed.entry.figures.ran(times);
+        self.deployed.figures.calls.ran(times);
     }
 
     fn given_up(&self) -> Option<InferError> {

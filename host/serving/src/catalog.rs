@@ -13,8 +13,9 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::bounds::{Bounds, Settings, ShareUsed};
 use crate::calls::Place;
 use crate::error::{InferError, LookupError, Whose};
-use crate::figures::{CallFigures, UsualTime};
+use crate::figures::UsualTime;
 use crate::model::{CellSummary, ServedModel};
+use crate::version_figures::{VersionFigures, Versions};
 use crate::waiting::{Beginning, Line};
 
 /// Tenants that have, or had, models.
@@ -53,10 +54,9 @@ pub(crate) struct ModelEntry {
     /// Which of its tenant's models it is, so that its line is not another's that had its name.
     pub(crate) number: u32,
     pub(crate) in_flight: AtomicU32,
-    pub(crate) queued: AtomicU32,
     /// As the version says that serves, or did last.
     pub(crate) bounds: Bounds,
-    pub(crate) figures: CallFigures,
+    pub(crate) versions: Versions,
     state: RwLock<State>,
     /// Held while a version of it is checked or changed: one change at a time.
     changing: Mutex<()>,
@@ -98,6 +98,7 @@ pub struct Deployed {
     /// The same, as responses carry it.
     version_text: String,
     digest: Digest,
+    pub(crate) figures: Arc<VersionFigures>,
     pub(crate) unfold_usual: UsualTime,
     /// Time of its own that its tenant was charged for when it was checked.
     checks_ns: u64,
@@ -110,6 +111,8 @@ impl Deployed {
         let (held, released) = bounded(0);
         let retiring = Retiring { served: served.clone(), released };
         let checks_ns = used_ns(&served);
+        let figures = entry.versions.of(version);
+        figures.serves(&served);
         (
             Arc::new(Self {
                 entry,
@@ -117,6 +120,7 @@ impl Deployed {
                 version,
                 version_text: version.to_string(),
                 digest,
+                figures,
                 unfold_usual: UsualTime::default(),
                 checks_ns,
                 _held: held,
@@ -171,6 +175,14 @@ impl Deployed {
     #[must_use]
     pub fn unfold_usual(&self) -> Duration {
         self.unfold_usual.get()
+    }
+
+    /// Takes a place for a call that begins now.
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<Place, InferError> {
+        let now = Instant::now();
+        self.entry.tenant.check_share(now).map_err(|used| used.of(Whose::Tenant))?;
+        self.entry.check_share(now).map_err(|used| used.of(Whose::Model))?;
+        Place::take(self)
     }
 
     fn used_ns(&self) -> u64 {
@@ -234,20 +246,11 @@ impl ModelEntry {
             tenant,
             name,
             in_flight: AtomicU32::new(0),
-            queued: AtomicU32::new(0),
             bounds: Bounds::default(),
-            figures: CallFigures::default(),
+            versions: Versions::default(),
             state: RwLock::new(State { serving: None, reason }),
             changing: Mutex::default(),
         }
-    }
-
-    /// Takes a place for a call that begins now.
-    pub(crate) fn enter(self: &Arc<Self>) -> Result<Place, InferError> {
-        let now = Instant::now();
-        self.tenant.check_share(now).map_err(|used| used.of(Whose::Tenant))?;
-        self.check_share(now).map_err(|used| used.of(Whose::Model))?;
-        Place::take(self)
     }
 
     /// Whether the model may use the devices, or has had its share of them.

@@ -1,4 +1,4 @@
-//! What can be counted of a model's calls, for statistics and metrics. A few relaxed atomics for each call; read at any time.
+//! What can be counted of a version's calls, for statistics and metrics. A few relaxed atomics for each call; read at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -67,7 +67,7 @@ impl UsualTime {
     }
 }
 
-/// What became of a model's calls since the host started, all versions together.
+/// What became of a version's calls since the host started.
 #[derive(Debug, Default)]
 pub(crate) struct CallFigures {
     success: Total,
@@ -86,7 +86,7 @@ pub(crate) struct CallFigures {
     latency: [AtomicU64; LATENCY_BUCKETS + 1],
 }
 
-/// What became of a model's calls, at one moment.
+/// What became of a version's calls, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallFiguresView {
     /// Calls that were answered, from look-up to the end of the answer.

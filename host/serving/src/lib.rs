@@ -24,6 +24,7 @@ mod plugin_threads;
 mod plugin_time;
 mod request;
 mod rows;
+mod version_figures;
 mod waiting;
 
 pub use abandoned::{AbandonOnDrop, Abandoned};

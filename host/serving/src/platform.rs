@@ -162,7 +162,7 @@ impl Platform {
         let started = Instant::now();
         let begun = self.begin(model, call, client, started);
         if let Err(error) = &begun {
-            model.entry.figures.failed(error.kind(), started.elapsed());
+            model.figures.calls.failed(error.kind(), started.elapsed());
         }
         begun
     }
@@ -177,13 +177,13 @@ impl Platform {
         let taken = Taken { started, until, priority: call.priority, span: tracing::Span::current() };
         let mut tracked = Box::new(Tracked::new(client, model, taken, watch));
         // Nobody overtakes those that wait, unless it is by priority.
-        let place = if model.entry.tenant.line.len() == 0 { model.entry.enter().ok() } else { None };
+        let place = if model.entry.tenant.line.len() == 0 { model.enter().ok() } else { None };
         let joined = match place {
             Some(place) => {
                 tracked.take(place);
                 Joined::Now(call, tracked)
             }
-            None => waiting::join(&model.entry, call, tracked)?,
+            None => waiting::join(call, tracked)?,
         };
         let running = match joined {
             Joined::Waits(ticket) => Running::of_waiting(ticket),
@@ -195,7 +195,7 @@ impl Platform {
                 // A plugin that only fails keeps its caller's thread as well.
                 model.unfold_usual.took(took);
                 let running = begun?;
-                model.entry.figures.unfolded(took);
+                model.figures.calls.unfolded(took);
                 running
             }
         };

@@ -118,14 +118,15 @@ impl Line {
         self.count.load(Ordering::SeqCst)
     }
 
-    fn push(&self, state: &mut State, entry: &Arc<ModelEntry>, call: Call, tracked: Box<Tracked>) -> Arc<Ticket> {
+    fn push(&self, state: &mut State, call: Call, tracked: Box<Tracked>) -> Arc<Ticket> {
         state.arrivals += 1;
+        let entry = &tracked.deployed().entry;
         let turn = Turn { model: entry.number, order: (call.rank(), state.arrivals) };
         let ticket = Arc::new(Ticket { tenant: Arc::downgrade(&entry.tenant), turn, stage: Mutex::new(Stage::Before) });
         let bytes = call.request.inputs.iter().map(|tensor| tensor.data.len() as u64).sum();
         // Whoever gives a place back from now on finds this call; what was given back before is found by whoever looks for room next.
         self.count.fetch_add(1, Ordering::SeqCst);
-        entry.queued.fetch_add(1, Ordering::Relaxed);
+        tracked.deployed().figures.queued.fetch_add(1, Ordering::Relaxed);
         state.bytes = state.bytes.saturating_add(bytes);
         let line = state.models.entry(turn.model).or_insert_with(|| ModelLine { entry: entry.clone(), calls: BTreeMap::new() });
         line.calls.insert(turn.order, Waiting { call, tracked, bytes, ticket: ticket.clone() });
@@ -154,7 +155,7 @@ impl Line {
     fn remove(&self, state: &mut State, turn: Turn) -> Option<Waiting> {
         let line = state.models.get_mut(&turn.model)?;
         let waiting = line.calls.remove(&turn.order)?;
-        line.entry.queued.fetch_sub(1, Ordering::Relaxed);
+        waiting.tracked.deployed().figures.queued.fetch_sub(1, Ordering::Relaxed);
         if line.calls.is_empty() {
             state.models.remove(&turn.model);
         }
@@ -189,11 +190,10 @@ impl Line {
 impl State {
     /// The first in line whose model and tenant have room, with the place that it takes. Models that wait for the devices are passed over.
     fn first_with_room(&self, wait: &[(u32, Duration)]) -> Option<(Turn, Place)> {
-        let first = |(model, line): (&u32, &ModelLine)| Some((*line.calls.first_key_value()?.0, *model));
         let may_begin = |(model, _): &(&u32, &ModelLine)| wait.iter().all(|(waits, _)| waits != *model);
-        let mut firsts: Vec<((u32, u64), u32)> = self.models.iter().filter(may_begin).filter_map(first).collect();
-        firsts.sort_unstable();
-        firsts.into_iter().find_map(|(order, model)| Some((Turn { model, order }, Place::take(&self.models.get(&model)?.entry).ok()?)))
+        let mut firsts: Vec<_> = self.models.iter().filter(may_begin).filter_map(|(_, line)| line.calls.first_key_value()).collect();
+        firsts.sort_unstable_by_key(|(order, _)| **order);
+        firsts.into_iter().find_map(|(_, first)| Some((first.ticket.turn, Place::take(first.tracked.deployed()).ok()?)))
     }
 
     /// Has the clock look at the line when the tenant, or a model of it, may use the devices again.
@@ -207,13 +207,14 @@ impl State {
 }
 
 /// A call has come that could not begin at once: puts it in line, unless there is room by now or too many wait.
-pub(crate) fn join(entry: &Arc<ModelEntry>, call: Call, tracked: Box<Tracked>) -> Result<Joined, InferError> {
-    let (tenant, line) = (&entry.tenant, &entry.tenant.line);
+pub(crate) fn join(call: Call, tracked: Box<Tracked>) -> Result<Joined, InferError> {
+    let deployed = tracked.deployed().clone();
+    let (tenant, line) = (&deployed.entry.tenant, &deployed.entry.tenant.line);
     let mut state = lock(&line.state);
-    let ticket = line.push(&mut state, entry, call, tracked);
+    let ticket = line.push(&mut state, call, tracked);
     let mut picked = line.pick(&mut state, tenant);
     let own = picked.iter().position(|(waiting, _)| Arc::ptr_eq(&waiting.ticket, &ticket)).map(|position| picked.remove(position));
-    let full = if own.is_none() { line.full(&state, entry) } else { None };
+    let full = if own.is_none() { line.full(&state, &deployed.entry) } else { None };
     let refused = full.and_then(|full| Some((line.remove(&mut state, ticket.turn)?, full)));
     drop(state);
     begin_all(tenant, picked);
@@ -221,7 +222,7 @@ pub(crate) fn join(entry: &Arc<ModelEntry>, call: Call, tracked: Box<Tracked>) -
         (Some((waiting, place)), _) => Ok(waiting.now(place)),
         (None, None) => Ok(Joined::Waits(ticket)),
         // Where nobody may wait, what there is too much of is not those that wait.
-        (None, Some((waiting, InferError::TooManyWait { limit: 0, .. }))) => Ok(waiting.now(entry.enter()?)),
+        (None, Some((waiting, InferError::TooManyWait { limit: 0, .. }))) => Ok(waiting.now(deployed.enter()?)),
         (None, Some((_, full))) => Err(full),
     }
 }
@@ -336,7 +337,7 @@ impl Waiting {
         match running {
             Ok(running) => {
                 ticket.has_begun(running);
-                deployed.entry.figures.unfolded(begun.elapsed());
+                deployed.figures.calls.unfolded(begun.elapsed());
             }
             Err(error) => {
                 let tracked = lock(&kept).take();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cellwright_backend::Backend;
 use cellwright_cell_graph::generate;
-use cellwright_engine::{Engine, EngineOptions, LoadedCell, ModelError, Snapshot};
+use cellwright_engine::{Engine, EngineOptions, LoadedCell, ModelCounts, ModelError, Snapshot};
 use cellwright_scheduler::Config;
 use cellwright_tests::devices::{Fuse, Gate, domain, worker};
 use cellwright_tests::graphs::{Case, Outcome, Pending, spec};
@@ -44,6 +44,18 @@ fn what_models_and_cell_types_had_adds_up() {
     let engine = engine(Config::default(), 1 << 10, vec![worker(&home), worker(&home)]);
     // Two models of one tenant share their types.
     let models = [engine.load(&spec(&model, 0, 8)).unwrap(), engine.load(&spec(&model, 0, 8)).unwrap()];
+    let counts = |n: usize| models[n].counters.counts();
+    cases.iter().take(20).map(|case| case.submit(&engine, &models[0])).for_each(|pending| drop(pending.wait()));
+    while read(&engine.counters().in_flight) > 0 {
+        std::thread::yield_now();
+    }
+    let alone = counts(0);
+    assert!(alone.tasks() > 0);
+    assert_eq!(
+        (alone.tasks(), counts(1)),
+        (read(&engine.counters().tasks), ModelCounts::default()),
+        "tasks are not a model's that has no rows in them"
+    );
     let pending: Vec<Pending> = cases.iter().enumerate().map(|(n, case)| case.submit(&engine, &models[n % 2])).collect();
     pending.iter().for_each(|pending| drop(pending.wait()));
     // Nothing of them is in flight any more once they are unloaded.
@@ -57,11 +69,16 @@ fn what_models_and_cell_types_had_adds_up() {
     assert_eq!(sum(|cell| cell.counters.batches.iter().map(read).sum()), read(&all.tasks));
     assert_eq!(sum(|cell| cell.counters.batches[4..].iter().map(read).sum()), 0, "no batch is larger than 8");
     assert!(sum(|cell| cell.counters.batches[3..].iter().map(read).sum()) > 0, "some batches are full");
+    let tasks = [counts(0).since(alone).tasks(), counts(1).tasks()];
+    let together = read(&all.tasks) - alone.tasks();
+    assert!(tasks.iter().all(|own| *own <= together), "{tasks:?} of {together} tasks: none is counted twice");
+    assert!(tasks[0] + tasks[1] > together, "{tasks:?} of {together} tasks: some have rows of both");
     let device_ns = |n: usize| engine.device_time(&models[n]).as_nanos() as u64;
     let (charged, busy) = (device_ns(0) + device_ns(1), read(&all.busy_ns));
     // Each share is rounded down.
     assert!(charged <= busy && charged + read(&all.rows) >= busy, "{charged} of {busy} ns");
-    assert!(device_ns(0) > busy / 4 && device_ns(1) > busy / 4, "both had about half of {busy} ns");
+    let (shared, busy) = ([counts(0).since(alone).device_ns, device_ns(1)], busy - alone.device_ns);
+    assert!(shared.iter().all(|own| *own > busy / 4), "both had about half of {busy} ns: {shared:?}");
 }
 
 #[test]

@@ -188,6 +188,42 @@ fn a_restart_brings_back_what_served() {
     assert!(sentence.starts_with("model `asleep` does not serve: its active version did not load"), "{sentence}");
 }
 
+#[test]
+fn every_version_keeps_its_own_figures() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    // The same weights, so that both models run the same type of cell.
+    platform.upload(&tenant(), &model("twin"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    upload(&platform, &summing(1.0));
+    let ask =
+        |name: &str, calls: usize| (0..calls).for_each(|seed| drop(infer(&platform, &tenant(), name, requests::sum(seed, 3)).unwrap()));
+    let figures = |name: &str| {
+        let of_model = platform.figures(None).models.into_iter().filter(|figures| figures.name == name);
+        of_model.map(|figures| (figures.version, figures.calls.success.count, figures.device.tasks())).collect::<Vec<_>>()
+    };
+    assert_eq!(figures("sums"), [(1, 0, 0)], "samples are nobody's calls");
+    ask("twin", 20);
+    assert_eq!(figures("sums"), [(1, 0, 0)], "another model's tasks");
+    ask("sums", 5);
+    let (twin, first) = (figures("twin"), figures("sums")[0]);
+    assert!(first.1 == 5 && first.2 > 0 && twin[0].2 > first.2, "{first:?} {twin:?}");
+
+    upload(&platform, &summing(2.0));
+    assert_eq!(figures("sums"), [first, (2, 0, 0)]);
+    ask("sums", 2);
+    let second = figures("sums")[1];
+    assert_eq!((figures("sums")[0], second.1), (first, 2));
+    platform.activate(&tenant(), &model("sums"), 1).unwrap();
+    assert_eq!(figures("sums"), [first, second], "a switch changes no figure");
+    ask("sums", 5);
+    // Calls that come alone take as many tasks each time.
+    assert_eq!(figures("sums"), [(1, 10, 2 * first.2), second]);
+    platform.delete_version(&tenant(), &model("sums"), 2).unwrap();
+    platform.unload(&tenant(), &model("sums")).unwrap();
+    assert_eq!(figures("sums"), [(1, 10, 2 * first.2)]);
+    assert_eq!(figures("twin"), twin);
+}
+
 /// An archive on whose first bytes something happens.
 struct Then<'a, F: FnMut()>(&'a [u8], Option<F>);
 

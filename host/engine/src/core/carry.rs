@@ -79,12 +79,13 @@ impl Core {
         let slots: Vec<Vec<Slot>> =
             growth.chains.iter().map(|chain| rest.by_ref().take(chain.stages.len()).map(|(_, slot)| Slot(slot.0)).collect()).collect();
         let Some(placed) = entry.place(placement.growth, slots) else { return };
+        let model = entry.model.id;
         let stages =
             growth.chains.iter().enumerate().flat_map(|(chain, unfolded)| (0..unfolded.stages.len()).map(move |stage| (chain, stage)));
         let mut count = 0;
         for ((lane, _), (chain, stage)) in places.iter().zip(stages).filter(|((lane, _), _)| *lane != NO_LANE) {
             let lane_of = new_lane(&placed, chain, stage);
-            state.lanes.place(*lane, LaneEntry::new(lane_of, placement.request, placement.growth, placement.scrub));
+            state.lanes.place(*lane, LaneEntry::new(lane_of, placement.request, placement.growth, model, placement.scrub));
             count += 1;
         }
         entry.add_lanes(placement.growth, count);
@@ -104,10 +105,14 @@ impl Core {
             scrub: Vec::new(),
         };
         task.rows.clear();
+        let mut models = state.models.of_task((scheduled.len(), launch.steps));
         for row in scheduled {
             task.rows.push(Row { lane: LaneIndex(row.lane.0), step: row.step });
-            if let Some(entry) = state.lanes.get(row.lane).filter(|entry| entry.scrub) {
-                task.scrub.extend(entry.scrub(row.step, launch.steps, node_slots(&state.requests, entry)));
+            if let Some(entry) = state.lanes.get(row.lane) {
+                models.have_row(entry.model);
+                if entry.scrub {
+                    task.scrub.extend(entry.scrub(row.step, launch.steps, node_slots(&state.requests, entry)));
+                }
             }
             if let Some(entry) = state.lanes.introduce(row.lane, launch.worker) {
                 task.joins.push((LaneIndex(row.lane.0), entry.lane.clone()));

@@ -10,6 +10,8 @@ use crate::model::LoadedModel;
 struct Entry {
     model: Arc<LoadedModel>,
     requests: u32,
+    /// The last task that has rows of it.
+    task: u64,
     /// No more are taken; who wants to hear when there are none left.
     closed: Option<Sender<()>>,
 }
@@ -18,6 +20,30 @@ struct Entry {
 #[derive(Default)]
 pub(super) struct Models {
     entries: Vec<Option<Entry>>,
+    /// Tasks so far.
+    tasks: u64,
+}
+
+/// The models that have rows in a task, each counted once.
+pub(super) struct OfTask<'a> {
+    models: &'a mut Models,
+    last: Option<ModelId>,
+    rows: usize,
+    steps: u32,
+}
+
+impl OfTask<'_> {
+    pub(super) fn have_row(&mut self, model: ModelId) {
+        if self.last.replace(model) == Some(model) {
+            return;
+        }
+        let task = self.models.tasks;
+        if let Some(Some(entry)) = self.models.entries.get_mut(model.index())
+            && std::mem::replace(&mut entry.task, task) != task
+        {
+            entry.model.counters.launched(self.rows, self.steps);
+        }
+    }
 }
 
 impl Models {
@@ -26,12 +52,18 @@ impl Models {
         if self.entries.len() <= index {
             self.entries.resize_with(index + 1, || None);
         }
-        self.entries[index] = Some(Entry { model, requests: 0, closed: None });
+        self.entries[index] = Some(Entry { model, requests: 0, task: 0, closed: None });
     }
 
     /// The model, until its last request has left.
     pub(super) fn get(&self, model: ModelId) -> Option<&LoadedModel> {
         self.entries.get(model.index())?.as_ref().map(|entry| &*entry.model)
+    }
+
+    /// A task of so many rows and steps is made up.
+    pub(super) fn of_task(&mut self, (rows, steps): (usize, u32)) -> OfTask<'_> {
+        self.tasks += 1;
+        OfTask { models: self, last: None, rows, steps }
     }
 
     pub(super) fn down(&mut self, model: ModelId, gone: Sender<()>) {

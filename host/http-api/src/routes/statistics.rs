@@ -17,20 +17,26 @@ pub(super) async fn all(State(app): State<Arc<App>>, caller: Caller) -> Result<R
     ok(&Statistics { model_stats: figures.models.iter().map(statistics).collect() })
 }
 
+/// All versions of a model that have served, or the one that is named, whether or not it serves now.
 pub(super) async fn one(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
-    let model = caller.find(&app, &target)?;
     let figures = app.host.figures(Some(&caller.tenant));
-    let of_model = figures.models.iter().filter(|figures| figures.name == model.name());
-    ok(&Statistics { model_stats: of_model.map(statistics).collect() })
+    let is_meant = |figures: &&ModelFigures| {
+        figures.name == target.model && target.version.as_ref().is_none_or(|version| *version == figures.version.to_string())
+    };
+    let model_stats: Vec<ModelStatistics> = figures.models.iter().filter(is_meant).map(statistics).collect();
+    if model_stats.is_empty() {
+        caller.find(&app, &target)?;
+    }
+    ok(&Statistics { model_stats })
 }
 
 fn statistics(figures: &ModelFigures) -> ModelStatistics {
     ModelStatistics {
         name: figures.name.clone(),
-        version: figures.version.map(|version| version.to_string()).unwrap_or_default(),
+        version: figures.version.to_string(),
         last_inference: figures.last_ms,
         inference_count: figures.requests,
-        execution_count: figures.cells.iter().map(|cell| cell.tasks).sum(),
+        execution_count: figures.tasks(),
         inference_stats: InferenceStatistics {
             success: duration(figures.success),
             fail: duration(figures.failure),
@@ -43,24 +49,21 @@ fn statistics(figures: &ModelFigures) -> ModelStatistics {
     }
 }
 
-/// Batches by size, where sizes are told apart by powers of two. Their times are not measured one by one, so each has its share of its cell's.
+/// Batches by size, where sizes are told apart by powers of two. Their times are not measured one by one, so each has an equal share of the version's.
 fn batches(figures: &ModelFigures) -> Vec<BatchStatistics> {
-    let mut sizes: std::collections::BTreeMap<u64, Duration> = std::collections::BTreeMap::new();
-    for cell in &figures.cells {
-        let mut largest = 1;
-        for (bound, count) in &cell.batches {
-            let size = bound.unwrap_or(largest * 2);
-            largest = size;
-            if *count > 0 {
-                let share = u128::from(cell.busy_ns) * u128::from(*count) / u128::from(cell.tasks.max(1));
-                let sum = sizes.entry(size).or_default();
-                sum.count += count;
-                sum.ns = sum.ns.saturating_add(u64::try_from(share).unwrap_or(u64::MAX));
-            }
+    let tasks = u128::from(figures.tasks().max(1));
+    let mut largest = 1;
+    let mut batches = Vec::new();
+    for (bound, count) in &figures.batches {
+        let batch_size = bound.unwrap_or(largest * 2);
+        largest = batch_size;
+        if *count > 0 {
+            let share = u128::from(figures.device_ns) * u128::from(*count) / tasks;
+            let compute_infer = Duration { count: *count, ns: u64::try_from(share).unwrap_or(u64::MAX) };
+            batches.push(BatchStatistics { batch_size, compute_infer, ..BatchStatistics::default() });
         }
     }
-    let batch = |(batch_size, compute_infer)| BatchStatistics { batch_size, compute_infer, ..BatchStatistics::default() };
-    sizes.into_iter().map(batch).collect()
+    batches
 }
 
 fn duration(total: Total) -> Duration {

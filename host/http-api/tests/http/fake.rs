@@ -267,15 +267,15 @@ impl Host for Fake {
             name: "lstm".to_owned(),
             key: "k".to_owned(),
             batch_max: 64,
-            tasks: 3,
-            rows: 5,
-            busy_ns: 3000,
-            batches: vec![(Some(1), 1), (Some(2), 2), (None, 0)],
+            tasks: 30,
+            rows: 50,
+            busy_ns: 30_000,
+            batches: vec![(Some(1), 10), (Some(2), 20), (None, 0)],
         };
         let model = ModelFigures {
             tenant: TenantName::default_tenant(),
             name: "echo".to_owned(),
-            version: Some(3),
+            version: 3,
             in_flight: 1,
             queued: 2,
             success: total(4),
@@ -290,7 +290,8 @@ impl Host for Fake {
             expired: 0,
             last_ms: 7,
             latency: vec![(Some(125_000), 1), (Some(250_000), 3), (None, 0)],
-            device_ns: 9,
+            device_ns: 3000,
+            batches: vec![(Some(1), 1), (Some(2), 2), (None, 0)],
             cells: vec![cell],
         };
         Figures {

@@ -132,12 +132,13 @@ fn statistics_and_metrics_show_what_was_counted() {
     let metrics = server.get("/metrics").text();
     for line in [
         "nv_inference_request_success{model=\"echo\",version=\"3\",tenant=\"default\"} 4",
+        "nv_inference_exec_count{model=\"echo\",version=\"3\",tenant=\"default\"} 3",
         "nv_inference_pending_request_count{model=\"echo\",version=\"3\",tenant=\"default\"} 3",
         "cellwright_in_flight{model=\"echo\",version=\"3\",tenant=\"default\"} 1",
         "cellwright_queued{model=\"echo\",version=\"3\",tenant=\"default\"} 2",
         "nv_inference_request_duration_us{model=\"echo\",version=\"3\",tenant=\"default\"} 4000",
         "cellwright_request_duration_seconds_bucket{model=\"echo\",version=\"3\",tenant=\"default\",le=\"0.00025\"} 4",
-        "cellwright_batch_rows_bucket{model=\"echo\",version=\"3\",tenant=\"default\",cell=\"lstm\",type=\"k\",le=\"+Inf\"} 3",
+        "cellwright_batch_rows_bucket{model=\"echo\",version=\"3\",tenant=\"default\",cell=\"lstm\",type=\"k\",le=\"+Inf\"} 30",
         "cellwright_slots{domain=\"0\",name=\"host\"} 8",
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");

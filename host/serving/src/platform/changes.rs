@@ -248,8 +248,9 @@ impl Platform {
     /// # Errors
     /// If there is none, or it is the active one.
     pub fn delete_version(&self, tenant: &TenantName, model: &ModelName, version: u64) -> Result<(), ChangeError> {
-        self.changing(tenant, model, |_| {
+        self.changing(tenant, model, |entry| {
             self.registry.delete_version(tenant, model, version)?;
+            entry.versions.forget(version);
             self.collect_garbage();
             Ok(())
         })

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cellwright_engine::{CellCounters, ModelCounters, Snapshot};
+use cellwright_engine::{CellCounters, ModelCounts, Snapshot};
 use cellwright_registry::TenantName;
 
 use super::Platform;
-use crate::catalog::Reason;
+use crate::catalog::{ModelEntry, Reason};
 use crate::figures::CallFiguresView;
+use crate::version_figures::VersionFigures;
 
 /// How a model stands, in the words of the repository extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub struct IndexEntry {
     pub state: ModelState,
 }
 
-/// A cell of a model that serves.
+/// A cell of a model.
 #[derive(Clone, Debug)]
 pub struct CellFigures {
     /// The plugin's name for it.
@@ -50,31 +51,31 @@ pub struct CellFigures {
     pub counters: Arc<CellCounters>,
 }
 
-/// How a model fares.
+/// How a version of a model has fared since the host started, if it has served since.
 #[derive(Clone, Debug)]
 pub struct ModelFigures {
     /// Whose it is.
     pub tenant: TenantName,
-    /// Its name.
+    /// The model's name.
     pub name: String,
-    /// The version that serves, if one does.
-    pub version: Option<u64>,
-    /// Calls in flight now.
+    /// The version.
+    pub version: u64,
+    /// Calls of it in flight now.
     pub in_flight: u32,
     /// Calls that wait for a place among them.
     pub queued: u32,
     /// What became of the others.
     pub calls: CallFiguresView,
-    /// Its cells, if it serves.
+    /// What they had of the devices.
+    pub device: ModelCounts,
+    /// Its cells, as they were loaded last.
     pub cells: Vec<CellFigures>,
-    /// Its device time, if it serves.
-    pub device: Option<Arc<ModelCounters>>,
 }
 
 /// Everything that can be counted.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// By tenant and name.
+    /// By tenant, name and version.
     pub models: Vec<ModelFigures>,
     /// The engine.
     pub engine: Snapshot,
@@ -84,7 +85,7 @@ impl Platform {
     /// The models of a tenant, or all.
     #[must_use]
     pub fn index(&self, tenant: Option<&TenantName>) -> Vec<IndexEntry> {
-        let entry = |model: &Arc<crate::catalog::ModelEntry>| {
+        let entry = |model: &Arc<ModelEntry>| {
             let (version, state) = match model.serving() {
                 Ok(deployed) => (Some(deployed.version()), ModelState::Ready),
                 Err(Reason::Loading) => (None, ModelState::Loading),
@@ -98,26 +99,23 @@ impl Platform {
     /// How a tenant's models fare, or all, and the engine.
     #[must_use]
     pub fn figures(&self, tenant: Option<&TenantName>) -> Figures {
-        let figures = |model: &Arc<crate::catalog::ModelEntry>| {
-            let serving = model.serving().ok();
-            let loaded = serving.as_ref().map(|deployed| deployed.served.loaded().clone());
-            let cell = |cell: &cellwright_engine::LoadedCell| CellFigures {
-                name: cell.cell.name.clone(),
-                key: cell.cell.key.to_string(),
-                batch_max: cell.limits.max,
-                counters: cell.counters.clone(),
+        let figures = |model: Arc<ModelEntry>| {
+            let of_version = |(version, figures): (u64, Arc<VersionFigures>)| {
+                let (device, cells) = figures.of_devices();
+                ModelFigures {
+                    tenant: model.tenant.name.clone(),
+                    name: model.name.as_str().to_owned(),
+                    version,
+                    in_flight: figures.in_flight.load(Ordering::Relaxed),
+                    queued: figures.queued.load(Ordering::Relaxed),
+                    calls: figures.calls.view(),
+                    device,
+                    cells,
+                }
             };
-            ModelFigures {
-                tenant: model.tenant.name.clone(),
-                name: model.name.as_str().to_owned(),
-                version: serving.map(|deployed| deployed.version()),
-                in_flight: model.in_flight.load(Ordering::Relaxed),
-                queued: model.queued.load(Ordering::Relaxed),
-                calls: model.figures.view(),
-                cells: loaded.as_ref().map(|loaded| loaded.cells.iter().map(cell).collect()).unwrap_or_default(),
-                device: loaded.map(|loaded| loaded.counters.clone()),
-            }
+            model.versions.all().into_iter().map(of_version).collect::<Vec<_>>()
         };
-        Figures { models: self.catalog.models(tenant).iter().map(figures).collect(), engine: self.serving.engine().snapshot() }
+        let models = self.catalog.models(tenant).into_iter().flat_map(figures).collect();
+        Figures { models, engine: self.serving.engine().snapshot() }
     }
 }

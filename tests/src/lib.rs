@@ -9,6 +9,7 @@ pub mod collector;
 pub mod devices;
 pub mod graphs;
 pub mod host;
+pub mod http2;
 pub mod naive;
 pub mod neighbours;
 pub mod platform;

@@ -96,8 +96,9 @@ fn wave(host: &Host, model: &Arc<ServedModel>, number: usize, started: &AtomicBo
     }
 }
 
-/// Lets the honest requests end even if the test panics.
-struct SetOnDrop<'a>(&'a AtomicBool);
+/// Lets those who watch it end even if the test panics.
+#[derive(Debug)]
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {

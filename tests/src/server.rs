@@ -108,11 +108,20 @@ impl Server {
     /// If there is none.
     #[must_use]
     pub fn raw(&self, bytes: &[u8]) -> Answer {
-        let mut stream = self.connect();
+        let answer = self.try_raw(bytes);
+        answer.unwrap_or_else(|cause| panic!("no answer: {cause}")).expect("an answer before the connection closes")
+    }
+
+    /// The same of a server that may be gone.
+    ///
+    /// # Errors
+    /// If it is, or goes while it answers.
+    pub fn try_raw(&self, bytes: &[u8]) -> io::Result<Option<Answer>> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         // A server that has read enough answers and closes, which may break the writing off.
         let _ = stream.write_all(bytes);
-        let answer = Answer::read(&mut BufReader::new(stream));
-        answer.unwrap_or_else(|cause| panic!("no answer: {cause}")).expect("an answer before the connection closes")
+        Answer::read(&mut BufReader::new(stream))
     }
 
     /// One request on a connection of its own.
@@ -241,6 +250,13 @@ pub fn sum(seed: usize, rows: usize) -> Value {
 #[must_use]
 pub fn is_sum(answer: &Answer, seed: usize, rows: usize) -> bool {
     answer.status == 200 && answer.json()["outputs"][0]["data"] == json!(requests::sum_answer(seed, rows))
+}
+
+/// The answer to [`sum`] of a version of the summing model that has this bias in every column.
+#[must_use]
+pub fn biased(seed: usize, rows: usize, bias: f32) -> Vec<f32> {
+    let own = requests::sum_answer(seed, rows).into_iter().zip(1_u8..);
+    own.map(|(sum, column)| sum + rows as f32 * (bias - f32::from(column))).collect()
 }
 
 /// What a server answered.

@@ -9,11 +9,11 @@ use cellwright_tests::server::Server;
 use serde_json::json;
 
 /// Steps of a request that nobody could wait for.
-const STEPS: usize = 1 << 19;
+pub(crate) const STEPS: usize = 1 << 19;
 const CLIENTS: usize = 12;
 
 /// A server with the summing model, and with a chain over dense rows that takes long requests and streams every step of them.
-fn start() -> Server {
+pub(crate) fn start() -> Server {
     let server = Server::start(&[]);
     server.push("sums", &BundleFolder::summing());
     let chain = BundleFolder::dense();
@@ -36,7 +36,7 @@ fn rows(steps: usize) -> Vec<f32> {
 }
 
 /// A request of that many steps, with its tensor as bytes.
-fn long(steps: usize) -> (String, Vec<u8>) {
+pub(crate) fn long(steps: usize) -> (String, Vec<u8>) {
     let data: Vec<u8> = rows(steps).iter().flat_map(|value| value.to_le_bytes()).collect();
     (
         json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [steps, 4], "parameters": { "binary_data_size": data.len() } }] })
@@ -45,7 +45,7 @@ fn long(steps: usize) -> (String, Vec<u8>) {
     )
 }
 
-fn ask_long(server: &Server, steps: usize) -> TcpStream {
+pub(crate) fn ask_long(server: &Server, steps: usize) -> TcpStream {
     let (json, data) = long(steps);
     let mut stream = server.connect();
     let head = format!(

@@ -5,9 +5,11 @@
 
 mod bad_requests;
 mod crashing;
+mod http2;
 mod idle;
 mod leaving;
 mod slow;
 mod stopping;
+mod switching;
 mod traces;
 mod uploads;

@@ -3,9 +3,12 @@
 use std::io::{BufReader, Read as _, Write as _};
 use std::time::{Duration, Instant};
 
-use cellwright_tests::bundle_folder::BundleFolder;
+use cellwright_tests::bundle_folder::{BundleFolder, HIDDEN};
+use cellwright_tests::http2::Http2;
 use cellwright_tests::neighbours::beside_clients;
-use cellwright_tests::server::{Answer, Server};
+use cellwright_tests::server::{Answer, Server, is_sum, sum};
+
+use crate::leaving;
 
 /// A body has ten seconds before its pace counts; a test that waits for that is slow itself, so all of them wait together.
 #[test]
@@ -48,4 +51,36 @@ fn drip(server: &Server, what: &str, beginning: &[u8], drop: &[u8]) {
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit can be set");
     let answer = Answer::read(&mut BufReader::new(heard.chain(stream))).expect("an answer").expect("an answer");
     answer.refuses(what, &[408], &["too slowly"]);
+}
+
+/// An answer of megabytes, more than sockets hold.
+const STEPS: usize = 1 << 18;
+
+/// They hold nothing but their answer: no place in flight, no worker, and over HTTP/2 not their connection.
+#[test]
+fn answers_that_are_left_unread_hold_nobody_up() {
+    let server = leaving::start();
+    let (json, data) = leaving::long(STEPS);
+    let body = [json.as_bytes(), &data].concat();
+    let headers = [("inference-header-content-length", &*json.len().to_string())];
+    let connection = Http2::connect(&server);
+    let mut unread: Vec<_> = (0..3).map(|_| leaving::ask_long(&server, STEPS)).collect();
+    let stream = connection.ask("POST", "/v2/models/chain/infer", &headers, body);
+    server.until("all of them are computed", || server.figure("nv_inference_request_success", "model=\"chain\"") == 4.0);
+    let stream = connection.head(stream);
+    assert_eq!(server.figure("nv_inference_pending_request_count", "model=\"chain\""), 0.0);
+    assert_eq!(server.figure("cellwright_slots_used", ""), 0.0);
+    beside_clients(&server, "sums", || {
+        for seed in 0..20 {
+            let body = sum(seed, 9).to_string();
+            assert!(is_sum(&connection.send("POST", "/v2/models/sums/infer", &[], body), seed, 9));
+        }
+    });
+    let over_http2 = connection.whole(stream);
+    let late = Answer::read(&mut BufReader::new(unread.pop().expect("three"))).expect("an answer").expect("an answer");
+    assert_eq!((late.status, late.body.len() > 4 << 20), (200, true));
+    assert_eq!(late.json()["outputs"][0]["data"].as_array().map(Vec::len), Some(STEPS * HIDDEN));
+    assert!(late.body == over_http2.body, "the same request has two answers");
+    drop(unread);
+    server.until("those that leave are forgotten", || server.figure("cellwright_http_connections", "") <= 2.0);
 }

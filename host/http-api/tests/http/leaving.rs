@@ -82,6 +82,25 @@ fn a_body_that_stands_still_is_given_up() {
 }
 
 #[test]
+fn an_answer_that_is_left_unread_is_given_up() {
+    let server = Running::with(Limits { write_timeout: Duration::from_millis(300), ..Limits::default() }, None);
+    // More than sockets hold.
+    let values = 4 << 20;
+    let body = format!(r#"{{"inputs":[{{"name":"x","shape":[{values}],"datatype":"FP32","data":[{}1]}}]}}"#, "1,".repeat(values - 1));
+    let mut stream = server.connect();
+    stream.write_all(&request("POST", "/v2/models/echo/infer", &[], body.as_bytes())).unwrap();
+    let started = Instant::now();
+    // Whoever asks for the figures has a connection too.
+    while !server.get("/metrics").text().contains("\ncellwright_http_connections 1\n") {
+        assert!(started.elapsed() < Duration::from_secs(30), "it is kept");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let answer = Answer::read(&mut stream);
+    let announced: usize = answer.header("content-length").unwrap().parse().unwrap();
+    assert!(answer.status == 200 && answer.body.len() < announced, "all {announced} bytes of it came");
+}
+
+#[test]
 fn a_connection_that_asks_nothing_is_closed() {
     let limits = Limits { idle_timeout: Duration::from_millis(200), ..Limits::default() };
     let server = Running::with(limits, None);

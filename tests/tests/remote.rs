@@ -2,7 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::net::TcpListener;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -210,6 +211,25 @@ fn a_server_that_speaks_tls_is_administered_and_asked() {
     assert_eq!(sentence, format!("error: {}: its certificate was issued by nobody who is trusted here\n", server.url));
     let missing = refused(server.ask(&["models", "--ca", "missing.pem"]));
     assert!(missing.contains("cannot be had from missing.pem") && missing.lines().count() == 1, "{missing}");
+}
+
+#[test]
+fn a_port_for_tls_says_nothing_in_clear_and_goes_on() {
+    let data = TempDir::new().unwrap();
+    let (certificate, key) = ("host/http-api/tests/tls/certificate.pem", "host/http-api/tests/tls/key.pem");
+    let server = Server::start(data.path(), &["--tls-certificate", certificate, "--tls-key", key]);
+    let address = server.url.strip_prefix("https://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.write_all(&server::request("GET", "/v1/models", &[], b"")).unwrap();
+    let mut heard = Vec::new();
+    // It closes, if need be while there is something that it has not read.
+    let end = stream.read_to_end(&mut heard);
+    assert!(end.is_ok() || end.is_err_and(|cause| cause.kind() == std::io::ErrorKind::ConnectionReset), "it is left open");
+    assert!(!String::from_utf8_lossy(&heard).contains("HTTP/"), "{heard:?}");
+    let sentence = refused(cellwright(&["models", "--server", &format!("http://{address}")], ""));
+    assert!(sentence.contains(address) && sentence.lines().count() == 1, "{sentence}");
+    done(server.ask(&["models", "--ca", certificate]));
 }
 
 #[test]

@@ -165,18 +165,14 @@ fn an_upload_that_breaks_off_leaves_nothing() {
     });
 }
 
-/// The data folder is a file system of four megabytes, which needs a name space of its own.
+/// The data folder is a file system of four megabytes.
 #[test]
+#[ignore = "needs a name space of its own for a file system; tests/run runs it where one can be made"]
 fn a_full_disk_is_said_and_what_serves_goes_on() {
     const SPACE: [&str; 4] = ["unshare", "--user", "--map-root-user", "--mount"];
     let data = TempDir::new().expect("a temporary folder");
     let folder = data.path().to_str().expect("temporary folders have plain names");
     let mount = format!("mount -t tmpfs -o size=4m none {folder}");
-    let possible = std::process::Command::new(SPACE[0]).args(&SPACE[1..]).args(["sh", "-c", &mount]).status();
-    if !possible.is_ok_and(|status| status.success()) {
-        assert!(std::env::var_os("CI").is_none(), "name spaces cannot be made here");
-        return;
-    }
     let server = Server::start_by(&format!("exec {} sh -c '{mount} && exec \"$0\" \"$@\"' \"$0\" \"$@\"", SPACE.join(" ")), data.path());
     server.push("sums", &BundleFolder::summing());
     let bundle = BundleFolder::summing();

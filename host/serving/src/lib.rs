@@ -17,6 +17,7 @@ mod bounds;
 mod calls;
 mod catalog;
 mod deadlines;
+mod ending;
 mod input;
 mod join;
 mod outputs;

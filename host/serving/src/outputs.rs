@@ -1,6 +1,8 @@
 //! Values of single nodes, as the engine hands them out, become response tensors, streamed parts, and what a continuation watches.
 
 mod column;
+mod line;
+mod sending;
 #[cfg(test)]
 mod tests;
 mod watching;
@@ -14,9 +16,14 @@ use cellwright_cell_graph::{Tensor, TensorSpec, UnfoldedGrowth};
 use cellwright_engine::Value;
 
 use crate::answer_room::{AnswerRoom, NoRoom};
-use crate::join::{adds_nothing, join};
+use crate::join::{Piece, adds_nothing, joined};
 use column::Column;
+use line::{Given, Line, keys};
+use sending::Sending;
 use watching::Watching;
+
+/// What taking in or putting together a value costs, as if it were so many bytes more.
+const VALUE_WORK: usize = 64;
 
 /// One output of one stage of one chain.
 type Key = (u32, u32, u32);
@@ -34,31 +41,6 @@ struct ChainEnd {
     cancelled: bool,
 }
 
-/// A response tensor that some growth fills.
-#[derive(Debug)]
-struct Response {
-    output: usize,
-    from: ResponseFrom,
-    stream: bool,
-    /// Steps that were streamed.
-    streamed: u32,
-}
-
-impl Response {
-    /// Whether it has been sent by parts to a client that takes them. What is listed has no steps to send one by one.
-    const fn is_sent(&self, streaming: bool) -> bool {
-        streaming && self.stream && !matches!(self.from, ResponseFrom::Listed(_))
-    }
-
-    /// What it is made of.
-    fn keys(&self) -> &[Key] {
-        match &self.from {
-            ResponseFrom::Last(key) | ResponseFrom::All(key) => std::slice::from_ref(key),
-            ResponseFrom::Listed(keys) => keys,
-        }
-    }
-}
-
 /// All that has arrived for one request.
 #[derive(Debug)]
 pub(crate) struct Outputs {
@@ -67,18 +49,13 @@ pub(crate) struct Outputs {
     specs: Arc<[TensorSpec]>,
     chains: BTreeMap<u32, ChainEnd>,
     columns: BTreeMap<Key, Column>,
-    responses: Vec<Response>,
-    /// Streamed responses by what they are made of, where the client takes parts: positions in `responses`.
-    streams: BTreeMap<Key, Vec<usize>>,
-    /// Those of which more arrived since parts were last asked for.
-    fresh: Vec<usize>,
+    /// What the response is made of, by the description's position.
+    lines: Vec<Line>,
+    /// Where the client takes parts as they come; otherwise they are put together.
+    sending: Option<Sending>,
     watching: Option<Watching>,
-    /// Whether the client takes parts as they come; otherwise they are put together.
-    streaming: bool,
-    /// Tensors of the response so far, by the description's position: what was emitted, and what streamed growths left.
-    gathered: Vec<Option<Tensor>>,
-    /// Which of them have been emitted to a client that takes parts.
-    begun: Vec<bool>,
+    /// How many bytes it will take to put together what has arrived.
+    work: usize,
     /// How much all of this may take, and what is taken of it.
     room: Arc<AnswerRoom>,
     taken: u64,
@@ -103,27 +80,40 @@ impl Outputs {
     /// # Errors
     /// If there is no room for it.
     pub(crate) fn new(taking: Taking, growth: &UnfoldedGrowth) -> Result<Self, NoRoom> {
+        let mut outputs = Self::empty(taking);
+        outputs.expect(growth);
+        outputs.take_room()?;
+        Ok(outputs)
+    }
+
+    fn empty(taking: Taking) -> Self {
         let Taking { model, specs, streaming, room } = taking;
-        let mut outputs = Self {
+        Self {
             model,
             chains: BTreeMap::new(),
             columns: BTreeMap::new(),
-            responses: Vec::new(),
-            streams: BTreeMap::new(),
-            fresh: Vec::new(),
+            lines: specs.iter().map(|_| Line::default()).collect(),
+            sending: streaming.then(Sending::default),
             watching: None,
-            streaming,
-            gathered: specs.iter().map(|_| None).collect(),
-            begun: vec![false; specs.len()],
+            work: 0,
             specs,
             room,
             taken: 0,
             #[cfg(test)]
             looks: std::cell::Cell::new(0),
-        };
-        outputs.expect(growth);
-        outputs.take_room()?;
-        Ok(outputs)
+        }
+    }
+
+    /// All that has arrived, for whoever ends the request: nobody will ask here any more, and nothing is taken in.
+    pub(crate) fn take(&mut self) -> Self {
+        let (model, specs, streaming) = (self.model.clone(), self.specs.clone(), self.sending.is_some());
+        let nothing = Self::empty(Taking { model, specs, streaming, room: Arc::new(AnswerRoom::new(0)) });
+        std::mem::replace(self, nothing)
+    }
+
+    /// How many bytes it will take, about, to put together what has arrived.
+    pub(crate) const fn work(&self) -> usize {
+        self.work
     }
 
     /// Expects what a growth delivers, and forgets what it does not keep.
@@ -147,7 +137,7 @@ impl Outputs {
                 let Some(cell) = self.model.cells.get(stage.cell as usize) else { continue };
                 for ((delivery, output), output_number) in stage.delivery.iter().zip(&cell.outputs).zip(0..) {
                     if *delivery != Delivery::None {
-                        let column = Column::new(&output.port, *delivery == Delivery::Last);
+                        let column = Column::new(&output.port, *delivery == Delivery::Last, bound);
                         self.columns.insert((number, stage_number, output_number), column);
                     }
                 }
@@ -158,22 +148,10 @@ impl Outputs {
                 end.cancelled = true;
             }
         }
-        for response in &growth.outputs {
-            let UnfoldedResponse { output, from, stream } = response.clone();
-            self.responses.push(Response { output: output as usize, from, stream, streamed: 0 });
+        for UnfoldedResponse { output, from, stream } in &growth.outputs {
+            self.give(*output as usize, from.clone(), *stream);
         }
-        self.index_streams();
         self.watch(growth.next.as_ref());
-    }
-
-    fn index_streams(&mut self) {
-        self.streams.clear();
-        self.fresh.clear();
-        for (position, response) in self.responses.iter().enumerate().filter(|_| self.streaming) {
-            if let (ResponseFrom::All(key) | ResponseFrom::Last(key), true) = (&response.from, response.stream) {
-                self.streams.entry(*key).or_default().push(position);
-            }
-        }
     }
 
     /// Takes room for all that may still be held at once: rows as they arrive, and copies of them for the response and for the plugin.
@@ -187,28 +165,17 @@ impl Outputs {
     fn bytes(&self) -> u64 {
         let column = |key: &Key| self.columns.get(key).map_or(0, |column| column.bytes(self.chains.get(&key.0).map_or(0, |end| end.bound)));
         let row = |key: &Key| self.columns.get(key).map_or(0, Column::row_bytes);
-        let response = |response: &Response| match &response.from {
-            _ if response.is_sent(self.streaming) => 0,
-            ResponseFrom::Last(key) => row(key),
-            ResponseFrom::All(key) => column(key),
-            ResponseFrom::Listed(keys) => keys.iter().map(row).fold(0, u64::saturating_add),
+        let pending = |given: &Given| match given {
+            Given::Graph(ResponseFrom::Last(key)) => row(key),
+            Given::Graph(ResponseFrom::All(key)) => column(key),
+            Given::Graph(ResponseFrom::Listed(keys)) => keys.iter().map(row).fold(0, u64::saturating_add),
+            Given::Piece(_) => 0,
         };
         let columns = self.columns.keys().map(column);
-        let responses = self.responses.iter().map(response);
+        let pending = self.lines.iter().flat_map(|line| &line.pending).map(pending);
         let watched = self.watching.iter().flat_map(|watching| &watching.keys).map(column);
-        let gathered = self.gathered.iter().flatten().map(|tensor| tensor.data.len() as u64);
-        columns.chain(responses).chain(watched).chain(gathered).fold(0, u64::saturating_add)
-    }
-
-    /// Lets go of everything: nobody will ask any more. What was taken of the room stays taken, because the answer is on its way.
-    pub(crate) fn clear(&mut self) {
-        self.watching = None;
-        self.columns.clear();
-        self.chains.clear();
-        self.responses.clear();
-        self.streams.clear();
-        self.fresh.clear();
-        self.gathered.fill(None);
+        let pieces = self.lines.iter().map(|line| line.bytes).chain(self.sending.iter().map(|sending| sending.bytes));
+        columns.chain(pending).chain(watched).chain(pieces).fold(0, u64::saturating_add)
     }
 
     /// How many steps a chain executed, once that is known.
@@ -238,11 +205,12 @@ impl Outputs {
         let key = (value.chain, value.stage, value.output);
         let Some(column) = self.columns.get_mut(&key) else { return };
         column.take(value.step, value.bytes);
+        self.work = self.work.saturating_add(value.bytes.len() + VALUE_WORK);
         if column.awaited {
             self.look_at(&key);
         }
-        if let Some(streams) = self.streams.get(&key) {
-            self.fresh.extend_from_slice(streams);
+        if let Some(sending) = self.sending.as_mut() {
+            sending.arrived(&key);
         }
     }
 
@@ -250,79 +218,60 @@ impl Outputs {
         if let Some(end) = self.chains.get_mut(&chain) {
             end.executed = Some(executed);
             self.look_at_followers(chain);
-        }
-    }
-
-    /// Parts of streamed outputs that have arrived since the last call.
-    pub(crate) fn parts(&mut self, parts: &mut Vec<Tensor>) {
-        while let Some(index) = self.fresh.pop() {
-            let Some(response) = self.responses.get(index) else { continue };
-            let (ResponseFrom::All(key) | ResponseFrom::Last(key)) = &response.from else { continue };
-            let Some((until, _)) = self.arrived(key).filter(|(until, _)| *until > response.streamed) else { continue };
-            let (Some(column), Some(spec)) = (self.columns.get(key), self.specs.get(response.output)) else { continue };
-            match &response.from {
-                ResponseFrom::All(_) => parts.push(column.stacked(&spec.name, response.streamed..until)),
-                _ => parts.extend((response.streamed..until).filter_map(|step| column.row(&spec.name, step))),
+            if let Some(sending) = self.sending.as_mut() {
+                sending.ended(chain);
             }
-            self.responses[index].streamed = until;
         }
     }
 
-    /// Adds a tensor that the plugin emitted, unless the client takes parts: then it is the caller's to send, if it adds anything.
+    /// Adds a tensor that the plugin emitted. Where the client takes parts it is one, as soon as it is its turn; it is left out if it adds nothing.
     ///
     /// # Errors
     /// If there is no room for it.
     pub(crate) fn emit(&mut self, tensor: Tensor, parts: &mut Vec<Tensor>) -> Result<(), NoRoom> {
-        let Some(position) = self.specs.iter().position(|spec| spec.name == tensor.name) else { return Ok(()) };
-        if !self.streaming {
-            return self.gather_emitted(position, tensor);
+        let Some(output) = self.specs.iter().position(|spec| spec.name == tensor.name) else { return Ok(()) };
+        let (line, spec) = (&mut self.lines[output], &self.specs[output]);
+        if self.sending.is_some() {
+            if line.begun && adds_nothing(spec, &tensor) {
+                return Ok(());
+            }
+            line.begun = true;
+            if line.sent.is_empty() {
+                parts.push(tensor);
+                return Ok(());
+            }
         }
-        if !self.begun[position] || !adds_nothing(&self.specs[position], &tensor) {
-            self.begun[position] = true;
-            parts.push(tensor);
+        self.work = self.work.saturating_add(tensor.data.len() + VALUE_WORK);
+        let piece = Piece::from(tensor);
+        let bytes = self.taken.saturating_add(piece.bytes());
+        self.room.change(self.taken, bytes)?;
+        self.taken = bytes;
+        let line = &mut self.lines[output];
+        match self.sending.as_mut() {
+            Some(sending) => sending.wait(line, piece),
+            None => {
+                let replaced = line.add(&self.specs[output], piece);
+                self.give_back(replaced);
+            }
         }
         Ok(())
     }
 
-    fn gather_emitted(&mut self, position: usize, tensor: Tensor) -> Result<(), NoRoom> {
-        let held = |tensor: &Option<Tensor>| tensor.as_ref().map_or(0, |tensor| tensor.data.len() as u64);
-        // Both pieces are there while they are joined.
-        let both = self.taken.saturating_add(tensor.data.len() as u64);
-        self.room.change(self.taken, both)?;
-        let before = held(&self.gathered[position]);
-        self.gather(position, tensor);
-        let joined = self.taken.saturating_sub(before).saturating_add(held(&self.gathered[position]));
-        self.taken = both;
-        self.room.change(both, joined)?;
-        self.taken = joined;
-        Ok(())
-    }
-
-    fn gather(&mut self, position: usize, tensor: Tensor) {
-        let before = self.gathered[position].take();
-        self.gathered[position] = Some(match before {
-            Some(before) => join(&self.specs[position], before, tensor),
-            None => tensor,
-        });
+    fn give_back(&mut self, bytes: u64) {
+        let taken = self.taken.saturating_sub(bytes);
+        // To take less always succeeds.
+        let _ = self.room.change(self.taken, taken);
+        self.taken = taken;
     }
 
     /// Forgets what no later growth can name: everything before `first_chain` that is not kept (`keep` ascends), once it is in the response.
     fn prune(&mut self, first_chain: u32, keep: &[u32]) {
-        let settled = |outputs: &Self, key: &Key| {
-            let is_last = outputs.columns.get(key).is_none_or(|column| column.last_step.is_some());
-            is_last || outputs.arrived(key).is_none_or(|(_, all)| all)
-        };
-        let ready = |response: &Response| response.keys().iter().all(|key| key.0 < first_chain && settled(self, key));
-        let ready: Vec<bool> = self.responses.iter().map(ready).collect();
-        let mut ready = ready.into_iter();
-        let (done, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.responses).into_iter().partition(|_| ready.next() == Some(true));
-        self.responses = rest;
-        for response in done {
-            self.settle(&response);
-        }
-        self.index_streams();
+        self.settle(|outputs, key| {
+            let is_last = || outputs.columns.get(key).is_none_or(|column| column.last_step.is_some());
+            key.0 < first_chain && (is_last() || outputs.arrived(key).is_none_or(|(_, all)| all))
+        });
         let watched = self.watching.iter().flat_map(|watching| &watching.keys);
-        let named = self.responses.iter().flat_map(|response| response.keys()).chain(watched).map(|key| key.0);
+        let named = self.lines.iter().flat_map(Line::keys).chain(watched).map(|key| key.0);
         let named = ascending(named.chain(keep.iter().copied()).filter(|chain| *chain < first_chain).collect());
         let wanted = |chain: u32| chain >= first_chain || named.binary_search(&chain).is_ok();
         self.columns.retain(|key, _| wanted(key.0));
@@ -331,54 +280,73 @@ impl Outputs {
         self.chains.retain(|chain, _| wanted(*chain) || followed.binary_search(chain).is_ok());
     }
 
-    /// Puts a response tensor whose values are all there into the response.
-    fn settle(&mut self, response: &Response) {
-        if response.is_sent(self.streaming) {
-            return;
+    /// Puts into the response what is there, as far as everything before it is.
+    fn settle(&mut self, is_there: impl Fn(&Self, &Key) -> bool) {
+        for output in 0..self.lines.len() {
+            while let Some(given) = self.lines[output].pending.pop_front() {
+                let piece = match given {
+                    Given::Graph(from) if !keys(&from).iter().all(|key| is_there(self, key)) => {
+                        self.lines[output].pending.push_front(Given::Graph(from));
+                        break;
+                    }
+                    Given::Graph(from) => self.piece(&from),
+                    Given::Piece(piece) => {
+                        self.lines[output].bytes -= piece.bytes();
+                        Some(piece)
+                    }
+                };
+                if let Some(piece) = piece {
+                    self.lines[output].settle(&self.specs[output], piece);
+                }
+            }
         }
-        let Some(spec) = self.specs.get(response.output) else { return };
-        let tensor = match &response.from {
-            ResponseFrom::Last(key) => self.last(&spec.name, key),
-            ResponseFrom::All(key) => self.arrived(key).and_then(|(steps, _)| Some(self.columns.get(key)?.stacked(&spec.name, 0..steps))),
-            ResponseFrom::Listed(keys) => self.listed(&spec.name, keys),
-        };
-        if let Some(tensor) = tensor {
-            self.gather(response.output, tensor);
+    }
+
+    /// What a growth gives, once it is there.
+    fn piece(&self, from: &ResponseFrom) -> Option<Piece> {
+        match from {
+            ResponseFrom::Last(key) => Some(self.last(key)?.trimmed()),
+            ResponseFrom::All(key) => {
+                let (steps, _) = self.arrived(key)?;
+                Some(self.columns.get(key)?.stacked(0..steps).trimmed())
+            }
+            ResponseFrom::Listed(keys) => self.listed(keys),
         }
     }
 
     /// The last executed step. Where that step alone is delivered, it is there before it is known to be the last.
-    fn last(&self, name: &str, key: &Key) -> Option<Tensor> {
+    fn last(&self, key: &Key) -> Option<Piece> {
         let column = self.columns.get(key)?;
         let step = column.last_step.or_else(|| self.arrived(key)?.0.checked_sub(1))?;
-        column.row(name, step)
+        column.row(step)
     }
 
-    fn listed(&self, name: &str, keys: &[Key]) -> Option<Tensor> {
-        let mut stacked: Option<Tensor> = None;
+    fn listed(&self, keys: &[Key]) -> Option<Piece> {
+        let mut stacked = self.columns.get(keys.first()?)?.no_rows();
+        stacked.shape[0] = keys.len();
         for key in keys {
-            let column = self.columns.get(key)?;
-            let row = self.last(name, key)?;
-            let stack = stacked.get_or_insert_with(|| column.no_rows(name));
-            stack.shape[0] += 1;
-            stack.data.extend_from_slice(&row.data);
+            stacked.runs.append(&mut self.last(key)?.runs);
         }
-        stacked
+        Some(stacked)
     }
 
-    /// The response, once the request has finished.
+    /// The response, once the request has finished: what is large of it is copied here.
     ///
     /// # Errors
     /// The name of an output that the model declares and nothing gave. A client that takes parts has seen for itself what came.
-    pub(crate) fn finish(&mut self) -> Result<Vec<Tensor>, String> {
-        for response in std::mem::take(&mut self.responses) {
-            self.settle(&response);
+    pub(crate) fn answer(mut self) -> Result<Vec<Tensor>, String> {
+        self.settle(|_, _| true);
+        // The rows are where they are needed, or nowhere.
+        self.columns.clear();
+        let mut answer = Vec::with_capacity(self.specs.len());
+        for (line, spec) in self.lines.into_iter().zip(self.specs.iter()) {
+            match joined(spec, line.settled) {
+                Some(tensor) => answer.push(tensor),
+                None if self.sending.is_some() => {}
+                None => return Err(spec.name.clone()),
+            }
         }
-        let missing = self.gathered.iter().zip(self.specs.iter()).find(|(tensor, _)| tensor.is_none());
-        if let Some((_, spec)) = missing.filter(|_| !self.streaming) {
-            return Err(spec.name.clone());
-        }
-        Ok(self.gathered.iter_mut().filter_map(Option::take).collect())
+        Ok(answer)
     }
 }
 

@@ -1,7 +1,7 @@
 //! One request in flight: between the engine's thread, which brings values, and plugin threads, which make its graph go on.
 //!
 //! Two locks: `plugin` (held while a guest runs; one call at a time), and `front` (short, taken by the engine's thread too). `front` may be taken
-//! under `plugin`, never the other way; under `front` nothing waits.
+//! under `plugin`, never the other way; under `front` nothing waits, and nothing large is copied.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,8 +16,10 @@ use cellwright_plugin_runtime::{Event, RequestView};
 use cellwright_protocol::{InferRequest, InferResponse};
 
 use crate::answer_room::{AnswerRoom, NoRoom};
+use crate::ending;
 use crate::error::InferError;
 use crate::input::{arrange, fits};
+use crate::join::Piece;
 use crate::model::ServedModel;
 use crate::outputs::{Outputs, Taking};
 use crate::plugin_threads::{NotTaken, PluginCalls};
@@ -45,7 +47,7 @@ pub(crate) struct Active {
 struct Front {
     outputs: Outputs,
     client: Option<Box<dyn Client>>,
-    /// A call of the plugin is queued or running.
+    /// A call of the plugin, or sending what piled up, is queued or running.
     calling: bool,
     /// The graph will not grow any more.
     closed: bool,
@@ -59,7 +61,7 @@ struct Front {
 
 /// What a plugin is to be told.
 enum Occasion {
-    Values(Vec<Tensor>),
+    Values(Vec<Piece>),
     Input(Vec<Arc<Tensor>>),
     EndOfInput,
 }
@@ -189,7 +191,7 @@ impl Active {
         });
         serving.engine.submit_ranked(begin.rank, model.loaded(), growth, tensors, |handle| {
             let _ = active.handle.set(handle);
-            Box::new(RequestSink { active: active.clone(), parts: Vec::new() })
+            Box::new(RequestSink { active: active.clone() })
         })?;
         active.go_on(lock(&active.front));
         Ok(active)
@@ -230,12 +232,9 @@ impl Active {
         }
     }
 
-    /// Calls the plugin if there is something to show it and no call is under way.
+    /// Calls the plugin if there is something to show it and no call is under way; sends what is too much to be sent at once.
     fn go_on(self: &Arc<Self>, mut front: MutexGuard<'_, Front>) {
-        if front.calling || front.closed || front.client.is_none() {
-            return;
-        }
-        if !front.has_occasion() {
+        if front.calling || front.client.is_none() || !front.outputs.has_parts() && !front.has_occasion() {
             return;
         }
         front.calling = true;
@@ -248,13 +247,17 @@ impl Active {
         }
     }
 
-    /// On a plugin thread: shows the plugin what it asked for.
+    /// On a plugin thread: sends what piled up, and shows the plugin what it asked for.
     fn resume(self: Arc<Self>) {
+        // Between two parts of it the engine's thread may go on.
+        while lock(&self.front).send_parts() {}
         let occasion = {
             let mut front = lock(&self.front);
-            if front.client.is_none() { None } else { front.occasion() }
+            let occasion = if front.client.is_none() { None } else { front.occasion() };
+            front.calling = occasion.is_some();
+            occasion
         };
-        let Some(occasion) = occasion else { return };
+        let Some(occasion) = occasion else { return self.go_on(lock(&self.front)) };
         self.room.notify_all();
         match catch_unwind(AssertUnwindSafe(|| self.react(occasion))) {
             Ok(Ok(())) => {}
@@ -279,7 +282,7 @@ impl Active {
     /// Calls the plugin and does what it says.
     fn answer(&self, serving: &Inner, handle: Handle, plugin: &mut PluginSide, occasion: Occasion) -> Result<(), InferError> {
         let event = match occasion {
-            Occasion::Values(values) => Event::Values(values),
+            Occasion::Values(values) => Event::Values(values.into_iter().map(|piece| piece.into_tensor("")).collect()),
             Occasion::Input(tensors) => Event::Input(plugin.take_in(tensors, &self.model)?),
             Occasion::EndOfInput => Event::EndOfInput,
         };
@@ -350,12 +353,27 @@ impl Active {
         Ok(())
     }
 
+    /// Puts the answer together.
+    fn end(&self, mut outputs: Outputs, client: Box<dyn Client>) {
+        let (model, id, work) = (self.model.clone(), self.id.clone(), outputs.work());
+        let answer = move |client: &mut dyn Client| {
+            let mut parts = Vec::new();
+            while outputs.has_parts() {
+                outputs.parts(&mut parts);
+                parts.drain(..).for_each(|part| client.part(part));
+            }
+            let outputs = outputs.answer().map_err(|output| InferError::Unanswered { plugin: model.plugin_name().to_owned(), output })?;
+            Ok(InferResponse { model_name: model.name().to_owned(), model_version: None, id, parameters: Vec::new(), outputs })
+        };
+        ending::end((&self.plugin_calls, self.model.plugin_of()), work, client, answer);
+    }
+
     /// Ends the request with an error, and whatever of it is on the device.
     fn fail(&self, error: InferError) {
-        let client = lock(&self.front).end();
+        let ended = lock(&self.front).end();
         self.room.notify_all();
         self.cancel();
-        if let Some(client) = client {
+        if let Some((_, client)) = ended {
             client.end(Err(error));
         }
     }
@@ -364,19 +382,24 @@ impl Active {
 impl Front {
     /// Whether there is something to tell the plugin.
     fn has_occasion(&self) -> bool {
+        if self.closed {
+            return false;
+        }
         let told = self.chunks.is_empty() && (!self.input_over || self.told_over);
         self.outputs.is_due() || self.outputs.waits_for_input() && !told
     }
 
-    /// Whoever hears the end; nothing is held for anybody else any more.
-    fn end(&mut self) -> Option<Box<dyn Client>> {
-        self.outputs.clear();
+    /// Whoever hears the end, and all that has arrived for it; nothing is held for anybody else any more.
+    fn end(&mut self) -> Option<(Outputs, Box<dyn Client>)> {
         self.chunks.clear();
-        self.client.take()
+        Some((self.outputs.take(), self.client.take()?))
     }
 
     /// What the plugin is to be told now, if anything.
     fn occasion(&mut self) -> Option<Occasion> {
+        if self.closed {
+            return None;
+        }
         if let Some(values) = self.outputs.watched() {
             return Some(Occasion::Values(values));
         }
@@ -396,6 +419,14 @@ impl Front {
             parts.drain(..).for_each(|part| client.part(part));
         }
         parts.clear();
+    }
+
+    /// Sends what has arrived, as far as that may be done at once; whether there is more.
+    fn send_parts(&mut self) -> bool {
+        let mut parts = Vec::new();
+        self.outputs.parts(&mut parts);
+        self.send(&mut parts);
+        self.outputs.has_parts()
     }
 }
 
@@ -432,18 +463,20 @@ impl PluginSide {
 /// The engine's end of a request.
 struct RequestSink {
     active: Arc<Active>,
-    parts: Vec<Tensor>,
 }
 
 impl RequestSink {
-    fn changed(&mut self, change: impl FnOnce(&mut Outputs)) {
+    fn changed(&self, change: impl FnOnce(&mut Outputs)) {
         let mut front = lock(&self.active.front);
         change(&mut front.outputs);
-        front.outputs.parts(&mut self.parts);
-        if !self.parts.is_empty() {
-            front.send(&mut self.parts);
-        }
+        front.send_parts();
         self.active.go_on(front);
+    }
+
+    fn end(&self) -> Option<(Outputs, Box<dyn Client>)> {
+        let ended = lock(&self.active.front).end();
+        self.active.room.notify_all();
+        ended
     }
 }
 
@@ -457,30 +490,14 @@ impl Sink for RequestSink {
     }
 
     fn finished(self: Box<Self>, times: RequestTimes) {
-        let mut front = lock(&self.active.front);
-        let outputs = front.outputs.finish();
-        let client = front.end();
-        self.active.room.notify_all();
-        drop(front);
-        if let Some(mut client) = client {
+        if let Some((outputs, mut client)) = self.end() {
             client.ran(&times);
-            let model = &self.active.model;
-            let response = |outputs| InferResponse {
-                model_name: model.name().to_owned(),
-                model_version: None,
-                id: self.active.id.clone(),
-                parameters: Vec::new(),
-                outputs,
-            };
-            let unanswered = |output| InferError::Unanswered { plugin: model.plugin_name().to_owned(), output };
-            client.end(outputs.map(response).map_err(unanswered));
+            self.active.end(outputs, client);
         }
     }
 
     fn failed(self: Box<Self>, failure: RequestFailure, times: RequestTimes) {
-        let client = lock(&self.active.front).end();
-        self.active.room.notify_all();
-        if let Some(mut client) = client {
+        if let Some((_, mut client)) = self.end() {
             client.ran(&times);
             client.end(Err(InferError::Engine(failure)));
         }

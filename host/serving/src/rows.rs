@@ -7,12 +7,17 @@ use cellwright_engine::RequestTimes;
 use cellwright_protocol::{InferRequest, InferResponse, join_rows, split_rows};
 
 use crate::answer_room::AnswerRoom;
+use crate::ending;
 use crate::error::InferError;
 use crate::model::ServedModel;
+use crate::plugin_threads::{PluginCalls, PluginOf};
 use crate::plugin_time::PluginTime;
 use crate::reply::Client;
 use crate::request::{Active, Begin, Running};
 use crate::serving::Inner;
+
+/// What putting one output of a row to the others costs, as if it were so many bytes more.
+const ROW_WORK: usize = 64;
 
 /// The rows of one call.
 struct Joint {
@@ -23,6 +28,8 @@ struct Joint {
     responses: Vec<Option<InferResponse>>,
     missing: usize,
     running: Running,
+    /// Where a large answer is put together.
+    plugin_calls: (PluginCalls, PluginOf),
 }
 
 fn lock(joint: &Mutex<Joint>) -> MutexGuard<'_, Joint> {
@@ -39,7 +46,9 @@ pub(crate) fn begin(
 ) -> Result<Running, InferError> {
     let rows = split_rows(&request, model.limits.rows_max)?;
     let responses = rows.iter().map(|_| None).collect();
-    let joint = Joint { client: Some(client), id: request.id, responses, missing: rows.len(), running: Running::default() };
+    let plugin_calls = (serving.plugin_threads.calls(), model.plugin_of());
+    let (missing, running) = (rows.len(), Running::default());
+    let joint = Joint { client: Some(client), id: request.id, responses, missing, running, plugin_calls };
     let joint = Arc::new(Mutex::new(joint));
     let room = Arc::new(AnswerRoom::new(model.limits.answer_bytes_max));
     let time = Arc::new(PluginTime::default());
@@ -109,11 +118,13 @@ impl Client for RowClient {
                 if joint.missing > 0 {
                     return;
                 }
-                let (client, id) = (joint.client.take(), joint.id.take());
-                let rows = joint.responses.drain(..).flatten().collect();
+                let (client, id, (calls, whose)) = (joint.client.take(), joint.id.take(), joint.plugin_calls.clone());
+                let rows: Vec<InferResponse> = joint.responses.drain(..).flatten().collect();
                 drop(joint);
                 if let Some(client) = client {
-                    client.end(join_rows(rows).map(|response| InferResponse { id, ..response }).map_err(InferError::Rows));
+                    let work = rows.iter().flat_map(|row| &row.outputs).map(|output| output.data.len() + ROW_WORK).sum();
+                    let join = |_: &mut dyn Client| Ok(InferResponse { id, ..join_rows(rows)? });
+                    ending::end((&calls, whose), work, client, join);
                 }
             }
         }

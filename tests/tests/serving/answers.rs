@@ -35,6 +35,24 @@ fn rows_as_they_come_are_the_whole() {
     host.is_whole_again();
 }
 
+/// What a later growth gives is there long before what the first one does, unless that is short.
+#[test]
+fn what_several_growths_give_follows_in_their_order() {
+    let host = host();
+    let model = host.model("sums");
+    for rows in [2, 5000] {
+        let (sums, nothing) = (running_sums(5, rows), [0.0; 4]);
+        let sum = Tensor::from_f32("sum", &[4], &sums[..4]);
+        let wanted = [&sums[..], &nothing, &sums[..8], &nothing].concat();
+        let whole = host.whole(&model, behaving("resume-overtakes", requests::sum(5, rows))).unwrap();
+        assert!(whole == [sum.clone(), Tensor::from_f32("sums", &[rows + 4, 4], &wanted)], "{rows} rows are out of order");
+        let (parts, rest) = host.parts(&model, behaving("resume-overtakes-parts", requests::sum(5, rows)));
+        let joined: Vec<f32> = parts.iter().flat_map(|part| part.to_f32().unwrap()).collect();
+        assert!(joined == wanted && rest == [sum], "parts of {rows} rows are out of order");
+    }
+    host.is_whole_again();
+}
+
 #[test]
 fn the_last_of_what_replaces_itself_is_the_whole() {
     let host = host();

@@ -8,6 +8,7 @@ use cellwright_cell_graph::graph::{
 use cellwright_cell_graph::{Datatype, Description};
 
 use super::*;
+use crate::join::Run;
 
 const SHAPE: ModelShape = ModelShape { width: 2, hidden: 3, vocabulary: 5 };
 const STATE: [u8; 12] = [7; 12];
@@ -42,8 +43,16 @@ fn watching(chains: impl IntoIterator<Item = u32>, pace: Pace) -> Continuation {
 fn taken_in(growth: Growth, streaming: bool, bytes_max: u64) -> Result<Outputs, NoRoom> {
     let model = model_of(SHAPE, 1);
     let growth = Unfolding::new(model.clone(), GraphLimits::default()).grow(growth, 0, &[]).unwrap();
+    try_taken(model, &growth, streaming, bytes_max)
+}
+
+fn try_taken(model: Arc<Model>, growth: &UnfoldedGrowth, streaming: bool, bytes_max: u64) -> Result<Outputs, NoRoom> {
     let specs = model.description.outputs.clone().into();
-    Outputs::new(Taking { model, specs, streaming, room: Arc::new(AnswerRoom::new(bytes_max)) }, &growth)
+    Outputs::new(Taking { model, specs, streaming, room: Arc::new(AnswerRoom::new(bytes_max)) }, growth)
+}
+
+fn taken(model: Arc<Model>, growth: &UnfoldedGrowth, streaming: bool, bytes_max: u64) -> Outputs {
+    try_taken(model, growth, streaming, bytes_max).unwrap()
 }
 
 fn outputs_of(growth: Growth) -> Outputs {
@@ -168,11 +177,127 @@ fn what_was_forgotten_takes_no_room() {
         let growth = Growth { chains: vec![leaves(Extent::Fixed(10))], next: Some(watching([first], Pace::All)), ..Growth::default() };
         unfolding.grow(growth, 0, &[]).unwrap()
     };
-    let taking = Taking { specs: model.description.outputs.clone().into(), model, streaming: false, room: Arc::new(AnswerRoom::new(300)) };
-    let mut outputs = Outputs::new(taking, &next(0)).unwrap();
+    let mut outputs = taken(model, &next(0), false, 300);
     for chain in 1..100 {
         outputs.grow(&next(chain)).unwrap();
     }
+}
+
+/// Whoever adds to an answer, or shows the plugin what there is of it, holds what the engine's thread waits for.
+#[test]
+fn nothing_is_copied_before_the_end() {
+    const STEPS: u32 = 20_000;
+    let model = model_of(SHAPE, 1);
+    let mut unfolding = Unfolding::new(model.clone(), GraphLimits::default());
+    let chains = vec![leaves(Extent::Fixed(STEPS))];
+    let first = Growth { chains, outputs: vec![all(0, false)], next: Some(watching([0], Pace::Every(1))), ..Growth::default() };
+    let mut outputs = taken(model, &unfolding.grow(first, 0, &[]).unwrap(), false, u64::MAX);
+    let at = |piece: &Piece| piece.runs.iter().map(Run::address).collect::<Vec<_>>();
+    (0..STEPS).for_each(|step| value(&mut outputs, 0, step));
+    let held = outputs.columns[&(0, 0, 0)].stacked(0..STEPS);
+    let rows = at(&held);
+    assert!(rows.len() > 1);
+    assert_eq!(at(&outputs.watched().unwrap()[0]), rows);
+    outputs.grow(&unfolding.grow(Growth { next: Some(watching([], Pace::All)), ..Growth::default() }, 0, &[]).unwrap()).unwrap();
+    assert!(outputs.columns.is_empty());
+    let line = outputs.specs.iter().position(|spec| spec.name == "all").unwrap();
+    assert_eq!(at(&outputs.lines[line].settled[0]), rows);
+    let tensor = emitted();
+    let added = tensor.data.as_ptr();
+    outputs.emit(tensor, &mut vec![]).unwrap();
+    assert_eq!(at(&outputs.lines[line].settled[1]), [added]);
+    assert!(outputs.work() > STEPS as usize * 12);
+}
+
+/// Response tensors `all` of chain 0, then of chain 1, each of a growth of two steps.
+fn following(streaming: bool) -> (Outputs, Unfolding) {
+    let model = model_of(SHAPE, 1);
+    let mut unfolding = Unfolding::new(model.clone(), GraphLimits::default());
+    let mut growth = |chain| {
+        let chains = vec![leaves(Extent::Fixed(2))];
+        let growth = Growth { chains, outputs: vec![all(chain, streaming)], next: Some(watching([], Pace::All)), ..Growth::default() };
+        unfolding.grow(growth, 0, &[]).unwrap()
+    };
+    let mut outputs = taken(model, &growth(0), streaming, u64::MAX);
+    outputs.grow(&growth(1)).unwrap();
+    (outputs, unfolding)
+}
+
+fn all(chain: u32, stream: bool) -> ResponseTensor {
+    ResponseTensor { name: "all".to_owned(), from: Gathered::All(state_of(chain)), stream }
+}
+
+fn numbered(outputs: &mut Outputs, chain: u32, step: u32) {
+    outputs.value(Value { chain, stage: 0, output: 0, step, bytes: &[chain as u8; 12] });
+}
+
+/// The chain of each row, of each tensor called `all`.
+fn chains_of(tensors: &[Tensor]) -> Vec<Vec<u8>> {
+    let all = tensors.iter().filter(|tensor| tensor.name == "all");
+    all.map(|tensor| tensor.data.chunks_exact(12).map(|row| row[0]).collect()).collect()
+}
+
+fn emitted() -> Tensor {
+    Tensor::from_f32("all", &[1, 3], &[f32::from_le_bytes([9; 4]); 3])
+}
+
+/// Which chain is complete first depends on the host's other work; the answer must not.
+#[test]
+fn what_an_output_is_given_follows_in_the_order_of_growths() {
+    for order in [[0, 1], [1, 0]] {
+        let (mut outputs, mut unfolding) = following(false);
+        outputs.specs = outputs.specs.iter().filter(|spec| spec.name == "all").cloned().collect();
+        outputs.lines.retain(|line| !line.pending.is_empty());
+        outputs.emit(emitted(), &mut vec![]).unwrap();
+        (0..2).for_each(|step| numbered(&mut outputs, order[0], step));
+        outputs.grow(&unfolding.grow(Growth { next: Some(watching([], Pace::All)), ..Growth::default() }, 0, &[]).unwrap()).unwrap();
+        outputs.emit(emitted(), &mut vec![]).unwrap();
+        (0..2).for_each(|step| numbered(&mut outputs, order[1], step));
+        assert_eq!(chains_of(&outputs.answer().unwrap()), [vec![0, 0, 1, 1, 9, 9]], "{order:?}");
+    }
+}
+
+#[test]
+fn so_do_its_parts() {
+    let (mut outputs, _) = following(true);
+    let part = |outputs: &mut Outputs, chain, step| {
+        let mut parts = Vec::new();
+        numbered(outputs, chain, step);
+        outputs.parts(&mut parts);
+        assert!(!outputs.has_parts());
+        chains_of(&parts)
+    };
+    let mut sent = Vec::new();
+    let before = outputs.taken;
+    assert!(part(&mut outputs, 1, 0).is_empty());
+    assert_eq!(part(&mut outputs, 0, 0), [[0]]);
+    outputs.emit(emitted(), &mut sent).unwrap();
+    assert!(outputs.taken > before, "what waits is counted");
+    assert!(part(&mut outputs, 1, 1).is_empty());
+    assert_eq!(part(&mut outputs, 0, 1), [vec![0], vec![1, 1], vec![9]]);
+    assert_eq!((outputs.taken, sent.len()), (before, 0));
+    outputs.emit(emitted(), &mut sent).unwrap();
+    assert_eq!(chains_of(&sent), [[9]], "nothing is ahead of it any more");
+}
+
+/// Whoever holds up the engine's thread copies little.
+#[test]
+fn what_piled_up_is_sent_bit_by_bit() {
+    const STEPS: u32 = 100_000;
+    let chains = vec![leaves(Extent::Fixed(STEPS))];
+    let mut outputs = taken_in(Growth { chains, outputs: vec![all(0, true)], ..Growth::default() }, true, u64::MAX).unwrap();
+    (1..STEPS).for_each(|step| value(&mut outputs, 0, step));
+    let (mut parts, mut turns) = (Vec::new(), 0);
+    outputs.parts(&mut parts);
+    assert!(parts.is_empty() && !outputs.has_parts());
+    value(&mut outputs, 0, 0);
+    while outputs.has_parts() {
+        let before = parts.len();
+        outputs.parts(&mut parts);
+        assert!(parts[before..].iter().map(|part| part.data.len()).sum::<usize>() <= 256 << 10);
+        turns += 1;
+    }
+    assert!(turns > 4 && parts.iter().map(|part| part.shape[0]).sum::<usize>() == STEPS as usize);
 }
 
 fn text(text: &str) -> Tensor {
@@ -198,18 +323,33 @@ fn sent(outputs: &mut Outputs, texts: &[&str]) -> Vec<Tensor> {
 fn a_part_that_adds_nothing_is_sent_only_where_there_is_no_other() {
     assert_eq!(sent(&mut texts(true, 0), &["2", "", "6", ""]), [text("2"), text("6")]);
     assert_eq!(sent(&mut texts(true, 0), &["", "", "6"]), [text(""), text("6")]);
-    let mut whole = texts(false, 100);
-    assert_eq!(sent(&mut whole, &["2", "6", ""]), []);
-    assert_eq!(whole.finish(), Ok(vec![text("26")]));
-    assert_eq!(sent(&mut whole, &[""]), []);
-    assert_eq!(whole.finish(), Ok(vec![text("")]));
+    for (emitted, wanted) in [(&["2", "6", ""][..], "26"), (&[""], "")] {
+        let mut whole = texts(false, 10_000);
+        assert_eq!(sent(&mut whole, emitted), []);
+        assert_eq!(whole.answer(), Ok(vec![text(wanted)]));
+    }
+    assert_eq!(texts(false, 0).answer(), Err("text".to_owned()));
 }
 
 #[test]
 fn what_is_emitted_has_its_bound() {
-    let mut outputs = texts(false, 20);
+    let bytes_max = 2 * Piece::from(text("123456")).bytes();
+    let mut outputs = texts(false, bytes_max);
     assert_eq!(outputs.emit(text("123456"), &mut vec![]), Ok(()));
     assert_eq!(outputs.emit(text("7890"), &mut vec![]), Ok(()));
-    assert_eq!(outputs.emit(text("1234"), &mut vec![]), Err(NoRoom { bytes_max: 20 }));
-    assert_eq!(outputs.finish(), Ok(vec![text("1234567890")]));
+    assert_eq!(outputs.emit(text("1234"), &mut vec![]), Err(NoRoom { bytes_max }));
+    assert_eq!(outputs.answer(), Ok(vec![text("1234567890")]));
+}
+
+/// What replaces what was before it takes its place.
+#[test]
+fn what_was_replaced_takes_no_room() {
+    let growth = Growth { chains: vec![leaves(Extent::Fixed(1))], next: Some(watching([], Pace::All)), ..Growth::default() };
+    let mut outputs = taken_in(growth, false, 1000).unwrap();
+    for _ in 0..100 {
+        let last = outputs.specs.iter().find(|spec| spec.name == "last").unwrap();
+        let shape: Vec<usize> = last.shape.iter().map(|extent| *extent as usize).collect();
+        let values = vec![1.0; shape.iter().product()];
+        outputs.emit(Tensor::from_f32("last", &shape, &values), &mut vec![]).unwrap();
+    }
 }

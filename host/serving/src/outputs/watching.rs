@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::graph::Pace;
 use cellwright_cell_graph::unfolded::Watch;
 
 use super::{Key, Outputs};
+use crate::join::Piece;
 
 /// What the plugin waits to see.
 #[derive(Debug)]
@@ -93,14 +93,14 @@ impl Outputs {
     }
 
     /// What the plugin is to be shown now, if anything. It is shown once.
-    pub(crate) fn watched(&mut self) -> Option<Vec<Tensor>> {
+    pub(crate) fn watched(&mut self) -> Option<Vec<Piece>> {
         if !self.is_due() {
             return None;
         }
         let mut watching = self.watching.take()?;
         watching.over = watching.keys.iter().all(|key| self.arrived(key).is_none_or(|(_, ended)| ended));
         let news: Vec<Range<u32>> = watching.keys.iter().map(|key| self.news(key)).collect();
-        let shown = watching.keys.iter().zip(&news).filter_map(|(key, news)| Some(self.columns.get(key)?.stacked("", news.clone())));
+        let shown = watching.keys.iter().zip(&news).filter_map(|(key, news)| Some(self.columns.get(key)?.stacked(news.clone())));
         let shown = shown.collect();
         for (key, news) in watching.keys.iter().zip(news) {
             if let Some(column) = self.columns.get_mut(key) {

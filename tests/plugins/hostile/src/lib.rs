@@ -3,7 +3,8 @@
 //! It is written against the bare ABI, because the SDK makes most of this hard to say. The request parameter `behave` names what `unfold` does,
 //! the model parameter `describe` what `describe` does; without them the plugin is honest: its answer `sum` is the column-wise sum of the
 //! rows of `x`, plus `bias` once a row. Tests therefore know what every honest request that runs beside a hostile one must answer.
-//! `behave = "session"` is the same as an honest session, and `stream-all`, `stream-last` and `resume-every` are honest in parts.
+//! `behave = "session"` is the same as an honest session, and `stream-all`, `stream-last`, `resume-every` and
+//! `resume-overtakes` are honest in parts.
 
 mod description;
 mod faults;

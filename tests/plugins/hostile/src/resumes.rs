@@ -1,7 +1,9 @@
 //! Faults of plugins that ask to be called again.
 
 use crate::cellwright::plugin::request::Incoming;
-use crate::cellwright::plugin::types::{Chain, Continuation, Datatype, Event, Growth, Pace, Reaction, Refusal, Source, Tensor};
+use crate::cellwright::plugin::types::{
+    Chain, Continuation, Datatype, Event, Gathered, Growth, Pace, Reaction, Refusal, ResponseTensor, Source, Tensor,
+};
 use crate::{faults, graphs};
 
 /// The first growth of a behaviour that continues; none if it is not one of these. The state names what `next` does.
@@ -18,7 +20,9 @@ pub fn first(behaviour: &str, rows: u32) -> Option<Growth> {
         | "resume-emits-wrong-datatype"
         | "resume-every"
         | "resume-picky"
-        | "resume-waits" => behaviour.strip_prefix("resume-")?.as_bytes().to_vec(),
+        | "resume-waits"
+        | "resume-overtakes"
+        | "resume-overtakes-parts" => behaviour.strip_prefix("resume-")?.as_bytes().to_vec(),
         "resume-large-state" => vec![b'x'; 32 << 20],
         _ => return None,
     };
@@ -28,6 +32,12 @@ pub fn first(behaviour: &str, rows: u32) -> Option<Growth> {
     match behaviour {
         "resume-every" => next.pace = Pace::Every(2),
         "resume-waits" => next.watch.clear(),
+        // For a description with `sums`. What is watched is there long before the rest.
+        "resume-overtakes" | "resume-overtakes-parts" => {
+            growth.chains.push(graphs::summing(1));
+            growth.outputs = vec![graphs::answer(1), sums(0, behaviour == "resume-overtakes-parts")];
+            next = watch(1, next.state, false);
+        }
         _ => {}
     }
     growth.next = Some(next);
@@ -46,6 +56,18 @@ pub fn next(state: &[u8], event: &Event, request: &Incoming) -> Result<Reaction,
         "honest" | "not-kept" | "picky" => growth.outputs = vec![graphs::answer(1)],
         "forever" => growth.next = Some(watch(turn + 1, format!("forever {}", turn + 1).into_bytes(), true)),
         "too-large" => growth.chains = (0..1000).map(going_on).collect(),
+        // Honest: two more sums, whatever the first chain has come to; a row of nothing before them, and one after.
+        "overtakes" | "overtakes-parts" => {
+            let Reaction { emit, .. } = emit("sums", Datatype::Fp32, 1, vec![0; 16])?;
+            let emit = emit.into_iter().map(|row| Tensor { shape: vec![1, 4], ..row }).collect();
+            growth.chains.clear();
+            if turn == 0 {
+                growth.chains = vec![graphs::summing(2)];
+                growth.outputs = vec![sums(2, kind == "overtakes-parts")];
+                growth.next = Some(watch(2, format!("{kind} 1").into_bytes(), false));
+            }
+            return Ok(Reaction { emit, growth: Some(growth) });
+        }
         "emits-unknown" => return emit("product", Datatype::Fp32, 1, vec![0; 4]),
         "emits-wrong-shape" => return emit("sum", Datatype::Fp32, 3, vec![0; 12]),
         "emits-wrong-datatype" => return emit("sum", Datatype::Int32, 4, vec![0; 16]),
@@ -64,6 +86,11 @@ pub fn next(state: &[u8], event: &Event, request: &Incoming) -> Result<Reaction,
         _ => return Err(Refusal::Internal(format!("there is no state `{kind}`"))),
     }
     Ok(Reaction { emit: vec![], growth: Some(growth) })
+}
+
+/// Every step of a chain, of a description with `sums`.
+fn sums(chain: u32, stream: bool) -> ResponseTensor {
+    ResponseTensor { name: "sums".into(), from: Gathered::All(graphs::output(chain)), stream }
 }
 
 fn emit(name: &str, datatype: Datatype, extent: u64, data: Vec<u8>) -> Result<Reaction, Refusal> {

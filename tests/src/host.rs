@@ -34,7 +34,8 @@ impl Host {
             let options = CpuOptions { threads: 1, ..CpuOptions::default() };
             Box::new(CpuWorker::new(domain.clone(), options).expect("a worker starts"))
         };
-        let options = ServingOptions { runtime: RuntimeOptions::new(Compiler::InProcess), engine, plugin_threads: 2 };
+        let options =
+            ServingOptions { runtime: RuntimeOptions::new(Compiler::InProcess), engine, plugin_threads: 2, answers_bytes_max: None };
         let serving = Serving::start(options, vec![worker(), worker()]).expect("a host starts");
         Self { serving, summing: OnceLock::new() }
     }

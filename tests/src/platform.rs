@@ -24,6 +24,7 @@ pub fn options() -> PlatformOptions {
             runtime: RuntimeOptions::new(Compiler::InProcess),
             engine: EngineOptions { batch_max: 32, ..EngineOptions::default() },
             plugin_threads: 2,
+            answers_bytes_max: None,
         },
         archive: ArchiveLimits { bytes_max: 16 << 20, entries_max: 100 },
         model_in_flight_max: 1 << 14,

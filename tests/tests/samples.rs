@@ -18,7 +18,12 @@ use cellwright_serving::{Delivery, Serving, ServingOptions};
 fn host(workers: usize) -> Serving {
     let domain = CpuDomain::new(DomainOptions::default()).unwrap();
     let backends = (0..workers).map(|_| -> Box<dyn Backend> { Box::new(CpuWorker::new(domain.clone(), CpuOptions::default()).unwrap()) });
-    let options = ServingOptions { runtime: RuntimeOptions::new(Compiler::InProcess), engine: EngineOptions::default(), plugin_threads: 2 };
+    let options = ServingOptions {
+        runtime: RuntimeOptions::new(Compiler::InProcess),
+        engine: EngineOptions::default(),
+        plugin_threads: 2,
+        answers_bytes_max: None,
+    };
     Serving::start(options, backends.collect()).unwrap()
 }
 

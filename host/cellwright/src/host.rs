@@ -69,6 +69,7 @@ pub(crate) fn serving_options(setup: Setup, cache: Option<PathBuf>) -> anyhow::R
         },
         runtime: RuntimeOptions { cache_dir: cache, ..RuntimeOptions::new(compiler) },
         plugin_threads: PLUGIN_THREADS,
+        answers_bytes_max: None,
     })
 }
 

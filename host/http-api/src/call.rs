@@ -7,11 +7,13 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use axum::body::Body;
+use bytes::Bytes;
 use cellwright_cell_graph::Tensor;
 use cellwright_protocol::InferResponse;
 use cellwright_registry::TenantName;
 use cellwright_serving::reply::part_bytes;
-use cellwright_serving::{Call, Client, ErrorKind, InferError};
+use cellwright_serving::{AnswerShare, Call, Client, ErrorKind, InferError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -22,13 +24,43 @@ use crate::turns::Turn;
 
 const UNANSWERED: &str = "a request was given up without an answer";
 
+/// What an answer holds of the host's memory until it has been sent.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    _share: Option<AnswerShare>,
+}
+
+/// A body's bytes, and what goes with them.
+struct Owned<T> {
+    bytes: T,
+    _held: Held,
+}
+
+impl<T: AsRef<[u8]>> AsRef<[u8]> for Owned<T> {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+}
+
+impl Held {
+    const fn of(share: AnswerShare) -> Self {
+        Self { _share: Some(share) }
+    }
+
+    /// A body that holds it.
+    pub(crate) fn body(self, bytes: impl AsRef<[u8]> + Send + 'static) -> Body {
+        Body::from(Bytes::from_owner(Owned { bytes, _held: self }))
+    }
+}
+
 /// The whole answer of one request.
-pub(crate) async fn whole(app: &App, model: Arc<dyn Endpoint>, call: Call) -> Result<InferResponse, Refusal> {
+pub(crate) async fn whole(app: &App, model: Arc<dyn Endpoint>, call: Call) -> Result<(InferResponse, Held), Refusal> {
     let (sender, receiver) = oneshot::channel();
-    let answering = begin(app, model, call, Box::new(Whole(sender))).await?;
+    let answering = begin(app, model, call, Box::new(Whole(sender, Held::default()))).await?;
     let result = receiver.await;
     answering.ended();
-    result.map_err(|_| Refusal::internal(UNANSWERED))?.map_err(Refusal::from)
+    let (result, held) = result.map_err(|_| Refusal::internal(UNANSWERED))?;
+    Ok((result?, held))
 }
 
 /// Hands a request over, on another thread where that would hold this one up.
@@ -60,7 +92,7 @@ async fn turn(app: &App, tenant: &TenantName, call: Call) -> Result<(Call, Turn)
     Ok((Call { timeout, ..call }, turn.ok_or_else(full)?))
 }
 
-struct Whole(oneshot::Sender<Result<InferResponse, InferError>>);
+struct Whole(oneshot::Sender<(Result<InferResponse, InferError>, Held)>, Held);
 
 impl Client for Whole {
     fn part(&mut self, _: Tensor) {}
@@ -69,9 +101,13 @@ impl Client for Whole {
         self.0.is_closed().then(InferError::left)
     }
 
+    fn holds(&mut self, share: AnswerShare) {
+        self.1 = Held::of(share);
+    }
+
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
         // Nobody listens to a request that was cancelled.
-        let _ = self.0.send(result);
+        let _ = self.0.send((result, self.1));
     }
 }
 
@@ -99,6 +135,8 @@ struct State {
     /// Bytes of the parts that wait.
     bytes: u64,
     end: Option<Result<InferResponse, Refusal>>,
+    /// What it holds until it is dropped.
+    held: Held,
     over: bool,
     /// It is over because more parts would have waited than may.
     overflowed: bool,
@@ -169,6 +207,10 @@ impl Client for Writer {
         state.over.then(|| if state.overflowed { self.0.parts_wait() } else { InferError::left() })
     }
 
+    fn holds(&mut self, share: AnswerShare) {
+        self.0.lock().held = Held::of(share);
+    }
+
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
         self.0.end(result.map_err(Refusal::from));
     }
@@ -235,6 +277,20 @@ impl Drop for Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_holds_its_share_until_it_has_been_sent() {
+        let room = Arc::new("room");
+        let (sender, receiver) = oneshot::channel();
+        let mut client = Box::new(Whole(sender, Held::default()));
+        client.holds(AnswerShare::new(room.clone()));
+        client.end(Ok(InferResponse::default()));
+        let (_, held) = receiver.blocking_recv().unwrap();
+        let body = held.body(vec![0; 9]);
+        assert_eq!(Arc::strong_count(&room), 2);
+        drop(body);
+        assert_eq!(Arc::strong_count(&room), 1);
+    }
 
     #[test]
     fn what_waits_is_counted_with_all_it_takes() {

@@ -10,6 +10,7 @@ use cellwright_engine::{RequestFailure, RequestTimes};
 use cellwright_protocol::{InferRequest, InferResponse};
 use tracing::Span;
 
+use crate::answer_room::AnswerShare;
 use crate::catalog::Deployed;
 use crate::deadlines::{Deadline, Deadlines};
 use crate::error::{InferError, Whose};
@@ -235,6 +236,12 @@ impl Client for Tracked {
             return Some(InferError::Late);
         }
         self.client.as_ref()?.given_up()
+    }
+
+    fn holds(&mut self, share: AnswerShare) {
+        if let Some(client) = self.client.as_mut() {
+            client.holds(share);
+        }
     }
 
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {

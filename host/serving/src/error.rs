@@ -103,6 +103,16 @@ pub enum InferError {
         /// The limit.
         limit: u64,
     },
+    /// The answers that are being made hold as much as they may together.
+    #[error(
+        "the answers of this {whose} that are on their way would take more than {limit} bytes of memory, which is the limit: try again later"
+    )]
+    AnswersTooLarge {
+        /// Whose limit it is.
+        whose: Whose,
+        /// Bytes that they may take together.
+        limit: u64,
+    },
     /// The client does not take what it asked to be sent piece by piece.
     #[error("more than {limit} bytes of this answer's parts wait for the client, which reads them too slowly")]
     PartsWait {
@@ -201,7 +211,11 @@ impl InferError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid(_) | Self::Rows(_) | Self::SessionOver | Self::Timeout => ErrorKind::BadInput,
-            Self::TooMany { .. } | Self::TooManyWait { .. } | Self::TooMuchWaits { .. } | Self::Share { .. } => ErrorKind::Busy,
+            Self::TooMany { .. }
+            | Self::TooManyWait { .. }
+            | Self::TooMuchWaits { .. }
+            | Self::AnswersTooLarge { .. }
+            | Self::Share { .. } => ErrorKind::Busy,
             Self::Late => ErrorKind::Deadline,
             Self::Draining => ErrorKind::Draining,
             Self::Plugin(CallError::Refused { fault: Fault::InvalidInput, .. }) => ErrorKind::BadInput,
@@ -283,6 +297,8 @@ pub enum Whose {
     Model,
     /// A tenant's.
     Tenant,
+    /// The host's.
+    Host,
 }
 
 impl std::fmt::Display for Whose {
@@ -290,6 +306,7 @@ impl std::fmt::Display for Whose {
         f.write_str(match self {
             Self::Model => "model",
             Self::Tenant => "tenant",
+            Self::Host => "host",
         })
     }
 }

@@ -29,6 +29,7 @@ mod version_figures;
 mod waiting;
 
 pub use abandoned::{AbandonOnDrop, Abandoned};
+pub use answer_room::AnswerShare;
 pub use calls::Call;
 pub use catalog::Deployed;
 pub use error::{ChangeError, ErrorKind, InferError, LoadError, LookupError, PlatformError, StartError};

@@ -10,6 +10,7 @@ use cellwright_cell_graph::{CellTypeKey, Description, TensorSpec};
 use cellwright_engine::{LoadedCell, LoadedModel};
 use cellwright_plugin_runtime::PluginModel;
 
+use crate::answer_room::AnswerRoom;
 use crate::bounds::Settings;
 use crate::plugin_threads::PluginOf;
 
@@ -82,6 +83,8 @@ pub struct ServedModel {
     bounds: Settings,
     /// Processor time that its plugin has taken, nanoseconds.
     pub(crate) plugin_ns: AtomicU64,
+    /// What all answers of its tenant share.
+    answers: Arc<AnswerRoom>,
     /// The description's tensors as one request sees them: without the leading dimension where rows are requests.
     pub(crate) inputs: Arc<[TensorSpec]>,
     pub(crate) outputs: Arc<[TensorSpec]>,
@@ -105,13 +108,13 @@ impl ServedModel {
         plugin: PluginModel,
         model: Arc<Model>,
         (loaded, tenant): (Arc<LoadedModel>, u32),
-        (limits, bounds): (RequestLimits, Settings),
+        (limits, bounds, answers): (RequestLimits, Settings, Arc<AnswerRoom>),
     ) -> Self {
         let rows = model.description.rows_are_requests;
         let [inputs, outputs] = [&model.description.inputs, &model.description.outputs]
             .map(|specs| specs.iter().map(|spec| of_one_request(spec, rows)).collect());
         let plugin_ns = AtomicU64::new(0);
-        Self { name, plugin_name, plugin, model, loaded, tenant, limits, bounds, plugin_ns, inputs, outputs }
+        Self { name, plugin_name, plugin, model, loaded, tenant, limits, bounds, plugin_ns, answers, inputs, outputs }
     }
 
     /// Its name.
@@ -153,6 +156,11 @@ impl ServedModel {
     #[must_use]
     pub fn unfolding(&self) -> Unfolding {
         Unfolding::new(self.model.clone(), self.limits.graph)
+    }
+
+    /// For the answer of one call.
+    pub(crate) fn answer_room(&self) -> Arc<AnswerRoom> {
+        Arc::new(AnswerRoom::of_call(&self.answers, self.limits.answer_bytes_max))
     }
 
     /// As the engine has it.

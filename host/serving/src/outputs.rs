@@ -107,8 +107,13 @@ impl Outputs {
     /// All that has arrived, for whoever ends the request: nobody will ask here any more, and nothing is taken in.
     pub(crate) fn take(&mut self) -> Self {
         let (model, specs, streaming) = (self.model.clone(), self.specs.clone(), self.sending.is_some());
-        let nothing = Self::empty(Taking { model, specs, streaming, room: Arc::new(AnswerRoom::new(0)) });
+        let nothing = Self::empty(Taking { model, specs, streaming, room: Arc::new(AnswerRoom::alone(0)) });
         std::mem::replace(self, nothing)
+    }
+
+    /// The room that it takes from. What was taken stays taken as long as somebody holds this.
+    pub(crate) const fn room(&self) -> &Arc<AnswerRoom> {
+        &self.room
     }
 
     /// How many bytes it will take, about, to put together what has arrived.

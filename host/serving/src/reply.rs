@@ -9,6 +9,7 @@ use cellwright_engine::{RequestFailure, RequestTimes};
 use cellwright_protocol::InferResponse;
 
 use crate::abandoned::Abandoned;
+use crate::answer_room::AnswerShare;
 use crate::error::InferError;
 use crate::request::Running;
 
@@ -37,6 +38,9 @@ pub trait Client: Send {
     fn given_up(&self) -> Option<InferError> {
         None
     }
+
+    /// What the answer that is about to come holds of the host's memory: to be kept as long as the answer is.
+    fn holds(&mut self, _share: AnswerShare) {}
 
     /// The end; nothing more comes.
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>);
@@ -75,7 +79,18 @@ struct State {
     /// Nobody will read parts any more.
     parts_unwanted: bool,
     result: Option<Result<InferResponse, InferError>>,
+    /// What it holds until it is taken.
+    share: Option<AnswerShare>,
     over: bool,
+}
+
+impl State {
+    /// The end, if it has come: it is whoever's that takes it, and so is its memory.
+    fn take(&mut self) -> Option<Result<InferResponse, InferError>> {
+        let result = self.result.take()?;
+        self.share = None;
+        Some(result)
+    }
 }
 
 /// The writing end of a [`Reply`].
@@ -126,6 +141,10 @@ impl Client for Writer {
         if let Some(running) = running {
             running.cancel();
         }
+    }
+
+    fn holds(&mut self, share: AnswerShare) {
+        self.0.lock().share = Some(share);
     }
 
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
@@ -195,7 +214,7 @@ impl Reply {
         state.parts_unwanted = true;
         state.parts.clear();
         loop {
-            if let Some(result) = state.result.take() {
+            if let Some(result) = state.take() {
                 return result;
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -219,7 +238,7 @@ impl Reply {
         state.parts_unwanted = true;
         state.parts.clear();
         loop {
-            if let Some(result) = state.result.take() {
+            if let Some(result) = state.take() {
                 return result;
             }
             state = self.slot.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -229,7 +248,11 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if !self.slot.lock().over {
+        let mut state = self.slot.lock();
+        if state.over {
+            drop(state.take());
+        } else {
+            drop(state);
             self.running.cancel();
         }
     }

@@ -3,6 +3,9 @@
 //! Two locks: `plugin` (held while a guest runs; one call at a time), and `front` (short, taken by the engine's thread too). `front` may be taken
 //! under `plugin`, never the other way; under `front` nothing waits, and nothing large is copied.
 
+mod front;
+mod sink;
+
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -11,15 +14,14 @@ use cellwright_cell_graph::check::Unfolding;
 use cellwright_cell_graph::graph::{Growth, Reaction};
 use cellwright_cell_graph::unfolded::Watch;
 use cellwright_cell_graph::{Attribute, Tensor, UnfoldedGrowth};
-use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, RequestTimes, Sink, SubmitError, Value};
+use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, SubmitError};
 use cellwright_plugin_runtime::{Event, RequestView};
 use cellwright_protocol::{InferRequest, InferResponse};
 
-use crate::answer_room::{AnswerRoom, NoRoom};
+use crate::answer_room::{AnswerRoom, AnswerShare, NoRoom};
 use crate::ending;
 use crate::error::InferError;
 use crate::input::{arrange, fits};
-use crate::join::Piece;
 use crate::model::ServedModel;
 use crate::outputs::{Outputs, Taking};
 use crate::plugin_threads::{NotTaken, PluginCalls};
@@ -27,6 +29,8 @@ use crate::plugin_time::PluginTime;
 use crate::reply::{Client, Delivery};
 use crate::serving::Inner;
 use crate::waiting::Ticket;
+use front::{Front, Occasion};
+use sink::RequestSink;
 
 /// A request in flight.
 pub(crate) struct Active {
@@ -41,29 +45,6 @@ pub(crate) struct Active {
     /// Fewer chunks wait, or the session is over.
     room: Condvar,
     plugin: Mutex<PluginSide>,
-}
-
-/// What the engine's thread and clients touch.
-struct Front {
-    outputs: Outputs,
-    client: Option<Box<dyn Client>>,
-    /// A call of the plugin, or sending what piled up, is queued or running.
-    calling: bool,
-    /// The graph will not grow any more.
-    closed: bool,
-    /// Chunks of a session that the plugin has not been told of.
-    chunks: VecDeque<Vec<Arc<Tensor>>>,
-    /// No more chunks will come.
-    input_over: bool,
-    /// The plugin has been told so.
-    told_over: bool,
-}
-
-/// What a plugin is to be told.
-enum Occasion {
-    Values(Vec<Piece>),
-    Input(Vec<Arc<Tensor>>),
-    EndOfInput,
 }
 
 /// What plugin threads touch.
@@ -122,7 +103,7 @@ impl Begin {
     /// Of a request as one of the model's requests sees it.
     pub(crate) fn new(model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery) -> Result<Self, InferError> {
         let tensors = arrange(&model.inputs, request.inputs)?;
-        let room = Arc::new(AnswerRoom::new(model.limits.answer_bytes_max));
+        let room = model.answer_room();
         let (model, id, parameters, time) = (model.clone(), request.id, request.parameters, Arc::default());
         Ok(Self { model, id, parameters, tensors, delivery, session: false, rank: 0, room, time })
     }
@@ -356,7 +337,9 @@ impl Active {
     /// Puts the answer together.
     fn end(&self, mut outputs: Outputs, client: Box<dyn Client>) {
         let (model, id, work) = (self.model.clone(), self.id.clone(), outputs.work());
+        let share = AnswerShare::new(outputs.room().clone());
         let answer = move |client: &mut dyn Client| {
+            client.holds(share);
             let mut parts = Vec::new();
             while outputs.has_parts() {
                 outputs.parts(&mut parts);
@@ -373,60 +356,10 @@ impl Active {
         let ended = lock(&self.front).end();
         self.room.notify_all();
         self.cancel();
-        if let Some((_, client)) = ended {
+        if let Some((outputs, client)) = ended {
+            drop(outputs);
             client.end(Err(error));
         }
-    }
-}
-
-impl Front {
-    /// Whether there is something to tell the plugin.
-    fn has_occasion(&self) -> bool {
-        if self.closed {
-            return false;
-        }
-        let told = self.chunks.is_empty() && (!self.input_over || self.told_over);
-        self.outputs.is_due() || self.outputs.waits_for_input() && !told
-    }
-
-    /// Whoever hears the end, and all that has arrived for it; nothing is held for anybody else any more.
-    fn end(&mut self) -> Option<(Outputs, Box<dyn Client>)> {
-        self.chunks.clear();
-        Some((self.outputs.take(), self.client.take()?))
-    }
-
-    /// What the plugin is to be told now, if anything.
-    fn occasion(&mut self) -> Option<Occasion> {
-        if self.closed {
-            return None;
-        }
-        if let Some(values) = self.outputs.watched() {
-            return Some(Occasion::Values(values));
-        }
-        if !self.outputs.waits_for_input() {
-            return None;
-        }
-        if let Some(chunk) = self.chunks.pop_front() {
-            return Some(Occasion::Input(chunk));
-        }
-        let tell = self.input_over && !self.told_over;
-        self.told_over |= tell;
-        tell.then_some(Occasion::EndOfInput)
-    }
-
-    fn send(&mut self, parts: &mut Vec<Tensor>) {
-        if let Some(client) = self.client.as_mut() {
-            parts.drain(..).for_each(|part| client.part(part));
-        }
-        parts.clear();
-    }
-
-    /// Sends what has arrived, as far as that may be done at once; whether there is more.
-    fn send_parts(&mut self) -> bool {
-        let mut parts = Vec::new();
-        self.outputs.parts(&mut parts);
-        self.send(&mut parts);
-        self.outputs.has_parts()
     }
 }
 
@@ -460,57 +393,16 @@ impl PluginSide {
     }
 }
 
-/// The engine's end of a request.
-struct RequestSink {
-    active: Arc<Active>,
-}
-
-impl RequestSink {
-    fn changed(&self, change: impl FnOnce(&mut Outputs)) {
-        let mut front = lock(&self.active.front);
-        change(&mut front.outputs);
-        front.send_parts();
-        self.active.go_on(front);
-    }
-
-    fn end(&self) -> Option<(Outputs, Box<dyn Client>)> {
-        let ended = lock(&self.active.front).end();
-        self.active.room.notify_all();
-        ended
-    }
-}
-
-impl Sink for RequestSink {
-    fn value(&mut self, value: Value<'_>) {
-        self.changed(|outputs| outputs.value(value));
-    }
-
-    fn ended(&mut self, chain: u32, executed: u32) {
-        self.changed(|outputs| outputs.ended(chain, executed));
-    }
-
-    fn finished(self: Box<Self>, times: RequestTimes) {
-        if let Some((outputs, mut client)) = self.end() {
-            client.ran(&times);
-            self.active.end(outputs, client);
-        }
-    }
-
-    fn failed(self: Box<Self>, failure: RequestFailure, times: RequestTimes) {
-        if let Some((_, mut client)) = self.end() {
-            client.ran(&times);
-            client.end(Err(InferError::Engine(failure)));
-        }
-    }
-}
-
 fn view(tensors: &RequestTensors, parameters: Vec<Attribute>) -> Arc<RequestView> {
     let seen = RequestView::new(tensors.tensors.iter().cloned(), parameters);
     Arc::new(RequestView { first_tensor: tensors.first, ..seen })
 }
 
-fn too_large(model: &ServedModel, NoRoom { bytes_max: limit }: NoRoom) -> InferError {
-    InferError::AnswerTooLarge { plugin: model.plugin_name().to_owned(), limit }
+fn too_large(model: &ServedModel, NoRoom { bytes_max: limit, whose }: NoRoom) -> InferError {
+    match whose {
+        Some(whose) => InferError::AnswersTooLarge { whose, limit },
+        None => InferError::AnswerTooLarge { plugin: model.plugin_name().to_owned(), limit },
+    }
 }
 
 /// Checks a growth against its model and its request.

@@ -6,7 +6,7 @@ use cellwright_cell_graph::Tensor;
 use cellwright_engine::RequestTimes;
 use cellwright_protocol::{InferRequest, InferResponse, join_rows, split_rows};
 
-use crate::answer_room::AnswerRoom;
+use crate::answer_room::AnswerShare;
 use crate::ending;
 use crate::error::InferError;
 use crate::model::ServedModel;
@@ -28,6 +28,8 @@ struct Joint {
     responses: Vec<Option<InferResponse>>,
     missing: usize,
     running: Running,
+    /// What all of them hold.
+    share: Option<AnswerShare>,
     /// Where a large answer is put together.
     plugin_calls: (PluginCalls, PluginOf),
 }
@@ -48,9 +50,9 @@ pub(crate) fn begin(
     let responses = rows.iter().map(|_| None).collect();
     let plugin_calls = (serving.plugin_threads.calls(), model.plugin_of());
     let (missing, running) = (rows.len(), Running::default());
-    let joint = Joint { client: Some(client), id: request.id, responses, missing, running, plugin_calls };
+    let joint = Joint { client: Some(client), id: request.id, responses, missing, running, share: None, plugin_calls };
     let joint = Arc::new(Mutex::new(joint));
-    let room = Arc::new(AnswerRoom::new(model.limits.answer_bytes_max));
+    let room = model.answer_room();
     let time = Arc::new(PluginTime::default());
     for (row, request) in rows.into_iter().enumerate() {
         let given_up = lock(&joint).client.as_ref().and_then(|client| client.given_up());
@@ -101,6 +103,10 @@ impl Client for RowClient {
         }
     }
 
+    fn holds(&mut self, share: AnswerShare) {
+        lock(&self.joint).share = Some(share);
+    }
+
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
         let mut joint = lock(&self.joint);
         match result {
@@ -120,10 +126,14 @@ impl Client for RowClient {
                 }
                 let (client, id, (calls, whose)) = (joint.client.take(), joint.id.take(), joint.plugin_calls.clone());
                 let rows: Vec<InferResponse> = joint.responses.drain(..).flatten().collect();
+                let share = joint.share.take();
                 drop(joint);
                 if let Some(client) = client {
                     let work = rows.iter().flat_map(|row| &row.outputs).map(|output| output.data.len() + ROW_WORK).sum();
-                    let join = |_: &mut dyn Client| Ok(InferResponse { id, ..join_rows(rows)? });
+                    let join = |client: &mut dyn Client| {
+                        share.into_iter().for_each(|share| client.holds(share));
+                        Ok(InferResponse { id, ..join_rows(rows)? })
+                    };
                     ending::end((&calls, whose), work, client, join);
                 }
             }

@@ -1,9 +1,11 @@
 //! The host as its front ends see it: load models, take requests.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use cellwright_backend::Backend;
+use cellwright_backend::machine::memory_bytes;
 use cellwright_bundle::Bundle;
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
@@ -11,6 +13,7 @@ use cellwright_engine::{CellOverride, Engine, EngineOptions, ModelSpec};
 use cellwright_plugin_runtime::{Runtime, RuntimeOptions};
 use cellwright_protocol::{InferRequest, InferResponse};
 
+use crate::answer_room::AnswerRoom;
 use crate::bounds::Settings;
 use crate::error::{InferError, LoadError, StartError};
 use crate::input::arrange;
@@ -30,6 +33,8 @@ pub struct ServingOptions {
     /// Calls back into the plugin of one model that may run at once, each on a thread of its own; there are two threads more, one for other models of
     /// its tenant and one for other tenants.
     pub plugin_threads: usize,
+    /// Bytes of memory that all answers may take together that are on their way, those of one tenant half of it; none: a quarter of the machine's.
+    pub answers_bytes_max: Option<u64>,
 }
 
 /// Whose a model is.
@@ -54,6 +59,9 @@ pub(crate) struct Inner {
 pub struct Serving {
     runtime: Runtime,
     inner: Arc<Inner>,
+    answers: Arc<AnswerRoom>,
+    /// Those of tenants that have models.
+    tenants: Mutex<BTreeMap<String, Weak<AnswerRoom>>>,
 }
 
 impl std::fmt::Debug for Serving {
@@ -70,10 +78,12 @@ impl Serving {
     pub fn start(options: ServingOptions, backends: Vec<Box<dyn Backend>>) -> Result<Self, StartError> {
         let in_flight_max = options.engine.in_flight_max as usize;
         let runtime = Runtime::new(options.runtime)?;
-        // A request has one call waiting at most; calls of its model's requests that have ended since wait beside it, to be passed over.
+        // A request has one call waiting at most; beside it wait calls of its model's requests that have ended since, to be passed over, and large answers
+        // of such requests, to be put together.
         let plugin_threads = PluginThreads::start(options.plugin_threads, in_flight_max.saturating_mul(2))?;
         let engine = Engine::start(options.engine, backends)?;
-        Ok(Self { runtime, inner: Arc::new(Inner { engine, plugin_threads }) })
+        let answers = Arc::new(AnswerRoom::of_host(options.answers_bytes_max.unwrap_or_else(|| memory_bytes() / 4)));
+        Ok(Self { runtime, inner: Arc::new(Inner { engine, plugin_threads }), answers, tenants: Mutex::default() })
     }
 
     /// The engine, for figures and for graphs that need no plugin.
@@ -123,8 +133,20 @@ impl Serving {
             live_max: model.description.live_max,
         };
         let loaded = self.inner.engine.load(&spec)?;
-        let limits = (request_limits(bundle), call_bounds(bundle));
+        let limits = (request_limits(bundle), call_bounds(bundle), self.answers_of(owner.tenant));
         Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, model, (loaded, owner.number), limits)))
+    }
+
+    /// The room that the answers of a tenant share, whichever of its models makes them.
+    fn answers_of(&self, tenant: &str) -> Arc<AnswerRoom> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        tenants.retain(|_, room| room.strong_count() > 0);
+        if let Some(room) = tenants.get(tenant).and_then(Weak::upgrade) {
+            return room;
+        }
+        let room = Arc::new(AnswerRoom::of_tenant(&self.answers));
+        tenants.insert(tenant.to_owned(), Arc::downgrade(&room));
+        room
     }
 
     /// Takes a model out of service: its new requests fail, and its cells are forgotten when those in flight have ended, which this waits for.

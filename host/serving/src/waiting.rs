@@ -13,6 +13,7 @@ use cellwright_cell_graph::Tensor;
 use cellwright_engine::{RequestFailure, RequestTimes, SubmitError};
 use cellwright_protocol::InferResponse;
 
+use crate::answer_room::AnswerShare;
 use crate::calls::{Call, Place, Tracked};
 use crate::catalog::{ModelEntry, TenantEntry};
 use crate::deadlines::Clock;
@@ -368,6 +369,12 @@ impl Client for Lent {
     fn given_up(&self) -> Option<InferError> {
         let given_up = lock(&self.0).as_ref().and_then(|tracked| tracked.given_up());
         given_up.or_else(|| self.1.is_unwanted().then(InferError::left))
+    }
+
+    fn holds(&mut self, share: AnswerShare) {
+        if let Some(tracked) = lock(&self.0).as_mut() {
+            tracked.holds(share);
+        }
     }
 
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {

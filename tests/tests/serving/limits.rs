@@ -1,9 +1,10 @@
 //! What one request may take, and the one sentence with which it ends when it takes more.
 
 use cellwright_serving::{Delivery, ErrorKind};
+use cellwright_tests::graphs::settled;
 use cellwright_tests::requests;
 
-use super::{behaving, fault, host, refused};
+use super::{IN_FLIGHT, behaving, fault, host, host_with, refused};
 
 #[test]
 fn a_plugin_that_goes_on_for_ever_is_stopped() {
@@ -28,6 +29,43 @@ fn an_answer_that_nobody_reads_is_bounded() {
     assert_eq!(reply.next_part(), None, "whoever reads too slowly hears only that");
     let sentence = "more than 1048576 bytes of this answer's parts wait for the client, which reads them too slowly".to_owned();
     assert_eq!(refused(reply.wait()), (ErrorKind::TooLarge, sentence));
+    host.is_whole_again();
+}
+
+/// Each of them alone is small enough.
+#[test]
+fn answers_together_are_bounded() {
+    let host = host_with(IN_FLIGHT, Some(800_000));
+    let model = host.model("sums");
+    // 5000 rows of 16 bytes, and a byte for each, twice.
+    let begin = || host.serving.infer(&model, behaving("stream-all", requests::sum(1, 5000)), Delivery::Whole);
+    let begin_at_last = || loop {
+        match begin() {
+            Err(error) if error.kind() == ErrorKind::Busy => std::thread::yield_now(),
+            begun => return begun.unwrap(),
+        }
+    };
+    let is_full = || {
+        let sentence = "the answers of this tenant that are on their way would take more than 400000 bytes of memory, which is the limit: \
+                        try again later";
+        assert_eq!(refused(begin().map(drop)), (ErrorKind::Busy, sentence.to_owned()));
+    };
+    host.gate.close();
+    let (first, second) = (begin().unwrap(), begin().unwrap());
+    is_full();
+    drop(first);
+    let third = begin_at_last();
+    is_full();
+    host.gate.open();
+    assert!(second.wait().is_ok());
+    let fourth = begin().unwrap();
+    assert!(fourth.wait().is_ok());
+    settled(host.serving.engine());
+    let fifth = begin().unwrap();
+    is_full();
+    drop(third);
+    let sixth = begin_at_last();
+    assert!(fifth.wait().is_ok() && sixth.wait().is_ok());
     host.is_whole_again();
 }
 

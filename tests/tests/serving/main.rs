@@ -38,12 +38,18 @@ fn host() -> Host {
 
 /// The same, with so many in flight.
 fn host_of(in_flight_max: u32) -> Host {
+    host_with(in_flight_max, None)
+}
+
+/// The same whose answers may take so many bytes together.
+fn host_with(in_flight_max: u32, answers_bytes_max: Option<u64>) -> Host {
     let gate = Gate::default();
     let backend = gate.before(worker(&domain(64)));
     let options = ServingOptions {
         runtime: RuntimeOptions::new(Compiler::InProcess),
         engine: EngineOptions { batch_max: 8, in_flight_max, ..EngineOptions::default() },
         plugin_threads: 2,
+        answers_bytes_max,
     };
     Host { serving: Serving::start(options, vec![backend]).unwrap(), gate }
 }

@@ -61,12 +61,11 @@ pub(super) async fn whole(State(app): State<Arc<App>>, caller: Caller, target: T
     let asked = ask(&app, &caller, &target, request).await?;
     let id = asked.request.id.clone();
     let answer = call::whole(&app, asked.model, call_of(asked.request, &asked.options, Delivery::Whole)).await;
-    let json = match answer {
-        Ok(response) => write(response, |response| Ok(response.to_generated()?)).await,
+    let body = match answer {
+        Ok((response, held)) => write(response, |response| Ok(held.body(response.to_generated()?))).await,
         Err(refusal) => Err(refusal),
     };
-    let json = json.map_err(|refusal| refusal.of_request(id.as_deref()))?;
-    let mut response = Response::new(Body::from(json));
+    let mut response = Response::new(body.map_err(|refusal| refusal.of_request(id.as_deref()))?);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use cellwright_protocol::{InferRequest, InferResponse, JSON_LENGTH_HEADER, RequestOptions, Wanted};
@@ -15,7 +14,7 @@ use super::Target;
 use crate::app::App;
 use crate::auth::Caller;
 use crate::body::{self, Collected, LARGE, only};
-use crate::call;
+use crate::call::{self, Held};
 use crate::host::Endpoint;
 use crate::refusal::Refusal;
 
@@ -35,9 +34,9 @@ pub(super) async fn infer(State(app): State<Arc<App>>, caller: Caller, target: T
 }
 
 async fn answer(app: &App, model: Arc<dyn Endpoint>, request: InferRequest, options: RequestOptions) -> Result<Response, Refusal> {
-    let response = call::whole(app, model, call_of(request, &options, Delivery::Whole)).await?;
+    let (response, held) = call::whole(app, model, call_of(request, &options, Delivery::Whole)).await?;
     let wanted = options.wanted;
-    write(response, move |response| respond(response, &wanted)).await
+    write(response, move |response| respond(response, &wanted, held)).await
 }
 
 /// What a call's options mean to whoever runs it.
@@ -91,10 +90,10 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>, Refusal> {
     length.map(Some).ok_or_else(|| Refusal::bad_input("the header Inference-Header-Content-Length must be a number of bytes"))
 }
 
-fn respond(response: InferResponse, wanted: &Wanted) -> Result<Response, Refusal> {
+fn respond(response: InferResponse, wanted: &Wanted, held: Held) -> Result<Response, Refusal> {
     let body = response.into_body(wanted)?;
     let json_length = body.json_length();
-    let mut response = Response::new(Body::from(body.into_bytes()));
+    let mut response = Response::new(held.body(body.into_bytes()));
     let headers = response.headers_mut();
     match json_length {
         None => drop(headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"))),

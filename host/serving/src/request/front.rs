@@ -1,0 +1,84 @@
+//! What the engine's thread and clients touch of a request: its lock is held for moments only.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use cellwright_cell_graph::Tensor;
+
+use crate::join::Piece;
+use crate::outputs::Outputs;
+use crate::reply::Client;
+
+/// What the engine's thread and clients touch.
+pub(super) struct Front {
+    pub(super) outputs: Outputs,
+    pub(super) client: Option<Box<dyn Client>>,
+    /// A call of the plugin, or sending what piled up, is queued or running.
+    pub(super) calling: bool,
+    /// The graph will not grow any more.
+    pub(super) closed: bool,
+    /// Chunks of a session that the plugin has not been told of.
+    pub(super) chunks: VecDeque<Vec<Arc<Tensor>>>,
+    /// No more chunks will come.
+    pub(super) input_over: bool,
+    /// The plugin has been told so.
+    pub(super) told_over: bool,
+}
+
+/// What a plugin is to be told.
+pub(super) enum Occasion {
+    Values(Vec<Piece>),
+    Input(Vec<Arc<Tensor>>),
+    EndOfInput,
+}
+
+impl Front {
+    /// Whether there is something to tell the plugin.
+    pub(super) fn has_occasion(&self) -> bool {
+        if self.closed {
+            return false;
+        }
+        let told = self.chunks.is_empty() && (!self.input_over || self.told_over);
+        self.outputs.is_due() || self.outputs.waits_for_input() && !told
+    }
+
+    /// Whoever hears the end, and all that has arrived for it; nothing is held for anybody else any more.
+    pub(super) fn end(&mut self) -> Option<(Outputs, Box<dyn Client>)> {
+        self.chunks.clear();
+        Some((self.outputs.take(), self.client.take()?))
+    }
+
+    /// What the plugin is to be told now, if anything.
+    pub(super) fn occasion(&mut self) -> Option<Occasion> {
+        if self.closed {
+            return None;
+        }
+        if let Some(values) = self.outputs.watched() {
+            return Some(Occasion::Values(values));
+        }
+        if !self.outputs.waits_for_input() {
+            return None;
+        }
+        if let Some(chunk) = self.chunks.pop_front() {
+            return Some(Occasion::Input(chunk));
+        }
+        let tell = self.input_over && !self.told_over;
+        self.told_over |= tell;
+        tell.then_some(Occasion::EndOfInput)
+    }
+
+    pub(super) fn send(&mut self, parts: &mut Vec<Tensor>) {
+        if let Some(client) = self.client.as_mut() {
+            parts.drain(..).for_each(|part| client.part(part));
+        }
+        parts.clear();
+    }
+
+    /// Sends what has arrived, as far as that may be done at once; whether there is more.
+    pub(super) fn send_parts(&mut self) -> bool {
+        let mut parts = Vec::new();
+        self.outputs.parts(&mut parts);
+        self.send(&mut parts);
+        self.outputs.has_parts()
+    }
+}

@@ -268,5 +268,6 @@ pub fn spec(model: &Model, tenant: u32, batch_max: u32) -> ModelSpec {
         cells: model.cells.clone(),
         overrides: vec![CellOverride { batch_max: Some(batch_max), priority: None }; model.cells.len()],
         live_max: model.description.live_max,
+        charged: Vec::new(),
     }
 }

@@ -3,6 +3,7 @@
 //! Everything here is written by the engine's thread, a few relaxed atomics for each task, and may be read by anybody at any time without
 //! keeping that thread waiting. Figures that are read together may be of different moments.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,8 @@ pub struct ModelCounters {
     /// Tasks handed over that have rows of it, a task of several steps counted for each, by batch size as in [`CellCounters::batches`]. Rows of other
     /// models count to the size.
     pub batches: [AtomicU64; BATCH_EXPONENT_MAX + 1],
+    /// Counters of the caller's to which the device time is added too.
+    pub(crate) charged: Vec<Arc<AtomicU64>>,
 }
 
 /// The same at one moment.
@@ -90,6 +93,17 @@ pub struct ModelCounts {
 }
 
 impl ModelCounters {
+    pub(crate) fn new(charged: Vec<Arc<AtomicU64>>) -> Self {
+        Self { charged, ..Self::default() }
+    }
+
+    /// Its tasks have had so much device time.
+    pub(crate) fn used(&self, nanoseconds: u64) {
+        for counter in self.charged.iter().map(AsRef::as_ref).chain([&self.device_ns]) {
+            counter.fetch_add(nanoseconds, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn launched(&self, rows: usize, steps: u32) {
         self.batches[exponent(rows)].fetch_add(u64::from(steps), Ordering::Relaxed);
     }

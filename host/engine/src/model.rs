@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use cellwright_backend::CellIndex;
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
@@ -33,6 +34,8 @@ pub struct ModelSpec {
     pub overrides: Vec<CellOverride>,
     /// The most values (nodes) a request may hold at once, for models that grow.
     pub live_max: Option<u32>,
+    /// Counters of the caller's to which its device time is added, in nanoseconds.
+    pub charged: Vec<Arc<AtomicU64>>,
 }
 
 /// A cell that is loaded.

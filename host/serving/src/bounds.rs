@@ -56,7 +56,11 @@ impl Bounds {
         self.queued_max.store(settings.queued_max, Ordering::Relaxed);
         let millionths = settings.device_share.map_or(0.0, |share| (share * 1e6).clamp(1.0, 1e6));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a million")]
-        self.device_share.store(millionths as u64, Ordering::Relaxed);
+        let before = self.device_share.swap(millionths as u64, Ordering::Relaxed);
+        if before == 0 || millionths == 0.0 {
+            // What is used without a bound is not held against the next one.
+            self.used.lock().unwrap_or_else(PoisonError::into_inner).last = None;
+        }
     }
 
     pub(crate) fn in_flight_max(&self) -> u32 {
@@ -83,8 +87,8 @@ impl Bounds {
 }
 
 impl ShareAccount {
-    /// How long until there is room; nothing if there is. `used`: time so far, in nanoseconds; it starts over when a version
-    /// is replaced. `millionths`: of one device, at least 1.
+    /// How long until there is room; nothing if there is. `used`: time so far, in nanoseconds, of which it never becomes less.
+    /// `millionths`: of one device, at least 1.
     fn room_in(&mut self, now: Instant, used: u64, millionths: u64) -> Duration {
         let may_use = |time: Duration| time.as_nanos().saturating_mul(u128::from(millionths)) / 1_000_000;
         if let Some((then, before)) = self.last {
@@ -127,5 +131,18 @@ mod tests {
         bounds.set(&Settings { in_flight_max: 1, queued_max: 0, device_share: Some(0.015) });
         assert_eq!(check(0), Ok(()));
         assert!(matches!(check(1 << 40), Err(ShareUsed { percent: 2, .. })));
+    }
+
+    #[test]
+    fn what_is_used_without_a_bound_is_not_held_against_the_next() {
+        let bounds = Bounds::default();
+        let share = |device_share| bounds.set(&Settings { in_flight_max: 1, queued_max: 0, device_share });
+        let check = |used: u64| bounds.check_share(Instant::now(), 1, || used);
+        share(Some(0.5));
+        assert_eq!(check(0), Ok(()));
+        share(None);
+        share(Some(0.5));
+        assert_eq!(check(1 << 40), Ok(()));
+        assert!(check(2 << 40).is_err());
     }
 }

@@ -41,8 +41,8 @@ pub(crate) struct TenantEntry {
     pub(crate) beginning: Arc<Beginning>,
     /// Models it has had.
     model_numbers: AtomicU32,
-    /// Time of what it had checked, as [`used_ns`] counts it.
-    checks_ns: AtomicU64,
+    /// Device time and processor time of plugins that all its models have had, their checks included, in nanoseconds.
+    pub(crate) used_ns: Arc<AtomicU64>,
     models: RwLock<HashMap<ModelName, Arc<ModelEntry>>>,
 }
 
@@ -56,6 +56,8 @@ pub(crate) struct ModelEntry {
     pub(crate) in_flight: AtomicU32,
     /// As the version says that serves, or did last.
     pub(crate) bounds: Bounds,
+    /// The same as its tenant's, of its versions.
+    pub(crate) used_ns: Arc<AtomicU64>,
     pub(crate) versions: Versions,
     state: RwLock<State>,
     /// Held while a version of it is checked or changed: one change at a time.
@@ -100,8 +102,6 @@ pub struct Deployed {
     digest: Digest,
     pub(crate) figures: Arc<VersionFigures>,
     pub(crate) unfold_usual: UsualTime,
-    /// Time of its own that its tenant was charged for when it was checked.
-    checks_ns: u64,
     /// Hangs up when the last request of this version has ended.
     _held: Sender<Infallible>,
 }
@@ -110,7 +110,6 @@ impl Deployed {
     pub(crate) fn new(entry: Arc<ModelEntry>, served: Arc<ServedModel>, version: u64, digest: Digest) -> (Arc<Self>, Retiring) {
         let (held, released) = bounded(0);
         let retiring = Retiring { served: served.clone(), released };
-        let checks_ns = used_ns(&served);
         let figures = entry.versions.of(version);
         figures.serves(&served);
         (
@@ -122,7 +121,6 @@ impl Deployed {
                 digest,
                 figures,
                 unfold_usual: UsualTime::default(),
-                checks_ns,
                 _held: held,
             }),
             retiring,
@@ -185,10 +183,6 @@ impl Deployed {
         Place::take(self)
     }
 
-    fn used_ns(&self) -> u64 {
-        used_ns(&self.served).saturating_sub(self.checks_ns)
-    }
-
     /// Its cells, in the plugin's order.
     #[must_use]
     pub fn cells(&self) -> Vec<CellSummary> {
@@ -219,15 +213,7 @@ impl TenantEntry {
 
     /// Whether the tenant may use the devices, or has had its share of them.
     pub(crate) fn check_share(&self, now: Instant) -> Result<(), ShareUsed> {
-        self.bounds.check_share(now, self.beginning.devices, || {
-            let serving: u64 = self.models().iter().map(|model| model.used_ns()).sum();
-            serving.saturating_add(self.checks_ns.load(Ordering::Relaxed))
-        })
-    }
-
-    /// What a version has used of the devices before it serves, if it ever does.
-    pub(crate) fn charge(&self, served: &ServedModel) {
-        self.checks_ns.fetch_add(used_ns(served), Ordering::Relaxed);
+        self.bounds.check_share(now, self.beginning.devices, || self.used_ns.load(Ordering::Relaxed))
     }
 
     fn model(&self, name: &str) -> Option<Arc<ModelEntry>> {
@@ -247,6 +233,7 @@ impl ModelEntry {
             name,
             in_flight: AtomicU32::new(0),
             bounds: Bounds::default(),
+            used_ns: Arc::default(),
             versions: Versions::default(),
             state: RwLock::new(State { serving: None, reason }),
             changing: Mutex::default(),
@@ -255,12 +242,7 @@ impl ModelEntry {
 
     /// Whether the model may use the devices, or has had its share of them.
     pub(crate) fn check_share(&self, now: Instant) -> Result<(), ShareUsed> {
-        self.bounds.check_share(now, self.tenant.beginning.devices, || self.used_ns())
-    }
-
-    /// What the version that serves has used.
-    fn used_ns(&self) -> u64 {
-        self.serving().map_or(0, |deployed| deployed.used_ns())
+        self.bounds.check_share(now, self.tenant.beginning.devices, || self.used_ns.load(Ordering::Relaxed))
     }
 
     /// One change of its versions at a time.
@@ -334,7 +316,7 @@ impl Catalog {
                 line: Line::default(),
                 beginning: self.beginning.clone(),
                 model_numbers: AtomicU32::new(0),
-                checks_ns: AtomicU64::new(0),
+                used_ns: Arc::default(),
                 models: RwLock::default(),
             })
         });
@@ -410,11 +392,6 @@ impl Catalog {
             _ => Ok(deployed),
         }
     }
-}
-
-/// Time that a version's cells have had of the devices, and its plugin of the processors, in nanoseconds: what its tenant's share is held against.
-fn used_ns(served: &ServedModel) -> u64 {
-    served.loaded().counters.device_ns.load(Ordering::Relaxed).saturating_add(served.plugin_ns.load(Ordering::Relaxed))
 }
 
 /// What a client wrote, fit to be shown.

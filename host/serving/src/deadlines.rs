@@ -17,7 +17,16 @@ type Key = (Instant, u64);
 #[derive(Debug, Default)]
 pub(crate) struct Deadline {
     passed: AtomicBool,
-    key: Mutex<Option<Key>>,
+    entry: Mutex<Entry>,
+}
+
+/// Where a deadline stands with the clock. A request may have ended before it is entered.
+#[derive(Clone, Copy, Debug, Default)]
+enum Entry {
+    #[default]
+    Before,
+    Entered(Key),
+    Ended,
 }
 
 impl Deadline {
@@ -35,7 +44,7 @@ impl Clock {
     /// Looks at a tenant's line at that time. False if the clock has stopped.
     pub(crate) fn look_at(&self, tenant: &Arc<TenantEntry>, at: Instant) -> bool {
         let shared = self.0.upgrade();
-        shared.inspect(|shared| shared.add(at, Then::Look(Arc::downgrade(tenant)), |_| {})).is_some()
+        shared.inspect(|shared| shared.add(at, Then::Look(Arc::downgrade(tenant)), |_| true)).is_some()
     }
 }
 
@@ -54,7 +63,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// At most one for each request that waits or runs, those that ended while they were being entered, and one for each tenant.
+    /// At most one for each request that waits or runs, and for each tenant those of the next second.
     waiting: BTreeMap<Key, Then>,
     entered: u64,
     stopping: bool,
@@ -97,7 +106,14 @@ impl Deadlines {
 
     /// Cancels the request at that time, unless it is taken back before.
     pub(crate) fn enter(&self, at: Instant, running: Running, deadline: &Arc<Deadline>) {
-        self.shared.add(at, Then::Cancel(running, deadline.clone()), |key| *lock(&deadline.key) = Some(key));
+        self.shared.add(at, Then::Cancel(running, deadline.clone()), |key| {
+            let mut entry = lock(&deadline.entry);
+            let ended = matches!(*entry, Entry::Ended);
+            if !ended {
+                *entry = Entry::Entered(key);
+            }
+            !ended
+        });
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -107,20 +123,23 @@ impl Deadlines {
     /// The request has ended.
     pub(crate) fn leave(&self, deadline: &Deadline) {
         let mut state = lock(&self.shared.state);
-        if let Some(key) = lock(&deadline.key).take() {
+        if let Entry::Entered(key) = std::mem::replace(&mut *lock(&deadline.entry), Entry::Ended) {
             state.waiting.remove(&key);
         }
     }
 }
 
 impl Shared {
-    fn add(&self, at: Instant, then: Then, entered: impl FnOnce(Key)) {
+    /// `entered` hears under which key, and says whether it is still wanted.
+    fn add(&self, at: Instant, then: Then, entered: impl FnOnce(Key) -> bool) {
         let mut state = lock(&self.state);
         let key = (at, state.entered);
         state.entered += 1;
+        if !entered(key) {
+            return;
+        }
         let is_first = state.waiting.first_key_value().is_none_or(|(first, _)| key < *first);
         state.waiting.insert(key, then);
-        entered(key);
         drop(state);
         if is_first {
             self.changed.notify_one();
@@ -159,5 +178,25 @@ impl Drop for Deadlines {
         if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn nothing_stays_of_a_request_that_has_ended_whichever_came_first() {
+        let deadlines = Deadlines::start().unwrap();
+        let at = Instant::now() + Duration::from_secs(1000);
+        let [first, second] = [(); 2].map(|()| Arc::new(Deadline::default()));
+        deadlines.enter(at, Running::default(), &first);
+        assert_eq!(lock(&deadlines.shared.state).waiting.len(), 1);
+        deadlines.leave(&first);
+        deadlines.leave(&second);
+        deadlines.enter(at, Running::default(), &second);
+        assert!(lock(&deadlines.shared.state).waiting.is_empty());
     }
 }

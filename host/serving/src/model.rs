@@ -13,6 +13,7 @@ use cellwright_plugin_runtime::PluginModel;
 use crate::answer_room::AnswerRoom;
 use crate::bounds::Settings;
 use crate::plugin_threads::PluginOf;
+use crate::serving::Owner;
 
 /// What one request of a model may use beyond what the plugin runtime bounds for each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +82,8 @@ pub struct ServedModel {
     tenant: u32,
     pub(crate) limits: RequestLimits,
     bounds: Settings,
-    /// Processor time that its plugin has taken, nanoseconds.
-    pub(crate) plugin_ns: AtomicU64,
+    /// Counters to which processor time of its plugin is added, in nanoseconds.
+    pub(crate) charged: Vec<Arc<AtomicU64>>,
     /// What all answers of its tenant share.
     answers: Arc<AnswerRoom>,
     /// The description's tensors as one request sees them: without the leading dimension where rows are requests.
@@ -107,14 +108,13 @@ impl ServedModel {
         (name, plugin_name): (String, String),
         plugin: PluginModel,
         model: Arc<Model>,
-        (loaded, tenant): (Arc<LoadedModel>, u32),
+        (loaded, Owner { number: tenant, charged, .. }): (Arc<LoadedModel>, Owner<'_>),
         (limits, bounds, answers): (RequestLimits, Settings, Arc<AnswerRoom>),
     ) -> Self {
         let rows = model.description.rows_are_requests;
         let [inputs, outputs] = [&model.description.inputs, &model.description.outputs]
             .map(|specs| specs.iter().map(|spec| of_one_request(spec, rows)).collect());
-        let plugin_ns = AtomicU64::new(0);
-        Self { name, plugin_name, plugin, model, loaded, tenant, limits, bounds, plugin_ns, answers, inputs, outputs }
+        Self { name, plugin_name, plugin, model, loaded, tenant, limits, bounds, charged: charged.to_vec(), answers, inputs, outputs }
     }
 
     /// Its name.

@@ -117,8 +117,9 @@ impl Outputs {
     }
 
     /// How many bytes it will take, about, to put together what has arrived.
-    pub(crate) const fn work(&self) -> usize {
-        self.work
+    pub(crate) fn work(&self) -> usize {
+        // What arrived once may be given more than once; room for all of that was taken.
+        self.work.max(usize::try_from(self.taken).unwrap_or(usize::MAX))
     }
 
     /// Expects what a growth delivers, and forgets what it does not keep.

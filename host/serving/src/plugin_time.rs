@@ -47,6 +47,8 @@ impl Drop for Spending<'_> {
         let took = processor_time().saturating_sub(self.begun);
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.time.taken_ns.fetch_add(took_ns, Ordering::Relaxed);
-        self.model.plugin_ns.fetch_add(took_ns, Ordering::Relaxed);
+        for counter in &self.model.charged {
+            counter.fetch_add(took_ns, Ordering::Relaxed);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The host as its front ends see it: load models, take requests.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ pub struct ServingOptions {
 }
 
 /// Whose a model is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Owner<'a> {
     /// Cells are shared among the models of one tenant only.
     pub tenant: &'a str,
@@ -46,6 +47,8 @@ pub struct Owner<'a> {
     pub number: u32,
     /// The tenant's share of device time, relative to others; at least 1.
     pub weight: u32,
+    /// Counters of whose share it is charged to: device time and processor time of its plugin, in nanoseconds.
+    pub charged: &'a [Arc<AtomicU64>],
 }
 
 /// What requests need of the host.
@@ -103,7 +106,7 @@ impl Serving {
     /// # Errors
     /// One sentence that says which part of the bundle does not hold; nothing of it is left then.
     pub fn load(&self, bundle: &Bundle, tenant: &str) -> Result<Arc<ServedModel>, LoadError> {
-        self.load_as(bundle, bundle.name(), Owner { tenant, number: 0, weight: 1 })
+        self.load_as(bundle, bundle.name(), Owner { tenant, number: 0, weight: 1, charged: &[] })
     }
 
     /// The same under another name, for one of several owners.
@@ -131,10 +134,11 @@ impl Serving {
             cells: model.cells.clone(),
             overrides: overrides(bundle, &model)?,
             live_max: model.description.live_max,
+            charged: owner.charged.to_vec(),
         };
         let loaded = self.inner.engine.load(&spec)?;
         let limits = (request_limits(bundle), call_bounds(bundle), self.answers_of(owner.tenant));
-        Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, model, (loaded, owner.number), limits)))
+        Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, model, (loaded, owner), limits)))
     }
 
     /// The room that the answers of a tenant share, whichever of its models makes them.

@@ -25,8 +25,9 @@ use crate::serving::{self, Inner};
 
 /// Bytes of inputs that one tenant's waiting calls may hold together.
 const BYTES_MAX: u64 = 256 << 20;
-/// The clock is not asked more often than this whether a tenant may use the devices again.
+/// The clock is asked no more often than the first, and no less often than the second, whether a tenant may use the devices again.
 const SHARE_WAIT_MIN: Duration = Duration::from_millis(1);
+const SHARE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What beginning a call takes when its client's thread is gone.
 #[derive(Debug)]
@@ -61,8 +62,8 @@ struct State {
     models: BTreeMap<u32, ModelLine>,
     arrivals: u64,
     bytes: u64,
-    /// The clock will look at this line.
-    watched: bool,
+    /// When the clock will look at this line next.
+    watched: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -178,7 +179,9 @@ impl Line {
         }
         let waits: Vec<(u32, Duration)> =
             state.models.iter().filter_map(|(model, line)| Some((*model, line.entry.check_share(now).err()?.wait))).collect();
-        while let Some((turn, place)) = state.first_with_room(&waits) {
+        while tenant.in_flight.load(Ordering::SeqCst) < tenant.bounds.in_flight_max()
+            && let Some((turn, place)) = state.first_with_room(&waits)
+        {
             picked.extend(self.remove(state, turn).map(|waiting| (waiting, place)));
         }
         if let Some(wait) = waits.iter().map(|(_, wait)| *wait).min() {
@@ -199,11 +202,10 @@ impl State {
 
     /// Has the clock look at the line when the tenant, or a model of it, may use the devices again.
     fn watch(&mut self, tenant: &Arc<TenantEntry>, wait: Duration) {
-        if self.watched {
-            return;
+        let at = Instant::now() + wait.clamp(SHARE_WAIT_MIN, SHARE_WAIT_MAX);
+        if self.watched.is_none_or(|watched| at < watched) && tenant.beginning.clock.look_at(tenant, at) {
+            self.watched = Some(at);
         }
-        let at = Instant::now().checked_add(wait.max(SHARE_WAIT_MIN));
-        self.watched = at.is_some_and(|at| tenant.beginning.clock.look_at(tenant, at));
     }
 }
 
@@ -223,7 +225,14 @@ pub(crate) fn join(call: Call, tracked: Box<Tracked>) -> Result<Joined, InferErr
         (Some((waiting, place)), _) => Ok(waiting.now(place)),
         (None, None) => Ok(Joined::Waits(ticket)),
         // Where nobody may wait, what there is too much of is not those that wait.
-        (None, Some((waiting, InferError::TooManyWait { limit: 0, .. }))) => Ok(waiting.now(deployed.enter()?)),
+        (None, Some((waiting, InferError::TooManyWait { limit: 0, .. }))) => match deployed.enter() {
+            Ok(place) => Ok(waiting.now(place)),
+            Err(error) => {
+                // Another model's call may have been turned away while this one tried.
+                go_on(tenant);
+                Err(error)
+            }
+        },
         (None, Some((_, full))) => Err(full),
     }
 }
@@ -238,7 +247,11 @@ pub(crate) fn go_on(tenant: &Arc<TenantEntry>) {
 
 /// The clock looks at a line, as [`State::watch`] asked.
 pub(crate) fn look(tenant: &Arc<TenantEntry>) {
-    lock(&tenant.line.state).watched = false;
+    {
+        let mut state = lock(&tenant.line.state);
+        // It may have been told to come earlier since, and has; what it was told first is of no use then.
+        state.watched = state.watched.filter(|watched| Instant::now() < *watched);
+    }
     go_on(tenant);
 }
 

@@ -79,3 +79,22 @@ fn a_model_may_have_a_share_of_the_devices() {
     let sentence = infer(&platform, &tenant(), "little", requests::sum(1, 1)).unwrap_err();
     assert_eq!(sentence, "this model has used its share of device time, 1 %: try again later");
 }
+
+/// The clock looks at a tenant's line when the first of its models may go on, though it was told of another before that waits for longer.
+#[test]
+fn a_model_that_waits_for_hours_holds_no_other_up() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    let little = upload(&platform, "little", &limited("device_share = 1e-6"));
+    let some = upload(&platform, "some", &limited("device_share = 0.02"));
+    let use_up = |name: &str, deployed: &Arc<Deployed>| {
+        while platform.figures(None).models.iter().all(|model| model.queued == 0 || model.name != name) {
+            // Whoever waits for it is not waited for.
+            drop(begin(&platform, deployed, call(requests::sum(1, 1000))).unwrap().recv_timeout(std::time::Duration::from_millis(1)));
+        }
+    };
+    use_up("little", &little);
+    use_up("some", &some);
+    right(&ask(&platform, &some, 2), 2);
+    assert!(platform.figures(None).models.iter().any(|model| model.name == "little" && model.queued > 0));
+}

@@ -100,3 +100,22 @@ fn calls_that_wait_hear_that_the_host_has_stopped() {
     drop(platform);
     assert_eq!(waits.recv().unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
 }
+
+/// Calls keep the version that they were given: what they use of the devices counts, whatever serves by then.
+#[test]
+fn a_version_that_was_replaced_counts_as_well() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    let first = platform.find(&tenant(), "sums", None).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&summing(2.0)).as_slice(), true).unwrap();
+    set(&platform, Some(1e-6), 0);
+    let ask = || begin(&platform, &first, call(requests::sum(1, 1000)));
+    // Its share is reckoned from the first call on.
+    ask().unwrap().recv().unwrap().unwrap();
+    while platform.figures(None).models.iter().any(|model| model.in_flight > 0) {
+        std::thread::yield_now();
+    }
+    let refused = ask().map(|_| ()).unwrap_err();
+    assert_eq!(refused.to_string(), "this tenant has used its share of device time, 1 %: try again later");
+}

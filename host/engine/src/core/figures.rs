@@ -70,7 +70,7 @@ impl Core {
     pub(super) fn count_device_time(&mut self, commands: &Commands) {
         for (model, nanoseconds) in &commands.used {
             if let Some(model) = self.state.models.get(*model) {
-                model.counters.device_ns.fetch_add(*nanoseconds, Ordering::Relaxed);
+                model.counters.used(*nanoseconds);
             }
         }
     }

@@ -13,6 +13,7 @@ use super::Engine;
 use crate::calibration::{BatchLimits, Calibration, calibrate};
 use crate::calibration_store::{CalibrationStore, Subject};
 use crate::core::ToCore;
+use crate::figures::ModelCounters;
 use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec, TypeShared};
 use crate::options::EngineOptions;
 use crate::worker::{ToWorker, WorkerLink};
@@ -142,7 +143,8 @@ impl Engine {
         let index = registry.models.iter().position(Option::is_none).unwrap_or(registry.models.len());
         let id = ModelId(u32::try_from(index).unwrap_or(u32::MAX));
         let indices = cells.iter().map(|cell| CellIndex(cell.cell_type.0)).collect();
-        let model = Arc::new(LoadedModel { id, name: spec.name.clone(), cells, indices, counters: Arc::default() });
+        let counters = Arc::new(ModelCounters::new(spec.charged.clone()));
+        let model = Arc::new(LoadedModel { id, name: spec.name.clone(), cells, indices, counters });
         let up = ToCore::ModelUp { info: Arc::new(model_info(spec, &model)), model: model.clone() };
         self.inbox.send(up).map_err(|_| ModelError::Stopped)?;
         if index == registry.models.len() {

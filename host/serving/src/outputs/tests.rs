@@ -353,3 +353,14 @@ fn what_was_replaced_takes_no_room() {
         outputs.emit(Tensor::from_f32("last", &shape, &values), &mut vec![]).unwrap();
     }
 }
+
+/// The engine's thread does what is little work itself: what a response names again and again is no less to copy for having arrived once.
+#[test]
+fn what_is_given_often_is_work_each_time() {
+    let listed = |times: usize| {
+        let outputs = vec![ResponseTensor { name: "listed".to_owned(), from: Gathered::Listed(vec![state_of(0); times]), stream: false }];
+        let growth = Growth { chains: vec![leaves(Extent::Fixed(1))], outputs, ..Growth::default() };
+        outputs_of(growth).work()
+    };
+    assert!(listed(4000) >= 4000 * STATE.len());
+}

@@ -150,7 +150,6 @@ impl Platform {
         let bundle = Bundle::read(Folder::of_files(receiving::paths(&self.registry, &files)))?;
         let served = self.load_bundle(entry, &bundle)?;
         let tried = self.try_out(&served, &bundle, abandoned);
-        entry.tenant.charge(&served);
         let committed = tried.and_then(|samples| {
             let version = NewVersion { files, report: report(&samples), activate };
             Ok((self.commit(entry, version)?, samples))
@@ -328,7 +327,8 @@ impl Platform {
     fn load_bundle(&self, entry: &ModelEntry, bundle: &Bundle) -> Result<Arc<ServedModel>, ChangeError> {
         let tenant = &entry.tenant;
         let weight = tenant.weight.load(Ordering::Relaxed);
-        let owner = Owner { tenant: tenant.name.as_str(), number: tenant.number, weight };
+        let charged = [tenant.used_ns.clone(), entry.used_ns.clone()];
+        let owner = Owner { tenant: tenant.name.as_str(), number: tenant.number, weight, charged: &charged };
         let served = self.serving.load_as(bundle, entry.name.as_str(), owner)?;
         // It may have changed while that took its time.
         let _tenants = self.lock_tenants();

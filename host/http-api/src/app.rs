@@ -27,7 +27,7 @@ pub(crate) struct App {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) limits: Limits,
     pub(crate) ids: IdSource,
-    pub(crate) bodies: Budget,
+    pub(crate) bodies: Arc<Budget>,
     /// Uploads that may be received and checked at once, over all tenants and of each.
     pub(crate) uploads: Arc<Semaphore>,
     pub(crate) tenant_uploads: Turns,

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::future::poll_fn;
 use std::io::Read;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
+use cellwright_protocol::InferRequest;
 use cellwright_serving::ErrorKind;
 use flate2::read::{GzDecoder, ZlibDecoder};
 use http::header::CONTENT_ENCODING;
@@ -29,7 +31,7 @@ const UNCOUNTED_MAX: usize = 4 << 10;
 /// Reading or writing more than this takes so long that others should not wait meanwhile.
 pub(crate) const LARGE: usize = 64 << 10;
 
-/// Bytes of bodies that all requests together may hold.
+/// Bytes of requests that the server may hold together: of bodies that come, and of calls from then until they have ended.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: AtomicUsize,
@@ -37,37 +39,59 @@ pub(crate) struct Budget {
 
 /// A share of the budget, given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Share<'a> {
-    budget: &'a Budget,
+pub(crate) struct Share {
+    budget: Arc<Budget>,
     bytes: usize,
 }
 
 impl Budget {
-    pub(crate) fn new(bytes: usize) -> Self {
-        Self { left: AtomicUsize::new(bytes) }
+    pub(crate) fn new(bytes: usize) -> Arc<Self> {
+        Arc::new(Self { left: AtomicUsize::new(bytes) })
     }
 
-    fn take(&self, bytes: usize) -> Option<Share<'_>> {
-        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        taken.ok().map(|_| Share { budget: self, bytes })
+    /// A share that holds nothing yet.
+    pub(crate) fn share(self: &Arc<Self>) -> Share {
+        Share { budget: self.clone(), bytes: 0 }
     }
 }
 
-impl Drop for Share<'_> {
+impl Share {
+    /// Holds so many bytes from now on; few are not counted. To hold less always succeeds.
+    pub(crate) fn hold(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let bytes = if bytes <= UNCOUNTED_MAX { 0 } else { bytes };
+        let held = self.bytes;
+        let changed = |left: usize| left.saturating_add(held).checked_sub(bytes);
+        let full = |_| Refusal::new(ErrorKind::Unavailable, "the server holds as many bytes of requests as it may: try again later");
+        self.budget.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed).map_err(full)?;
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Share {
     fn drop(&mut self) {
         self.budget.left.fetch_add(self.bytes, Ordering::Relaxed);
     }
 }
 
 /// A whole body, and what it holds of the budget.
-pub(crate) struct Collected<'a> {
+pub(crate) struct Collected {
     pub(crate) bytes: Bytes,
-    /// Given back with it.
-    _share: Option<Share<'a>>,
+    share: Share,
+}
+
+impl Collected {
+    /// The body is not needed any more, but what was made of it is, which takes about as much; more where its tensors do.
+    pub(crate) fn kept_as(self, request: &InferRequest) -> Result<Share, Refusal> {
+        let tensors = request.inputs.iter().map(|input| input.data.len()).sum();
+        let (mut share, body) = (self.share, self.bytes.len());
+        share.hold(body.max(tensors))?;
+        Ok(share)
+    }
 }
 
 /// The whole body of a request, inflated if it came compressed.
-pub(crate) async fn collect(app: &App, request: Request) -> Result<Collected<'_>, Refusal> {
+pub(crate) async fn collect(app: &App, request: Request) -> Result<Collected, Refusal> {
     let encoding = Encoding::of(request.headers())?;
     let body = gather(app, &mut request.into_body()).await?;
     match encoding {
@@ -76,18 +100,20 @@ pub(crate) async fn collect(app: &App, request: Request) -> Result<Collected<'_>
     }
 }
 
-async fn gather<'a>(app: &'a App, body: &mut Body) -> Result<Collected<'a>, Refusal> {
+async fn gather(app: &App, body: &mut Body) -> Result<Collected, Refusal> {
     let max = app.limits.body_bytes_max;
     let announced = body.size_hint().lower();
     if announced > max as u64 {
         return Err(too_large(max));
     }
     let announced = usize::try_from(announced).unwrap_or(max);
-    let mut share = share_of(app, announced)?;
+    let mut share = app.bodies.share();
+    share.hold(announced)?;
     let mut pace = Pace::new(&app.limits);
-    let Some(first) = pace.next(body).await? else { return Ok(Collected { bytes: Bytes::new(), _share: share }) };
+    let Some(first) = pace.next(body).await? else { return Ok(Collected { bytes: Bytes::new(), share }) };
     if body.is_end_stream() && first.len() <= max {
-        return Ok(Collected { bytes: first, _share: share });
+        share.hold(first.len())?;
+        return Ok(Collected { bytes: first, share });
     }
     let mut bytes = Vec::with_capacity(announced.min(BELIEVED_MAX).max(first.len()));
     let mut next = Some(first);
@@ -96,21 +122,14 @@ async fn gather<'a>(app: &'a App, body: &mut Body) -> Result<Collected<'a>, Refu
             return Err(too_large(max));
         }
         bytes.extend_from_slice(&piece);
-        if share.as_ref().map_or(UNCOUNTED_MAX, |share| share.bytes) < bytes.len() {
-            // Twice as much each time, so that the budget is asked seldom; the old share goes only when the new one is there.
-            share = share_of(app, bytes.len().saturating_mul(2).min(max))?;
+        if share.bytes.max(UNCOUNTED_MAX) < bytes.len() {
+            // Twice as much each time, so that the budget is asked seldom.
+            share.hold(bytes.len().saturating_mul(2).min(max))?;
         }
         next = pace.next(body).await?;
     }
-    Ok(Collected { bytes: bytes.into(), _share: share })
-}
-
-fn share_of(app: &App, bytes: usize) -> Result<Option<Share<'_>>, Refusal> {
-    if bytes <= UNCOUNTED_MAX {
-        return Ok(None);
-    }
-    let full = || Refusal::new(ErrorKind::Unavailable, "the server holds as many bytes of requests as it may: try again later");
-    app.bodies.take(bytes).map(Some).ok_or_else(full)
+    share.hold(bytes.len())?;
+    Ok(Collected { bytes: bytes.into(), share })
 }
 
 pub(crate) fn too_large(max: impl Display) -> Refusal {
@@ -237,20 +256,20 @@ pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Opti
     value.to_str().map(Some).map_err(|_| Refusal::bad_input(format!("the header {name} is not plain text")))
 }
 
-async fn inflate<'a>(app: &'a App, body: Collected<'a>, encoding: Encoding) -> Result<Collected<'a>, Refusal> {
+async fn inflate(app: &App, body: Collected, encoding: Encoding) -> Result<Collected, Refusal> {
     let max = app.limits.body_bytes_max;
     let compressed = body.bytes.clone();
     // Its size is not known before, so the most it may have is taken of the budget until it is.
-    let whole = share_of(app, max.min(compressed.len().saturating_mul(INFLATION_MAX)))?;
+    let mut share = app.bodies.share();
+    share.hold(max.min(compressed.len().saturating_mul(INFLATION_MAX)))?;
     let inflated = tokio::task::spawn_blocking(move || match encoding {
         Encoding::Gzip => read_bounded(GzDecoder::new(&compressed[..]), max),
         Encoding::Deflate => read_bounded(ZlibDecoder::new(&compressed[..]), max),
         Encoding::Identity => Ok(compressed.to_vec()),
     });
     let bytes = inflated.await.map_err(Refusal::internal)??;
-    drop(whole);
-    let share = share_of(app, bytes.len())?;
-    Ok(Collected { bytes: bytes.into(), _share: share })
+    share.hold(bytes.len())?;
+    Ok(Collected { bytes: bytes.into(), share })
 }
 
 /// No deflate stream inflates to more than this many times its size.
@@ -290,11 +309,19 @@ mod tests {
 
     #[test]
     fn the_budget_is_given_back() {
-        let budget = Budget::new(10);
-        let share = budget.take(7);
-        assert!(share.is_some() && budget.take(4).is_none());
-        drop(share);
-        assert!(budget.take(10).is_some());
+        let few = UNCOUNTED_MAX;
+        let budget = Budget::new(10 * few);
+        let (mut one, mut other) = (budget.share(), budget.share());
+        one.hold(7 * few).unwrap();
+        assert_eq!(other.hold(4 * few).unwrap_err().status(), StatusCode::SERVICE_UNAVAILABLE);
+        one.hold(8 * few).unwrap();
+        one.hold(6 * few).unwrap();
+        other.hold(4 * few).unwrap();
+        assert!(one.hold(6 * few + 1).is_err());
+        drop(one);
+        other.hold(10 * few).unwrap();
+        other.hold(few).unwrap();
+        assert_eq!(budget.left.load(Ordering::Relaxed), 10 * few);
     }
 
     #[test]

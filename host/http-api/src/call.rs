@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::body::Share;
 use crate::host::{Answering, Endpoint};
 use crate::refusal::Refusal;
 use crate::turns::Turn;
@@ -53,10 +54,10 @@ impl Held {
     }
 }
 
-/// The whole answer of one request.
-pub(crate) async fn whole(app: &App, model: Arc<dyn Endpoint>, call: Call) -> Result<(InferResponse, Held), Refusal> {
+/// The whole answer of one request, which holds its share until it has ended, also if nobody waits any more.
+pub(crate) async fn whole(app: &App, model: Arc<dyn Endpoint>, call: Call, share: Share) -> Result<(InferResponse, Held), Refusal> {
     let (sender, receiver) = oneshot::channel();
-    let answering = begin(app, model, call, Box::new(Whole(sender, Held::default()))).await?;
+    let answering = begin(app, model, call, Box::new(Whole { sender, held: Held::default(), share })).await?;
     let result = receiver.await;
     answering.ended();
     let (result, held) = result.map_err(|_| Refusal::internal(UNANSWERED))?;
@@ -92,22 +93,30 @@ async fn turn(app: &App, tenant: &TenantName, call: Call) -> Result<(Call, Turn)
     Ok((Call { timeout, ..call }, turn.ok_or_else(full)?))
 }
 
-struct Whole(oneshot::Sender<(Result<InferResponse, InferError>, Held)>, Held);
+struct Whole {
+    sender: oneshot::Sender<(Result<InferResponse, InferError>, Held)>,
+    held: Held,
+    /// What the request holds.
+    share: Share,
+}
 
 impl Client for Whole {
     fn part(&mut self, _: Tensor) {}
 
     fn given_up(&self) -> Option<InferError> {
-        self.0.is_closed().then(InferError::left)
+        self.sender.is_closed().then(InferError::left)
     }
 
     fn holds(&mut self, share: AnswerShare) {
-        self.1 = Held::of(share);
+        self.held = Held::of(share);
     }
 
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
+        let Self { sender, held, share } = *self;
+        // Who reads the answer finds it given back.
+        drop(share);
         // Nobody listens to a request that was cancelled.
-        let _ = self.0.send((result, self.1));
+        let _ = sender.send((result, held));
     }
 }
 
@@ -195,40 +204,52 @@ impl Shared {
 }
 
 /// The writing end; if it is dropped without an end, the reader hears that too.
-struct Writer(Arc<Shared>);
+struct Writer {
+    shared: Arc<Shared>,
+    /// What the request holds, until its end.
+    share: Option<Share>,
+}
+
+impl Writer {
+    fn tell(&mut self, result: Result<InferResponse, Refusal>) {
+        self.share = None;
+        self.shared.end(result);
+    }
+}
 
 impl Client for Writer {
     fn part(&mut self, part: Tensor) {
-        self.0.part(part);
+        self.shared.part(part);
     }
 
     fn given_up(&self) -> Option<InferError> {
-        let state = self.0.lock();
-        state.over.then(|| if state.overflowed { self.0.parts_wait() } else { InferError::left() })
+        let state = self.shared.lock();
+        state.over.then(|| if state.overflowed { self.shared.parts_wait() } else { InferError::left() })
     }
 
     fn holds(&mut self, share: AnswerShare) {
-        self.0.lock().held = Held::of(share);
+        self.shared.lock().held = Held::of(share);
     }
 
-    fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
-        self.0.end(result.map_err(Refusal::from));
+    fn end(mut self: Box<Self>, result: Result<InferResponse, InferError>) {
+        self.tell(result.map_err(Refusal::from));
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.0.end(Err(Refusal::internal(UNANSWERED)));
+        self.tell(Err(Refusal::internal(UNANSWERED)));
     }
 }
 
 impl Parts {
-    /// Begins a request; no more of its answer waits to be read than `stream_bytes_max`.
-    pub(crate) async fn begin(app: &App, model: Arc<dyn Endpoint>, call: Call) -> Result<Self, Refusal> {
+    /// Begins a request, which holds its share until it has ended; no more of its answer waits to be read than `stream_bytes_max`.
+    pub(crate) async fn begin(app: &App, model: Arc<dyn Endpoint>, call: Call, share: Share) -> Result<Self, Refusal> {
         let bytes_max = app.limits.stream_bytes_max as u64;
         // Dropped with what waits here if the client leaves meanwhile.
         let parts = Self { shared: Arc::new(Shared { state: Mutex::default(), bytes_max }) };
-        let answering = begin(app, model, call, Box::new(Writer(parts.shared.clone()))).await?;
+        let writer = Writer { shared: parts.shared.clone(), share: Some(share) };
+        let answering = begin(app, model, call, Box::new(writer)).await?;
         let mut state = parts.shared.lock();
         if state.over {
             // It ended, or was given up, before this line.
@@ -277,12 +298,14 @@ impl Drop for Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::body::Budget;
 
     #[test]
     fn an_answer_holds_its_share_until_it_has_been_sent() {
         let room = Arc::new("room");
         let (sender, receiver) = oneshot::channel();
-        let mut client = Box::new(Whole(sender, Held::default()));
+        let share = Budget::new(0).share();
+        let mut client = Box::new(Whole { sender, held: Held::default(), share });
         client.holds(AnswerShare::new(room.clone()));
         client.end(Ok(InferResponse::default()));
         let (_, held) = receiver.blocking_recv().unwrap();
@@ -296,7 +319,7 @@ mod tests {
     fn what_waits_is_counted_with_all_it_takes() {
         let part = |length: usize| Tensor::from_f32("y", &[length], &vec![0.0; length]);
         let shared = Arc::new(Shared { state: Mutex::default(), bytes_max: 1000 });
-        let writer = Writer(shared.clone());
+        let writer = Writer { shared: shared.clone(), share: None };
         shared.part(part(5000));
         assert!(!shared.lock().over && writer.given_up().is_none(), "one part alone is refused");
         shared.part(part(0));

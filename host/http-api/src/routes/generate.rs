@@ -21,7 +21,7 @@ use super::Target;
 use super::infer::{call_of, read, write};
 use crate::app::App;
 use crate::auth::Caller;
-use crate::body;
+use crate::body::{self, Share};
 use crate::call::{self, Parts, Piece};
 use crate::host::Endpoint;
 use crate::refusal::Refusal;
@@ -34,6 +34,8 @@ struct Asked {
     model: Arc<dyn Endpoint>,
     request: InferRequest,
     options: RequestOptions,
+    /// What the request holds of the server's memory.
+    share: Share,
 }
 
 async fn ask(app: &App, caller: &Caller, target: &Target, request: Request) -> Result<Asked, Refusal> {
@@ -42,7 +44,8 @@ async fn ask(app: &App, caller: &Caller, target: &Target, request: Request) -> R
     let body = body::collect(app, request).await?;
     let reading = model.clone();
     let (request, options) = read(&body, move |bytes| parse(&*reading, bytes)).await?;
-    Ok(Asked { model, request, options })
+    let share = body.kept_as(&request).map_err(|refusal| refusal.of_request(request.id.as_deref()))?;
+    Ok(Asked { model, request, options, share })
 }
 
 fn parse(model: &dyn Endpoint, bytes: &[u8]) -> Result<(InferRequest, RequestOptions), Refusal> {
@@ -60,7 +63,7 @@ fn parse(model: &dyn Endpoint, bytes: &[u8]) -> Result<(InferRequest, RequestOpt
 pub(super) async fn whole(State(app): State<Arc<App>>, caller: Caller, target: Target, request: Request) -> Result<Response, Refusal> {
     let asked = ask(&app, &caller, &target, request).await?;
     let id = asked.request.id.clone();
-    let answer = call::whole(&app, asked.model, call_of(asked.request, &asked.options, Delivery::Whole)).await;
+    let answer = call::whole(&app, asked.model, call_of(asked.request, &asked.options, Delivery::Whole), asked.share).await;
     let body = match answer {
         Ok((response, held)) => write(response, |response| Ok(held.body(response.to_generated()?))).await,
         Err(refusal) => Err(refusal),
@@ -87,7 +90,7 @@ pub(super) async fn stream(
     };
     let of_request = |refusal: Refusal| refusal.of_request(id.as_deref());
     let call = call_of(asked.request, &asked.options, Delivery::Parts);
-    let parts = Parts::begin(&app, asked.model, call).await.map_err(of_request)?;
+    let parts = Parts::begin(&app, asked.model, call, asked.share).await.map_err(of_request)?;
     // Until the first event an error is a status.
     let first = match parts.next().await {
         Some(Piece::Part(part)) => Some(event_of_part(&labels, part).map_err(of_request)?),

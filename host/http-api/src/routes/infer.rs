@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::Target;
 use crate::app::App;
 use crate::auth::Caller;
-use crate::body::{self, Collected, LARGE, only};
+use crate::body::{self, Collected, LARGE, Share, only};
 use crate::call::{self, Held};
 use crate::host::Endpoint;
 use crate::refusal::Refusal;
@@ -27,14 +27,20 @@ pub(super) async fn infer(State(app): State<Arc<App>>, caller: Caller, target: T
     let body = body::collect(&app, request).await?;
     let reading = model.clone();
     let (request, options) = read(&body, move |bytes| parse(&*reading, bytes, json_length)).await?;
-    drop(body);
     let id = request.id.clone();
-    let answer = answer(&app, model, request, options).await;
-    answer.map_err(|refusal| refusal.of_request(id.as_deref()))
+    let of_request = |refusal: Refusal| refusal.of_request(id.as_deref());
+    let share = body.kept_as(&request).map_err(of_request)?;
+    let answer = answer(&app, model, (request, options), share).await;
+    answer.map_err(of_request)
 }
 
-async fn answer(app: &App, model: Arc<dyn Endpoint>, request: InferRequest, options: RequestOptions) -> Result<Response, Refusal> {
-    let (response, held) = call::whole(app, model, call_of(request, &options, Delivery::Whole)).await?;
+async fn answer(
+    app: &App,
+    model: Arc<dyn Endpoint>,
+    (request, options): (InferRequest, RequestOptions),
+    share: Share,
+) -> Result<Response, Refusal> {
+    let (response, held) = call::whole(app, model, call_of(request, &options, Delivery::Whole), share).await?;
     let wanted = options.wanted;
     write(response, move |response| respond(response, &wanted, held)).await
 }
@@ -47,7 +53,7 @@ pub(super) fn call_of(request: InferRequest, options: &RequestOptions, delivery:
 
 /// Reads a body where that disturbs nobody: a large one on a thread of its own.
 pub(super) async fn read<T: Send + 'static>(
-    body: &Collected<'_>,
+    body: &Collected,
     parse: impl FnOnce(&[u8]) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     if body.bytes.len() <= LARGE {

@@ -8,6 +8,12 @@ use flate2::write::GzEncoder;
 
 use crate::harness::{Answer, Running, request};
 
+fn gzipped(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
 #[test]
 fn names_that_mean_other_paths_are_refused() {
     let server = Running::start();
@@ -38,9 +44,7 @@ fn bodies_over_the_limit_are_refused_while_they_come() {
         chunked.extend_from_slice(b"\r\n");
     }
     server.raw(&chunked).refused(413, "more than 1048576 bytes");
-    let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
-    bomb.write_all(&vec![b' '; 64 << 20]).unwrap();
-    let bomb = bomb.finish().unwrap();
+    let bomb = gzipped(&vec![b' '; 64 << 20]);
     assert!(bomb.len() < 1 << 20);
     server.send("POST", "/v2/models/echo/infer", &[("content-encoding", "gzip")], &bomb).refused(413, "more than 1048576 bytes");
 }
@@ -59,6 +63,65 @@ fn all_bodies_together_are_bounded() {
     server.send("POST", "/v2/models/echo/infer", &[], &body).refused(503, "as many bytes of requests as it may");
     first.write_all(&body).unwrap();
     Answer::read(&mut first).refused(400, "not the JSON");
+}
+
+/// A request that has so many bytes.
+fn padded(path: &str, length: usize) -> Vec<u8> {
+    let input = if path.contains("generate") { GENERATE } else { INFER };
+    format!("{input}{}", " ".repeat(length - input.len())).into_bytes()
+}
+
+const GENERATE: &str = r#"{"x":[1]}"#;
+const INFER: &str = r#"{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1]}]}"#;
+const HELD: &str = "as many bytes of requests as it may";
+
+#[test]
+fn what_a_call_holds_counts_until_its_end() {
+    let server = Running::with(Limits { bodies_bytes_max: 100_000, ..Limits::default() }, None);
+    let send = |path: &str, body: &[u8]| server.send("POST", &format!("/v2/models/{path}"), &[], body);
+    for (round, how) in ["infer", "generate", "generate_stream"].into_iter().enumerate() {
+        let (path, others) = (format!("wait/{how}"), format!("echo/{how}"));
+        let waiting: Vec<_> = (0..3)
+            .map(|_| {
+                let mut stream = server.connect();
+                stream.write_all(&request("POST", &format!("/v2/models/{path}"), &[], &padded(&path, 30_000))).unwrap();
+                stream
+            })
+            .collect();
+        server.host.waiting.reaches(3 * (round + 1));
+        send(&others, &padded(&others, 30_000)).refused(503, HELD);
+        assert_eq!(send(&others, &padded(&others, 9_000)).status, 200);
+        server.host.answer_all();
+        waiting.into_iter().for_each(|mut stream| assert_eq!(Answer::read(&mut stream).status, 200));
+        assert_eq!(send(&others, &padded(&others, 90_000)).status, 200, "{how}");
+    }
+}
+
+#[test]
+fn tensors_that_are_larger_than_their_body_count_as_what_they_are() {
+    let server = Running::with(Limits { bodies_bytes_max: 50_000, ..Limits::default() }, None);
+    let long = format!("{{\"x\":[1{}]}}", ",1".repeat(9_999));
+    let mut first = server.connect();
+    first.write_all(&request("POST", "/v2/models/wait/generate", &[], long.as_bytes())).unwrap();
+    server.host.waiting.reaches(1);
+    server.send("POST", "/v2/models/echo/generate", &[], &padded("generate", 11_000)).refused(503, HELD);
+    assert_eq!(server.send("POST", "/v2/models/echo/generate", &[], &padded("generate", 9_000)).status, 200);
+    server.host.answer_all();
+    assert_eq!(Answer::read(&mut first).status, 200);
+}
+
+#[test]
+fn a_body_that_came_compressed_counts_as_what_it_is() {
+    let server = Running::with(Limits { bodies_bytes_max: 1_500_000, ..Limits::default() }, None);
+    let body = gzipped(&padded("generate", 1_000_000));
+    let mut first = server.connect();
+    first.write_all(&request("POST", "/v2/models/wait/generate", &[("content-encoding", "gzip")], &body)).unwrap();
+    server.host.waiting.reaches(1);
+    server.send("POST", "/v2/models/echo/generate", &[], &padded("generate", 600_000)).refused(503, HELD);
+    assert_eq!(server.send("POST", "/v2/models/echo/generate", &[], &padded("generate", 400_000)).status, 200);
+    server.host.answer_all();
+    assert_eq!(Answer::read(&mut first).status, 200);
+    assert_eq!(server.send("POST", "/v2/models/echo/generate", &[], &padded("generate", 600_000)).status, 200);
 }
 
 #[test]

@@ -65,6 +65,31 @@ fn a_stream_that_is_reset_cancels_its_request_and_no_other() {
     });
 }
 
+#[test]
+fn what_the_calls_of_a_connection_hold_counts_until_their_end() {
+    let server = Running::with(Limits { bodies_bytes_max: 100_000, ..Limits::default() }, None);
+    let padded = |path: &str, length: usize| {
+        let input = if path.contains("generate") { r#"{"x":[1]}"# } else { INPUT };
+        let body = format!("{input}{}", " ".repeat(length - input.len()));
+        Request::post(format!("http://localhost/v2/models/{path}")).body(Full::new(Bytes::from(body))).unwrap()
+    };
+    server.runtime.block_on(async {
+        let mut sender = connect(&server).await;
+        for (round, how) in ["infer", "generate", "generate_stream"].into_iter().enumerate() {
+            let (path, others) = (format!("wait/{how}"), format!("echo/{how}"));
+            let waiting: Vec<_> = (0..3).map(|_| tokio::spawn(sender.send_request(padded(&path, 30_000)))).collect();
+            let host = server.host.clone();
+            tokio::task::spawn_blocking(move || host.waiting.reaches(3 * (round + 1))).await.unwrap();
+            assert_eq!(sender.send_request(padded(&others, 30_000)).await.unwrap().status(), 503);
+            server.host.answer_all();
+            for answer in waiting {
+                assert_eq!(answer.await.unwrap().unwrap().status(), 200);
+            }
+            assert_eq!(sender.send_request(padded(&others, 90_000)).await.unwrap().status(), 200, "{how}");
+        }
+    });
+}
+
 /// What a request asks for, and the status it gets before its body was read.
 const EARLY: [(&str, &str, u16); 6] = [
     ("POST", "/v2/models/none/infer", 404),

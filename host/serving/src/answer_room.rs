@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Whose;
 
-/// A bound that the rows of one call share, within that of their tenant, within the host's. What a request may come to hold is taken when its graph
+/// A bound that the rows of one call share, within that of their tenant, within the host's. A tenant's moves: it may take as much as would then still be
+/// free, so that however many tenants take all they may, there is some left for the next one. What a request may come to hold is taken when its graph
 /// says so, before any of it is computed; a call gives all that it took back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct AnswerRoom {
@@ -50,7 +51,7 @@ impl AnswerRoom {
         Self::new(bytes_max, Some(Whose::Host), None)
     }
 
-    /// For those of one of its tenants: half of it.
+    /// For those of one of its tenants: half of it at most, and half of what others leave.
     pub(crate) fn of_tenant(host: &Arc<Self>) -> Self {
         Self::new(host.bytes_max / 2, Some(Whose::Tenant), Some(host.clone()))
     }
@@ -67,14 +68,27 @@ impl AnswerRoom {
 
     /// Takes `bytes` instead of the `before` that were taken already. To take less always succeeds.
     pub(crate) fn change(&self, before: u64, bytes: u64) -> Result<(), NoRoom> {
-        let fits = |sum: &u64| *sum <= self.bytes_max || bytes <= before;
-        let changed = |taken: u64| Some(taken.saturating_sub(before).saturating_add(bytes)).filter(fits);
+        let changed = |taken: u64| {
+            let sum = taken.saturating_sub(before).saturating_add(bytes);
+            (bytes <= before || sum <= self.bound(taken)).then_some(sum)
+        };
         let changed = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
-        changed.map_err(|_| NoRoom { bytes_max: self.bytes_max, whose: self.whose })?;
+        changed.map_err(|taken| NoRoom { bytes_max: self.bound(taken), whose: self.whose })?;
         let Some(within) = &self.within else { return Ok(()) };
         within.change(before, bytes).inspect_err(|_| {
             self.taken.fetch_sub(bytes - before, Ordering::Relaxed);
         })
+    }
+
+    /// What it may hold, if it holds `taken` now. Others change meanwhile what a tenant's depends on: it is about right; the host's is exact.
+    fn bound(&self, taken: u64) -> u64 {
+        match &self.within {
+            Some(host) if self.whose == Some(Whose::Tenant) => {
+                let others = host.taken.load(Ordering::Relaxed).saturating_sub(taken);
+                host.bytes_max.saturating_sub(others) / 2
+            }
+            _ => self.bytes_max,
+        }
     }
 }
 
@@ -102,25 +116,53 @@ mod tests {
         assert_eq!(room.change(0, 4), Ok(()));
     }
 
+    fn beyond(bytes_max: u64, whose: impl Into<Option<Whose>>) -> Result<(), NoRoom> {
+        Err(NoRoom { bytes_max, whose: whose.into() })
+    }
+
     #[test]
-    fn calls_share_what_their_tenant_and_the_host_have() {
+    fn calls_share_what_their_tenant_has() {
         let host = Arc::new(AnswerRoom::of_host(100));
-        let [one, other, third] = [(); 3].map(|()| Arc::new(AnswerRoom::of_tenant(&host)));
-        let beyond = |bytes_max, whose| Err(NoRoom { bytes_max, whose });
+        let one = Arc::new(AnswerRoom::of_tenant(&host));
         let (first, second) = (AnswerRoom::of_call(&one, 30), AnswerRoom::of_call(&one, 1000));
         assert_eq!(first.change(0, 31), beyond(30, None));
         assert_eq!(first.change(0, 30), Ok(()));
         assert_eq!(second.change(0, 51), beyond(50, None), "a call alone may take no more than its tenant");
-        assert_eq!(second.change(0, 21), beyond(50, Some(Whose::Tenant)));
+        assert_eq!(second.change(0, 21), beyond(50, Whose::Tenant));
         assert_eq!(second.change(0, 20), Ok(()));
-        let (large, small) = (AnswerRoom::of_call(&other, 1000), AnswerRoom::of_call(&third, 1000));
-        assert_eq!(large.change(0, 50), Ok(()));
-        assert_eq!(small.change(0, 1), beyond(100, Some(Whose::Host)));
-        drop(first);
-        assert_eq!(small.change(0, 31), beyond(100, Some(Whose::Host)));
-        assert_eq!(small.change(0, 30), Ok(()));
-        assert_eq!(second.change(20, 21), beyond(100, Some(Whose::Host)), "what was refused above is not taken below");
-        drop((second, large, small));
-        assert!([host, one, other, third].iter().all(|room| room.taken.load(Ordering::Relaxed) == 0));
+        let other = AnswerRoom::of_call(&host, 1000);
+        assert_eq!(other.change(0, 51), beyond(100, Whose::Host));
+        assert_eq!(other.taken.load(Ordering::Relaxed), 0, "what was refused above is not taken below");
+        drop((first, second));
+        assert_eq!(other.change(0, 100), Ok(()));
+        drop(other);
+        assert!([host, one].iter().all(|room| room.taken.load(Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn whatever_tenants_take_there_is_some_left_for_another() {
+        let host = Arc::new(AnswerRoom::of_host(120));
+        let tenants = [(); 4].map(|()| Arc::new(AnswerRoom::of_tenant(&host)));
+        let [one, other, third, fourth] = &tenants;
+        assert_eq!(one.change(0, 61), beyond(60, Whose::Tenant));
+        assert_eq!(one.change(0, 60), Ok(()));
+        assert_eq!(other.change(0, 31), beyond(30, Whose::Tenant));
+        assert_eq!(other.change(0, 30), Ok(()));
+        assert_eq!(third.change(0, 15), Ok(()), "two that took all they may lock nobody out");
+        assert_eq!(one.change(60, 61), beyond(37, Whose::Tenant), "who took more while it was there takes no more now");
+        assert_eq!(one.change(60, 50), Ok(()));
+        // Each takes as much as it may for as long as it can: all come to have the same.
+        one.change(50, 0).unwrap();
+        other.change(30, 0).unwrap();
+        third.change(15, 0).unwrap();
+        let mut held = [0; 4];
+        for _ in 0..200 {
+            for (tenant, held) in tenants.iter().zip(&mut held).take(3) {
+                *held += u64::from(tenant.change(*held, *held + 1).is_ok());
+            }
+        }
+        assert_eq!(held, [30, 30, 30, 0]);
+        assert_eq!(fourth.change(0, 15), Ok(()));
+        assert_eq!(host.taken.load(Ordering::Relaxed), 105);
     }
 }

@@ -34,7 +34,8 @@ pub struct ServingOptions {
     /// Calls back into the plugin of one model that may run at once, each on a thread of its own; there are two threads more, one for other models of
     /// its tenant and one for other tenants.
     pub plugin_threads: usize,
-    /// Bytes of memory that all answers may take together that are on their way, those of one tenant half of it; none: a quarter of the machine's.
+    /// Bytes of memory that all answers may take together that are on their way, those of one tenant half of what others leave; none: a quarter of the
+    /// machine's.
     pub answers_bytes_max: Option<u64>,
 }
 

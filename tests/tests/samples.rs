@@ -16,13 +16,17 @@ use cellwright_serving::samples::{self, SampleBounds, SampleReport};
 use cellwright_serving::{Delivery, Serving, ServingOptions};
 
 fn host(workers: usize) -> Serving {
+    host_with(workers, None)
+}
+
+fn host_with(workers: usize, answers_bytes_max: Option<u64>) -> Serving {
     let domain = CpuDomain::new(DomainOptions::default()).unwrap();
     let backends = (0..workers).map(|_| -> Box<dyn Backend> { Box::new(CpuWorker::new(domain.clone(), CpuOptions::default()).unwrap()) });
     let options = ServingOptions {
         runtime: RuntimeOptions::new(Compiler::InProcess),
         engine: EngineOptions::default(),
         plugin_threads: 2,
-        answers_bytes_max: None,
+        answers_bytes_max,
     };
     Serving::start(options, backends.collect()).unwrap()
 }
@@ -112,4 +116,14 @@ fn samples_that_take_too_long_together_fail() {
     assert!(reports.iter().all(late), "{reports:?}");
     let reports = samples::run(&serving, &model, &bundle, &SampleBounds::default());
     assert!(reports.iter().all(|report| report.fault.is_none()), "{reports:?}");
+}
+
+#[test]
+fn samples_that_have_no_room_all_at_once_pass_one_after_the_other() {
+    let bundle = bundle("digits");
+    // One of its answers takes less than 100 bytes, and one tenant may have half of all.
+    let serving = host_with(1, Some(400));
+    let model = serving.load(&bundle, "tests").unwrap();
+    let reports = samples::run(&serving, &model, &bundle, &SampleBounds::default());
+    assert!(reports.len() > 2 && reports.iter().all(|report| report.fault.is_none()), "{reports:?}");
 }

@@ -391,6 +391,16 @@ pub enum ChangeError {
         /// All of them.
         reports: Vec<SampleReport>,
     },
+    /// Its samples could not all be run, for no fault of theirs.
+    #[error("a sample could not be run now, which says nothing about the bundle: send it again later (`{sample}`: {fault})")]
+    NotTried {
+        /// The first that could not.
+        sample: String,
+        /// Why.
+        fault: String,
+        /// Of which kind that is.
+        kind: ErrorKind,
+    },
     /// Nothing was ever activated.
     #[error("no version of model `{model}` is active; activate one first")]
     NoActiveVersion {
@@ -421,6 +431,7 @@ impl ChangeError {
             Self::Archive(ArchiveError::Keep(_)) => ErrorKind::Internal,
             Self::Archive(_) | Self::Bundle(_) | Self::Samples { .. } => ErrorKind::BadInput,
             Self::Load(error) => error.kind(),
+            Self::NotTried { kind, .. } => *kind,
             Self::Abandoned => ErrorKind::Cancelled,
             Self::NoActiveVersion { .. } | Self::Contended { .. } => ErrorKind::Conflict,
             Self::Registry(error) => match error.kind() {

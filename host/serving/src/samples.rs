@@ -13,15 +13,18 @@ use cellwright_plugin_runtime::RequestView;
 use cellwright_protocol::{InferRequest, InferResponse};
 
 use crate::abandoned::Abandoned;
-use crate::error::InferError;
+use crate::error::{ChangeError, ErrorKind, InferError};
 use crate::model::ServedModel;
-use crate::reply::Delivery;
+use crate::reply::{Delivery, Reply};
 use crate::serving::Serving;
 
 /// Time that all samples of a bundle may take together.
 pub const TIME_MAX: Duration = Duration::from_secs(600);
 /// Samples in flight at once.
 const AT_ONCE: usize = 64;
+/// How often a sample that met a busy host is tried again by itself, and after how long each time.
+const AGAIN_MAX: usize = 10;
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// What became of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +35,19 @@ pub struct SampleReport {
     pub compared: bool,
     /// What is wrong with its answer; none: nothing.
     pub fault: Option<String>,
+    /// Of which kind the error is that it ended in, if it has no answer.
+    pub error: Option<ErrorKind>,
 }
+
+impl SampleReport {
+    /// Whether it failed because of what the host has to do beside: that says nothing about its bundle.
+    const fn is_of_the_moment(&self) -> bool {
+        matches!(self.error, Some(ErrorKind::Busy | ErrorKind::Unavailable | ErrorKind::Draining))
+    }
+}
+
+/// A sample's fault, and the kind of the error that it is, if it is one.
+type Fault = (String, Option<ErrorKind>);
 
 /// How long samples may run.
 #[derive(Clone, Debug)]
@@ -66,24 +81,51 @@ pub fn run(serving: &Serving, model: &Arc<ServedModel>, bundle: &Bundle, bounds:
     };
     let samples = &bundle.samples().all;
     let mut reports = Vec::with_capacity(samples.len());
+    let mut stays_busy = false;
     // As many at once as a host holds, whatever rows each may have.
     for group in samples.chunks(AT_ONCE) {
         let replies: Vec<_> = group.iter().map(begin).collect();
-        for (sample, reply) in group.iter().zip(replies) {
-            let answer = reply.and_then(|reply| reply.wait_until(until, &bounds.abandoned));
+        let end = |reply: Result<Reply, InferError>| reply.and_then(|reply| reply.wait_until(until, &bounds.abandoned));
+        let mut answers: Vec<_> = replies.into_iter().map(end).collect();
+        let is_busy = |answer: &Result<_, InferError>| answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
+        for (sample, answer) in group.iter().zip(&mut answers) {
+            // Perhaps there was too little room for all of them at once, or the answer before still has some.
+            let mut tries = if stays_busy { 0 } else { AGAIN_MAX };
+            while tries > 0 && is_busy(answer) {
+                std::thread::sleep(AGAIN_AFTER);
+                *answer = end(begin(sample));
+                tries -= 1;
+            }
+            stays_busy |= is_busy(answer);
+        }
+        for (sample, answer) in group.iter().zip(answers) {
             let fault = match (answer, over()) {
-                (Err(InferError::Late), _) | (Ok(_), Some(InferError::Late)) => Some(late(bounds.time_max.min(TIME_MAX))),
-                (Ok(_), Some(error)) => Some(error.to_string()),
+                (Err(InferError::Late), _) | (Ok(_), Some(InferError::Late)) => Some((late(bounds.time_max.min(TIME_MAX)), None)),
+                (Ok(_), Some(error)) => Some((error.to_string(), Some(error.kind()))),
                 (answer, _) => judge(sample.expected.as_deref(), answer, bundle.samples().tolerance)
                     .err()
                     .or_else(|| determinism::check(model, &sample.request).err()),
             };
             let position = reports.len();
             let name = sample.request.id.clone().unwrap_or_else(|| format!("sample {}", position + 1));
-            reports.push(SampleReport { name, compared: sample.expected.is_some(), fault });
+            let (fault, error) = fault.unzip();
+            reports.push(SampleReport { name, compared: sample.expected.is_some(), fault, error: error.flatten() });
         }
     }
     reports
+}
+
+/// All of them must have passed. Only if every one that did not met a host that has too much to do is that what the error says.
+pub(crate) fn passed(reports: Vec<SampleReport>) -> Result<Vec<SampleReport>, ChangeError> {
+    let failed = || reports.iter().filter_map(|report| Some((report, report.fault.clone()?)));
+    let Some((report, fault)) = failed().find(|(report, _)| !report.is_of_the_moment()).or_else(|| failed().next()) else {
+        return Ok(reports);
+    };
+    let sample = report.name.clone();
+    match report.error {
+        Some(kind) if report.is_of_the_moment() => Err(ChangeError::NotTried { sample, fault, kind }),
+        _ => Err(ChangeError::Samples { failed: failed().count(), of: reports.len(), sample, fault, reports }),
+    }
 }
 
 /// What a plugin sees of a request that its model accepts: the inputs in the order of the description.
@@ -98,7 +140,41 @@ fn late(time_max: Duration) -> String {
     format!("the samples took more than {} ms, all of them together: bring fewer or shorter ones", time_max.as_millis())
 }
 
-fn judge(expected: Option<&[Tensor]>, answer: Result<InferResponse, InferError>, tolerance: f64) -> Result<(), String> {
-    let answer = answer.map_err(|error| format!("it failed: {error}"))?;
-    expected.map_or(Ok(()), |expected| compare::outputs(expected, &answer.outputs, tolerance).map_err(|difference| difference.to_string()))
+fn judge(expected: Option<&[Tensor]>, answer: Result<InferResponse, InferError>, tolerance: f64) -> Result<(), Fault> {
+    let answer = answer.map_err(|error| (format!("it failed: {error}"), Some(error.kind())))?;
+    let Some(expected) = expected else { return Ok(()) };
+    compare::outputs(expected, &answer.outputs, tolerance).map_err(|difference| (difference.to_string(), None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Whose;
+
+    fn report(name: &str, fault: Option<(&str, Option<ErrorKind>)>) -> SampleReport {
+        let (fault, error) = fault.unzip();
+        SampleReport { name: name.to_owned(), compared: true, fault: fault.map(str::to_owned), error: error.flatten() }
+    }
+
+    #[test]
+    fn a_host_that_has_too_much_to_do_says_nothing_about_a_bundle() {
+        let full = InferError::AnswersTooLarge { whose: Whose::Host, limit: 9 };
+        let (sentence, kind) = judge(None, Err(full), 0.0).unwrap_err();
+        assert_eq!(kind, Some(ErrorKind::Busy));
+        let good = || report("good", None);
+        let busy = || report("busy", Some((&sentence, kind)));
+        let wrong = || report("wrong", Some(("it has 1 and not 2", None)));
+        let trapped = || report("trapped", Some(("it failed", Some(ErrorKind::PluginFault))));
+        assert_eq!(passed(vec![good(), good()]).unwrap().len(), 2);
+        let error = passed(vec![good(), busy(), busy()]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains("`busy`") && error.to_string().contains("try again later"), "{error}");
+        for reports in [vec![busy(), wrong(), good()], vec![trapped(), busy(), good()]] {
+            let error = passed(reports).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadInput);
+            assert!(error.to_string().starts_with("2 of 3 samples failed") && !error.to_string().contains("`busy`"), "{error}");
+        }
+        let stopped = report("stopped", Some(("it failed", Some(ErrorKind::Unavailable))));
+        assert_eq!(passed(vec![stopped]).unwrap_err().kind(), ErrorKind::Unavailable);
+    }
 }

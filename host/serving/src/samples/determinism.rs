@@ -2,28 +2,34 @@
 
 use std::sync::Arc;
 
-use super::view;
+use super::{Fault, view};
+use crate::error::InferError;
 use crate::model::ServedModel;
+use cellwright_plugin_runtime::CallError;
 use cellwright_protocol::{InferRequest, split_rows};
 
 /// Unfolds the request on a used and on two fresh instances.
-pub(crate) fn check(model: &ServedModel, request: &InferRequest) -> Result<(), String> {
+pub(crate) fn check(model: &ServedModel, request: &InferRequest) -> Result<(), Fault> {
     let first = if model.description().rows_are_requests {
-        split_rows(request, model.limits().rows_max).map_err(|fault| fault.to_string())?.swap_remove(0)
+        split_rows(request, model.limits().rows_max).map_err(|fault| (fault.to_string(), None))?.swap_remove(0)
     } else {
         request.clone()
     };
     let view = Arc::new(view(model, first));
-    let fresh = || model.plugin().unfold_fresh(&view).map_err(|error| format!("on a fresh instance it failed: {error}"));
-    let used = model.plugin().unfold(&view).map_err(|error| format!("on a used instance it failed: {error}"))?;
+    let failed = |which: &str, error: CallError| {
+        let error = InferError::Plugin(error);
+        (format!("on a {which} instance it failed: {error}"), Some(error.kind()))
+    };
+    let fresh = || model.plugin().unfold_fresh(&view).map_err(|error| failed("fresh", error));
+    let used = model.plugin().unfold(&view).map_err(|error| failed("used", error))?;
+    let differs = |sentence: &str| Err((sentence.to_owned(), None));
     if used != fresh()? {
-        return Err(
-            "the plugin makes one graph of it on a used instance and another on a fresh one: it must keep nothing between requests"
-                .to_owned(),
+        return differs(
+            "the plugin makes one graph of it on a used instance and another on a fresh one: it must keep nothing between requests",
         );
     }
     if used != fresh()? {
-        return Err("the plugin makes different graphs of it on two fresh instances: it must be deterministic".to_owned());
+        return differs("the plugin makes different graphs of it on two fresh instances: it must be deterministic");
     }
     Ok(())
 }

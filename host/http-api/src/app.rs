@@ -7,7 +7,7 @@ use cellwright_registry::{RegistryError, TenantName};
 use cellwright_serving::ErrorKind;
 use tokio::sync::Semaphore;
 
-use crate::body::Budget;
+use crate::budget::Budget;
 use crate::host::Host;
 use crate::limits::Limits;
 use crate::metrics::HttpFigures;

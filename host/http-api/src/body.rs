@@ -4,8 +4,6 @@ use std::fmt::Display;
 use std::future::poll_fn;
 use std::io::Read;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,6 +11,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
 use cellwright_protocol::InferRequest;
+use cellwright_registry::TenantName;
 use cellwright_serving::ErrorKind;
 use flate2::read::{GzDecoder, ZlibDecoder};
 use http::header::CONTENT_ENCODING;
@@ -21,58 +20,14 @@ use http_body::Body as _;
 use tokio::time::{Instant, Sleep};
 
 use crate::app::App;
+use crate::budget::Share;
 use crate::limits::Limits;
 use crate::refusal::Refusal;
 
 /// Memory set aside on the word of a `Content-Length` alone.
 const BELIEVED_MAX: usize = 1 << 20;
-/// Bodies up to this size are not counted: many connections hold more than that.
-const UNCOUNTED_MAX: usize = 4 << 10;
 /// Reading or writing more than this takes so long that others should not wait meanwhile.
 pub(crate) const LARGE: usize = 64 << 10;
-
-/// Bytes of requests that the server may hold together: of bodies that come, and of calls from then until they have ended.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    left: AtomicUsize,
-}
-
-/// A share of the budget, given back when dropped.
-#[derive(Debug)]
-pub(crate) struct Share {
-    budget: Arc<Budget>,
-    bytes: usize,
-}
-
-impl Budget {
-    pub(crate) fn new(bytes: usize) -> Arc<Self> {
-        Arc::new(Self { left: AtomicUsize::new(bytes) })
-    }
-
-    /// A share that holds nothing yet.
-    pub(crate) fn share(self: &Arc<Self>) -> Share {
-        Share { budget: self.clone(), bytes: 0 }
-    }
-}
-
-impl Share {
-    /// Holds so many bytes from now on; few are not counted. To hold less always succeeds.
-    pub(crate) fn hold(&mut self, bytes: usize) -> Result<(), Refusal> {
-        let bytes = if bytes <= UNCOUNTED_MAX { 0 } else { bytes };
-        let held = self.bytes;
-        let changed = |left: usize| left.saturating_add(held).checked_sub(bytes);
-        let full = |_| Refusal::new(ErrorKind::Unavailable, "the server holds as many bytes of requests as it may: try again later");
-        self.budget.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed).map_err(full)?;
-        self.bytes = bytes;
-        Ok(())
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.budget.left.fetch_add(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// A whole body, and what it holds of the budget.
 pub(crate) struct Collected {
@@ -91,23 +46,23 @@ impl Collected {
 }
 
 /// The whole body of a request, inflated if it came compressed.
-pub(crate) async fn collect(app: &App, request: Request) -> Result<Collected, Refusal> {
+pub(crate) async fn collect(app: &App, tenant: &TenantName, request: Request) -> Result<Collected, Refusal> {
     let encoding = Encoding::of(request.headers())?;
-    let body = gather(app, &mut request.into_body()).await?;
+    let body = gather(app, tenant, &mut request.into_body()).await?;
     match encoding {
         Encoding::Identity => Ok(body),
         encoding => inflate(app, body, encoding).await,
     }
 }
 
-async fn gather(app: &App, body: &mut Body) -> Result<Collected, Refusal> {
+async fn gather(app: &App, tenant: &TenantName, body: &mut Body) -> Result<Collected, Refusal> {
     let max = app.limits.body_bytes_max;
     let announced = body.size_hint().lower();
     if announced > max as u64 {
         return Err(too_large(max));
     }
     let announced = usize::try_from(announced).unwrap_or(max);
-    let mut share = app.bodies.share();
+    let mut share = app.bodies.share(tenant);
     share.hold(announced)?;
     let mut pace = Pace::new(&app.limits);
     let Some(first) = pace.next(body).await? else { return Ok(Collected { bytes: Bytes::new(), share }) };
@@ -122,7 +77,7 @@ async fn gather(app: &App, body: &mut Body) -> Result<Collected, Refusal> {
             return Err(too_large(max));
         }
         bytes.extend_from_slice(&piece);
-        if share.bytes.max(UNCOUNTED_MAX) < bytes.len() {
+        if share.is_less_than(bytes.len()) {
             // Twice as much each time, so that the budget is asked seldom.
             share.hold(bytes.len().saturating_mul(2).min(max))?;
         }
@@ -258,10 +213,10 @@ pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Opti
 
 async fn inflate(app: &App, body: Collected, encoding: Encoding) -> Result<Collected, Refusal> {
     let max = app.limits.body_bytes_max;
-    let compressed = body.bytes.clone();
+    let Collected { bytes: compressed, mut share } = body;
     // Its size is not known before, so the most it may have is taken of the budget until it is.
-    let mut share = app.bodies.share();
-    share.hold(max.min(compressed.len().saturating_mul(INFLATION_MAX)))?;
+    let inflated_max = max.min(compressed.len().saturating_mul(INFLATION_MAX));
+    share.hold(compressed.len().saturating_add(inflated_max))?;
     let inflated = tokio::task::spawn_blocking(move || match encoding {
         Encoding::Gzip => read_bounded(GzDecoder::new(&compressed[..]), max),
         Encoding::Deflate => read_bounded(ZlibDecoder::new(&compressed[..]), max),
@@ -305,23 +260,6 @@ mod tests {
         let refusal = read_bounded(GzDecoder::new(&bomb[..]), (1 << 20) - 1).unwrap_err();
         assert_eq!(refusal.status(), StatusCode::PAYLOAD_TOO_LARGE);
         assert_eq!(read_bounded(GzDecoder::new(&bomb[..20]), 1 << 20).unwrap_err().status(), StatusCode::BAD_REQUEST);
-    }
-
-    #[test]
-    fn the_budget_is_given_back() {
-        let few = UNCOUNTED_MAX;
-        let budget = Budget::new(10 * few);
-        let (mut one, mut other) = (budget.share(), budget.share());
-        one.hold(7 * few).unwrap();
-        assert_eq!(other.hold(4 * few).unwrap_err().status(), StatusCode::SERVICE_UNAVAILABLE);
-        one.hold(8 * few).unwrap();
-        one.hold(6 * few).unwrap();
-        other.hold(4 * few).unwrap();
-        assert!(one.hold(6 * few + 1).is_err());
-        drop(one);
-        other.hold(10 * few).unwrap();
-        other.hold(few).unwrap();
-        assert_eq!(budget.left.load(Ordering::Relaxed), 10 * few);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::app::App;
-use crate::body::Share;
+use crate::budget::Share;
 use crate::host::{Answering, Endpoint};
 use crate::refusal::Refusal;
 use crate::turns::Turn;
@@ -298,13 +298,13 @@ impl Drop for Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::body::Budget;
+    use crate::budget::Budget;
 
     #[test]
     fn an_answer_holds_its_share_until_it_has_been_sent() {
         let room = Arc::new("room");
         let (sender, receiver) = oneshot::channel();
-        let share = Budget::new(0).share();
+        let share = Budget::new(0).share(&TenantName::default_tenant());
         let mut client = Box::new(Whole { sender, held: Held::default(), share });
         client.holds(AnswerShare::new(room.clone()));
         client.end(Ok(InferResponse::default()));

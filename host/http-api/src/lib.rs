@@ -7,6 +7,7 @@
 mod app;
 mod auth;
 mod body;
+mod budget;
 mod call;
 mod descriptors;
 mod exchange;

@@ -9,7 +9,8 @@ pub struct Limits {
     pub connections_max: usize,
     /// Bytes of a request's body, as it arrives and once it is inflated. Uploads have a bound of their own.
     pub body_bytes_max: usize,
-    /// Bytes of requests that may be held at once: of bodies that come, and of calls from then until they have ended.
+    /// Bytes of requests that may be held at once: of bodies that come, and of calls from then until they have ended; of those of one
+    /// tenant half of what others leave.
     pub bodies_bytes_max: usize,
     /// Bytes of an uploaded archive.
     pub upload_bytes_max: u64,

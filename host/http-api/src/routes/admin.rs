@@ -8,12 +8,13 @@ use axum::extract::Request;
 use serde::de::DeserializeOwned;
 
 use crate::app::App;
+use crate::auth::Caller;
 use crate::body;
 use crate::refusal::Refusal;
 
 /// A message in JSON.
-async fn message<T: DeserializeOwned>(app: &App, request: Request) -> Result<T, Refusal> {
-    let body = body::collect(app, request).await?;
+async fn message<T: DeserializeOwned>(app: &App, caller: &Caller, request: Request) -> Result<T, Refusal> {
+    let body = body::collect(app, &caller.tenant, request).await?;
     cellwright_protocol::messages::read(&body.bytes)
         .map_err(|cause| Refusal::bad_input(format!("the message is not the JSON that this path asks for: {cause}")))
 }

@@ -21,7 +21,8 @@ use super::Target;
 use super::infer::{call_of, read, write};
 use crate::app::App;
 use crate::auth::Caller;
-use crate::body::{self, Share};
+use crate::body;
+use crate::budget::Share;
 use crate::call::{self, Parts, Piece};
 use crate::host::Endpoint;
 use crate::refusal::Refusal;
@@ -41,7 +42,7 @@ struct Asked {
 async fn ask(app: &App, caller: &Caller, target: &Target, request: Request) -> Result<Asked, Refusal> {
     caller.require(Scope::Infer)?;
     let model = caller.find(app, target)?;
-    let body = body::collect(app, request).await?;
+    let body = body::collect(app, &caller.tenant, request).await?;
     let reading = model.clone();
     let (request, options) = read(&body, move |bytes| parse(&*reading, bytes)).await?;
     let share = body.kept_as(&request).map_err(|refusal| refusal.of_request(request.id.as_deref()))?;

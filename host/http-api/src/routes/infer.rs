@@ -13,7 +13,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::Target;
 use crate::app::App;
 use crate::auth::Caller;
-use crate::body::{self, Collected, LARGE, Share, only};
+use crate::body::{self, Collected, LARGE, only};
+use crate::budget::Share;
 use crate::call::{self, Held};
 use crate::host::Endpoint;
 use crate::refusal::Refusal;
@@ -24,7 +25,7 @@ pub(super) async fn infer(State(app): State<Arc<App>>, caller: Caller, target: T
     caller.require(Scope::Infer)?;
     let model = caller.find(&app, &target)?;
     let json_length = json_length(request.headers())?;
-    let body = body::collect(&app, request).await?;
+    let body = body::collect(&app, &caller.tenant, request).await?;
     let reading = model.clone();
     let (request, options) = read(&body, move |bytes| parse(&*reading, bytes, json_length)).await?;
     let id = request.id.clone();

@@ -77,7 +77,8 @@ const HELD: &str = "as many bytes of requests as it may";
 
 #[test]
 fn what_a_call_holds_counts_until_its_end() {
-    let server = Running::with(Limits { bodies_bytes_max: 100_000, ..Limits::default() }, None);
+    // Of which a tenant may hold half, but one request of it always.
+    let server = Running::with(Limits { bodies_bytes_max: 200_000, ..Limits::default() }, None);
     let send = |path: &str, body: &[u8]| server.send("POST", &format!("/v2/models/{path}"), &[], body);
     for (round, how) in ["infer", "generate", "generate_stream"].into_iter().enumerate() {
         let (path, others) = (format!("wait/{how}"), format!("echo/{how}"));
@@ -99,7 +100,7 @@ fn what_a_call_holds_counts_until_its_end() {
 
 #[test]
 fn tensors_that_are_larger_than_their_body_count_as_what_they_are() {
-    let server = Running::with(Limits { bodies_bytes_max: 50_000, ..Limits::default() }, None);
+    let server = Running::with(Limits { bodies_bytes_max: 100_000, ..Limits::default() }, None);
     let long = format!("{{\"x\":[1{}]}}", ",1".repeat(9_999));
     let mut first = server.connect();
     first.write_all(&request("POST", "/v2/models/wait/generate", &[], long.as_bytes())).unwrap();
@@ -112,7 +113,7 @@ fn tensors_that_are_larger_than_their_body_count_as_what_they_are() {
 
 #[test]
 fn a_body_that_came_compressed_counts_as_what_it_is() {
-    let server = Running::with(Limits { bodies_bytes_max: 1_500_000, ..Limits::default() }, None);
+    let server = Running::with(Limits { bodies_bytes_max: 3_000_000, ..Limits::default() }, None);
     let body = gzipped(&padded("generate", 1_000_000));
     let mut first = server.connect();
     first.write_all(&request("POST", "/v2/models/wait/generate", &[("content-encoding", "gzip")], &body)).unwrap();

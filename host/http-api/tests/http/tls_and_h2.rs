@@ -67,7 +67,7 @@ fn a_stream_that_is_reset_cancels_its_request_and_no_other() {
 
 #[test]
 fn what_the_calls_of_a_connection_hold_counts_until_their_end() {
-    let server = Running::with(Limits { bodies_bytes_max: 100_000, ..Limits::default() }, None);
+    let server = Running::with(Limits { bodies_bytes_max: 200_000, ..Limits::default() }, None);
     let padded = |path: &str, length: usize| {
         let input = if path.contains("generate") { r#"{"x":[1]}"# } else { INPUT };
         let body = format!("{input}{}", " ".repeat(length - input.len()));

@@ -23,7 +23,7 @@ pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller)
 
 pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Result<Response, Refusal> {
     caller.require(registry::Scope::Admin)?;
-    let asked: NewKey = message(&app, request).await?;
+    let asked: NewKey = message(&app, &caller, request).await?;
     let tenant = match &asked.tenant {
         Some(name) => TenantName::parse(name).map_err(|fault| Refusal::bad_input(fault.to_string()))?,
         None => caller.tenant.clone(),

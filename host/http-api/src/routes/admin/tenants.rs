@@ -34,7 +34,7 @@ pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, 
 
 pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Result<Response, Refusal> {
     caller.require_operator()?;
-    let asked: NewTenant = message(&app, request).await?;
+    let asked: NewTenant = message(&app, &caller, request).await?;
     let name = TenantName::parse(&asked.name).map_err(|fault| Refusal::bad_input(fault.to_string()))?;
     let settings = changed(registry::TenantSettings::default(), &asked.settings);
     let created = app.blocking(move |app| Ok(app.host.registry().create_tenant(&name, &settings)?)).await?;
@@ -49,7 +49,7 @@ pub(in crate::routes) async fn set(
 ) -> Result<Response, Refusal> {
     caller.require_operator()?;
     let name = parse(&named)?;
-    let asked: TenantSettings = message(&app, request).await?;
+    let asked: TenantSettings = message(&app, &caller, request).await?;
     let changing = app.blocking(move |app| {
         let settings = changed(find(app, &name)?.settings, &asked);
         app.host.set_tenant(&name, &settings)

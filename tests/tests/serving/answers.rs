@@ -69,7 +69,8 @@ fn the_last_of_what_replaces_itself_is_the_whole() {
     assert_eq!(host.whole(&model, request.clone()).unwrap(), std::slice::from_ref(&sum));
     let (parts, rest) = host.parts(&model, request);
     assert_eq!((parts.last(), rest), (Some(&sum), vec![]));
-    assert!(parts.len() > 1 && parts.iter().all(|part| each.contains(part)), "{parts:?}");
+    // How many there are depends on how many steps had come when the plugin was shown them.
+    assert!(parts.iter().all(|part| each.contains(part)), "{parts:?}");
     host.is_whole_again();
 }
 

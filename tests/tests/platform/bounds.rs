@@ -36,6 +36,8 @@ fn counts(platform: &Platform) -> Vec<(u32, u32)> {
 fn a_model_may_ask_for_fewer_calls_at_once() {
     let (folder, gate) = (TempDir::new().unwrap(), Gate::default());
     let platform = start_on(folder.path(), options(), vec![gate.before(worker(&domain(16)))]);
+    // Dropped first, so that a failure ends the test rather than waiting behind it.
+    let gate = gate;
     let few = upload(&platform, "few", &limited("in_flight_max = 1\nqueued_max = 1"));
     let many = upload(&platform, "many", &summing(1.0));
     gate.close();

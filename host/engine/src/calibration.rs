@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cellwright_scheduler::BatchSizes;
+use cellwright_scheduler::{BatchSizes, CostTable, Knot};
 use serde::{Deserialize, Serialize};
 
 /// Limits in force for a cell type.
@@ -91,6 +91,13 @@ impl Calibration {
     #[must_use]
     pub fn rows_max(&self) -> u32 {
         self.points.last().map_or(1, |point| point.rows)
+    }
+
+    /// What tasks cost, for the scheduler's policies.
+    #[must_use]
+    pub fn cost(&self) -> CostTable {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        CostTable::measured(self.points.iter().map(|point| Knot { rows: point.rows, nanoseconds: nanoseconds(point.time) }))
     }
 
     /// The smallest measured size whose throughput is within 5 % of the best. Not kept with the points, so that a better rule holds for what was

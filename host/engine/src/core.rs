@@ -328,7 +328,8 @@ impl Core {
             self.handles.give_back(handle);
             return;
         }
-        let submission = Submission { request: handle.id, model: arrival.model.id, rank: arrival.rank, growth: arrival.growth.clone() };
+        let submission =
+            Submission { request: handle.id, model: arrival.model.id, rank: arrival.rank, deadline: None, growth: arrival.growth.clone() };
         state.requests.insert(RequestEntry::new(arrival, state.arrivals));
         state.arrivals += 1;
         state.events.push(Event::Submit(submission));

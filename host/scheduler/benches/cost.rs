@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::{Delivery, Dependency, Grouping, Length, Retention, Successors, UnfoldedChain, UnfoldedStage};
 use cellwright_scheduler::{
-    BatchSizes, CellInfo, CellTypeId, Commands, Config, DomainId, Event, ModelId, ModelInfo, NumericClass, RequestId, Scheduler,
+    BatchSizes, CellInfo, CellTypeId, Commands, Config, CostTable, DomainId, Event, ModelId, ModelInfo, NumericClass, RequestId, Scheduler,
     Submission, TaskSeq, TenantId, Time, WorkerId,
 };
 
@@ -45,7 +45,7 @@ struct Bench {
 impl Bench {
     fn new(batch_max: u32, crowd: u32) -> Self {
         let batch = BatchSizes { min: 1, quantum: 1, max: batch_max };
-        let cells = vec![CellInfo { cell_type: CellTypeId(0), slots: 2, priority: 0, batch }];
+        let cells = vec![CellInfo { cell_type: CellTypeId(0), slots: 2, priority: 0, batch, cost: CostTable::unknown() }];
         let (model, tenant, class) = (ModelId(0), TenantId(0), NumericClass(0));
         let info = ModelInfo { model, tenant, weight: 1, class, cells, growth_slots: None };
         let up = Event::WorkerUp { worker: WorkerId(0), domain: DomainId(0), class, arena_slots: 1 << 22 };
@@ -83,7 +83,7 @@ impl Bench {
             while let Some(request) = self.free.pop() {
                 turn += 1;
                 let growth = Arc::clone(&graphs[turn % graphs.len()]);
-                self.events.push(Event::Submit(Submission { request, model: ModelId(0), rank: 0, growth }));
+                self.events.push(Event::Submit(Submission { request, model: ModelId(0), rank: 0, deadline: None, growth }));
             }
             if let Some(up_to) = self.tasks.pop_front() {
                 let (stopped, failed) = (Vec::new(), Vec::new());

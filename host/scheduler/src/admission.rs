@@ -21,7 +21,7 @@ const PENDING_MAX: usize = 64;
 
 impl Scheduler {
     pub(crate) fn submit(&mut self, submission: Submission) {
-        let Submission { request: id, model, rank, growth } = submission;
+        let Submission { request: id, model, rank, deadline, growth } = submission;
         if id.index() >= self.requests.len() {
             self.requests.resize_with(id.index() + 1, Request::default);
         }
@@ -32,12 +32,13 @@ impl Scheduler {
             return;
         };
         let (tenant, class, may_grow) = (info.tenant, info.class, info.growth_slots.is_some());
-        let order = self.next_order;
+        let (order, now) = (self.next_order, self.now);
         self.next_order += 1;
         let request = &mut self.requests[id.index()];
         request.phase = Phase::Waiting;
         (request.model, request.tenant, request.class, request.order) = (model, tenant, class, order);
         (request.rank, request.may_grow, request.open) = (rank, may_grow, growth.next.is_some());
+        (request.submitted, request.deadline) = (now, deadline);
         request.pending.push_back(growth);
         self.requests_alive += 1;
         self.model_mut(model).requests += 1;

@@ -16,11 +16,15 @@ pub enum PolicyKind {
     /// Cellular batching: Algorithm 1 of BatchMaker (EuroSys'18, section 4.3).
     #[default]
     Cellular,
-    /// Whole graphs, padded to buckets of that many steps, round robin over buckets, no time-out: the paper's baseline.
+    /// Whole graphs, padded to buckets of that many steps, round robin over buckets: that paper's baseline, and, with a window, LazyBatching's.
     Graph {
         /// Steps per bucket, at least 1.
         bucket_width: u32,
+        /// Nanoseconds for which the first of a batch waits for others, unless the batch is full before. 0: not at all.
+        window_ns: u64,
     },
+    /// Whole graphs, one request after the other.
+    Serial,
 }
 
 /// A scheduler's configuration.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
 
-use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, TaskSeq, TenantId, WorkerId};
+use crate::cost::CostTable;
+use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, TaskSeq, TenantId, Time, WorkerId};
 
 /// Supported batch sizes of a cell type: multiples of `quantum` from `min` to `max` (a last, smaller one when nothing else is ready).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub struct BatchSizes {
 }
 
 /// A cell of a model, as the scheduler sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellInfo {
     /// Its type.
     pub cell_type: CellTypeId,
@@ -26,6 +27,8 @@ pub struct CellInfo {
     pub priority: i32,
     /// Batch limits.
     pub batch: BatchSizes,
+    /// Device time of its tasks, for policies that ask.
+    pub cost: CostTable,
 }
 
 /// A model, as the scheduler sees it.
@@ -55,6 +58,8 @@ pub struct Submission {
     /// 0 goes first. Of a lower rank goes before higher ones wherever requests in its model's queues, or its tenant's for a place, would otherwise go
     /// first come, first served; it does not change whose turn it is, and holds no task in flight up.
     pub rank: u32,
+    /// When its answer is worth nothing any more, for policies that ask.
+    pub deadline: Option<Time>,
     /// Its graph. If `growth.next` is set it stays open until a growth without `next`, or `Event::Close`.
     pub growth: Arc<UnfoldedGrowth>,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
 
-use crate::id::{DomainId, LaneId, ModelId, NumericClass, TenantId, WorkerId};
+use crate::id::{DomainId, LaneId, ModelId, NumericClass, TenantId, Time, WorkerId};
 use crate::lane::{StageRef, Status};
 use crate::policy::graph::BatchId;
 use crate::reservation::Reservation;
@@ -100,6 +100,10 @@ pub(crate) struct Request {
     pub(crate) rank: u32,
     /// Its place in order of admission.
     pub(crate) order: u64,
+    /// When it came.
+    pub(crate) submitted: Time,
+    /// When its answer is worth nothing any more.
+    pub(crate) deadline: Option<Time>,
     pub(crate) domain: DomainId,
     pub(crate) block: Option<Block>,
     /// How its block is handed out, if it may grow.

@@ -121,7 +121,7 @@ impl Scheduler {
         self.settle();
         match self.config.policy {
             PolicyKind::Cellular => self.run_cellular(),
-            PolicyKind::Graph { .. } => self.run_graph(),
+            PolicyKind::Graph { .. } | PolicyKind::Serial => self.run_graph(),
         }
         self.settle();
         if !self.late_lanes.is_empty() || (self.freed && self.requests_waiting > 0) {
@@ -204,7 +204,12 @@ impl Scheduler {
     }
 
     pub(crate) const fn in_order(&self) -> bool {
-        matches!(self.config.policy, PolicyKind::Graph { .. })
+        matches!(self.config.policy, PolicyKind::Graph { .. } | PolicyKind::Serial)
+    }
+
+    /// Asks to be woken at that time, if not before.
+    pub(crate) fn wake_by(&mut self, at: Time) {
+        self.out.wake_at = Some(self.out.wake_at.map_or(at, |other| other.min(at)));
     }
 }
 

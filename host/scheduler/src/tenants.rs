@@ -123,11 +123,11 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BatchSizes, CellInfo, CellTypeId, Config, NumericClass};
+    use crate::{BatchSizes, CellInfo, CellTypeId, Config, CostTable, NumericClass};
 
     fn model(id: u32) -> Arc<ModelInfo> {
         let batch = BatchSizes { min: 1, quantum: 1, max: 4 };
-        let cells = vec![CellInfo { cell_type: CellTypeId(0), slots: 1, priority: 0, batch }];
+        let cells = vec![CellInfo { cell_type: CellTypeId(0), slots: 1, priority: 0, batch, cost: CostTable::unknown() }];
         Arc::new(ModelInfo { model: ModelId(id), tenant: TenantId(0), weight: 1, class: NumericClass(0), cells, growth_slots: None })
     }
 

@@ -42,7 +42,7 @@ fn chain(model: &Arc<Model>, steps: u32) -> Case {
 
 #[test]
 fn cancelled_before_and_while_they_run() {
-    for config in [Config::default(), Config { policy: PolicyKind::Graph { bucket_width: 4 }, ..Config::default() }] {
+    for config in [Config::default(), Config { policy: PolicyKind::Graph { bucket_width: 4, window_ns: 0 }, ..Config::default() }] {
         let Bench { gate, engine, model, loaded } = bench(config, 1 << 10);
         let cases = sound(&model, 120, 22);
         gate.close();

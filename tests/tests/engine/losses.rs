@@ -12,7 +12,7 @@ const LOST: Outcome = Outcome::Failed(RequestFailure::WorkerLost);
 
 fn configs() -> [Config; 3] {
     let subgraph = Config { release: Release::Subgraph, ..Config::default() };
-    let graph = Config { policy: PolicyKind::Graph { bucket_width: 4 }, ..Config::default() };
+    let graph = Config { policy: PolicyKind::Graph { bucket_width: 4, window_ns: 0 }, ..Config::default() };
     [Config::default(), subgraph, graph]
 }
 

@@ -78,7 +78,7 @@ fn assert_right(session: &Session, pending: &Pending) {
 
 fn configs() -> [Config; 3] {
     let subgraph = Config { release: Release::Subgraph, ..Config::default() };
-    let graph = Config { policy: PolicyKind::Graph { bucket_width: 4 }, ..Config::default() };
+    let graph = Config { policy: PolicyKind::Graph { bucket_width: 4, window_ns: 0 }, ..Config::default() };
     [Config::default(), subgraph, graph]
 }
 

@@ -82,7 +82,7 @@ fn cellular_when_idle() {
 
 #[test]
 fn whole_graphs() {
-    let graph = |bucket_width| Config { policy: PolicyKind::Graph { bucket_width }, ..Config::default() };
+    let graph = |bucket_width| Config { policy: PolicyKind::Graph { bucket_width, window_ns: 0 }, ..Config::default() };
     check(graph(1), 1);
     check(graph(10), 1);
 }

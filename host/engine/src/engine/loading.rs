@@ -278,6 +278,7 @@ fn model_info(spec: &ModelSpec, model: &LoadedModel) -> ModelInfo {
         slots: cell.slots,
         priority: cell.priority,
         batch: cell.limits.sizes(),
+        cost: cell.calibration.cost(),
     });
     let largest = model.cells.iter().map(|cell| cell.slots).max().unwrap_or(1);
     ModelInfo {

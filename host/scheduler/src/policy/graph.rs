@@ -1,19 +1,18 @@
 //! Whole-graph batching, with padding and buckets: what everyone else does, and the paper's baseline (BatchMaker, EuroSys'18, section 7.1).
 //!
 //! Requests whose graphs have the same structure, their lengths rounded up to a bucket, wait together; an idle worker takes the next bucket
-//! in turn that has any, without waiting for more, and runs the batch to its end: chain by chain, step by step, every request in every task.
+//! in turn whose batch is full or whose window has closed (by default there is none), and runs the batch to its end: chain by chain, step by step, every request in every task.
 //! Who is shorter is padded, and nobody leaves before the batch is complete. Graphs that name nodes one by one cannot be padded: they batch only with
 //! equals. A growth is batched like a graph of its own.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
 
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::{Dependency, Source};
 
 use crate::command::{Failure, Row};
 use crate::config::PolicyKind;
-use crate::id::{DomainId, LaneId, ModelId, RequestId, WorkerId};
+use crate::id::{DomainId, LaneId, ModelId, RequestId, Time, WorkerId};
 use crate::lane::Status;
 use crate::request::{Phase, Request};
 use crate::scheduler::Scheduler;
@@ -28,6 +27,8 @@ struct Member {
     rank: u32,
     order: u64,
     growth: u32,
+    /// When it came into its bucket.
+    since: Time,
 }
 
 /// A model's buckets in a domain.
@@ -76,20 +77,25 @@ impl Scheduler {
     /// A growth waits for its bucket's turn.
     pub(crate) fn join_bucket(&mut self, id: RequestId, growth: u32) {
         let request = self.request(id);
-        let (model, domain, rank, order) = (request.model, request.domain, request.rank, request.order);
+        let (model, domain, rank, order, since) = (request.model, request.domain, request.rank, request.order, self.now);
         let Some(key) = self.bucket_of(request, growth) else { return };
         let shelf = self.graph.shelves.entry((model, domain)).or_default();
         let bucket = shelf.buckets.entry(key).or_default();
         let at = bucket.partition_point(|other| other.rank <= rank);
-        bucket.insert(at, Member { request: id, rank, order, growth });
+        bucket.insert(at, Member { request: id, rank, order, growth, since });
         self.request_mut(id).bucket = Some(growth);
         self.model_mut(model).ready += 1;
         self.touched.push(model);
     }
 
     fn bucket_of(&self, request: &Request, growth: u32) -> Option<Vec<u32>> {
-        let PolicyKind::Graph { bucket_width } = self.config.policy else { return None };
-        Some(structure(&request.growth(growth)?.graph, bucket_width.max(1)))
+        let graph = &request.growth(growth)?.graph;
+        match self.config.policy {
+            PolicyKind::Graph { bucket_width, .. } => Some(structure(graph, bucket_width.max(1))),
+            // One bucket, so that it is first come, first served.
+            PolicyKind::Serial => Some(Vec::new()),
+            PolicyKind::Cellular => None,
+        }
     }
 
     /// A request that is given up waits no longer.
@@ -127,19 +133,20 @@ impl Scheduler {
     /// The model that is owed most device time, then its next bucket in turn.
     fn take_batch(&mut self, worker: WorkerId) -> bool {
         let Some(domain) = self.worker(worker).map(|state| state.domain) else { return false };
-        let owed = self.graph.shelves.iter().filter(|((_, home), shelf)| *home == domain && !shelf.buckets.is_empty());
+        let shelves = self.graph.shelves.iter().filter(|((_, home), _)| *home == domain);
         let oldest =
-            |shelf: &Shelf| shelf.buckets.values().filter_map(|bucket| bucket.front()).map(|member| (member.rank, member.order)).min();
-        let owed: Vec<_> = owed.map(|((model, _), shelf)| (self.tenant_of(*model), *model, oldest(shelf))).collect();
+            |shelf: &Shelf| self.due(shelf).filter_map(|(_, bucket)| bucket.front()).map(|member| (member.rank, member.order)).min();
+        let owed = shelves.filter_map(|((model, _), shelf)| Some((self.tenant_of(*model), *model, oldest(shelf)?)));
+        let owed: Vec<_> = owed.collect();
         let tenant = owed.iter().min_by_key(|(tenant, _, oldest)| (tenant.share.charged, *oldest, tenant.id)).map(|(tenant, ..)| tenant.id);
         let owed = owed.iter().filter(|(other, ..)| Some(other.id) == tenant);
         let model = owed.min_by_key(|(_, model, oldest)| (self.model(*model).share.charged, *oldest, *model)).map(|(_, model, _)| *model);
-        let Some(model) = model else { return false };
-        let Some(shelf) = self.graph.shelves.get_mut(&(model, domain)) else { return false };
-        let after = (Bound::Excluded(&shelf.last), Bound::Unbounded);
-        let Some(key) = shelf.buckets.range::<Vec<u32>, _>(after).chain(shelf.buckets.iter()).next().map(|(key, _)| key.clone()) else {
+        let Some(model) = model else {
+            self.wake_for_windows(domain);
             return false;
         };
+        let Some(key) = self.next_bucket(model, domain) else { return false };
+        let Some(shelf) = self.graph.shelves.get_mut(&(model, domain)) else { return false };
         let Some(mut bucket) = shelf.buckets.remove(&key) else { return false };
         shelf.last.clone_from(&key);
         let most = bucket.front().map_or(1, |first| self.batch_limit(first));
@@ -151,12 +158,45 @@ impl Scheduler {
         true
     }
 
+    /// Buckets whose batch need not wait for more.
+    fn due<'a>(&'a self, shelf: &'a Shelf) -> impl Iterator<Item = (&'a Vec<u32>, &'a VecDeque<Member>)> {
+        shelf.buckets.iter().filter(|(_, bucket)| {
+            let full = bucket.front().is_some_and(|first| bucket.len() >= self.batch_limit(first));
+            full || self.window_closes(bucket).is_some_and(|closes| closes <= self.now)
+        })
+    }
+
+    fn window_closes(&self, bucket: &VecDeque<Member>) -> Option<Time> {
+        let PolicyKind::Graph { window_ns: window @ 1.., .. } = self.config.policy else { return Some(Time(0)) };
+        let first = bucket.iter().map(|member| member.since).min()?;
+        Some(Time(first.0.saturating_add(window)))
+    }
+
+    /// The bucket whose turn it is: the next that is due after the last that had one.
+    fn next_bucket(&self, model: ModelId, domain: DomainId) -> Option<Vec<u32>> {
+        let shelf = self.graph.shelves.get(&(model, domain))?;
+        let after = self.due(shelf).find(|(key, _)| **key > shelf.last);
+        after.or_else(|| self.due(shelf).next()).map(|(key, _)| key.clone())
+    }
+
+    /// A worker is idle though requests wait: it looks again when the first window closes.
+    fn wake_for_windows(&mut self, domain: DomainId) {
+        let shelves = self.graph.shelves.iter().filter(|((_, home), _)| *home == domain);
+        let closes = shelves.flat_map(|(_, shelf)| shelf.buckets.values()).filter_map(|bucket| self.window_closes(bucket)).min();
+        if let Some(at) = closes {
+            self.wake_by(at);
+        }
+    }
+
     fn graph_of(&self, member: &Member) -> Option<&UnfoldedGrowth> {
         self.request(member.request).growth(member.growth).map(|growth| &*growth.graph)
     }
 
     /// The smallest limit of the types involved.
     fn batch_limit(&self, member: &Member) -> usize {
+        if self.config.policy == PolicyKind::Serial {
+            return 1;
+        }
         let model = self.model(self.request(member.request).model);
         let cells =
             self.graph_of(member).into_iter().flat_map(|graph| &graph.chains).flat_map(|chain| &chain.stages).map(|stage| stage.cell);
@@ -165,9 +205,11 @@ impl Scheduler {
     }
 
     fn start_batch(&mut self, worker: WorkerId, model: ModelId, members: Vec<Member>) {
-        let PolicyKind::Graph { bucket_width } = self.config.policy else { return };
         let Some(graph) = members.first().and_then(|first| self.graph_of(first)) else { return };
-        let width = if paddable(graph) { bucket_width.max(1) } else { 1 };
+        let width = match self.config.policy {
+            PolicyKind::Graph { bucket_width, .. } if paddable(graph) => bucket_width.max(1),
+            _ => 1,
+        };
         let padded = graph.chains.iter().map(|chain| rounded(chain.length.bound, width)).collect();
         let stages = graph.chains.iter().map(|chain| chain.stages.len() as u32).collect();
         for member in &members {

@@ -8,8 +8,8 @@ use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
 use cellwright_cell_graph::generate::{self, Rng};
 use cellwright_cell_graph::unfolded::Dependency;
 use cellwright_scheduler::{
-    BatchSizes, CellInfo, CellTypeId, Config, Event, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId, TenantId, Time,
-    WorkerId,
+    BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId, TenantId,
+    Time, WorkerId,
 };
 
 use super::dice::{Dice, for_seeds};
@@ -30,7 +30,11 @@ pub(crate) struct Scope {
 
 pub(crate) fn config(dice: &mut Dice) -> Config {
     Config {
-        policy: if dice.once_in(3) { PolicyKind::Graph { bucket_width: dice.between(1, 5) } } else { PolicyKind::Cellular },
+        policy: if dice.once_in(3) {
+            PolicyKind::Graph { bucket_width: dice.between(1, 5), window_ns: u64::from(if dice.once_in(2) { dice.below(4) } else { 0 }) }
+        } else {
+            PolicyKind::Cellular
+        },
         release: if dice.once_in(3) { Release::Subgraph } else { Release::Node },
         max_tasks_to_submit: dice.between(1, 5),
         low_water: dice.below(3),
@@ -52,6 +56,7 @@ pub(crate) fn models(dice: &mut Dice, cells: u32) -> Vec<ModelInfo> {
                     slots: 1 + cell % 3,
                     priority: dice.below(3) as i32,
                     batch: BatchSizes { min: dice.between(1, 2).min(max), quantum: dice.between(1, max), max },
+                    cost: CostTable::unknown(),
                 }
             });
             let cells = infos.collect();

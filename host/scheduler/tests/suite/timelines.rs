@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::{Dependency, Length, UnfoldedChain};
 use cellwright_scheduler::{
-    BatchSizes, CellInfo, CellTypeId, Config, Event, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId, TenantId, Time,
-    WorkerId,
+    BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId, TenantId,
+    Time, WorkerId,
 };
 
 use super::graphs::{EVERY, balanced_tree, chain, decoder, growth, lstm, stage, watch};
@@ -19,6 +19,7 @@ fn model(max: u32) -> ModelInfo {
         slots: 1,
         priority: cell as i32,
         batch: BatchSizes { min: 1, quantum: 1, max },
+        cost: CostTable::unknown(),
     };
     let cells = (0..4).map(cell).collect();
     ModelInfo { model: ModelId(0), tenant: TenantId(0), weight: 1, class: NumericClass(0), cells, growth_slots: Some(64) }
@@ -168,7 +169,7 @@ fn a_lower_rank_goes_before_who_came_earlier() {
 /// Whole graphs: the same within a bucket.
 #[test]
 fn a_lower_rank_is_in_the_next_batch_of_its_bucket() {
-    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 2 }, ..paper() }, 2);
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 2, window_ns: 0 }, ..paper() }, 2);
     for rank in [1, 1, 1, 1, 0] {
         timeline.arrive_ranked(rank, &growth(0, vec![lstm(1, &[])], None));
     }
@@ -221,7 +222,7 @@ fn a_lower_rank_gets_the_next_place_in_memory() {
 /// The same under whole-graph batching: the first four hold the others up until the longest of them is done.
 #[test]
 fn a_batch_of_whole_graphs_runs_as_long_as_its_longest() {
-    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 5 }, ..paper() }, 4);
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 5, window_ns: 0 }, ..paper() }, 4);
     for length in [2, 3, 3, 5, 5, 7, 3, 1] {
         timeline.arrive(&growth(0, vec![lstm(length, &[])], None));
     }
@@ -352,4 +353,51 @@ fn the_line_is_no_longer_than_who_waits_in_it() {
         assert_eq!(timeline.world.scheduler.requests_waiting(), 1);
         assert!(timeline.world.scheduler.places_in_line() <= 2, "{} after {round}", timeline.world.scheduler.places_in_line());
     }
+}
+
+/// With a window of three, a batch waits for others that long, or until it is full.
+#[test]
+fn a_window_closes_when_its_time_or_its_batch_is_full() {
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 1, window_ns: 3 }, ..paper() }, 2);
+    let one = growth(0, vec![lstm(1, &[])], None);
+    timeline.arrive(&one);
+    timeline.act();
+    for wake in [3, 3, 3] {
+        timeline.act();
+        assert_eq!(timeline.world.commands.wake_at, Some(Time(wake)));
+        timeline.world.now = Time(timeline.world.now.0 + 1);
+    }
+    timeline.act();
+    assert_eq!(timeline.world.commands.wake_at, None);
+    timeline.arrive(&one);
+    timeline.complete();
+    timeline.act();
+    timeline.arrive(&one);
+    insta::assert_snapshot!(timeline.run(), @r"
+    3 lstm: 0.0[0]
+    4 request 0 leaves
+    4 lstm: 1.0[0] 0.0[0]
+    5 request 1 leaves
+    5 request 0 leaves
+    ");
+}
+
+/// Serial: first come, first served, whatever the graphs are.
+#[test]
+fn one_after_the_other() {
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Serial, ..paper() }, 2);
+    for length in [3, 1, 2] {
+        timeline.arrive(&growth(0, vec![lstm(length, &[])], None));
+    }
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0]
+    1 lstm: 0.0[1]
+    2 lstm: 0.0[2]
+    3 lstm: 1.0[0]
+    3 request 0 leaves
+    4 lstm: 2.0[0]
+    4 request 1 leaves
+    5 lstm: 2.0[1]
+    6 request 2 leaves
+    ");
 }

@@ -186,7 +186,7 @@ impl World {
             row_failed: false,
         };
         self.requests.insert(id, request);
-        (id, Event::Submit(Submission { request: id, model, rank, growth: Arc::clone(growth) }))
+        (id, Event::Submit(Submission { request: id, model, rank, deadline: None, growth: Arc::clone(growth) }))
     }
 
     /// Requests that have not ended, and what of them is not complete.

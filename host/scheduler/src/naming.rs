@@ -1,0 +1,80 @@
+//! Policies by name: how `--policy`, a model and the simulator write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::config::PolicyKind;
+
+/// Steps per bucket where none are given: the width the cellular batching paper found best for its baseline.
+const BUCKET_WIDTH: u32 = 10;
+
+const NANOSECONDS_PER_MS: u64 = 1_000_000;
+
+/// A longer window is a mistake.
+const WINDOW_MS_MAX: u64 = 60_000;
+
+/// A text that names no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it all")]
+pub enum PolicyNameError {
+    #[error("the policies are `cellular`, `graph`, `graph:WIDTH`, `graph:WIDTH:WINDOW_MS` and `serial`, not `{0}`")]
+    Unknown(String),
+    #[error("`{0}` is no number of steps per bucket; write `graph:10`")]
+    Width(String),
+    #[error("`{0}` is no batching window in milliseconds, 0 to {WINDOW_MS_MAX}; write `graph:10:25`")]
+    Window(String),
+}
+
+impl FromStr for PolicyKind {
+    type Err = PolicyNameError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyNameError> {
+        let mut parts = text.splitn(3, ':');
+        let said = (parts.next().unwrap_or_default(), parts.next(), parts.next());
+        match said {
+            ("cellular", None, _) => Ok(Self::Cellular),
+            ("serial", None, _) => Ok(Self::Serial),
+            ("graph", width, window) => {
+                Ok(Self::Graph { bucket_width: width.map_or(Ok(BUCKET_WIDTH), read_width)?, window_ns: window.map_or(Ok(0), read_window)? })
+            }
+            _ => Err(PolicyNameError::Unknown(text.to_owned())),
+        }
+    }
+}
+
+fn read_width(text: &str) -> Result<u32, PolicyNameError> {
+    text.parse().ok().filter(|width| *width > 0).ok_or_else(|| PolicyNameError::Width(text.to_owned()))
+}
+
+fn read_window(text: &str) -> Result<u64, PolicyNameError> {
+    let window = text.parse().ok().filter(|window| *window <= WINDOW_MS_MAX);
+    window.map(|ms: u64| ms * NANOSECONDS_PER_MS).ok_or_else(|| PolicyNameError::Window(text.to_owned()))
+}
+
+/// As it is read. A window that is no whole number of milliseconds is rounded down.
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Cellular => f.write_str("cellular"),
+            Self::Serial => f.write_str("serial"),
+            Self::Graph { bucket_width, window_ns: 0 } => write!(f, "graph:{bucket_width}"),
+            Self::Graph { bucket_width, window_ns } => write!(f, "graph:{bucket_width}:{}", window_ns / NANOSECONDS_PER_MS),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_read_as_they_are_written() {
+        for text in ["cellular", "graph:10", "graph:1", "graph:10:95", "serial"] {
+            assert_eq!(text.parse::<PolicyKind>().unwrap().to_string(), text);
+        }
+        assert_eq!("graph".parse::<PolicyKind>().unwrap().to_string(), "graph:10");
+        for text in ["", "graph:0", "graph:x", "graph:10:x", "graph:10:-1", "graph:10:5:7", "graph:10:60001", "cellular:2", "serial:1"] {
+            text.parse::<PolicyKind>().unwrap_err();
+        }
+    }
+}

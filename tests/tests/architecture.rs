@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cellwright-plugin-runtime", &["cellwright-cell-graph"]),
     ("cellwright-protocol", &["cellwright-cell-graph"]),
     ("cellwright-registry", &[]),
+    ("cellwright-simulator", &["cellwright-cell-graph", "cellwright-scheduler"]),
     ("cellwright-client", &["cellwright-cell-graph", "cellwright-protocol"]),
     ("cellwright-bundle", &["cellwright-cell-graph", "cellwright-plugin-runtime", "cellwright-protocol"]),
     (

@@ -1,0 +1,174 @@
+//! Devices as cost curves: how long a batch of a cell takes, and what it costs to put the batch together.
+//!
+//! A device is a TOML table; the built-in ones are such files too. Times are microseconds there and nanoseconds here.
+
+mod curve;
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::error::Error;
+
+pub use curve::Curve;
+
+/// Knots of one curve, and cells of one device, at most.
+const CELLS_MAX: usize = 4096;
+
+/// The curves of one cell.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CellCosts {
+    /// The batch itself.
+    pub compute: Curve,
+    /// Scheduling and gathering, paid for every task by the policies that put batches together anew: all but whole-graph batching.
+    pub overhead: Curve,
+    /// What of the overhead is paid for each row that was not in the same place of the task before, instead of by the curve: used where
+    /// gathering is costed by rows that change place.
+    pub gather_ns_per_row: f64,
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// How long it takes to bring a request's state to another device.
+    pub move_ns: u64,
+    cells: BTreeMap<String, CellCosts>,
+    default: Option<CellCosts>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    name: String,
+    #[serde(default)]
+    move_us: f64,
+    default: Option<CellTable>,
+    #[serde(default)]
+    cells: BTreeMap<String, CellTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CellTable {
+    compute_us: toml::Spanned<Vec<(u32, f64)>>,
+    overhead_us: Option<toml::Spanned<Vec<(u32, f64)>>>,
+    #[serde(default)]
+    gather_us_per_row: f64,
+}
+
+const BUILT_IN: &[(&str, &str)] = &[("v100", include_str!("../devices/v100.toml"))];
+
+impl Device {
+    /// A device that comes with the program, by name.
+    #[must_use]
+    pub fn built_in(name: &str) -> Option<Self> {
+        let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
+        Self::from_toml(name, text).ok()
+    }
+
+    /// The names of those.
+    pub fn built_in_names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// Reads a device's table; `file` is what errors call it.
+    ///
+    /// # Errors
+    /// If it is no such table, or a curve could not be: batches that do not ascend, times that are not positive or that fall as batches grow.
+    pub fn from_toml(file: &str, text: &str) -> Result<Self, Error> {
+        let wrong = |problem: String| Error::Device { file: file.to_owned(), problem };
+        let table: Table = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(String::new(), |span| format!("line {}: ", line_of(text, span.start)));
+            wrong(format!("{at}{}", error.message().replace('\n', " ")))
+        })?;
+        if table.cells.len() > CELLS_MAX {
+            return Err(wrong(format!("it has {} cells, at most {CELLS_MAX} are read", table.cells.len())));
+        }
+        let number = |field: &str, value: f64| match value {
+            value if value.is_finite() && (0.0..=1e9).contains(&value) => Ok(value * 1e3),
+            value => Err(wrong(format!("{field}: {value} is no time from 0 to 1e9 microseconds"))),
+        };
+        let costs = |name: &str, cell: &CellTable| -> Result<CellCosts, Error> {
+            let curve = |field: &str, knots: &toml::Spanned<Vec<(u32, f64)>>, least_ns: f64| {
+                Curve::new(knots.get_ref(), 1e3, least_ns)
+                    .map_err(|problem| wrong(format!("line {}: {name}.{field}: {problem}", line_of(text, knots.span().start))))
+            };
+            Ok(CellCosts {
+                compute: curve("compute_us", &cell.compute_us, 1.0)?,
+                overhead: cell.overhead_us.as_ref().map(|knots| curve("overhead_us", knots, 0.0)).transpose()?.unwrap_or_default(),
+                gather_ns_per_row: number(&format!("{name}.gather_us_per_row"), cell.gather_us_per_row)?,
+            })
+        };
+        let cells = table.cells.iter().map(|(name, cell)| Ok((name.clone(), costs(&format!("cells.{name}"), cell)?)));
+        Ok(Self {
+            move_ns: number("move_us", table.move_us)? as u64,
+            cells: cells.collect::<Result<_, Error>>()?,
+            default: table.default.as_ref().map(|cell| costs("default", cell)).transpose()?,
+            name: table.name,
+        })
+    }
+
+    /// What a cell costs here.
+    ///
+    /// # Errors
+    /// If the device says nothing of it.
+    pub fn costs(&self, cell: &str) -> Result<&CellCosts, Error> {
+        let none = || Error::NoCosts { device: self.name.clone(), cell: cell.to_owned() };
+        self.cells.get(cell).or(self.default.as_ref()).ok_or_else(none)
+    }
+
+    /// A device on which every cell takes the same time, whatever the batch: for timelines.
+    #[must_use]
+    pub fn unit(step_ns: u64) -> Self {
+        let costs = CellCosts { compute: Curve::constant(step_ns), ..CellCosts::default() };
+        Self { name: "unit".to_owned(), move_ns: 0, cells: BTreeMap::new(), default: Some(costs) }
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_device_costs_what_the_paper_says() {
+        let v100 = Device::built_in("v100").unwrap();
+        let lstm = v100.costs("lstm").unwrap();
+        let us = |curve: &Curve, batch: u32| curve.at(batch) as f64 / 1e3;
+        assert_eq!([1, 2, 64, 512, 1024].map(|batch| us(&lstm.compute, batch)), [185.0, 185.0, 185.0, 784.0, 1568.0]);
+        assert_eq!([1, 64, 512].map(|batch| us(&lstm.overhead, batch)), [65.0, 65.0, 117.0]);
+        // Section 7.3: at most 512 / (784 µs · 24) = 27,136 requests of 24 steps a second, to the rounding of "53 batches/sec".
+        assert!((512.0 / (784e-6 * 24.0) - 27_136.0_f64).abs() < 150.0);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_table_is_said_with_its_line_and_field() {
+        let read = |text: &str| Device::from_toml("gpu.toml", text).map(|_| ()).map_err(|error| error.to_string());
+        let cell = |knots: &str| format!("name = \"x\"\n\n[cells.lstm]\ncompute_us = {knots}\n");
+        assert_eq!(read(&cell("[[1, 5.0], [8, 9.0]]")), Ok(()));
+        let cases = [
+            ("[]", "gpu.toml: line 4: cells.lstm.compute_us: it has no knots"),
+            ("[[0, 5.0]]", "gpu.toml: line 4: cells.lstm.compute_us: knot 1 is for a batch of 0"),
+            ("[[8, 5.0], [4, 6.0]]", "gpu.toml: line 4: cells.lstm.compute_us: knot 2 is for a batch of 4, which is not above 8"),
+            ("[[4, 5.0], [8, 4.0]]", "gpu.toml: line 4: cells.lstm.compute_us: knot 2 takes less time than the smaller batch before it"),
+            ("[[4, 0.0]]", "gpu.toml: line 4: cells.lstm.compute_us: knot 1 has a time of 0, which is out of bounds"),
+            ("[[4, nan]]", "gpu.toml: line 4: cells.lstm.compute_us: knot 1 has a time of NaN, which is out of bounds"),
+        ];
+        for (knots, said) in cases {
+            assert_eq!(read(&cell(knots)), Err(said.to_owned()), "{knots}");
+        }
+        assert_eq!(read("name = 3"), Err("gpu.toml: line 1: invalid type: integer `3`, expected a string".to_owned()));
+        assert!(read("name = \"x\"\nspeed = 3").unwrap_err().starts_with("gpu.toml: line 2: unknown field `speed`"));
+        assert_eq!(read("name = \"x\"\nmove_us = -1"), Err("gpu.toml: move_us: -1 is no time from 0 to 1e9 microseconds".to_owned()));
+        let none = Device::from_toml("gpu.toml", "name = \"x\"").unwrap();
+        assert_eq!(
+            none.costs("lstm").unwrap_err().to_string(),
+            "the device x has no costs for the cell `lstm`: give it a table [cells.lstm], or [default]"
+        );
+    }
+}

@@ -1,0 +1,14 @@
+//! The production scheduler in virtual time: what a policy would do on a device that is not here.
+//!
+//! A [`workload::Workload`] says what requests are, a [`device::Device`] what a batch costs. Nothing here decides what runs together: that is
+//! the scheduler's, and it is the same code that serves. Everything is a function of its inputs and a seed: the same run gives the same numbers.
+
+pub mod device;
+pub mod error;
+pub mod random;
+pub mod workload;
+
+pub use device::{Curve, Device};
+pub use error::Error;
+pub use random::Random;
+pub use workload::Workload;

@@ -1,0 +1,202 @@
+//! What requests are: their lengths or shapes, and the graphs of cells that they unfold into.
+//!
+//! A workload makes the same [`UnfoldedGrowth`]s that the checker makes of a plugin's answer, without a plugin. It owns shapes and graphs; what a cell
+//! costs is the device's business, when requests arrive the run's.
+
+mod graphs;
+mod layers;
+mod lengths;
+mod lists;
+mod trees;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_scheduler::{BatchSizes, CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
+
+use crate::random::Random;
+
+pub use layers::Layers;
+pub use lengths::{LENGTH_MAX, Lengths, Pairs};
+pub use trees::{Tree, Trees};
+
+/// Graphs that are kept to be used again, at most.
+const KEPT_MAX: usize = 1 << 17;
+
+/// A cell of a workload's model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// By which devices know what it costs.
+    pub name: String,
+    /// Rank among the model's cells; higher first. Later ones in the graph go first, as BatchMaker advises (section 4.3).
+    pub priority: i32,
+}
+
+/// What a request turned out to be.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// Its graph.
+    pub growth: Arc<UnfoldedGrowth>,
+    /// The chain that stops, and the step in which it does: known to the device alone until then.
+    pub stop: Option<(u32, u32)>,
+}
+
+impl Drawn {
+    /// Cells that it executes.
+    #[must_use]
+    pub fn nodes(&self) -> u64 {
+        let chains = (0..).zip(&self.growth.chains);
+        chains
+            .map(|(number, chain)| {
+                let steps = self.stop.filter(|(stops, _)| *stops == number).map_or(chain.length.bound, |(_, step)| step + 1);
+                u64::from(steps) * chain.stages.len() as u64
+            })
+            .sum()
+    }
+}
+
+/// The names a model goes by.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ids {
+    /// The model.
+    pub model: ModelId,
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// The type of its first cell; the others follow.
+    pub first_type: CellTypeId,
+}
+
+/// How a decoder's length is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Decoding {
+    /// Its graph says it, as in BatchMaker's experiments (section 7.4).
+    #[default]
+    Known,
+    /// It stops when the device says so; its graph bounds it by the source's length and so many steps more.
+    Stops {
+        /// Steps beyond the source's length.
+        extra: u32,
+    },
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    Lstm(Lengths),
+    Trees(Vec<Arc<UnfoldedGrowth>>),
+    Seq2seq { pairs: Pairs, decoding: Decoding },
+    Layers { layers: Layers, pairs: Pairs },
+}
+
+/// A kind of requests, all for one model.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    name: &'static str,
+    cells: Vec<Cell>,
+    source: Source,
+    kept: BTreeMap<(u32, u32), Arc<UnfoldedGrowth>>,
+}
+
+impl Workload {
+    /// One LSTM layer over so many steps.
+    #[must_use]
+    pub fn lstm(lengths: Lengths) -> Self {
+        Self::new("lstm", &["lstm"], Source::Lstm(lengths))
+    }
+
+    /// Binary TreeLSTMs: a leaf cell, and an internal one that goes first.
+    #[must_use]
+    pub fn trees(trees: &Trees) -> Self {
+        let graphs = trees.shapes().iter().map(graphs::tree).collect();
+        Self::new("trees", &["leaf", "internal"], Source::Trees(graphs))
+    }
+
+    /// An encoder, and a decoder that goes first.
+    #[must_use]
+    pub fn seq2seq(pairs: Pairs, decoding: Decoding) -> Self {
+        Self::new("seq2seq", &["encoder", "decoder"], Source::Seq2seq { pairs, decoding })
+    }
+
+    /// A model with layers of its own kind each; lengths are of its input and its output.
+    #[must_use]
+    pub fn layers(layers: Layers, pairs: Pairs) -> Self {
+        let names = layers.cells();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Self::new(layers.name(), &names, Source::Layers { layers, pairs })
+    }
+
+    fn new(name: &'static str, cells: &[&str], source: Source) -> Self {
+        let cells = (0..).zip(cells).map(|(priority, name)| Cell { name: (*name).to_owned(), priority }).collect();
+        Self { name, cells, source, kept: BTreeMap::new() }
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The cells of its model, by position.
+    #[must_use]
+    pub fn cells(&self) -> &[Cell] {
+        &self.cells
+    }
+
+    /// Its model, as the scheduler is told: a slot for each node's outputs, and batches of up to so many rows; `batch_max` is by cell, its last entry
+    /// for all further ones (64 if there is none).
+    #[must_use]
+    pub fn model(&self, ids: Ids, batch_max: &[u32]) -> ModelInfo {
+        let cells = self.cells.iter().enumerate().map(|(position, cell)| CellInfo {
+            cell_type: CellTypeId(ids.first_type.0 + position as u32),
+            slots: 1,
+            priority: cell.priority,
+            batch: BatchSizes { min: 1, quantum: 1, max: batch_max.get(position).or(batch_max.last()).copied().unwrap_or(64).max(1) },
+        });
+        let cells = cells.collect();
+        ModelInfo { model: ids.model, tenant: ids.tenant, weight: 1, class: NumericClass(0), cells, growth_slots: None }
+    }
+
+    /// The next request.
+    pub fn draw(&mut self, random: &mut Random) -> Drawn {
+        let kept = &mut self.kept;
+        match &self.source {
+            Source::Lstm(lengths) => {
+                let length = lengths.draw(random);
+                Drawn { growth: keep(kept, (length, 0), || graphs::lstm(length)), stop: None }
+            }
+            Source::Trees(graphs) => Drawn { growth: Arc::clone(&graphs[random.below(graphs.len())]), stop: None },
+            Source::Seq2seq { pairs, decoding: Decoding::Known } => {
+                let (source, target) = pairs.draw(random);
+                Drawn { growth: keep(kept, (source, target), || graphs::seq2seq(source, target, false)), stop: None }
+            }
+            Source::Seq2seq { pairs, decoding: Decoding::Stops { extra } } => {
+                let (source, target) = pairs.draw(random);
+                let bound = source.saturating_add(*extra).max(1);
+                let growth = keep(kept, (source, bound), || graphs::seq2seq(source, bound, true));
+                Drawn { growth, stop: (target < bound).then(|| (1, target - 1)) }
+            }
+            Source::Layers { layers, pairs } => {
+                let (source, target) = pairs.draw(random);
+                Drawn { growth: keep(kept, (source, target), || layers.graph(source, target)), stop: None }
+            }
+        }
+    }
+}
+
+fn keep(
+    kept: &mut BTreeMap<(u32, u32), Arc<UnfoldedGrowth>>,
+    key: (u32, u32),
+    make: impl FnOnce() -> Arc<UnfoldedGrowth>,
+) -> Arc<UnfoldedGrowth> {
+    if let Some(growth) = kept.get(&key) {
+        return Arc::clone(growth);
+    }
+    let growth = make();
+    if kept.len() < KEPT_MAX {
+        kept.insert(key, Arc::clone(&growth));
+    }
+    growth
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,12 +3,20 @@
 //! A [`workload::Workload`] says what requests are, a [`device::Device`] what a batch costs. Nothing here decides what runs together: that is
 //! the scheduler's, and it is the same code that serves. Everything is a function of its inputs and a seed: the same run gives the same numbers.
 
+pub mod arrivals;
 pub mod device;
 pub mod error;
+pub mod outcome;
 pub mod random;
+pub mod run;
+pub mod timeline;
 pub mod workload;
 
+pub use arrivals::Arrivals;
 pub use device::{Curve, Device};
 pub use error::Error;
+pub use outcome::Outcome;
 pub use random::Random;
+pub use run::{Gathering, Ran, Setup, run};
+pub use timeline::Timeline;
 pub use workload::Workload;

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_scheduler::{BatchSizes, CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
+use cellwright_scheduler::{BatchSizes, CellInfo, CellTypeId, CostTable, ModelId, ModelInfo, NumericClass, TenantId};
 
 use crate::random::Random;
 
@@ -31,6 +31,8 @@ pub struct Cell {
     pub name: String,
     /// Rank among the model's cells; higher first. Later ones in the graph go first, as BatchMaker advises (section 4.3).
     pub priority: i32,
+    /// Whether a row goes on from where the row of the task before left its values.
+    pub recurrent: bool,
 }
 
 /// What a request turned out to be.
@@ -126,7 +128,9 @@ impl Workload {
     }
 
     fn new(name: &'static str, cells: &[&str], source: Source) -> Self {
-        let cells = (0..).zip(cells).map(|(priority, name)| Cell { name: (*name).to_owned(), priority }).collect();
+        // A tree's nodes take their children's values from wherever those were left.
+        let recurrent = !matches!(source, Source::Trees(_));
+        let cells = (0..).zip(cells).map(|(priority, name)| Cell { name: (*name).to_owned(), priority, recurrent }).collect();
         Self { name, cells, source, kept: BTreeMap::new() }
     }
 
@@ -142,7 +146,7 @@ impl Workload {
         &self.cells
     }
 
-    /// Its model, as the scheduler is told: a slot for each node's outputs, and batches of up to so many rows; `batch_max` is by cell, its last entry
+    /// Its model, as the scheduler is told, but for what its cells cost: a slot for each node's outputs, and batches of up to so many rows; `batch_max` is by cell, its last entry
     /// for all further ones (64 if there is none).
     #[must_use]
     pub fn model(&self, ids: Ids, batch_max: &[u32]) -> ModelInfo {
@@ -150,6 +154,7 @@ impl Workload {
             cell_type: CellTypeId(ids.first_type.0 + position as u32),
             slots: 1,
             priority: cell.priority,
+            cost: CostTable::unknown(),
             batch: BatchSizes { min: 1, quantum: 1, max: batch_max.get(position).or(batch_max.last()).copied().unwrap_or(64).max(1) },
         });
         let cells = cells.collect();
@@ -158,27 +163,37 @@ impl Workload {
 
     /// The next request.
     pub fn draw(&mut self, random: &mut Random) -> Drawn {
+        let lengths = match &self.source {
+            Source::Lstm(lengths) => (lengths.draw(random), 0),
+            Source::Trees(graphs) => (random.below(graphs.len()) as u32, 0),
+            Source::Seq2seq { pairs, .. } | Source::Layers { pairs, .. } => pairs.draw(random),
+        };
+        self.make(lengths)
+    }
+
+    /// A request of those lengths, as a trace has them; a tree is drawn as ever.
+    pub fn of_lengths(&mut self, source: u32, target: u32, random: &mut Random) -> Drawn {
+        match &self.source {
+            Source::Trees(_) => self.draw(random),
+            Source::Lstm(_) => self.make((source, 0)),
+            Source::Seq2seq { .. } | Source::Layers { .. } => self.make((source, target)),
+        }
+    }
+
+    fn make(&mut self, (source, target): (u32, u32)) -> Drawn {
         let kept = &mut self.kept;
         match &self.source {
-            Source::Lstm(lengths) => {
-                let length = lengths.draw(random);
-                Drawn { growth: keep(kept, (length, 0), || graphs::lstm(length)), stop: None }
-            }
-            Source::Trees(graphs) => Drawn { growth: Arc::clone(&graphs[random.below(graphs.len())]), stop: None },
-            Source::Seq2seq { pairs, decoding: Decoding::Known } => {
-                let (source, target) = pairs.draw(random);
+            Source::Lstm(_) => Drawn { growth: keep(kept, (source, 0), || graphs::lstm(source)), stop: None },
+            Source::Trees(graphs) => Drawn { growth: Arc::clone(&graphs[source as usize]), stop: None },
+            Source::Seq2seq { decoding: Decoding::Known, .. } => {
                 Drawn { growth: keep(kept, (source, target), || graphs::seq2seq(source, target, false)), stop: None }
             }
-            Source::Seq2seq { pairs, decoding: Decoding::Stops { extra } } => {
-                let (source, target) = pairs.draw(random);
-                let bound = source.saturating_add(*extra).max(1);
+            Source::Seq2seq { decoding: Decoding::Stops { extra }, .. } => {
+                let bound = source.saturating_add(*extra).clamp(1, LENGTH_MAX);
                 let growth = keep(kept, (source, bound), || graphs::seq2seq(source, bound, true));
                 Drawn { growth, stop: (target < bound).then(|| (1, target - 1)) }
             }
-            Source::Layers { layers, pairs } => {
-                let (source, target) = pairs.draw(random);
-                Drawn { growth: keep(kept, (source, target), || layers.graph(source, target)), stop: None }
-            }
+            Source::Layers { layers, .. } => Drawn { growth: keep(kept, (source, target), || layers.graph(source, target)), stop: None },
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Time against batch size.
 
+use cellwright_scheduler::{CostTable, Knot};
+
 /// Knots of a curve, at most.
 const KNOTS_MAX: usize = 4096;
 /// The longest a batch may take, nanoseconds: an hour.
@@ -65,10 +67,10 @@ impl Curve {
         ns.round() as u64
     }
 
-    /// The knots as (batch, nanoseconds): what a scheduler is told. Linear between them, like the curve; the last stands for what is above.
+    /// The same curve, as a scheduler is told.
     #[must_use]
-    pub fn knots(&self) -> Vec<(u32, u64)> {
-        self.knots.iter().map(|(batch, ns)| (*batch, ns.round() as u64)).collect()
+    pub fn table(&self) -> CostTable {
+        CostTable::measured(self.knots.iter().map(|(rows, ns)| Knot { rows: *rows, nanoseconds: ns.round() as u64 }))
     }
 
     /// Both curves together.

@@ -1,0 +1,305 @@
+//! A run: the production scheduler, fed with arrivals and completions in virtual time.
+//!
+//! It owns the order of events and who was where when. It never looks into the scheduler, and decides nothing: whatever it is commanded to launch
+//! takes as long as the device says, tasks of one device one after the other.
+
+mod fleet;
+mod requests;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use cellwright_scheduler::{
+    Commands, Config, DomainId, Event, ModelId, NumericClass, PolicyKind, RequestId, Scheduler, Submission, TaskSeq, Time, WorkerId,
+};
+
+use crate::arrivals::{Arrival, Arrivals};
+use crate::device::Device;
+use crate::error::Error;
+use crate::outcome::{Outcome, Recorder};
+use crate::random::Random;
+use crate::timeline::Timeline;
+use crate::workload::{Drawn, Ids, Workload};
+
+use fleet::Fleet;
+pub(crate) use fleet::Flight;
+pub(crate) use requests::Requests;
+
+/// Slots of each device's arena: memory is no limit in a run.
+const ARENA_SLOTS: u32 = 1 << 26;
+/// How often progress is told: once for so many instants.
+const PROGRESS_EVERY: u64 = 1 << 14;
+/// The scheduler may ask to be woken at once; so often in one instant it must have been told something new.
+const WAKES_MAX: u32 = 1000;
+
+/// How putting a batch together is costed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Gathering {
+    /// By the device's curve of overhead: for every task, whatever is in it.
+    #[default]
+    Curve,
+    /// By the rows whose values are not where the task before left them, at the device's time for each; and so many nanoseconds of scheduling
+    /// for each row.
+    Moved {
+        /// Of scheduling, for each row.
+        scheduling_ns_per_row: f64,
+    },
+}
+
+/// What a run is.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The scheduler's.
+    pub config: Config,
+    /// What batches cost.
+    pub device: Device,
+    /// How many of it, each with memory of its own.
+    pub devices: u32,
+    /// Limits by cell; the last for all further ones.
+    pub batch_max: Vec<u32>,
+    /// What putting batches together costs.
+    pub gathering: Gathering,
+    /// When requests come.
+    pub arrivals: Arrivals,
+    /// For how long they come.
+    pub seconds: f64,
+    /// What part of that passes before anything is counted.
+    pub warm_up: f64,
+    /// Whether the run goes on until every request has ended.
+    pub drain: bool,
+    /// Within which time requests should be answered.
+    pub objective_ns: Option<u64>,
+    /// Seeds arrivals and shapes.
+    pub seed: u64,
+    /// Tasks that are kept for a picture of who ran when, at most.
+    pub timeline_tasks: usize,
+}
+
+impl Setup {
+    /// One device, a limit of 512, four seconds, nothing else special.
+    #[must_use]
+    pub fn new(device: Device, arrivals: Arrivals) -> Self {
+        Self {
+            config: Config::default(),
+            device,
+            devices: 1,
+            batch_max: vec![512],
+            gathering: Gathering::default(),
+            arrivals,
+            seconds: 4.0,
+            warm_up: 0.2,
+            drain: false,
+            objective_ns: None,
+            seed: 1,
+            timeline_tasks: 0,
+        }
+    }
+
+    /// BatchMaker's own settings (section 4.3 and algorithm 1): asked when idle, five tasks at a time, subgraphs released whole.
+    #[must_use]
+    pub fn as_published(self) -> Self {
+        let config = Config { release: cellwright_scheduler::Release::Subgraph, max_tasks_to_submit: 5, low_water: 0, ..self.config };
+        Self { config, ..self }
+    }
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Ran {
+    /// The numbers.
+    pub outcome: Outcome,
+    /// The first tasks, if any were asked for.
+    pub timeline: Timeline,
+}
+
+/// Runs a workload; `progress` is told how far virtual time has come, in nanoseconds.
+///
+/// # Errors
+/// If the device has no costs for one of the workload's cells.
+pub fn run(setup: &Setup, workload: &mut Workload, progress: &mut dyn FnMut(u64)) -> Result<Ran, Error> {
+    let mut simulation = Simulation::new(setup, workload)?;
+    let mut turns = 0_u64;
+    while let Some(now) = simulation.next_instant() {
+        simulation.act(now, workload);
+        turns += 1;
+        if turns.is_multiple_of(PROGRESS_EVERY) {
+            progress(now);
+        }
+    }
+    Ok(simulation.end())
+}
+
+/// What happens next, apart from arrivals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Done(WorkerId, TaskSeq),
+    Moved(RequestId),
+    Wake,
+}
+
+struct Simulation<'a> {
+    setup: &'a Setup,
+    scheduler: Scheduler,
+    events: Vec<Event>,
+    commands: Commands,
+    clock: crate::arrivals::Clock<'a>,
+    /// Arrivals and shapes have random numbers of their own: another policy, rate or limit meets the same requests.
+    random_arrivals: Random,
+    random_shapes: Random,
+    next_arrival: Option<Arrival>,
+    due: BinaryHeap<Reverse<(u64, Due)>>,
+    fleet: Fleet,
+    requests: Requests,
+    recorder: Recorder,
+    timeline: Timeline,
+    last_arrival_ns: u64,
+    /// What came to be due when the scheduler was last woken for it.
+    woken_at: Option<u64>,
+}
+
+impl<'a> Simulation<'a> {
+    fn new(setup: &'a Setup, workload: &Workload) -> Result<Self, Error> {
+        let ids = Ids::default();
+        let mut info = workload.model(ids, &setup.batch_max);
+        let whole = matches!(setup.config.policy, PolicyKind::Graph { .. } | PolicyKind::Serial);
+        let fleet = Fleet::new(setup, workload, whole)?;
+        for (cell, cost) in info.cells.iter_mut().zip(fleet.tables()) {
+            cell.cost = cost;
+        }
+        let mut events = vec![Event::ModelUp(Arc::new(info))];
+        for worker in 0..setup.devices.max(1) {
+            let (worker, domain) = (WorkerId(worker), DomainId(worker));
+            events.push(Event::WorkerUp { worker, domain, class: NumericClass(0), arena_slots: ARENA_SLOTS });
+        }
+        let span_ns = (setup.seconds * 1e9) as u64;
+        let mut simulation = Self {
+            setup,
+            scheduler: Scheduler::new(setup.config),
+            events,
+            commands: Commands::default(),
+            clock: setup.arrivals.begin(),
+            random_arrivals: Random::new(setup.seed),
+            random_shapes: Random::new(!setup.seed),
+            next_arrival: None,
+            due: BinaryHeap::new(),
+            fleet,
+            requests: Requests::default(),
+            recorder: Recorder::new((setup.warm_up.clamp(0.0, 0.99) * span_ns as f64) as u64, span_ns, setup.objective_ns),
+            timeline: Timeline::new(setup.timeline_tasks, workload),
+            last_arrival_ns: span_ns,
+            woken_at: None,
+        };
+        simulation.advance_arrivals();
+        simulation.handle(0);
+        Ok(simulation)
+    }
+
+    fn advance_arrivals(&mut self) {
+        let last = self.last_arrival_ns;
+        self.next_arrival = self.clock.next(&mut self.random_arrivals).filter(|arrival| arrival.at_ns < last);
+    }
+
+    /// The time of what happens next; none at the end.
+    fn next_instant(&self) -> Option<u64> {
+        let due = self.due.peek().map(|Reverse((at, _))| *at);
+        let arrival = self.next_arrival.map(|arrival| arrival.at_ns);
+        let next = due.into_iter().chain(arrival).min()?;
+        (self.setup.drain || next < self.last_arrival_ns).then_some(next)
+    }
+
+    /// Everything that happens at that time, and what the scheduler makes of it.
+    fn act(&mut self, now: u64, workload: &mut Workload) {
+        while let Some(arrival) = self.next_arrival.filter(|arrival| arrival.at_ns <= now) {
+            let drawn = match arrival.lengths {
+                None => workload.draw(&mut self.random_shapes),
+                Some((source, target)) => workload.of_lengths(source, target, &mut self.random_shapes),
+            };
+            self.submit(now, drawn);
+            self.advance_arrivals();
+        }
+        while let Some(Reverse((at, _))) = self.due.peek()
+            && *at <= now
+        {
+            let Some(Reverse((_, due))) = self.due.pop() else { break };
+            match due {
+                Due::Done(worker, seq) => self.complete(now, worker, seq),
+                Due::Moved(request) => self.events.push(Event::Moved(request)),
+                Due::Wake => self.events.push(Event::Wake),
+            }
+        }
+        self.handle(now);
+    }
+
+    fn submit(&mut self, now: u64, drawn: Drawn) {
+        let request = self.requests.arrive(now, drawn.stop);
+        self.recorder.arrived(now);
+        let deadline = self.setup.objective_ns.map(|objective| Time(now.saturating_add(objective)));
+        self.events.push(Event::Submit(Submission { request, model: ModelId(0), rank: 0, deadline, growth: drawn.growth }));
+    }
+
+    fn complete(&mut self, now: u64, worker: WorkerId, seq: TaskSeq) {
+        let Some(Flight { busy_ns, stopped, .. }) = self.fleet.complete(worker, seq) else { return };
+        self.recorder.busy(now.saturating_sub(busy_ns), now);
+        self.events.push(Event::Done { worker, up_to: seq, busy_ns, stopped, failed: Vec::new() });
+    }
+
+    /// Lets the scheduler act until it is content, and carries out what it says.
+    fn handle(&mut self, now: u64) {
+        for _ in 0..WAKES_MAX {
+            self.scheduler.handle(Time(now), &mut self.events, &mut self.commands);
+            self.carry_out(now);
+            match self.commands.wake_at {
+                Some(at) if at.0 <= now => self.events.push(Event::Wake),
+                Some(at) => {
+                    if self.woken_at.is_none_or(|earlier| earlier <= now || at.0 < earlier) {
+                        self.due.push(Reverse((at.0, Due::Wake)));
+                        self.woken_at = Some(at.0);
+                    }
+                    return;
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// In the order that [`Commands`] asks for.
+    fn carry_out(&mut self, now: u64) {
+        let commands = &self.commands;
+        for lane in &commands.released {
+            self.requests.release(*lane);
+        }
+        for placement in &commands.placements {
+            self.requests.place(placement.request, &commands.places[placement.places.clone()]);
+        }
+        for moved in &commands.moves {
+            self.due.push(Reverse((now.saturating_add(self.setup.device.move_ns), Due::Moved(moved.request))));
+        }
+        for launch in &commands.launches {
+            let rows = &commands.rows[launch.rows.clone()];
+            let flight = self.fleet.launch(now, launch, rows, &mut self.requests);
+            self.recorder.task(flight.start_ns, launch.steps, rows.len());
+            self.timeline.task(launch, rows, &flight, &self.requests);
+            self.due.push(Reverse((flight.end_ns, Due::Done(launch.worker, launch.seq))));
+        }
+        for request in &commands.finished {
+            if let Some(life) = self.requests.end(*request) {
+                self.recorder.finished(life.arrived_ns, life.started_ns.unwrap_or(now), now);
+                self.timeline.left(life.number, life.arrived_ns, now);
+            }
+        }
+        for (request, _) in &commands.failed {
+            if let Some(life) = self.requests.end(*request) {
+                self.recorder.failed(life.arrived_ns, now);
+            }
+        }
+    }
+
+    fn end(self) -> Ran {
+        let left: Vec<u64> = self.requests.unfinished().collect();
+        Ran { outcome: self.recorder.outcome(self.setup.devices.max(1), &left), timeline: self.timeline }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! Runs small enough to follow, and the same as ever.
+
+use cellwright_scheduler::Release;
+
+use super::*;
+use crate::workload::{Decoding, Lengths, Pairs, Trees};
+
+const UNIT: u64 = 1_000_000;
+
+fn trace(arrivals: &[(u64, u32)]) -> Arrivals {
+    Arrivals::Trace(arrivals.iter().map(|(at, length)| Arrival { at_ns: at * UNIT, lengths: Some((*length, *length)) }).collect())
+}
+
+/// BatchMaker's figure 5: batches of four, a unit of time for each step.
+fn figure_5(policy: PolicyKind) -> Vec<(u64, u64)> {
+    let arrivals = trace(&[(0, 2), (0, 3), (0, 3), (0, 5), (1, 5), (1, 7), (1, 3), (1, 1)]);
+    let config = Config { policy, release: Release::Subgraph, max_tasks_to_submit: 1, low_water: 0, ..Config::default() };
+    let setup =
+        Setup { config, batch_max: vec![4], drain: true, warm_up: 0.0, timeline_tasks: 100, ..Setup::new(Device::unit(UNIT), arrivals) };
+    let ran = run(&setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap();
+    let mut left: Vec<(u64, u64)> = ran.timeline.requests.iter().map(|(number, _, end)| (number + 1, end / UNIT)).collect();
+    left.sort_unstable();
+    assert_eq!(ran.outcome.answered, 8);
+    left
+}
+
+#[test]
+fn figure_5_is_reproduced_to_the_time_unit() {
+    assert_eq!(figure_5(PolicyKind::Cellular), [(1, 2), (2, 3), (3, 3), (4, 5), (5, 7), (6, 10), (7, 6), (8, 6)]);
+}
+
+fn v100(rate: f64) -> Setup {
+    Setup::new(Device::built_in("v100").unwrap(), Arrivals::Poisson(rate))
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_another() {
+    let outcome = |seed: u64| {
+        let setup = Setup { seed, seconds: 0.5, ..v100(3000.0) };
+        run(&setup, &mut Workload::lstm(Lengths::EUROPARL), &mut |_| ()).unwrap().outcome
+    };
+    assert_eq!(outcome(7), outcome(7));
+    assert_ne!(outcome(7), outcome(8));
+}
+
+#[test]
+fn every_kind_of_request_is_answered_on_every_number_of_devices() {
+    for devices in [1, 2, 4] {
+        let mut workloads = [
+            Workload::lstm(Lengths::EUROPARL),
+            Workload::trees(&Trees::treebank(1)),
+            Workload::seq2seq(Pairs::EUROPARL, Decoding::Known),
+            Workload::seq2seq(Pairs::EUROPARL, Decoding::Stops { extra: 50 }),
+        ];
+        for workload in &mut workloads {
+            for policy in [PolicyKind::Cellular, PolicyKind::Graph { bucket_width: 10, window_ns: 0 }] {
+                let config = Config { policy, ..Config::default() };
+                let setup = Setup { config, devices, seconds: 0.2, drain: true, warm_up: 0.0, ..v100(500.0) };
+                let outcome = run(&setup, workload, &mut |_| ()).unwrap().outcome;
+                assert!(
+                    outcome.answered > 50 && outcome.unfinished == 0 && outcome.failed == 0,
+                    "{policy:?} {} {outcome:?}",
+                    workload.name()
+                );
+            }
+        }
+    }
+}
+
+/// Little's law, and that time is either waited or computed.
+#[test]
+fn the_numbers_of_a_run_belong_together() {
+    let setup = Setup { objective_ns: Some(1), seconds: 5.0, ..v100(5000.0) };
+    let outcome = run(&setup, &mut Workload::lstm(Lengths::EUROPARL), &mut |_| ()).unwrap().outcome;
+    assert!((outcome.throughput / 5000.0 - 1.0).abs() < 0.05, "{outcome:?}");
+    assert!(((outcome.queueing.mean_ms + outcome.computation.mean_ms) / outcome.mean_ms - 1.0).abs() < 1e-3, "{outcome:?}");
+    assert!((0.5..1.001).contains(&outcome.utilisation), "{outcome:?}");
+    assert_eq!(outcome.sla_violations, Some(outcome.answered + outcome.unfinished));
+}

@@ -1,7 +1,8 @@
 //! What completed tasks leave behind: nodes complete, chains that stopped, chains that ended, and a worker that is gone.
 
 use crate::command::Failure;
-use crate::id::{LaneId, RequestId, TaskSeq, WorkerId};
+use crate::fleet::Task;
+use crate::id::{LaneId, ModelId, RequestId, TaskSeq, WorkerId};
 use crate::lane::{Grouped, NodeState, Progress};
 use crate::request::Phase;
 use crate::scheduler::Scheduler;
@@ -11,6 +12,9 @@ impl Scheduler {
     pub(crate) fn done(&mut self, worker: WorkerId, up_to: TaskSeq, busy_ns: u64, stopped: &[(LaneId, u32)], failed: &[LaneId]) {
         if self.worker(worker).is_none() {
             return;
+        }
+        for lane in failed.iter().chain(stopped.iter().map(|(lane, _)| lane)) {
+            self.part(*lane);
         }
         for lane in failed {
             if self.lane(*lane).flying > 0 {
@@ -30,26 +34,44 @@ impl Scheduler {
                 state.outstanding -= task.steps;
             }
             self.types[task.cell_type.index()].running -= task.steps;
-            for _ in 0..task.rows {
-                let Some(row) = self.workers[worker.index()].as_mut().and_then(|state| state.rows.pop_front()) else { break };
-                for step in 0..task.steps {
-                    self.complete(row.lane, row.step + step, worker);
-                }
-            }
+            self.land(worker, &task);
             if self.in_order() {
                 self.batch_task_done(worker);
             }
         }
     }
 
+    /// A task is complete.
+    fn land(&mut self, worker: WorkerId, task: &Task) {
+        for at in 0..if task.walk || task.tick == 0 { task.rows } else { task.listed } {
+            let Some(state) = self.worker(worker) else { break };
+            let rows = if task.walk || task.tick == 0 { &state.rows } else { &state.landing };
+            let Some(row) = rows.get(at).copied() else { break };
+            self.land_row(row, task.steps, worker, task.tick);
+        }
+        if let Some(state) = self.workers[worker.index()].as_mut() {
+            state.rows.drain(..task.rows);
+            state.landing.drain(..task.listed);
+        }
+        if task.tick > 0 {
+            self.land_group(task.cell_type, worker, task.tick);
+        }
+    }
+
+    /// A model has a row less in flight.
+    pub(crate) fn let_go(&mut self, id: ModelId) {
+        let model = self.model_mut(id);
+        model.flying -= 1;
+        if !model.is_busy() {
+            self.touched.push(id);
+        }
+    }
+
     /// A node left its worker, executed or not.
-    fn complete(&mut self, lane: LaneId, step: u32, worker: WorkerId) {
+    pub(crate) fn complete(&mut self, lane: LaneId, step: u32, worker: WorkerId) {
         let live = self.land_node(lane, step, worker);
         let (id, number, model) = (self.lane(lane).request, self.lane(lane).chain, self.lane(lane).model);
-        self.model_mut(model).flying -= 1;
-        if !self.model(model).is_busy() {
-            self.touched.push(model);
-        }
+        self.let_go(model);
         let request = self.request_mut(id);
         request.flying -= 1;
         if request.phase != Phase::Placed {
@@ -129,6 +151,7 @@ impl Scheduler {
 
     /// Nodes from `end` on will not be executed.
     fn drop_from(&mut self, lane: LaneId, end: u32) {
+        self.part(lane);
         let place = self.lane_mut(lane);
         let bound = place.limit;
         match &place.progress {
@@ -149,6 +172,7 @@ impl Scheduler {
 
     /// Nodes that were not submitted will not be executed.
     pub(crate) fn abandon(&mut self, lane: LaneId) {
+        self.part(lane);
         let limit = self.lane(lane).limit;
         match &self.lane(lane).progress {
             Progress::Front(front) => {
@@ -178,7 +202,7 @@ impl Scheduler {
     }
 
     /// Ends a chain whose executed steps are all complete, and that follows none that goes on.
-    fn end_chain_if_over(&mut self, id: RequestId, number: u32) {
+    pub(crate) fn end_chain_if_over(&mut self, id: RequestId, number: u32) {
         let request = self.request(id);
         let Some(chain) = request.chain(number).filter(|chain| chain.remaining == 0 && !chain.ended) else { return };
         let root = chain.root.filter(|_| !chain.cancelled).and_then(|root| request.chain(root));
@@ -203,6 +227,7 @@ impl Scheduler {
     }
 
     pub(crate) fn worker_down(&mut self, worker: WorkerId) {
+        self.dissolve_groups_of(worker);
         let Some(state) = self.workers.get_mut(worker.index()).and_then(Option::take) else { return };
         let mut rows = state.rows;
         for task in &state.tasks {

@@ -185,6 +185,13 @@ impl Scheduler {
         estimate
     }
 
+    /// The same where all rows are one model's.
+    pub(crate) fn charge_ahead_one(&mut self, cell_type: CellTypeId, model: ModelId, rows: usize) -> u64 {
+        let estimate = self.types[cell_type.index()].estimate_ns;
+        self.charge_model(model, (i128::from(estimate), 0), (rows, rows));
+        estimate
+    }
+
     /// Charges rows' models, each by its number of rows; `used` is what they are known to have had.
     fn charge(&mut self, rows: impl ExactSizeIterator<Item = Row>, nanoseconds: i128, used: u128) {
         let total = rows.len();
@@ -247,7 +254,10 @@ impl Scheduler {
                 charged => u128::from(busy_ns) * u128::from(task.charged_ns) / charged,
             };
             let correction = measured as i128 - i128::from(task.charged_ns);
-            self.charge(rows.range(first..first + task.rows).copied(), correction, measured);
+            match task.sole {
+                Some(sole) => self.charge_model(sole, (correction, measured), (task.rows, task.rows)),
+                None => self.charge(rows.range(first..first + task.rows).copied(), correction, measured),
+            }
             first += task.rows;
             let queue = &mut self.types[task.cell_type.index()];
             let each = (measured / u128::from(task.steps)) as i128;

@@ -7,7 +7,7 @@ use crate::arena::Arena;
 use crate::command::Row;
 use crate::event::{BatchSizes, ModelInfo};
 use crate::fairness::Share;
-use crate::id::{CellTypeId, DomainId, NumericClass, TaskSeq};
+use crate::id::{CellTypeId, DomainId, ModelId, NumericClass, TaskSeq};
 use crate::queues::Tally;
 use crate::tenants::TenantIndex;
 use crate::waiting::Lines;
@@ -19,6 +19,14 @@ pub(crate) struct Task {
     pub(crate) cell_type: CellTypeId,
     pub(crate) steps: u32,
     pub(crate) rows: usize,
+    /// The tick of its type's group on that worker that it ends with; 0: it has no row of a member.
+    pub(crate) tick: u64,
+    /// Its rows that do not land with the group, in its worker's `landing`.
+    pub(crate) listed: usize,
+    /// Every row must be looked at, not those alone: a member has parted, and lands by itself.
+    pub(crate) walk: bool,
+    /// The model of all rows, if there is but one.
+    pub(crate) sole: Option<ModelId>,
     /// Device time charged for it ahead.
     pub(crate) charged_ns: u64,
 }
@@ -32,8 +40,18 @@ pub(crate) struct Worker {
     pub(crate) tasks: VecDeque<Task>,
     /// Rows of `tasks`, one after the other.
     pub(crate) rows: VecDeque<Row>,
+    /// Rows of `tasks` that land by themselves, where members of a group do not.
+    pub(crate) landing: VecDeque<Row>,
     /// Steps of tasks in flight.
     pub(crate) outstanding: u32,
+}
+
+impl Worker {
+    /// Nothing in flight.
+    pub(crate) fn new(domain: DomainId, class: NumericClass) -> Self {
+        let (tasks, rows, landing) = Default::default();
+        Self { domain, class, last_seq: TaskSeq(0), tasks, rows, landing, outstanding: 0 }
+    }
 }
 
 /// A memory domain with at least one worker.

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use cellwright_cell_graph::unfolded::{Dependency, Grouping, UnfoldedChain};
 
+use crate::group::Membership;
 use crate::id::{CellTypeId, DomainId, ModelId, RequestId, Slot, Time, WorkerId};
 use crate::readiness::Readers;
 
@@ -246,12 +247,16 @@ pub(crate) struct Lane {
     pub(crate) slots: u32,
     /// Steps that are executed, as far as is known.
     pub(crate) limit: u32,
-    /// Rows of tasks in flight that name it.
+    /// Rows of tasks in flight that name it, but for those that were launched with its group.
     pub(crate) flying: u32,
     /// Nodes wait for the step before alone, and nobody waits for them by step: the steady path.
     pub(crate) plain: bool,
     /// Several steps may be one launch.
     pub(crate) merges: bool,
+    /// It may join a group: it is plain, and its request does not grow.
+    pub(crate) joins: bool,
+    /// Where it is in the time of its group. While it has one, what it says of its progress is of before it joined.
+    pub(crate) member: Option<Membership>,
     pub(crate) progress: Progress,
     /// Who waits for its steps one by one.
     pub(crate) readers: Readers,
@@ -279,6 +284,8 @@ impl Lane {
             flying: 0,
             plain: false,
             merges: false,
+            joins: false,
+            member: None,
             progress: Progress::Front(Front::default()),
             readers: Readers::default(),
             placed_in: 0,

@@ -14,6 +14,7 @@ mod ending;
 pub mod event;
 mod fairness;
 mod fleet;
+mod group;
 pub mod id;
 mod lane;
 mod listing;

@@ -23,6 +23,14 @@ impl Lane {
         Key { rank: self.rank, time, order: self.order, chain: self.chain, stage: self.stage, step }
     }
 
+    /// The place in its type's queue of a stage in order, if it has entered.
+    pub(crate) fn queue_key(&self) -> Option<Key> {
+        match &self.progress {
+            Progress::Front(front) => front.entered.map(|entered| self.key(entered, 0)),
+            _ => None,
+        }
+    }
+
     /// The worker that an in-order subgraph is pinned to.
     pub(crate) fn pinned(&self) -> Option<WorkerId> {
         match &self.progress {

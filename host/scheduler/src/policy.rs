@@ -21,23 +21,46 @@ impl Scheduler {
         rows: impl ExactSizeIterator<Item = Row> + Clone,
         merge: bool,
     ) {
-        let estimate_ns = self.charge_ahead(cell_type, rows.clone());
+        if merge {
+            let charged_ns = self.charge_ahead(cell_type, rows);
+            self.launch_step_more(worker, cell_type, charged_ns);
+        } else {
+            let first = self.out.rows.len();
+            self.out.rows.extend(rows);
+            self.launch_rows(worker, cell_type, model, first, None);
+        }
+    }
+
+    /// Records a task whose rows are the last of `out.rows`, from `first` on; they are all of model `sole`, if there is one.
+    pub(crate) fn launch_rows(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, first: usize, sole: Option<ModelId>) {
+        let rows = std::mem::take(&mut self.out.rows);
+        let launched = &rows[first..];
+        let charged_ns = match sole {
+            Some(sole) => self.charge_ahead_one(cell_type, sole, launched.len()),
+            None => self.charge_ahead(cell_type, launched.iter().copied()),
+        };
         self.types[cell_type.index()].running += 1;
         let state = self.workers[worker.index()].as_mut().expect("a worker that asks is up");
         state.outstanding += 1;
-        if merge && let (Some(task), Some(launch)) = (state.tasks.back_mut(), self.out.launches.last_mut()) {
-            task.steps += 1;
-            task.charged_ns += estimate_ns;
-            launch.steps += 1;
-            return;
-        }
         let seq = TaskSeq(state.last_seq.0 + 1);
         state.last_seq = seq;
-        state.tasks.push_back(Task { seq, cell_type, steps: 1, rows: rows.len(), charged_ns: estimate_ns });
-        state.rows.extend(rows.clone());
-        let first = self.out.rows.len();
-        self.out.rows.extend(rows);
-        self.out.launches.push(Launch { worker, cell_type, model, seq, steps: 1, rows: first..self.out.rows.len() });
+        let (tick, listed, walk) = (0, 0, false);
+        state.tasks.push_back(Task { seq, cell_type, steps: 1, rows: launched.len(), tick, listed, walk, sole, charged_ns });
+        state.rows.extend(launched);
+        self.out.launches.push(Launch { worker, cell_type, model, seq, steps: 1, rows: first..rows.len() });
+        self.out.rows = rows;
+    }
+
+    /// The launch before runs a step more.
+    pub(crate) fn launch_step_more(&mut self, worker: WorkerId, cell_type: CellTypeId, charged_ns: u64) {
+        self.types[cell_type.index()].running += 1;
+        let state = self.workers[worker.index()].as_mut().expect("a worker that asks is up");
+        state.outstanding += 1;
+        if let (Some(task), Some(launch)) = (state.tasks.back_mut(), self.out.launches.last_mut()) {
+            task.steps += 1;
+            task.charged_ns += charged_ns;
+            launch.steps += 1;
+        }
     }
 
     /// Whether these rows are those of the launch before on this worker, each one step further, and may be one launch with it.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::group::Group;
 use crate::id::{DomainId, LaneId, Time, WorkerId};
 
 /// A subgraph's place in its queue: by rank, then first come, first served. Also a ready node's age.
@@ -71,6 +72,8 @@ impl Tally {
 pub(crate) struct TypeQueue {
     domains: Vec<BTreeMap<Key, Item>>,
     pub(crate) tally: Tally,
+    /// Chains that go on together, by worker.
+    pub(crate) groups: Vec<Group>,
     /// Tasks in flight.
     pub(crate) running: u32,
     /// Device time of a task, nanoseconds: a moving average.

@@ -11,9 +11,9 @@ use crate::config::{Config, PolicyKind};
 use crate::event::Event;
 use crate::fairness::Start;
 use crate::fleet::{Class, Domain, Model, Worker, entry};
-use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, TaskSeq, Time, WorkerId};
+use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, Time, WorkerId};
 use crate::lane::Lane;
-use crate::policy::cellular::Pick;
+use crate::policy::cellular::Batch;
 use crate::policy::graph::GraphPolicy;
 use crate::queues::TypeQueue;
 use crate::request::{Block, Phase, Request};
@@ -60,7 +60,7 @@ pub struct Scheduler {
     /// Requests on their way, and whither.
     pub(crate) moving_to: Vec<(RequestId, DomainId)>,
     pub(crate) graph: GraphPolicy,
-    pub(crate) picks: Vec<Pick>,
+    pub(crate) batch: Batch,
     /// Slots of the stages of the growth that is being placed.
     pub(crate) seats: Vec<(Slot, u32)>,
 }
@@ -98,7 +98,7 @@ impl Scheduler {
             freed: false,
             moving_to: Vec::new(),
             graph: GraphPolicy::default(),
-            picks: Vec::new(),
+            batch: Batch::default(),
             seats: Vec::new(),
         }
     }
@@ -158,9 +158,9 @@ impl Scheduler {
         });
         home.workers += 1;
         let class = home.class;
-        *entry(&mut self.workers, worker.index()) =
-            Some(Worker { domain, class, last_seq: TaskSeq(0), tasks: Default::default(), rows: Default::default(), outstanding: 0 });
+        *entry(&mut self.workers, worker.index()) = Some(Worker::new(domain, class));
         self.class_mut(class).workers += 1;
+        self.dissolve_idle_groups();
     }
 
     pub(crate) fn class_mut(&mut self, class: NumericClass) -> &mut Class {

@@ -14,16 +14,29 @@ use crate::scheduler::Scheduler;
 
 /// A node chosen for a batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pick {
-    pub(crate) lane: LaneId,
-    pub(crate) step: u32,
+struct Pick {
+    lane: LaneId,
+    step: u32,
     /// When it became ready, where that says where it is listed.
     ready: Option<Time>,
+    /// How many of its worker's group come before it.
+    after: usize,
 }
 
-impl Pick {
-    const fn row(&self) -> Row {
-        Row { lane: self.lane, step: self.step }
+/// What a batch is made of.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// Nodes from the queue, in its order.
+    picks: Vec<Pick>,
+    /// So many of the worker's group.
+    members: usize,
+    /// Picked nodes of lanes that do not join, with their places among the rows.
+    apart: Vec<(usize, Pick)>,
+}
+
+impl Batch {
+    const fn len(&self) -> usize {
+        self.picks.len() + self.members
     }
 }
 
@@ -48,16 +61,16 @@ impl Scheduler {
         let Some(position) = self.choose_type(model, worker) else { return false };
         let chosen = &self.model(model).types[position];
         let (cell_type, sizes) = (chosen.cell_type, chosen.batch);
-        let mut picks = std::mem::take(&mut self.picks);
+        let mut batch = std::mem::take(&mut self.batch);
         for task in 0..self.config.max_tasks_to_submit {
-            self.form_batch(worker, cell_type, sizes, &mut picks);
+            self.form_batch(worker, cell_type, sizes, &mut batch);
             let enough = if task == 0 { 1 } else { sizes.min as usize };
-            if picks.len() < enough {
+            if batch.len() < enough {
                 break;
             }
-            self.submit_batch(worker, cell_type, model, &picks, task > 0);
+            self.submit_batch(worker, cell_type, model, &mut batch, task > 0);
         }
-        self.picks = picks;
+        self.batch = batch;
         true
     }
 
@@ -82,7 +95,7 @@ impl Scheduler {
 
     /// The age of the oldest ready node of a type (and model) that a worker may run.
     pub(crate) fn oldest(&self, cell_type: CellTypeId, worker: WorkerId, domain: DomainId, model: Option<ModelId>) -> Option<Key> {
-        let mut oldest: Option<Key> = None;
+        let mut oldest = self.oldest_of_group(cell_type, worker, model);
         for (place, item) in self.types[cell_type.index()].items(domain) {
             // No node is ready before its subgraph entered.
             if oldest.is_some_and(|oldest| (oldest.rank, oldest.time) < (place.rank, place.time)) {
@@ -98,40 +111,161 @@ impl Scheduler {
         oldest
     }
 
-    /// Algorithm 1, `FormBatchedTask`; a batch above the quantum is cut to a multiple of it.
-    fn form_batch(&self, worker: WorkerId, cell_type: CellTypeId, sizes: BatchSizes, picks: &mut Vec<Pick>) {
-        picks.clear();
+    /// Algorithm 1, `FormBatchedTask`; a batch above the quantum is cut to a multiple of it. Nodes of the worker's group and of the queue are taken
+    /// in one order.
+    fn form_batch(&self, worker: WorkerId, cell_type: CellTypeId, sizes: BatchSizes, batch: &mut Batch) {
+        batch.picks.clear();
+        batch.members = 0;
         let Some(domain) = self.worker(worker).map(|state| state.domain) else { return };
         let queue = &self.types[cell_type.index()];
         let wanted = sizes.max.min(queue.tally.runnable(worker, domain)) as usize;
-        for (_, item) in queue.items(domain) {
-            if picks.len() >= wanted {
+        let members = self.group(cell_type, worker).map_or(&[][..], |group| &group.rows);
+        let mut before = 0;
+        for (key, item) in queue.items(domain) {
+            if before + batch.picks.len() >= wanted {
                 break;
             }
-            pick_ready(&self.lanes, *item, worker, wanted, picks);
+            before = self.rows_before(members, before, key);
+            if before + batch.picks.len() >= wanted {
+                break;
+            }
+            pick_ready(&self.lanes, *item, worker, (wanted - before, before), &mut batch.picks);
         }
+        batch.members = members.len().min(wanted - batch.picks.len());
         let quantum = sizes.quantum as usize;
-        if picks.len() > quantum {
-            picks.truncate(picks.len() / quantum * quantum);
+        let total = if batch.len() > quantum { batch.len() / quantum * quantum } else { batch.len() };
+        while batch.len() > total {
+            if batch.picks.pop_if(|last| last.after == batch.members).is_none() {
+                batch.members -= 1;
+            }
         }
     }
 
-    /// Algorithm 1, lines 17 to 21: submit, update dependencies, pin.
-    fn submit_batch(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, picks: &[Pick], follows: bool) {
-        let merge = follows && self.config.merge_steps && self.continues_last(worker, cell_type, picks.iter().map(Pick::row));
-        self.launch(worker, cell_type, model, picks.iter().map(Pick::row), merge);
-        for pick in picks {
+    /// Algorithm 1, lines 17 to 21: submit, update dependencies, pin. Who is taken from the queue joins the group, if it may.
+    fn submit_batch(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, batch: &mut Batch, follows: bool) {
+        while let Some(last) = self.group(cell_type, worker).and_then(|group| group.rows.get(batch.members..)?.last()) {
+            self.part(last.lane);
+        }
+        batch.apart.clear();
+        let (mut joined, same) = (0, batch.picks.is_empty());
+        for (index, pick) in batch.picks.iter().enumerate() {
+            if self.lane(pick.lane).joins {
+                self.join(pick.lane, cell_type, worker, pick.after + joined);
+                joined += 1;
+            } else {
+                batch.apart.push((pick.after + index, *pick));
+            }
+        }
+        self.launch_group(worker, cell_type, model, &batch.apart, (follows && self.config.merge_steps, same));
+        for (_, pick) in &batch.apart {
             self.queue_node(pick.lane, pick.step, worker);
         }
-        for pick in picks {
+        self.after_advanced(cell_type, worker);
+        for (_, pick) in &batch.apart {
             self.after_queued(pick.lane, pick.step, worker);
         }
-        for pick in picks {
+        for (_, pick) in &batch.apart {
             self.tidy(pick.lane, pick.step, pick.ready);
         }
         self.settle_failures();
     }
+
+    /// Launches a step of a worker's group, and with it nodes of others at their places among the rows. If it `may` run with the launch before, and
+    /// has the same rows (known to be `same` but for those that left), it does.
+    fn launch_group(
+        &mut self,
+        worker: WorkerId,
+        cell_type: CellTypeId,
+        model: ModelId,
+        apart: &[(usize, Pick)],
+        (may, same): (bool, bool),
+    ) {
+        let group = self.group(cell_type, worker);
+        let (members, sole) = group.map_or((&[][..], None), |group| (&group.rows[..], group.sole.filter(|_| apart.is_empty())));
+        let count = members.len() + apart.len();
+        let last = self.out.launches.last().filter(|last| may && last.worker == worker && last.cell_type == cell_type);
+        let alike = last.is_some_and(|last| last.rows.len() == count);
+        let merge = if alike && same {
+            group.is_some_and(|group| group.unmergeable == 0)
+        } else {
+            alike && self.continues_last(worker, cell_type, Rows { members, apart, at: 0 })
+        };
+        let mut out = std::mem::take(&mut self.out.rows);
+        let group = self.group(cell_type, worker);
+        let members = group.map_or(&[][..], |group| &group.rows[..]);
+        if merge {
+            let charged = match sole {
+                Some(sole) => self.charge_ahead_one(cell_type, sole, count),
+                None => {
+                    let rows: Vec<Row> = Rows { members, apart, at: 0 }.collect();
+                    self.charge_ahead(cell_type, rows.into_iter())
+                }
+            };
+            self.launch_step_more(worker, cell_type, charged);
+            self.out.rows = out;
+        } else {
+            let first = out.len();
+            let mut taken = 0;
+            for (place, pick) in apart {
+                let before = place + first - out.len();
+                out.extend_from_slice(&members[taken..taken + before]);
+                taken += before;
+                out.push(Row { lane: pick.lane, step: pick.step });
+            }
+            out.extend_from_slice(&members[taken..]);
+            self.out.rows = out;
+            self.launch_rows(worker, cell_type, model, first, sole);
+        }
+        if let Some(state) = self.workers[worker.index()].as_mut()
+            && let Some(task) = state.tasks.back_mut()
+            && count > apart.len()
+        {
+            // A launch of several steps has such rows once, and lands them all: it is looked through.
+            task.walk |= merge && !apart.is_empty();
+            task.listed += apart.len();
+            state.landing.extend(apart.iter().map(|(_, pick)| Row { lane: pick.lane, step: pick.step }));
+        }
+        if count > apart.len() {
+            self.advance(cell_type, worker);
+        }
+    }
 }
+
+/// The rows of a batch, in order.
+#[derive(Clone)]
+struct Rows<'a> {
+    members: &'a [Row],
+    apart: &'a [(usize, Pick)],
+    /// The next one's place.
+    at: usize,
+}
+
+impl Iterator for Rows<'_> {
+    type Item = Row;
+
+    fn next(&mut self) -> Option<Row> {
+        let row = match self.apart.split_first() {
+            Some(((place, pick), rest)) if *place == self.at => {
+                self.apart = rest;
+                Row { lane: pick.lane, step: pick.step }
+            }
+            _ => {
+                let (first, rest) = self.members.split_first()?;
+                self.members = rest;
+                *first
+            }
+        };
+        self.at += 1;
+        Some(row)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.members.len() + self.apart.len();
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Rows<'_> {}
 
 fn runnable(lane: &Lane, pinned: Option<WorkerId>, ready: Ready, worker: WorkerId) -> bool {
     match scope(lane.domain, pinned, ready.only) {
@@ -159,19 +293,21 @@ fn first_runnable(lane: &Lane, item: Item, worker: WorkerId) -> Option<(u32, Rea
     }
 }
 
-/// Adds the ready nodes of a listed subgraph (or run) that a worker may run, until there are `wanted`.
-fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, wanted: usize, picks: &mut Vec<Pick>) {
+/// Adds the ready nodes of a listed subgraph (or run) that a worker may run, until there are `wanted`; so many of the group come before them.
+fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, (wanted, after): (usize, usize), picks: &mut Vec<Pick>) {
     let (Item::Front(id) | Item::Run(id, ..) | Item::Subgraph(id, _)) = item;
     let lane = &lanes[id.index()];
     let room = wanted - picks.len();
     match (&lane.progress, item) {
         (Progress::Front(front), _) => {
             let ready = front.ready.filter(|ready| runnable(lane, lane.pinned(), *ready, worker));
-            picks.extend(ready.map(|_| Pick { lane: id, step: front.queued, ready: None }));
+            picks.extend(ready.map(|_| Pick { lane: id, step: front.queued, ready: None, after }));
         }
         (Progress::Each(nodes), Item::Run(_, from, to)) => {
             let ready = (from..to).filter_map(|step| match nodes.states[step as usize] {
-                NodeState::Ready(ready) if runnable(lane, None, ready, worker) => Some(Pick { lane: id, step, ready: Some(ready.time) }),
+                NodeState::Ready(ready) if runnable(lane, None, ready, worker) => {
+                    Some(Pick { lane: id, step, ready: Some(ready.time), after })
+                }
                 _ => None,
             });
             picks.extend(ready.take(room));
@@ -179,7 +315,7 @@ fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, wanted: usize, picks
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
             let subgraph = &grouped.subgraphs[group as usize];
             let ready = subgraph.ready.iter().filter(|(_, ready)| runnable(lane, subgraph.pinned(), *ready, worker));
-            picks.extend(ready.take(room).map(|(step, _)| Pick { lane: id, step: *step, ready: None }));
+            picks.extend(ready.take(room).map(|(step, _)| Pick { lane: id, step: *step, ready: None, after }));
         }
         _ => {}
     }

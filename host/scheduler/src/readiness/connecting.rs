@@ -29,16 +29,30 @@ impl Scheduler {
                 self.note_reads(id, number, reads);
             }
         }
-        for (local, chain) in graph.chains.iter().enumerate() {
-            let number = graph.first_chain + local as u32;
-            let Some(first) = self.request(id).chain(number).filter(|chain| chain.root.is_none() && chain.stages() == 1) else { continue };
-            let lane = first.first_lane;
-            let stage = &chain.stages[0];
-            let alone = stage.depends.iter().all(|depends| *depends == Dependency::Previous { stage: 0 });
-            let place = self.lane_mut(lane);
-            let in_order = matches!(place.progress, Progress::Front(_));
-            place.plain = in_order && alone && stage.successors.targets.is_empty() && place.readers.is_empty();
+        for local in 0..graph.chains.len() as u32 {
+            if let Some(lane) = self.request(id).chain(graph.first_chain + local).map(|chain| chain.first_lane) {
+                self.make_plain(lane);
+            }
         }
+    }
+
+    /// Notes whether a lane's nodes wait (from now on) for the step before alone, and nobody for them by step.
+    pub(super) fn make_plain(&mut self, lane: LaneId) {
+        let place = self.lane(lane);
+        let request = self.request(place.request);
+        let Some((_, chain, stage)) = Self::stage_of(request, place) else { return };
+        let met = |depends: &Dependency| match depends {
+            Dependency::Previous { .. } => true,
+            Dependency::End { chain } => request.chain(*chain).is_none_or(|chain| chain.ended || chain.gone),
+            _ => false,
+        };
+        let alone = chain.root.is_none() && chain.stages() == 1 && stage.depends.iter().all(met);
+        let in_order = matches!(place.progress, Progress::Front(_));
+        let asked = !stage.successors.targets.is_empty() || !place.readers.is_empty();
+        let (plain, grows) = (alone && in_order && !asked, request.reservation.is_some());
+        let place = self.lane_mut(lane);
+        place.plain = plain;
+        place.joins = plain && !grows;
     }
 
     fn connect_stage(&mut self, id: RequestId, lane: LaneId, stage: &UnfoldedStage, depends: &Dependency, reads: Option<&mut Vec<u32>>) {
@@ -122,7 +136,10 @@ impl Scheduler {
             root.followers.push(number);
         }
         if let Some(stop_lane) = stop_lane.filter(|_| !over) {
-            let readers = &mut self.lane_mut(stop_lane).readers;
+            self.part(stop_lane);
+            let place = self.lane_mut(stop_lane);
+            (place.plain, place.joins) = (false, false);
+            let readers = &mut place.readers;
             (0..stages).for_each(|stage| readers.follow(StageRef { chain: number, stage }));
         }
         if let Some(own) = self.request_mut(id).chain_mut(number) {

@@ -42,7 +42,7 @@ impl Scheduler {
         let place = self.lane(lane);
         if !place.plain {
             self.tell(lane, step);
-        } else if place.flying == 0 && step + 1 < place.limit {
+        } else if place.flying == 0 && place.member.is_none() && step + 1 < place.limit {
             self.set_ready(lane, step + 1, None);
         }
         self.tell_end(lane);
@@ -97,6 +97,7 @@ impl Scheduler {
         for index in 0..self.request(id).chain(number).map_or(0, |chain| chain.end_waiters.len()) {
             let waiter = self.request(id).chain(number).map(|chain| chain.end_waiters[index]);
             if let Some(waiter) = waiter.and_then(|waiter| self.held(id, waiter)) {
+                self.make_plain(waiter);
                 self.look_at_all(waiter);
             }
         }

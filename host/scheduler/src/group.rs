@@ -1,0 +1,314 @@
+//! Chains that stay together: the stages in order that a worker ran in its last batch of a type, and will run in its next.
+//!
+//! Their rows are kept as the next launch will have them, so that a task costs what joins and what leaves: a lane joins with the first step that
+//! is launched with the group, leaves with its last, and is not touched in between. How far it is follows from the group's ticks (steps
+//! launched, steps landed) and from the tick at which it joined.
+//!
+//! Invariants: a group belongs to one type and one worker, and every task of that type on that worker has a row for every member. A member is in no
+//! queue, has a ready node, and is counted under its worker. Only lanes that wait for nobody but themselves, and that nobody asks step by step, may
+//! join. Who asks for more of a lane than whether it has ended calls [`Scheduler::part`] first; from then on the lane is by itself again, and says
+//! the truth about itself.
+
+use crate::command::Row;
+use crate::id::{CellTypeId, LaneId, ModelId, Time, WorkerId};
+use crate::lane::{Progress, Ready};
+use crate::listing::scope;
+use crate::queues::{Item, Key, Scope};
+use crate::scheduler::Scheduler;
+
+/// A lane's place in the time of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Membership {
+    /// Steps that the group had launched before.
+    joined: u64,
+    /// The tick of the lane's last step, once that was launched.
+    left: u64,
+}
+
+impl Membership {
+    /// More steps follow.
+    const STAYS: u64 = u64::MAX;
+}
+
+/// The chains of one type that go on together on one worker.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// The next step of each, in the order of the queue.
+    pub(crate) rows: Vec<Row>,
+    /// The tick of each one's last step; its low bits tell it from all others that there can be.
+    ends: Vec<u32>,
+    /// Steps launched since the beginning.
+    pub(crate) launched: u64,
+    /// Steps of them that are complete.
+    pub(crate) landed: u64,
+    /// When the last one was launched: so long have all next steps been ready.
+    time: Time,
+    /// The model of all, if there is but one.
+    pub(crate) sole: Option<ModelId>,
+    /// Members whose steps may not be one launch.
+    pub(crate) unmergeable: u32,
+    /// Whether members stand in order of admission.
+    orderly: bool,
+    /// Who leaves with the current tick.
+    leavers: Vec<LaneId>,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        let (rows, ends, leavers) = Default::default();
+        Self { rows, ends, launched: 0, landed: 0, time: Time(0), sole: None, unmergeable: 0, orderly: true, leavers }
+    }
+}
+
+impl Group {
+    fn remove(&mut self, at: usize, merges: bool) -> Row {
+        self.ends.remove(at);
+        self.unmergeable -= u32::from(!merges);
+        self.rows.remove(at)
+    }
+
+    /// Moves those to `leavers` whose last step is that of this tick; the others go on to their next.
+    fn advance(&mut self, now: Time) {
+        self.launched += 1;
+        self.time = now;
+        let tick = self.launched as u32;
+        let mut kept = 0;
+        for at in 0..self.ends.len() {
+            let (row, end) = (self.rows[at], self.ends[at]);
+            if end == tick {
+                self.leavers.push(row.lane);
+            }
+            // No step reaches the largest number: a lane leaves at its limit.
+            self.rows[kept] = Row { lane: row.lane, step: row.step.wrapping_add(1) };
+            self.ends[kept] = end;
+            kept += usize::from(end != tick);
+        }
+        self.rows.truncate(kept);
+        self.ends.truncate(kept);
+    }
+}
+
+/// Asking.
+impl Scheduler {
+    pub(crate) fn group(&self, cell_type: CellTypeId, worker: WorkerId) -> Option<&Group> {
+        self.types[cell_type.index()].groups.get(worker.index())
+    }
+
+    fn group_mut(&mut self, cell_type: CellTypeId, worker: WorkerId) -> &mut Group {
+        let groups = &mut self.types[cell_type.index()].groups;
+        if worker.index() >= groups.len() {
+            groups.resize_with(worker.index() + 1, Group::default);
+        }
+        &mut groups[worker.index()]
+    }
+
+    /// How many of a group's rows, from the `from`th on, come before a place in the queue.
+    pub(crate) fn rows_before(&self, rows: &[Row], from: usize, key: &Key) -> usize {
+        let before = |row: &Row| self.lane(row.lane).queue_key().is_some_and(|own| own < *key);
+        match rows.last() {
+            None => 0,
+            Some(last) if before(last) => rows.len(),
+            Some(_) => from + rows[from..].partition_point(before),
+        }
+    }
+
+    /// The age of the oldest next step of a worker's group (of a model).
+    pub(crate) fn oldest_of_group(&self, cell_type: CellTypeId, worker: WorkerId, model: Option<ModelId>) -> Option<Key> {
+        let group = self.group(cell_type, worker)?;
+        let age = |row: &Row| self.lane(row.lane).key(group.time, row.step);
+        if group.orderly && (model.is_none() || model == group.sole) {
+            return group.rows.first().map(age);
+        }
+        group.rows.iter().filter(|row| model.is_none_or(|model| model == self.lane(row.lane).model)).map(age).min()
+    }
+
+    /// Whether groups may stay together with nothing in flight: nobody else could take their members.
+    fn alone(&self) -> bool {
+        self.workers.iter().flatten().count() <= 1
+    }
+}
+
+/// Joining, going on, leaving.
+impl Scheduler {
+    /// A picked lane joins its worker's group, as its `at`th row: the step that is about to be launched is the group's.
+    pub(crate) fn join(&mut self, lane: LaneId, cell_type: CellTypeId, worker: WorkerId, at: usize) {
+        let place = &mut self.lanes[lane.index()];
+        let (domain, pinned, limit, merges, model, request) =
+            (place.domain, place.pinned(), place.limit, place.merges, place.model, place.request);
+        let Progress::Front(front) = &mut place.progress else { return };
+        let (Some(ready), Some(entered)) = (front.ready.take(), front.entered) else { return };
+        (front.worker, front.listed) = (worker, false);
+        let (step, before) = (front.queued, scope(domain, pinned, ready.only));
+        let key = place.key(entered, 0);
+        self.types[cell_type.index()].unlist(domain, &key);
+        if before != Scope::Worker(worker) {
+            self.count(lane, before, -1);
+            self.count(lane, Scope::Worker(worker), 1);
+        }
+        self.request_mut(request).flying += 1;
+        self.model_mut(model).flying += 1;
+        let last = self.group(cell_type, worker).and_then(|group| group.rows.last());
+        let orderly = last.is_none_or(|last| self.admitted(last.lane) < self.admitted(lane));
+        let group = self.group_mut(cell_type, worker);
+        (group.sole, group.orderly) = match group.rows.len() {
+            0 => (Some(model), true),
+            len => (group.sole.filter(|sole| *sole == model), group.orderly && orderly && at == len),
+        };
+        group.rows.insert(at, Row { lane, step });
+        group.ends.insert(at, (group.launched + u64::from(limit - step)) as u32);
+        group.unmergeable += u32::from(!merges);
+        let joined = group.launched;
+        self.lane_mut(lane).member = Some(Membership { joined, left: Membership::STAYS });
+    }
+
+    fn admitted(&self, lane: LaneId) -> (u32, u64, u32, u32) {
+        let lane = self.lane(lane);
+        (lane.rank, lane.order, lane.chain, lane.stage)
+    }
+
+    /// The step of every member was launched. Those it was the last of leave, and land by themselves; they are in `leavers` until
+    /// [`Scheduler::after_advanced`].
+    pub(crate) fn advance(&mut self, cell_type: CellTypeId, worker: WorkerId) {
+        let now = self.now;
+        self.group_mut(cell_type, worker).advance(now);
+        let tick = self.group_mut(cell_type, worker).launched;
+        let leavers = std::mem::take(&mut self.group_mut(cell_type, worker).leavers);
+        for lane in &leavers {
+            self.count(*lane, Scope::Worker(worker), -1);
+            let place = &mut self.lanes[lane.index()];
+            if let (Some(member), Progress::Front(front)) = (&mut place.member, &mut place.progress) {
+                (member.left, front.queued) = (tick, place.limit);
+            }
+            if !place.merges {
+                self.group_mut(cell_type, worker).unmergeable -= 1;
+            }
+        }
+        if let Some(state) = self.workers[worker.index()].as_mut()
+            && let Some(task) = state.tasks.back_mut()
+        {
+            task.tick = tick;
+            task.listed += leavers.len();
+            state.landing.extend(leavers.iter().map(|lane| Row { lane: *lane, step: 0 }));
+        }
+        self.group_mut(cell_type, worker).leavers = leavers;
+    }
+
+    /// Tells who waits for the ends of those that have left.
+    pub(crate) fn after_advanced(&mut self, cell_type: CellTypeId, worker: WorkerId) {
+        let mut leavers = std::mem::take(&mut self.group_mut(cell_type, worker).leavers);
+        for lane in leavers.drain(..) {
+            self.tell_end(lane);
+        }
+        self.group_mut(cell_type, worker).leavers = leavers;
+    }
+
+    /// Every step of a group up to a tick is complete.
+    pub(crate) fn land_group(&mut self, cell_type: CellTypeId, worker: WorkerId, tick: u64) {
+        let alone = self.alone();
+        let group = self.group_mut(cell_type, worker);
+        group.landed = tick;
+        if group.launched == tick && !alone {
+            self.dissolve(cell_type, worker);
+        }
+    }
+
+    /// A row of a complete task of that type whose ticks end with `tick`: by itself, a member's last step, or nothing to do.
+    pub(crate) fn land_row(&mut self, row: Row, steps: u32, worker: WorkerId, tick: u64) {
+        match self.lane(row.lane).member {
+            Some(member) if member.joined < tick && member.left > tick => {}
+            Some(member) if member.joined < tick => self.land_last(row.lane),
+            _ => (0..steps).for_each(|step| self.complete(row.lane, row.step + step, worker)),
+        }
+    }
+
+    /// The last step of a lane that has left is complete, and all its others.
+    fn land_last(&mut self, lane: LaneId) {
+        let place = &mut self.lanes[lane.index()];
+        place.member = None;
+        let (id, number, model, limit) = (place.request, place.chain, place.model, place.limit);
+        if let Progress::Front(front) = &mut place.progress {
+            front.done = limit;
+        }
+        self.let_go(model);
+        let request = self.request_mut(id);
+        request.flying -= 1;
+        if let Some(chain) = request.chain_mut(number) {
+            chain.remaining = 0;
+        }
+        self.end_chain_if_over(id, number);
+    }
+}
+
+/// Parting.
+impl Scheduler {
+    /// The lane leaves its group, if it is in one or has steps in flight that were launched with one: its state is its own from now on.
+    pub(crate) fn part(&mut self, lane: LaneId) {
+        let place = &mut self.lanes[lane.index()];
+        let Some(member) = place.member.take() else { return };
+        let (cell_type, domain, merges, model, id, number) =
+            (place.cell_type, place.domain, place.merges, place.model, place.request, place.chain);
+        let Progress::Front(front) = &mut place.progress else { return };
+        let worker = front.worker;
+        let group = &mut self.types[cell_type.index()].groups[worker.index()];
+        let last = member.left.min(group.launched);
+        let landed = group.landed.clamp(member.joined, last);
+        let (done, flying) = ((landed - member.joined) as u32, (last - landed) as u32);
+        front.done += done;
+        place.flying += flying;
+        if member.left == Membership::STAYS {
+            let only = (place.flying > 0).then_some(worker);
+            let at = group.rows.iter().rposition(|row| row.lane == lane).expect("a member has a row");
+            front.queued = group.remove(at, merges).step;
+            front.ready = Some(Ready { time: group.time, only });
+            front.listed = true;
+            let key = front.entered.map(|entered| place.key(entered, 0)).expect("who was picked had entered");
+            self.types[cell_type.index()].list(domain, key, Item::Front(lane));
+            if only.is_none() {
+                self.count(lane, Scope::Worker(worker), -1);
+                self.count(lane, Scope::Domain(domain), 1);
+            }
+        }
+        let request = self.request_mut(id);
+        request.flying = request.flying + flying - 1;
+        if let Some(chain) = request.chain_mut(number) {
+            chain.remaining -= u64::from(done);
+        }
+        let model = self.model_mut(model);
+        model.flying = model.flying + flying - 1;
+        if let Some(state) = self.workers[worker.index()].as_mut().filter(|_| flying > 0) {
+            let tasks = state.tasks.iter_mut().filter(|task| task.cell_type == cell_type && task.tick > member.joined);
+            tasks.for_each(|task| task.walk = true);
+        }
+    }
+
+    /// All members part.
+    pub(crate) fn dissolve(&mut self, cell_type: CellTypeId, worker: WorkerId) {
+        while let Some(last) = self.group(cell_type, worker).and_then(|group| group.rows.last()) {
+            self.part(last.lane);
+        }
+    }
+
+    /// Groups with nothing in flight dissolve: there is somebody else now who could take their members.
+    pub(crate) fn dissolve_idle_groups(&mut self) {
+        for cell_type in 0..self.types.len() {
+            for worker in 0..self.types[cell_type].groups.len() {
+                let group = &self.types[cell_type].groups[worker];
+                if group.launched == group.landed {
+                    self.dissolve(CellTypeId(cell_type as u32), WorkerId(worker as u32));
+                }
+            }
+        }
+    }
+
+    /// A worker is about to be lost: whatever it has in flight or together is by itself again.
+    pub(crate) fn dissolve_groups_of(&mut self, worker: WorkerId) {
+        for cell_type in 0..self.types.len() {
+            self.dissolve(CellTypeId(cell_type as u32), worker);
+        }
+        for index in 0..self.worker(worker).map_or(0, |state| state.rows.len()) {
+            if let Some(row) = self.worker(worker).and_then(|state| state.rows.get(index)).copied() {
+                self.part(row.lane);
+            }
+        }
+    }
+}

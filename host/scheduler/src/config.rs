@@ -18,7 +18,7 @@ pub enum PolicyKind {
     Cellular,
     /// Whole graphs, padded to buckets of that many steps, round robin over buckets: that paper's baseline, and, with a window, LazyBatching's.
     Graph {
-        /// Steps per bucket, at least 1.
+        /// Steps per bucket. 0: no buckets, all lengths wait together and a batch is padded to its longest.
         bucket_width: u32,
         /// Nanoseconds for which the first of a batch waits for others, unless the batch is full before. 0: not at all.
         window_ns: u64,

@@ -19,7 +19,7 @@ const WINDOW_MS_MAX: u64 = 60_000;
 pub enum PolicyNameError {
     #[error("the policies are `cellular`, `graph`, `graph:WIDTH`, `graph:WIDTH:WINDOW_MS` and `serial`, not `{0}`")]
     Unknown(String),
-    #[error("`{0}` is no number of steps per bucket; write `graph:10`")]
+    #[error("`{0}` is no number of steps per bucket; write `graph:10`, or `graph:0` to pad a batch to its longest")]
     Width(String),
     #[error("`{0}` is no batching window in milliseconds, 0 to {WINDOW_MS_MAX}; write `graph:10:25`")]
     Window(String),
@@ -43,7 +43,7 @@ impl FromStr for PolicyKind {
 }
 
 fn read_width(text: &str) -> Result<u32, PolicyNameError> {
-    text.parse().ok().filter(|width| *width > 0).ok_or_else(|| PolicyNameError::Width(text.to_owned()))
+    text.parse().map_err(|_| PolicyNameError::Width(text.to_owned()))
 }
 
 fn read_window(text: &str) -> Result<u64, PolicyNameError> {
@@ -69,11 +69,11 @@ mod tests {
 
     #[test]
     fn policies_are_read_as_they_are_written() {
-        for text in ["cellular", "graph:10", "graph:1", "graph:10:95", "serial"] {
+        for text in ["cellular", "graph:10", "graph:1", "graph:0", "graph:10:95", "serial"] {
             assert_eq!(text.parse::<PolicyKind>().unwrap().to_string(), text);
         }
         assert_eq!("graph".parse::<PolicyKind>().unwrap().to_string(), "graph:10");
-        for text in ["", "graph:0", "graph:x", "graph:10:x", "graph:10:-1", "graph:10:5:7", "graph:10:60001", "cellular:2", "serial:1"] {
+        for text in ["", "graph:-1", "graph:x", "graph:10:x", "graph:10:-1", "graph:10:5:7", "graph:10:60001", "cellular:2", "serial:1"] {
             text.parse::<PolicyKind>().unwrap_err();
         }
     }

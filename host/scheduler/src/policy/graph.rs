@@ -91,7 +91,7 @@ impl Scheduler {
     fn bucket_of(&self, request: &Request, growth: u32) -> Option<Vec<u32>> {
         let graph = &request.growth(growth)?.graph;
         match self.config.policy {
-            PolicyKind::Graph { bucket_width, .. } => Some(structure(graph, bucket_width.max(1))),
+            PolicyKind::Graph { bucket_width, .. } => Some(structure(graph, bucket_width)),
             // One bucket, so that it is first come, first served.
             PolicyKind::Serial => Some(Vec::new()),
             PolicyKind::Cellular => None,
@@ -207,10 +207,17 @@ impl Scheduler {
     fn start_batch(&mut self, worker: WorkerId, model: ModelId, members: Vec<Member>) {
         let Some(graph) = members.first().and_then(|first| self.graph_of(first)) else { return };
         let width = match self.config.policy {
-            PolicyKind::Graph { bucket_width, .. } if paddable(graph) => bucket_width.max(1),
+            PolicyKind::Graph { bucket_width, .. } if paddable(graph) => bucket_width,
             _ => 1,
         };
-        let padded = graph.chains.iter().map(|chain| rounded(chain.length.bound, width)).collect();
+        let longest = |chain: usize| {
+            let graphs = members.iter().filter_map(|member| self.graph_of(member));
+            graphs.filter_map(|graph| graph.chains.get(chain)).map(|chain| chain.length.bound).max().unwrap_or(0)
+        };
+        let padded = match width {
+            0 => (0..graph.chains.len()).map(longest).collect(),
+            _ => graph.chains.iter().map(|chain| rounded(chain.length.bound, width)).collect(),
+        };
         let stages = graph.chains.iter().map(|chain| chain.stages.len() as u32).collect();
         for member in &members {
             let request = self.request_mut(member.request);
@@ -400,8 +407,9 @@ fn paddable(graph: &UnfoldedGrowth) -> bool {
     !depends.any(|depends| matches!(depends, Dependency::Nodes { .. }))
 }
 
+/// The end of a length's bucket; without buckets all lengths are in one.
 const fn rounded(length: u32, width: u32) -> u32 {
-    length.div_ceil(width).saturating_mul(width)
+    if width == 0 { 0 } else { length.div_ceil(width).saturating_mul(width) }
 }
 
 /// What requests of a bucket have in common.
@@ -434,5 +442,6 @@ mod tests {
     fn lengths_are_rounded_up_to_buckets() {
         assert_eq!([1, 10, 11, 20].map(|length| rounded(length, 10)), [10, 10, 20, 20]);
         assert_eq!(rounded(7, 1), 7);
+        assert_eq!(rounded(7, 0), rounded(9, 0));
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Scope {
 pub(crate) fn config(dice: &mut Dice) -> Config {
     Config {
         policy: if dice.once_in(3) {
-            PolicyKind::Graph { bucket_width: dice.between(1, 5), window_ns: u64::from(if dice.once_in(2) { dice.below(4) } else { 0 }) }
+            PolicyKind::Graph { bucket_width: dice.between(0, 5), window_ns: u64::from(if dice.once_in(2) { dice.below(4) } else { 0 }) }
         } else {
             PolicyKind::Cellular
         },

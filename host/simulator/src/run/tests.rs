@@ -27,6 +27,10 @@ fn figure_5(policy: PolicyKind) -> Vec<(u64, u64)> {
 #[test]
 fn figure_5_is_reproduced_to_the_time_unit() {
     assert_eq!(figure_5(PolicyKind::Cellular), [(1, 2), (2, 3), (3, 3), (4, 5), (5, 7), (6, 10), (7, 6), (8, 6)]);
+    assert_eq!(
+        figure_5(PolicyKind::Graph { bucket_width: 0, window_ns: 0 }),
+        [(1, 5), (2, 5), (3, 5), (4, 5), (5, 12), (6, 12), (7, 12), (8, 12)]
+    );
 }
 
 fn v100(rate: f64) -> Setup {

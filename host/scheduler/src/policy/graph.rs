@@ -37,6 +37,8 @@ struct Shelf {
     buckets: BTreeMap<Vec<u32>, VecDeque<Member>>,
     /// The structure whose turn was last.
     last: Vec<u32>,
+    /// Requests of a lower order were there when that turn began.
+    turn_began: u64,
 }
 
 /// A batch and how far it was submitted.
@@ -172,11 +174,20 @@ impl Scheduler {
         Some(Time(first.0.saturating_add(window)))
     }
 
-    /// The bucket whose turn it is: the next that is due after the last that had one.
-    fn next_bucket(&self, model: ModelId, domain: DomainId) -> Option<Vec<u32>> {
+    /// The bucket whose turn it is: the last one, as long as those who were there when its turn began fill a batch; then the next that is due.
+    /// One batch a turn would let whoever is in a popular bucket wait for a round of all the others for every batch before its own, which is
+    /// not what BatchMaker's figures 7 and 8 show.
+    fn next_bucket(&mut self, model: ModelId, domain: DomainId) -> Option<Vec<u32>> {
         let shelf = self.graph.shelves.get(&(model, domain))?;
+        let stays = shelf.buckets.get(&shelf.last).and_then(|bucket| bucket.get(self.batch_limit(bucket.front()?).checked_sub(1)?));
+        if stays.is_some_and(|last| last.order < shelf.turn_began) {
+            return Some(shelf.last.clone());
+        }
         let after = self.due(shelf).find(|(key, _)| **key > shelf.last);
-        after.or_else(|| self.due(shelf).next()).map(|(key, _)| key.clone())
+        let key = after.or_else(|| self.due(shelf).next()).map(|(key, _)| key.clone())?;
+        let now = self.next_order;
+        self.graph.shelves.get_mut(&(model, domain))?.turn_began = now;
+        Some(key)
     }
 
     /// A worker is idle though requests wait: it looks again when the first window closes.

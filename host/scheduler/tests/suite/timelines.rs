@@ -258,6 +258,35 @@ fn a_batch_of_whole_graphs_runs_as_long_as_its_longest() {
     ");
 }
 
+/// A popular bucket has as many batches in its turn as those who were there fill; who comes later waits for its next.
+#[test]
+fn a_bucket_keeps_its_turn_while_those_who_were_there_fill_a_batch() {
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 1, window_ns: 0 }, ..paper() }, 2);
+    for length in [1, 2, 1, 1, 1, 1] {
+        timeline.arrive(&growth(0, vec![lstm(length, &[])], None));
+    }
+    timeline.act();
+    for _ in 0..2 {
+        timeline.arrive(&growth(0, vec![lstm(1, &[])], None));
+    }
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0] 2.0[0]
+    1 lstm: 3.0[0] 4.0[0]
+    1 request 0 leaves
+    1 request 2 leaves
+    2 lstm: 1.0[0]
+    2 request 3 leaves
+    2 request 4 leaves
+    3 lstm: 1.0[1]
+    4 lstm: 5.0[0] 6.0[0]
+    4 request 1 leaves
+    5 lstm: 7.0[0]
+    5 request 5 leaves
+    5 request 6 leaves
+    6 request 7 leaves
+    ");
+}
+
 /// BatchMaker's section 4.4: a complete tree of sixteen leaves; its internal nodes run level by level, beside another request's leaves.
 #[test]
 fn a_tree_runs_level_by_level() {

@@ -110,6 +110,21 @@ impl Product {
         self.weights.iter().map(|weight| 2 * weight.k * self.n).sum()
     }
 
+    /// Values of a left-hand row in all terms.
+    #[cfg(target_arch = "x86_64")]
+    fn depth(&self) -> usize {
+        self.weights.iter().map(|weight| weight.k).sum()
+    }
+
+    /// Floats of scratch memory that each thread needs to compute so many rows.
+    pub(crate) fn scratch(&self, rows: usize) -> usize {
+        match self.form {
+            #[cfg(target_arch = "x86_64")]
+            Form::Panels => avx512::scratch(self, rows),
+            Form::Library | Form::Plain => 0,
+        }
+    }
+
     /// Bytes of packed weights.
     pub(crate) fn bytes(&self) -> usize {
         self.weights.iter().map(|weight| weight.data.bytes()).sum()
@@ -131,20 +146,21 @@ impl Product {
         units * thread / threads..units * (thread + 1) / threads
     }
 
-    /// Computes the columns of those units for `rows` rows.
+    /// Computes the columns of those units for `rows` rows, with [`Self::scratch`] at hand.
     ///
     /// # Safety
     /// `lefts` has one entry for each term, whose rows are readable; `result`'s rows are writable and no other thread touches these columns.
-    /// Both have room for two rows even if `rows` is one. The processor has what the weights were packed for.
-    pub(crate) unsafe fn run(&self, lefts: &[Left], result: Target, rows: usize, units: Range<usize>) {
+    /// Both have room for two rows even if `rows` is one, and `scratch`, which is this thread's alone, for what [`Self::scratch`] says. The processor has what the weights were packed for.
+    pub(crate) unsafe fn run(&self, lefts: &[Left], result: Target, rows: usize, units: Range<usize>, scratch: *mut f32) {
         debug_assert_eq!(lefts.len(), self.weights.len());
         if units.is_empty() || rows == 0 {
             return;
         }
+        let _ = scratch;
         match self.form {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller's promise; panels are packed only where AVX-512 was found.
-            Form::Panels => unsafe { avx512::run(self, lefts, result, rows, units) },
+            Form::Panels => unsafe { avx512::run(self, lefts, result, rows, units, scratch) },
             // SAFETY: the caller's promise.
             Form::Library => unsafe { library::run(self, lefts, result, rows, self.columns(units)) },
             // SAFETY: the caller's promise.

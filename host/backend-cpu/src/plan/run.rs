@@ -23,6 +23,8 @@ pub(crate) struct Frame {
     offsets: Vec<usize>,
     /// Where registers begin, and how many bytes of them a thread has.
     registers: (usize, usize),
+    /// The same of products' scratch memory.
+    scratch: (usize, usize),
 }
 
 /// A row that asked for a row its table does not have.
@@ -40,6 +42,7 @@ pub(crate) struct Memory<'a> {
     offsets: &'a [usize],
     strides: &'a [usize],
     registers: (usize, usize),
+    scratch: (usize, usize),
 }
 
 // SAFETY: threads that share it write different rows or columns of a buffer, and registers of their own.
@@ -56,6 +59,10 @@ impl Memory<'_> {
 
     fn stride(&self, place: Place) -> usize {
         self.strides[place.buffer]
+    }
+
+    fn scratch(&self, thread: usize) -> *mut f32 {
+        self.base.wrapping_add(self.scratch.0 + thread * self.scratch.1).cast()
     }
 
     fn register(&self, thread: usize, offset: usize) -> *mut u8 {
@@ -75,8 +82,11 @@ impl Frame {
             end += (stride * rows).next_multiple_of(64);
         }
         self.registers = (end, plan.register_bytes.next_multiple_of(64));
-        self.lines.reserve(end + self.registers.1 * threads);
-        Memory { base: self.lines.pointer_mut(), offsets: &self.offsets, strides: &plan.strides, registers: self.registers }
+        end += self.registers.1 * threads;
+        self.scratch = (end, (plan.scratch(rows) * size_of::<f32>()).next_multiple_of(64));
+        self.lines.reserve(end + self.scratch.1 * threads);
+        let Self { lines, offsets, registers, scratch } = self;
+        Memory { base: lines.pointer_mut(), offsets, strides: &plan.strides, registers: *registers, scratch: *scratch }
     }
 }
 
@@ -86,6 +96,15 @@ pub(crate) fn share(rows: usize, thread: usize, threads: usize) -> Range<usize> 
 }
 
 impl Plan {
+    /// Floats of scratch memory that a thread needs for products of so many rows of a batch.
+    fn scratch(&self, rows: usize) -> usize {
+        let of = |step: &super::Step| match &step.kind {
+            StepKind::Linear(linear) => linear.product.scratch(rows * linear.lead),
+            _ => 0,
+        };
+        self.steps.iter().map(of).max().unwrap_or(0)
+    }
+
     /// How many rows take no more than so many bytes; one at least.
     pub(crate) fn rows_within(&self, bytes: usize) -> usize {
         (bytes / self.strides.iter().sum::<usize>().max(1)).max(1)
@@ -160,7 +179,7 @@ impl Linear {
             let stride = if self.lead == 1 { result_stride / float } else { self.n };
             let target = Target { rows: memory.at(self.result, call).cast(), stride };
             // SAFETY: the caller's promise; `sums` makes no more than [`TERMS`] terms.
-            unsafe { self.product.run(&lefts[..self.lefts.len()], target, rows_a_call, units.clone()) };
+            unsafe { self.product.run(&lefts[..self.lefts.len()], target, rows_a_call, units.clone(), memory.scratch(thread)) };
         }
     }
 }

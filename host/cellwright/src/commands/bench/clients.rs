@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
 use std::time::Instant;
 
 use cellwright_cell_graph::Tensor;
@@ -15,6 +16,9 @@ use super::figures::Times;
 #[derive(Debug)]
 pub(crate) struct Tally {
     pub(crate) in_flight: AtomicUsize,
+    /// Who offers the load, and how many requests must be in flight for it to be woken; none: `usize::MAX`.
+    offering: Thread,
+    wake_at: AtomicUsize,
     pub(crate) answered: AtomicU64,
     pub(crate) failed: AtomicU64,
     latencies: Mutex<Times>,
@@ -22,9 +26,12 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// For the calling thread, which is to offer the load.
     pub(crate) fn new() -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             in_flight: AtomicUsize::new(0),
+            offering: thread::current(),
+            wake_at: AtomicUsize::new(usize::MAX),
             answered: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             latencies: Mutex::new(Times::new()?),
@@ -36,6 +43,30 @@ impl Tally {
     pub(crate) fn expect(self: &Arc<Self>, intended: Instant, measured: bool) -> Waiting {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         Waiting { tally: Arc::clone(self), intended, measured, ended: false }
+    }
+
+    /// Returns when fewer than so many requests are in flight. If it has to wait, it waits until a sixteenth of them has been answered: whoever wakes
+    /// for each answer takes the processor from what is measured.
+    pub(crate) fn wait_for_room(&self, in_flight_max: usize) {
+        if self.in_flight.load(Ordering::SeqCst) < in_flight_max {
+            return;
+        }
+        let enough = in_flight_max.saturating_sub((in_flight_max / 16).max(1));
+        self.wake_at.store(enough, Ordering::SeqCst);
+        while self.in_flight.load(Ordering::SeqCst) > enough {
+            thread::park();
+        }
+        self.wake_at.store(usize::MAX, Ordering::SeqCst);
+    }
+
+    /// A request is answered, well or not.
+    fn leave(&self) {
+        // Numbers only fall while the thread that offers the load waits, so that one of them is the one it waits for. Whichever of this and its look
+        // at the number comes second sees the other.
+        let left = self.in_flight.fetch_sub(1, Ordering::SeqCst) - 1;
+        if left == self.wake_at.load(Ordering::SeqCst) {
+            self.offering.unpark();
+        }
     }
 
     pub(crate) fn latencies(&self) -> Times {
@@ -71,7 +102,7 @@ impl Waiting {
                 self.tally.first_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
             }
         }
-        self.tally.in_flight.fetch_sub(1, Ordering::Release);
+        self.tally.leave();
     }
 }
 

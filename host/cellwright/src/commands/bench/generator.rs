@@ -83,7 +83,7 @@ pub(crate) fn run(
         if intended >= to {
             break;
         }
-        wait_for_room(&tally, arrivals.in_flight_max);
+        tally.wait_for_room(arrivals.in_flight_max);
         let now = Instant::now();
         if now >= from && begin.is_none() {
             begin = Some(Counts::now(serving, &tally));
@@ -154,12 +154,6 @@ fn submit(serving: &Serving, model: &Arc<ServedModel>, work: &Work, number: u32,
         None => {}
     }
     Ok(())
-}
-
-fn wait_for_room(tally: &Tally, in_flight_max: usize) {
-    while tally.in_flight.load(Ordering::Acquire) >= in_flight_max {
-        thread::sleep(NAP);
-    }
 }
 
 fn sleep_until(instant: Instant) {

@@ -23,6 +23,9 @@ mod graphs;
 
 use dice::Dice;
 
+/// Each workload is measured so often.
+const RUNS: u64 = 80;
+
 /// Requests of one kind: who sends them, and what they look like.
 struct Workload {
     name: &'static str,
@@ -98,7 +101,7 @@ fn workloads() -> Vec<Workload> {
     all
 }
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Counts {
     spent: Duration,
     rows: u64,
@@ -166,20 +169,19 @@ impl<'a> Bench<'a> {
             self.round(Time(now));
         }
     }
+}
 
-    fn report(&self) {
-        let Counts { spent, rows, launched, finished } = self.counts;
-        let each = |count: u64| spent.as_nanos() as f64 / count.max(1) as f64;
-        println!(
-            "{:<16} {:>7.1} M nodes/s {:>7.1} ns a node {:>8.0} ns a task of {:>5.1} {:>7.0} ns a request ({finished})",
-            self.workload.name,
-            1000.0 / each(rows),
-            each(rows),
-            each(launched),
-            rows as f64 / launched.max(1) as f64,
-            each(finished),
-        );
-    }
+fn report(name: &str, counts: Counts) {
+    let Counts { spent, rows, launched, finished } = counts;
+    let each = |count: u64| spent.as_nanos() as f64 / count.max(1) as f64;
+    println!(
+        "{name:<16} {:>7.1} M nodes/s {:>7.1} ns a node {:>8.0} ns a task of {:>5.1} {:>7.0} ns a request ({finished})",
+        1000.0 / each(rows),
+        each(rows),
+        each(launched),
+        rows as f64 / launched.max(1) as f64,
+        each(finished),
+    );
 }
 
 fn main() {
@@ -190,7 +192,14 @@ fn main() {
         }
         let mut bench = Bench::new(&workload);
         bench.run(workload.tasks / 4);
-        bench.run(workload.tasks);
-        bench.report();
+        let runs = (0..RUNS).map(|_| {
+            bench.run(workload.tasks / RUNS);
+            bench.counts
+        });
+        // What else the machine does can only add to it.
+        let each = |counts: &Counts| counts.spent.as_nanos() / u128::from(counts.rows.max(1) / 1000);
+        if let Some(least) = runs.min_by_key(each) {
+            report(workload.name, least);
+        }
     }
 }

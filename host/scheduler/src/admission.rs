@@ -39,6 +39,7 @@ impl Scheduler {
         (request.model, request.tenant, request.class, request.order) = (model, tenant, class, order);
         (request.rank, request.may_grow, request.open) = (rank, may_grow, growth.next.is_some());
         (request.submitted, request.deadline) = (now, deadline);
+        request.pending.reserve_exact(1);
         request.pending.push_back(growth);
         self.requests_alive += 1;
         self.model_mut(model).requests += 1;
@@ -78,8 +79,8 @@ impl Scheduler {
     /// Gives a waiting request its place, or gives it up; whether it no longer waits.
     fn place(&mut self, id: RequestId) -> bool {
         let request = self.request(id);
-        let Some(growth) = request.pending.front().cloned() else { return true };
-        let first = self.slots_needed(id, &growth);
+        let Some(growth) = request.pending.front() else { return true };
+        let first = self.slots_needed(id, growth);
         let grows = request.may_grow && growth.next.is_some();
         let needed = if grows { first.max(u64::from(self.model(request.model).info.growth_slots.unwrap_or(0))) } else { first };
         let class = request.class;
@@ -94,7 +95,7 @@ impl Scheduler {
         let whose = self.tenant_and_weight(self.request(id).model);
         self.class_mut(class).waiting.hold(whose, block.map_or(0, |block| block.slots));
         let request = self.request_mut(id);
-        request.reservation = grows.then(|| Reservation::new(slots));
+        request.reservation = grows.then(|| Box::new(Reservation::new(slots)));
         request.phase = Phase::Placed;
         self.requests_waiting -= 1;
         self.place_pending(id);
@@ -187,6 +188,11 @@ impl Scheduler {
         let growth = request.growths_before + request.growths.len() as u32;
         let first_chain = request.chains_before + request.chains.len() as u32;
         assert_eq!(graph.first_chain, first_chain, "chains are numbered over the whole request");
+        if request.growths.is_empty() {
+            // Most never grow.
+            request.growths.reserve_exact(1);
+            request.chains.reserve_exact(graph.chains.len());
+        }
         request.growths.push_back(Growth { graph: Arc::clone(&graph), chains_held: graph.chains.len() as u32 });
         let (domain, scrub) = (request.domain, request.scrub);
         let places = self.out.places.len();
@@ -251,7 +257,7 @@ impl Scheduler {
             let lane = self.take_lane();
             let placed_in = self.tick;
             let place = self.lane_mut(lane);
-            place.readers.clear();
+            place.readers = None;
             (place.request, place.model, place.type_position, place.cell_type) = (id, model, type_position, cell_type);
             (place.domain, place.order, place.growth, place.chain, place.stage) = (domain, order, growth, number, index as u32);
             place.rank = rank;
@@ -268,21 +274,19 @@ impl Scheduler {
         request.live_chains += 1;
         request.chains.push_back(Chain {
             first_lane: lanes.0,
-            other_lanes: lanes.1,
+            other_lanes: lanes.1.into_boxed_slice(),
             bound,
             end: bound,
             stops: graph.stop.is_some(),
             stop_stage: graph.stop.map(|(stage, _)| stage),
             root: None,
-            followers: Vec::new(),
             cancelled: false,
             remaining,
             ended: false,
             gone: false,
             kept: false,
             readers: 0,
-            reads: Vec::new(),
-            end_waiters: Vec::new(),
+            links: None,
             end_seen: None,
             growth,
         });

@@ -96,7 +96,7 @@ impl Scheduler {
     pub(crate) fn end_at(&mut self, id: RequestId, number: u32, end: u32) {
         let Some(chain) = self.request_mut(id).chain_mut(number).filter(|chain| end < chain.end && !chain.ended) else { return };
         chain.end = end;
-        let followers = chain.followers.clone();
+        let followers = chain.followers().to_vec();
         for stage in 0..chain.stages() {
             let Some(lane) = self.request(id).chain(number).map(|chain| chain.lane(stage)) else { return };
             self.drop_from(lane, end);
@@ -112,7 +112,7 @@ impl Scheduler {
     pub(crate) fn cancel_chain(&mut self, id: RequestId, number: u32) {
         let Some(chain) = self.request_mut(id).chain_mut(number).filter(|chain| !chain.ended) else { return };
         chain.cancelled = true;
-        let followers = chain.followers.clone();
+        let followers = chain.followers().to_vec();
         let mut executed = u32::MAX;
         for stage in 0..chain.stages() {
             let Some(lane) = self.request(id).chain(number).map(|chain| chain.lane(stage)) else { return };
@@ -216,7 +216,7 @@ impl Scheduler {
         }
         let Some(chain) = self.request_mut(id).chain_mut(number) else { return };
         chain.ended = true;
-        let (followers, waited) = (chain.followers.clone(), !chain.end_waiters.is_empty());
+        let (followers, waited) = (chain.followers().to_vec(), chain.is_waited_for());
         if waited && !self.in_order() {
             self.tell_end_waiters(id, number);
         }

@@ -119,7 +119,7 @@ impl Scheduler {
         let late = self.lane(lane).placed_in == self.tick;
         let place = self.lane_mut(lane);
         place.limit = 0;
-        place.readers.clear();
+        place.readers = None;
         if late {
             self.late_lanes.push(lane);
         } else {
@@ -172,7 +172,12 @@ impl Scheduler {
         if self.request(id).reservation.is_none() {
             return;
         }
-        let reads = self.request_mut(id).chain_mut(number).map(|chain| std::mem::take(&mut chain.reads)).unwrap_or_default();
+        let reads = self
+            .request_mut(id)
+            .chain_mut(number)
+            .and_then(|chain| chain.links.as_mut())
+            .map(|links| std::mem::take(&mut links.reads))
+            .unwrap_or_default();
         for read in reads {
             if let Some(chain) = self.request_mut(id).chain_mut(read) {
                 chain.readers -= 1;

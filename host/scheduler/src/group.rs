@@ -30,6 +30,14 @@ impl Membership {
     const STAYS: u64 = u64::MAX;
 }
 
+/// Where a ready node is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counted {
+    model: ModelId,
+    position: u32,
+    scope: Scope,
+}
+
 /// The chains of one type that go on together on one worker.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -71,21 +79,38 @@ impl Group {
     fn advance(&mut self, now: Time) {
         self.launched += 1;
         self.time = now;
+        // No step reaches the largest number: a lane leaves at its limit.
+        self.rows.iter_mut().for_each(|row| row.step = row.step.wrapping_add(1));
         let tick = self.launched as u32;
-        let mut kept = 0;
-        for at in 0..self.ends.len() {
-            let (row, end) = (self.rows[at], self.ends[at]);
-            if end == tick {
-                self.leavers.push(row.lane);
-            }
-            // No step reaches the largest number: a lane leaves at its limit.
-            self.rows[kept] = Row { lane: row.lane, step: row.step.wrapping_add(1) };
-            self.ends[kept] = end;
-            kept += usize::from(end != tick);
+        // Those that stay move up in runs.
+        let (mut kept, mut from) = (0, 0);
+        while let Some(leaves) = position(&self.ends[from..], tick).map(|at| from + at) {
+            self.leavers.push(self.rows[leaves].lane);
+            self.keep(from..leaves, kept);
+            kept += leaves - from;
+            from = leaves + 1;
         }
+        self.keep(from..self.ends.len(), kept);
+        let kept = kept + self.ends.len() - from;
         self.rows.truncate(kept);
         self.ends.truncate(kept);
     }
+
+    fn keep(&mut self, range: std::ops::Range<usize>, to: usize) {
+        if range.start > to {
+            self.rows.copy_within(range.clone(), to);
+            self.ends.copy_within(range, to);
+        }
+    }
+}
+
+/// Where a number is first. Looks at several at a time.
+fn position(numbers: &[u32], wanted: u32) -> Option<usize> {
+    const WIDTH: usize = 16;
+    let (blocks, rest) = numbers.as_chunks::<WIDTH>();
+    let block = blocks.iter().position(|block| block.iter().fold(false, |found, number| found | (*number == wanted)));
+    let (first, last) = block.map_or((blocks.len() * WIDTH, rest), |block| (block * WIDTH, &blocks[block]));
+    last.iter().position(|number| *number == wanted).map(|at| first + at)
 }
 
 /// Asking.
@@ -130,21 +155,19 @@ impl Scheduler {
 
 /// Joining, going on, leaving.
 impl Scheduler {
-    /// A picked lane joins its worker's group, as its `at`th row: the step that is about to be launched is the group's.
-    pub(crate) fn join(&mut self, lane: LaneId, cell_type: CellTypeId, worker: WorkerId, at: usize) {
+    /// A picked lane joins its worker's group, as its `at`th row: the step that is about to be launched is the group's. Where it was counted, and is
+    /// to be no more, is returned.
+    pub(crate) fn join(&mut self, lane: LaneId, cell_type: CellTypeId, worker: WorkerId, at: usize) -> Counted {
         let place = &mut self.lanes[lane.index()];
         let (domain, pinned, limit, merges, model, request) =
             (place.domain, place.pinned(), place.limit, place.merges, place.model, place.request);
-        let Progress::Front(front) = &mut place.progress else { return };
-        let (Some(ready), Some(entered)) = (front.ready.take(), front.entered) else { return };
+        let position = place.type_position;
+        let Progress::Front(front) = &mut place.progress else { panic!("who joins goes on in order") };
+        let (ready, entered) = front.ready.take().zip(front.entered).expect("who was picked is ready");
         (front.worker, front.listed) = (worker, false);
         let (step, before) = (front.queued, scope(domain, pinned, ready.only));
         let key = place.key(entered, 0);
         self.types[cell_type.index()].unlist(domain, &key);
-        if before != Scope::Worker(worker) {
-            self.count(lane, before, -1);
-            self.count(lane, Scope::Worker(worker), 1);
-        }
         self.request_mut(request).flying += 1;
         self.model_mut(model).flying += 1;
         let last = self.group(cell_type, worker).and_then(|group| group.rows.last());
@@ -159,6 +182,15 @@ impl Scheduler {
         group.unmergeable += u32::from(!merges);
         let joined = group.launched;
         self.lane_mut(lane).member = Some(Membership { joined, left: Membership::STAYS });
+        Counted { model, position, scope: before }
+    }
+
+    /// So many lanes have joined that were counted there.
+    pub(crate) fn recount_joined(&mut self, counted: Option<Counted>, joined: i32, cell_type: CellTypeId, worker: WorkerId) {
+        if let Some(Counted { model, position, scope }) = counted.filter(|counted| counted.scope != Scope::Worker(worker)) {
+            self.count_of((model, position), cell_type, scope, -joined);
+            self.count_of((model, position), cell_type, Scope::Worker(worker), joined);
+        }
     }
 
     fn admitted(&self, lane: LaneId) -> (u32, u64, u32, u32) {
@@ -173,8 +205,15 @@ impl Scheduler {
         self.group_mut(cell_type, worker).advance(now);
         let tick = self.group_mut(cell_type, worker).launched;
         let leavers = std::mem::take(&mut self.group_mut(cell_type, worker).leavers);
+        let sole = self.group_mut(cell_type, worker).sole;
+        if let Some((model, first)) = sole.zip(leavers.first()) {
+            let position = self.lane(*first).type_position;
+            self.count_of((model, position), cell_type, Scope::Worker(worker), -(leavers.len() as i32));
+        }
         for lane in &leavers {
-            self.count(*lane, Scope::Worker(worker), -1);
+            if sole.is_none() {
+                self.count(*lane, Scope::Worker(worker), -1);
+            }
             let place = &mut self.lanes[lane.index()];
             if let (Some(member), Progress::Front(front)) = (&mut place.member, &mut place.progress) {
                 (member.left, front.queued) = (tick, place.limit);

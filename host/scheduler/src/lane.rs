@@ -157,6 +157,12 @@ impl Subgraph {
 #[derive(Debug, Default)]
 pub(crate) struct Grouped {
     pub(crate) nodes: Nodes,
+    pub(crate) split: Box<Split>,
+}
+
+/// How a stage's steps form subgraphs.
+#[derive(Debug, Default)]
+pub(crate) struct Split {
     pub(crate) subgraphs: Vec<Subgraph>,
     /// Steps, subgraph by subgraph, ascending in each.
     pub(crate) members: Vec<u32>,
@@ -193,11 +199,11 @@ impl Grouped {
         for subgraph in &mut subgraphs {
             subgraph.handed = subgraph.members.0;
         }
-        Self { nodes: Nodes::new(bound), subgraphs, members, group_of }
+        Self { nodes: Nodes::new(bound), split: Box::new(Split { subgraphs, members, group_of }) }
     }
 
     pub(crate) fn group(&self, step: u32) -> u32 {
-        self.group_of.get(step as usize).copied().unwrap_or(0)
+        self.split.group_of.get(step as usize).copied().unwrap_or(0)
     }
 }
 
@@ -259,7 +265,7 @@ pub(crate) struct Lane {
     pub(crate) member: Option<Membership>,
     pub(crate) progress: Progress,
     /// Who waits for its steps one by one.
-    pub(crate) readers: Readers,
+    pub(crate) readers: Option<Box<Readers>>,
     /// The `handle` in which it was handed out.
     pub(crate) placed_in: u64,
 }
@@ -287,7 +293,7 @@ impl Lane {
             joins: false,
             member: None,
             progress: Progress::Front(Front::default()),
-            readers: Readers::default(),
+            readers: None,
             placed_in: 0,
         }
     }
@@ -353,8 +359,9 @@ mod tests {
     #[test]
     fn members_of_components_are_listed_in_order() {
         let grouped = Grouped::new(6, &Grouping::Components(vec![0, 1, 0, 2, 1, 0]));
-        let steps: Vec<_> = grouped.subgraphs.iter().map(|s| &grouped.members[s.members.0 as usize..s.members.1 as usize]).collect();
+        let steps: Vec<_> =
+            grouped.split.subgraphs.iter().map(|s| &grouped.split.members[s.members.0 as usize..s.members.1 as usize]).collect();
         assert_eq!(steps, [&[0, 2, 5][..], &[1, 4], &[3]]);
-        assert_eq!(grouped.subgraphs.iter().map(|s| s.first).collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!(grouped.split.subgraphs.iter().map(|s| s.first).collect::<Vec<_>>(), [0, 1, 3]);
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: a subgraph is listed in its type's queue if and only if it has a ready node (but for the moment between the submission of a
 //! batch and `tidy`), and every ready node is counted once, under who may run it.
 
-use crate::id::{DomainId, LaneId, Time, WorkerId};
+use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
 use crate::lane::{Lane, NodeState, Progress, Ready};
 use crate::queues::{Item, Key, Scope};
 use crate::scheduler::Scheduler;
@@ -42,12 +42,16 @@ impl Lane {
 
 impl Scheduler {
     pub(crate) fn count(&mut self, lane: LaneId, scope: Scope, by: i32) {
+        let place = &self.lanes[lane.index()];
+        self.count_of((place.model, place.type_position), place.cell_type, scope, by);
+    }
+
+    /// So many more (or fewer) ready nodes of a model, of its type at that position.
+    pub(crate) fn count_of(&mut self, (model_id, position): (ModelId, u32), cell_type: CellTypeId, scope: Scope, by: i32) {
         if scope == Scope::Nobody {
             return;
         }
-        let place = &self.lanes[lane.index()];
-        self.types[place.cell_type.index()].tally.change(scope, by);
-        let (model_id, position) = (place.model, place.type_position);
+        self.types[cell_type.index()].tally.change(scope, by);
         let model = self.model_mut(model_id);
         model.types[position as usize].tally.change(scope, by);
         model.ready = model.ready.checked_add_signed(by).expect("fewer ready nodes than none");
@@ -84,7 +88,7 @@ impl Scheduler {
             }
             Progress::Grouped(grouped) => {
                 let group = grouped.group(step);
-                let subgraph = &mut grouped.subgraphs[group as usize];
+                let subgraph = &mut grouped.split.subgraphs[group as usize];
                 let pinned = subgraph.pinned();
                 let state = &mut grouped.nodes.states[step as usize];
                 let (before, time) = match *state {
@@ -147,7 +151,7 @@ impl Scheduler {
                 let NodeState::Ready(ready) = grouped.nodes.states[step as usize] else { return };
                 grouped.nodes.states[step as usize] = NodeState::Waiting;
                 let group = grouped.group(step);
-                let subgraph = &mut grouped.subgraphs[group as usize];
+                let subgraph = &mut grouped.split.subgraphs[group as usize];
                 subgraph.forget_ready(step, ready);
                 (scope(domain, subgraph.pinned(), ready.only), None)
             }
@@ -185,7 +189,7 @@ impl Scheduler {
             }
             Progress::Grouped(grouped) => {
                 let group = grouped.group(step);
-                let subgraph = &mut grouped.subgraphs[group as usize];
+                let subgraph = &mut grouped.split.subgraphs[group as usize];
                 if let (true, true, Some(entered)) = (subgraph.listed, subgraph.ready.is_empty(), subgraph.entered) {
                     queue.unlist(domain, &key(entered, subgraph.first));
                     subgraph.listed = false;
@@ -215,7 +219,7 @@ impl Scheduler {
                 let NodeState::Ready(ready) = grouped.nodes.states[step as usize] else { panic!("a node that is not ready was picked") };
                 grouped.nodes.queue(step, worker);
                 let group = grouped.group(step);
-                let subgraph = &mut grouped.subgraphs[group as usize];
+                let subgraph = &mut grouped.split.subgraphs[group as usize];
                 subgraph.forget_ready(step, ready);
                 subgraph.flying += 1;
                 subgraph.worker = worker;
@@ -245,7 +249,7 @@ impl Scheduler {
             Progress::Grouped(grouped) => {
                 grouped.nodes.land(step, worker);
                 let group = grouped.group(step);
-                grouped.subgraphs[group as usize].flying -= 1;
+                grouped.split.subgraphs[group as usize].flying -= 1;
             }
         }
         self.recount(lane, step, before);
@@ -262,7 +266,7 @@ impl Scheduler {
                 _ => None,
             }),
             Progress::Grouped(grouped) => {
-                let subgraph = &grouped.subgraphs[grouped.group(step) as usize];
+                let subgraph = &grouped.split.subgraphs[grouped.group(step) as usize];
                 Scopes::Pin(
                     subgraph.pinned(),
                     match grouped.nodes.states[step as usize] {
@@ -295,9 +299,9 @@ impl Scheduler {
         let domain = place.domain;
         let Progress::Grouped(grouped) = &place.progress else { return };
         let group = grouped.group(step) as usize;
-        for index in 0..grouped.subgraphs[group].ready.len() {
+        for index in 0..grouped.split.subgraphs[group].ready.len() {
             let Progress::Grouped(grouped) = &self.lane(lane).progress else { return };
-            let (_, ready) = grouped.subgraphs[group].ready[index];
+            let (_, ready) = grouped.split.subgraphs[group].ready[index];
             self.count(lane, scope(domain, old, ready.only), -1);
             self.count(lane, scope(domain, new, ready.only), 1);
         }

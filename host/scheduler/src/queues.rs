@@ -3,10 +3,11 @@
 //! Only subgraphs that have a ready node are listed, under the place they got when they entered; one that has none for now comes back to
 //! its old place. So forming a batch touches what it takes, and little else.
 
-use std::collections::BTreeMap;
+mod line;
 
 use crate::group::Group;
 use crate::id::{DomainId, LaneId, Time, WorkerId};
+use crate::queues::line::Line;
 
 /// A subgraph's place in its queue: by rank, then first come, first served. Also a ready node's age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,16 +50,20 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    #[inline]
     pub(crate) fn change(&mut self, scope: Scope, by: i32) {
         let (counts, index) = match scope {
             Scope::Domain(domain) => (&mut self.domains, domain.index()),
             Scope::Worker(worker) => (&mut self.workers, worker.index()),
             Scope::Nobody => return,
         };
-        if index >= counts.len() {
-            counts.resize(index + 1, 0);
+        match counts.get_mut(index) {
+            Some(count) => *count = count.checked_add_signed(by).expect("fewer ready nodes than none"),
+            None => {
+                counts.resize(index + 1, 0);
+                counts[index] = by.try_into().expect("fewer ready nodes than none");
+            }
         }
-        counts[index] = counts[index].checked_add_signed(by).expect("fewer ready nodes than none");
     }
 
     /// Ready nodes that this worker may run.
@@ -70,7 +75,7 @@ impl Tally {
 /// A cell type's queue, one part for each domain: what waits in one cannot run in another.
 #[derive(Debug, Default)]
 pub(crate) struct TypeQueue {
-    domains: Vec<BTreeMap<Key, Item>>,
+    domains: Vec<Line>,
     pub(crate) tally: Tally,
     /// Chains that go on together, by worker.
     pub(crate) groups: Vec<Group>,
@@ -83,10 +88,9 @@ pub(crate) struct TypeQueue {
 impl TypeQueue {
     pub(crate) fn list(&mut self, domain: DomainId, key: Key, item: Item) {
         if domain.index() >= self.domains.len() {
-            self.domains.resize_with(domain.index() + 1, BTreeMap::new);
+            self.domains.resize_with(domain.index() + 1, Line::default);
         }
-        let before = self.domains[domain.index()].insert(key, item);
-        assert!(before.is_none(), "two subgraphs in one place");
+        self.domains[domain.index()].insert(key, item);
     }
 
     pub(crate) fn unlist(&mut self, domain: DomainId, key: &Key) -> Option<Item> {
@@ -94,12 +98,11 @@ impl TypeQueue {
     }
 
     pub(crate) fn items(&self, domain: DomainId) -> impl Iterator<Item = (&Key, &Item)> {
-        self.domains.get(domain.index()).into_iter().flatten()
+        self.domains.get(domain.index()).into_iter().flat_map(Line::iter)
     }
 
     /// The run that holds a step: the last one that began at or before it.
     pub(crate) fn run_mut(&mut self, domain: DomainId, key: &Key) -> Option<(Key, &mut Item)> {
-        let (found, item) = self.domains.get_mut(domain.index())?.range_mut(..=*key).next_back()?;
-        Some((*found, item))
+        self.domains.get_mut(domain.index())?.last_to(key)
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct Chain {
     /// Its first stage's lane.
     pub(crate) first_lane: LaneId,
     /// The other stages'.
-    pub(crate) other_lanes: Vec<LaneId>,
+    pub(crate) other_lanes: Box<[LaneId]>,
     pub(crate) bound: u32,
     /// Steps that are executed, as far as is known.
     pub(crate) end: u32,
@@ -57,8 +57,6 @@ pub(crate) struct Chain {
     pub(crate) stop_stage: Option<u32>,
     /// The chain with a stop that it follows, directly or along others.
     pub(crate) root: Option<u32>,
-    /// Chains that follow it.
-    pub(crate) followers: Vec<u32>,
     pub(crate) cancelled: bool,
     /// Nodes still to be executed, as far as is known.
     pub(crate) remaining: u64,
@@ -69,17 +67,42 @@ pub(crate) struct Chain {
     pub(crate) kept: bool,
     /// Chains that read it and have not ended (counted where chains are freed one by one).
     pub(crate) readers: u32,
-    /// Chains it reads.
-    pub(crate) reads: Vec<u32>,
-    /// Who waits for its end.
-    pub(crate) end_waiters: Vec<StageRef>,
-    /// What they were told.
+    /// What has to do with other chains, if anything does.
+    pub(crate) links: Option<Box<Links>>,
+    /// What those who wait for its end were told.
     pub(crate) end_seen: Option<WorkerId>,
     /// Growth it belongs to, from the request's first.
     pub(crate) growth: u32,
 }
 
+/// What a chain has to do with others.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    /// Chains that follow it.
+    pub(crate) followers: Vec<u32>,
+    /// Chains it reads (noted where chains are freed one by one).
+    pub(crate) reads: Vec<u32>,
+    /// Who waits for its end.
+    pub(crate) end_waiters: Vec<StageRef>,
+}
+
 impl Chain {
+    pub(crate) fn links(&mut self) -> &mut Links {
+        self.links.get_or_insert_default()
+    }
+
+    pub(crate) fn followers(&self) -> &[u32] {
+        self.links.as_ref().map_or(&[], |links| &links.followers)
+    }
+
+    pub(crate) fn end_waiters(&self) -> &[StageRef] {
+        self.links.as_ref().map_or(&[], |links| &links.end_waiters)
+    }
+
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !self.end_waiters().is_empty()
+    }
+
     pub(crate) fn stages(&self) -> u32 {
         1 + self.other_lanes.len() as u32
     }
@@ -107,7 +130,7 @@ pub(crate) struct Request {
     pub(crate) domain: DomainId,
     pub(crate) block: Option<Block>,
     /// How its block is handed out, if it may grow.
-    pub(crate) reservation: Option<Reservation>,
+    pub(crate) reservation: Option<Box<Reservation>>,
     pub(crate) scrub: bool,
     pub(crate) may_grow: bool,
     /// It may still be told to grow.
@@ -180,5 +203,19 @@ pub(crate) const fn both(one: Status, other: Status) -> Status {
         (Status::Done, status) | (status, Status::Done) => status,
         (Status::Queued(one), Status::Queued(other)) if one.0 == other.0 => Status::Queued(one),
         _ => Status::Waiting,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::Lane;
+    use crate::queues::{Item, Key};
+
+    /// What is not common is kept apart, so that many may wait.
+    #[test]
+    fn a_request_of_one_chain_takes_600_bytes_at_most() {
+        let held = size_of::<Request>() + size_of::<Chain>() + size_of::<Growth>() + size_of::<Arc<UnfoldedGrowth>>() + size_of::<Lane>();
+        assert!(held + size_of::<(Key, Item)>() <= 600, "{held} and its place in a queue");
     }
 }

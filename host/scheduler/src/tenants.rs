@@ -16,6 +16,12 @@ use crate::scheduler::Scheduler;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TenantIndex(usize);
 
+impl TenantIndex {
+    pub(crate) const fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// Whose models they are, and how much device time they had.
 #[derive(Debug)]
 pub(crate) struct Tenant {

@@ -18,8 +18,8 @@ pub(crate) type Order = (u32, u64);
 /// The lines of a numeric class. Every change takes a time logarithmic in what waits.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
-    /// Of tenants that hold memory or wait for some.
-    lines: BTreeMap<TenantIndex, Line>,
+    /// By tenant.
+    lines: Vec<Line>,
     /// Those that wait, whose turn it is first.
     turns: BTreeSet<(Turn, TenantIndex)>,
     /// Counts places given and lines begun.
@@ -52,18 +52,18 @@ impl Lines {
 
     /// Requests that wait.
     pub(crate) fn len(&self) -> usize {
-        self.lines.values().map(|line| line.waiting.len()).sum()
+        self.lines.iter().map(|line| line.waiting.len()).sum()
     }
 
     /// Tenants that hold memory or wait for some.
     pub(crate) fn tenants(&self) -> usize {
-        self.lines.len()
+        self.lines.iter().filter(|line| line.held > 0 || !line.waiting.is_empty()).count()
     }
 
     /// Who gets the next place.
     pub(crate) fn first(&self) -> Option<(TenantIndex, Order, RequestId)> {
         let (_, tenant) = self.turns.first()?;
-        let (order, id) = self.lines.get(tenant)?.waiting.first_key_value()?;
+        let (order, id) = self.lines.get(tenant.index())?.waiting.first_key_value()?;
         Some((*tenant, *order, *id))
     }
 
@@ -106,7 +106,10 @@ impl Lines {
 
     /// Changes a line, and with it when it is its tenant's turn.
     fn change(&mut self, tenant: TenantIndex, change: impl FnOnce(&mut Line)) {
-        let line = self.lines.entry(tenant).or_default();
+        if tenant.index() >= self.lines.len() {
+            self.lines.resize_with(tenant.index() + 1, Line::default);
+        }
+        let line = &mut self.lines[tenant.index()];
         if !line.waiting.is_empty() {
             self.turns.remove(&(line.turn, tenant));
         }
@@ -115,7 +118,7 @@ impl Lines {
         if !line.waiting.is_empty() {
             self.turns.insert((line.turn, tenant));
         } else if line.held == 0 {
-            self.lines.remove(&tenant);
+            *line = Line::default();
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::command::Row;
 use crate::event::BatchSizes;
+use crate::group::Counted;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
 use crate::lane::{Lane, NodeState, Progress, Ready};
 use crate::listing::scope;
@@ -148,14 +149,21 @@ impl Scheduler {
         }
         batch.apart.clear();
         let (mut joined, same) = (0, batch.picks.is_empty());
+        let mut run: (Option<Counted>, i32) = (None, 0);
         for (index, pick) in batch.picks.iter().enumerate() {
-            if self.lane(pick.lane).joins {
-                self.join(pick.lane, cell_type, worker, pick.after + joined);
-                joined += 1;
-            } else {
+            if !self.lane(pick.lane).joins {
                 batch.apart.push((pick.after + index, *pick));
+                continue;
             }
+            let counted = Some(self.join(pick.lane, cell_type, worker, pick.after + joined));
+            joined += 1;
+            if run.0 != counted {
+                self.recount_joined(run.0, run.1, cell_type, worker);
+                run = (counted, 0);
+            }
+            run.1 += 1;
         }
+        self.recount_joined(run.0, run.1, cell_type, worker);
         self.launch_group(worker, cell_type, model, &batch.apart, (follows && self.config.merge_steps, same));
         for (_, pick) in &batch.apart {
             self.queue_node(pick.lane, pick.step, worker);
@@ -286,7 +294,7 @@ fn first_runnable(lane: &Lane, item: Item, worker: WorkerId) -> Option<(u32, Rea
             _ => None,
         }),
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
-            let subgraph = &grouped.subgraphs[group as usize];
+            let subgraph = &grouped.split.subgraphs[group as usize];
             subgraph.ready.iter().find(|(_, ready)| runnable(lane, subgraph.pinned(), *ready, worker)).copied()
         }
         _ => None,
@@ -313,7 +321,7 @@ fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, (wanted, after): (us
             picks.extend(ready.take(room));
         }
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
-            let subgraph = &grouped.subgraphs[group as usize];
+            let subgraph = &grouped.split.subgraphs[group as usize];
             let ready = subgraph.ready.iter().filter(|(_, ready)| runnable(lane, subgraph.pinned(), *ready, worker));
             picks.extend(ready.take(room).map(|(step, _)| Pick { lane: id, step: *step, ready: None, after }));
         }

@@ -48,7 +48,7 @@ impl Scheduler {
         };
         let alone = chain.root.is_none() && chain.stages() == 1 && stage.depends.iter().all(met);
         let in_order = matches!(place.progress, Progress::Front(_));
-        let asked = !stage.successors.targets.is_empty() || !place.readers.is_empty();
+        let asked = !stage.successors.targets.is_empty() || place.readers.is_some();
         let (plain, grows) = (alone && in_order && !asked, request.reservation.is_some());
         let place = self.lane_mut(lane);
         place.plain = plain;
@@ -65,7 +65,7 @@ impl Scheduler {
                 named.push(*chain);
                 let steps = self.request(id).chain(own).map_or(0, |chain| chain.bound);
                 if let Some((producer, bound)) = self.request(id).chain(*chain).map(|chain| (chain.lane(*stage), chain.bound)) {
-                    self.lane_mut(producer).readers.add(reader, *at, steps, bound);
+                    self.lane_mut(producer).readers.get_or_insert_default().add(reader, *at, steps, bound);
                 }
             }
             Dependency::End { chain } => {
@@ -93,9 +93,9 @@ impl Scheduler {
     fn wait_for_end(&mut self, id: RequestId, waiter: StageRef, chain: u32) {
         if let Some(chain) = self.request_mut(id).chain_mut(chain)
             && !chain.ended
-            && chain.end_waiters.last() != Some(&waiter)
+            && chain.end_waiters().last() != Some(&waiter)
         {
-            chain.end_waiters.push(waiter);
+            chain.links().end_waiters.push(waiter);
         }
     }
 
@@ -107,8 +107,8 @@ impl Scheduler {
                 chain.readers += 1;
             }
         }
-        if let Some(chain) = self.request_mut(id).chain_mut(number) {
-            chain.reads = reads;
+        if let Some(chain) = self.request_mut(id).chain_mut(number).filter(|_| !reads.is_empty()) {
+            chain.links().reads = reads;
         }
     }
 
@@ -133,13 +133,13 @@ impl Scheduler {
         let Some(own) = request.chain(number) else { return };
         let stages = own.stages();
         if let Some(root) = self.request_mut(id).chain_mut(leader).filter(|root| !root.ended) {
-            root.followers.push(number);
+            root.links().followers.push(number);
         }
         if let Some(stop_lane) = stop_lane.filter(|_| !over) {
             self.part(stop_lane);
             let place = self.lane_mut(stop_lane);
             (place.plain, place.joins) = (false, false);
-            let readers = &mut place.readers;
+            let readers = place.readers.get_or_insert_default();
             (0..stages).for_each(|stage| readers.follow(StageRef { chain: number, stage }));
         }
         if let Some(own) = self.request_mut(id).chain_mut(number) {

@@ -32,7 +32,7 @@ impl Scheduler {
                     return;
                 }
                 let group = grouped.group(step);
-                let subgraph = &grouped.subgraphs[group as usize];
+                let subgraph = &grouped.split.subgraphs[group as usize];
                 let members = subgraph.members;
                 let was_handed = !self.subgraphs() || subgraph.handed == members.1;
                 if was_handed {
@@ -47,7 +47,7 @@ impl Scheduler {
     fn look_at_members(&mut self, lane: LaneId, members: (u32, u32)) {
         for index in members.0..members.1 {
             let Progress::Grouped(grouped) = &self.lane(lane).progress else { return };
-            let step = grouped.members[index as usize];
+            let step = grouped.split.members[index as usize];
             if step < self.lane(lane).limit && may_become_ready(grouped.nodes.states[step as usize]) {
                 self.judge(lane, step, self.weigh(lane, step, true));
             }
@@ -59,9 +59,9 @@ impl Scheduler {
         match &self.lane(lane).progress {
             Progress::Front(_) => self.look_at(lane, 0),
             Progress::Grouped(grouped) => {
-                for group in 0..grouped.subgraphs.len() {
+                for group in 0..grouped.split.subgraphs.len() {
                     let Progress::Grouped(grouped) = &self.lane(lane).progress else { return };
-                    let members = grouped.subgraphs[group].members;
+                    let members = grouped.split.subgraphs[group].members;
                     if self.handed_over(lane, group as u32) {
                         self.look_at_members(lane, members);
                     }
@@ -121,11 +121,11 @@ impl Scheduler {
                 Progress::Front(front) => front.handed,
                 Progress::Each(_) => return true,
                 Progress::Grouped(grouped) => {
-                    let subgraph = &grouped.subgraphs[group as usize];
+                    let subgraph = &grouped.split.subgraphs[group as usize];
                     if subgraph.handed == subgraph.members.1 {
                         return true;
                     }
-                    grouped.members[subgraph.handed as usize]
+                    grouped.split.members[subgraph.handed as usize]
                 }
             };
             if step < place.limit {
@@ -139,7 +139,7 @@ impl Scheduler {
             }
             match &mut self.lane_mut(lane).progress {
                 Progress::Front(front) => front.handed += 1,
-                Progress::Grouped(grouped) => grouped.subgraphs[group as usize].handed += 1,
+                Progress::Grouped(grouped) => grouped.split.subgraphs[group as usize].handed += 1,
                 Progress::Each(_) => return true,
             }
         }

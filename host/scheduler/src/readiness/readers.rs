@@ -31,17 +31,6 @@ struct Line {
 }
 
 impl Readers {
-    pub(crate) fn clear(&mut self) {
-        self.dense.clear();
-        self.sparse.clear();
-        self.by_step.clear();
-        self.by_block.clear();
-    }
-
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.dense.is_empty() && self.sparse.is_empty()
-    }
-
     /// `reader` follows the lane step by step.
     pub(crate) fn follow(&mut self, reader: StageRef) {
         self.dense.push(Line { reader, at: Affine::EVERY, steps: u32::MAX });

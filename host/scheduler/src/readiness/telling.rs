@@ -19,7 +19,7 @@ impl Scheduler {
                 let lane = chain.lane(stage);
                 match &self.lane(lane).progress {
                     Progress::Each(_) if free => self.set_run_ready(lane, 0, self.lane(lane).limit, None),
-                    Progress::Front(_) if free => self.set_ready(lane, 0, None),
+                    Progress::Front(_) if free || self.lane(lane).plain => self.set_ready(lane, 0, None),
                     _ => self.look_at_all(lane),
                 }
             }
@@ -65,8 +65,10 @@ impl Scheduler {
             }
         }
         let bound = graph.chains[local].length.bound;
-        for number in self.lane_mut(lane).readers.about(step) {
-            let Some((reader, by)) = self.lane(lane).readers.reading(number, step, bound) else { continue };
+        let places = self.lane_mut(lane).readers.as_mut().map(|readers| readers.about(step));
+        for place in places.into_iter().flatten() {
+            let readers = self.lane(lane).readers.as_ref();
+            let Some((reader, by)) = readers.and_then(|readers| readers.reading(place, step, bound)) else { continue };
             let Some(reader) = self.held(id, reader) else { continue };
             match by {
                 Some(by) => self.look_at(reader, by),
@@ -83,7 +85,7 @@ impl Scheduler {
     pub(crate) fn tell_end(&mut self, lane: LaneId) {
         let (id, number) = (self.lane(lane).request, self.lane(lane).chain);
         let request = self.request(id);
-        let Some(chain) = request.chain(number).filter(|chain| !chain.end_waiters.is_empty() && !chain.ended) else { return };
+        let Some(chain) = request.chain(number).filter(|chain| chain.is_waited_for() && !chain.ended) else { return };
         let Status::Queued(worker) = self.end_status(request, number) else { return };
         if chain.end_seen != Some(worker) {
             if let Some(chain) = self.request_mut(id).chain_mut(number) {
@@ -94,8 +96,8 @@ impl Scheduler {
     }
 
     pub(crate) fn tell_end_waiters(&mut self, id: RequestId, number: u32) {
-        for index in 0..self.request(id).chain(number).map_or(0, |chain| chain.end_waiters.len()) {
-            let waiter = self.request(id).chain(number).map(|chain| chain.end_waiters[index]);
+        for index in 0..self.request(id).chain(number).map_or(0, |chain| chain.end_waiters().len()) {
+            let waiter = self.request(id).chain(number).map(|chain| chain.end_waiters()[index]);
             if let Some(waiter) = waiter.and_then(|waiter| self.held(id, waiter)) {
                 self.make_plain(waiter);
                 self.look_at_all(waiter);
@@ -106,8 +108,9 @@ impl Scheduler {
     /// Looks again at everybody who may name a step of this lane: its chain's end is known.
     pub(crate) fn tell_readers(&mut self, lane: LaneId) {
         let Lane { request: id, chain: number, stage, growth, .. } = *self.lane(lane);
-        for index in 0..self.lane(lane).readers.len() {
-            if let Some(reader) = self.lane(lane).readers.get(index).and_then(|reader| self.held(id, reader)) {
+        for index in 0..self.lane(lane).readers.as_ref().map_or(0, |readers| readers.len()) {
+            let reader = self.lane(lane).readers.as_ref().and_then(|readers| readers.get(index));
+            if let Some(reader) = reader.and_then(|reader| self.held(id, reader)) {
                 self.look_at_all(reader);
             }
         }

@@ -45,7 +45,7 @@ fn info(model: u32, tenant: u32, limits: [u32; 4]) -> ModelInfo {
         cost: CostTable::unknown(),
     };
     let (model, tenant, class) = (ModelId(model), TenantId(tenant), NumericClass(0));
-    ModelInfo { model, tenant, weight: 1, class, cells: (0..4).map(cell).collect(), growth_slots: None }
+    ModelInfo { model, tenant, weight: 1, class, policy: None, cells: (0..4).map(cell).collect(), growth_slots: None }
 }
 
 /// Lengths of sentences: lognormal (mean 2.95, deviation 0.68 of the logarithm), 1 to 330.

@@ -209,7 +209,7 @@ impl Scheduler {
             self.cancel_chain(id, *chain);
         }
         self.keep_for_later(id, &graph);
-        if self.in_order() {
+        if self.model(self.request(id).model).policy.takes_requests() {
             self.join_bucket(id, growth);
         } else {
             self.start_growth(id, &graph);
@@ -245,8 +245,8 @@ impl Scheduler {
 
     /// Lanes for the stages of a chain, which sit from `seat` on.
     fn place_chain(&mut self, id: RequestId, growth: u32, number: u32, graph: &UnfoldedChain, seat: usize) {
-        let in_order = self.in_order();
         let Request { model, rank, order, domain, .. } = *self.request(id);
+        let in_order = self.in_order(model);
         let bound = graph.length.bound;
         let mut lanes = (LaneId(u32::MAX), Vec::new());
         for (index, stage) in graph.stages.iter().enumerate() {

@@ -35,9 +35,7 @@ impl Scheduler {
             }
             self.types[task.cell_type.index()].running -= task.steps;
             self.land(worker, &task);
-            if self.in_order() {
-                self.batch_task_done(worker);
-            }
+            self.task_done(worker);
         }
     }
 
@@ -86,7 +84,7 @@ impl Scheduler {
         }
         let Some(chain) = request.chain_mut(number) else { return };
         chain.remaining -= 1;
-        if !self.in_order() {
+        if !self.in_order(model) {
             self.after_done(lane, step);
         }
         self.end_chain_if_over(id, number);
@@ -126,7 +124,8 @@ impl Scheduler {
         for follower in followers {
             self.end_at(id, follower, executed);
         }
-        if let Some(lane) = self.request(id).chain(number).map(|chain| chain.first_lane).filter(|_| !self.in_order()) {
+        if let Some(lane) = self.request(id).chain(number).map(|chain| chain.first_lane).filter(|_| !self.in_order(self.request(id).model))
+        {
             self.tell_end(lane);
         }
         self.end_chain_if_over(id, number);
@@ -140,7 +139,7 @@ impl Scheduler {
         if let Some(chain) = self.request_mut(id).chain_mut(number) {
             chain.remaining = remaining;
         }
-        if !self.in_order() {
+        if !self.in_order(self.request(id).model) {
             for lane in lanes {
                 // What no longer comes is no longer waited for, by whole subgraphs least of all.
                 self.look_at_all(lane);
@@ -217,7 +216,7 @@ impl Scheduler {
         let Some(chain) = self.request_mut(id).chain_mut(number) else { return };
         chain.ended = true;
         let (followers, waited) = (chain.followers().to_vec(), chain.is_waited_for());
-        if waited && !self.in_order() {
+        if waited && !self.in_order(self.request(id).model) {
             self.tell_end_waiters(id, number);
         }
         for follower in followers {
@@ -243,7 +242,7 @@ impl Scheduler {
                 }
             }
         }
-        self.batch_worker_lost(worker);
+        self.batches_lost(worker);
         let workers = &mut self.class_mut(state.class).workers;
         *workers -= 1;
         let none_left = *workers == 0;

@@ -25,12 +25,17 @@ pub enum PolicyKind {
     },
     /// Whole graphs, one request after the other.
     Serial,
+    /// Sets of graphs merged level by level, as TensorFlow Fold and DyNet do.
+    Merge {
+        /// Requests of a set, at most; at least 1.
+        requests: u32,
+    },
 }
 
 /// A scheduler's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The policy.
+    /// The policy of models that name none.
     pub policy: PolicyKind,
     /// The release rule of `Cellular`.
     pub release: Release,

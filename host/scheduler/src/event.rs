@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
 
+use crate::config::PolicyKind;
 use crate::cost::CostTable;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, TaskSeq, TenantId, Time, WorkerId};
 
@@ -42,6 +43,8 @@ pub struct ModelInfo {
     pub weight: u32,
     /// Workers of this class alone may run it.
     pub class: NumericClass,
+    /// Who decides what of it runs together; none: as [`crate::Config::policy`] says.
+    pub policy: Option<PolicyKind>,
     /// Its cells, by position.
     pub cells: Vec<CellInfo>,
     /// Slots that a request of a growing model reserves (its `live-max` times the largest node); none: its requests may not grow.

@@ -143,15 +143,12 @@ impl Scheduler {
 
 /// Whose turn it is.
 impl Scheduler {
-    /// The tenant that is owed most, of those with ready nodes that this worker may run, and of its models the one that is; then who has
+    /// The tenant that is owed most, of those with work that this worker may run, and of its models the one that is; then who has
     /// the oldest.
     pub(crate) fn choose_model(&self, worker: WorkerId) -> Option<ModelId> {
         let domain = self.worker(worker)?.domain;
-        let has_work = |id: &ModelId| self.model(*id).types.iter().any(|known| known.tally.runnable(worker, domain) > 0);
-        let age = |id: ModelId| {
-            let types = self.model(id).types.iter();
-            types.filter_map(|known| self.oldest(known.cell_type, worker, domain, Some(id))).min()
-        };
+        let has_work = |id: &ModelId| self.has_work(*id, worker, domain);
+        let age = |id: ModelId| self.oldest_work(id, worker, domain);
         let mut owed: Option<(TenantIndex, i128)> = None;
         let mut tied = false;
         for id in self.active.iter().filter(|id| has_work(id)) {

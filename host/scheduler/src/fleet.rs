@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::arena::Arena;
 use crate::command::Row;
+use crate::config::PolicyKind;
 use crate::event::{BatchSizes, ModelInfo};
 use crate::fairness::Share;
 use crate::id::{CellTypeId, DomainId, ModelId, NumericClass, TaskSeq};
@@ -87,6 +88,7 @@ pub(crate) struct ModelType {
 pub(crate) struct Model {
     pub(crate) info: Arc<ModelInfo>,
     pub(crate) tenant: TenantIndex,
+    pub(crate) policy: PolicyKind,
     pub(crate) types: Vec<ModelType>,
     /// For each cell, its type's position in `types`.
     pub(crate) type_of_cell: Vec<u32>,
@@ -94,7 +96,7 @@ pub(crate) struct Model {
     pub(crate) active: bool,
     /// Requests of it that have not left.
     pub(crate) requests: u32,
-    /// Ready nodes.
+    /// Ready nodes, and requests that wait for a batch or are in one.
     pub(crate) ready: u32,
     /// Rows in flight.
     pub(crate) flying: u32,
@@ -103,7 +105,8 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(info: Arc<ModelInfo>, tenant: TenantIndex) -> Self {
+    /// `policy` is that of models that name none.
+    pub(crate) fn new(info: Arc<ModelInfo>, tenant: TenantIndex, policy: PolicyKind) -> Self {
         let mut types: Vec<ModelType> = Vec::new();
         let mut type_of_cell = Vec::with_capacity(info.cells.len());
         for cell in &info.cells {
@@ -127,7 +130,8 @@ impl Model {
             one.batch = sound(one.batch);
         }
         let share = Share::default();
-        Self { info, tenant, types, type_of_cell, share, active: false, requests: 0, ready: 0, flying: 0, closed: false }
+        let policy = info.policy.unwrap_or(policy);
+        Self { info, tenant, policy, types, type_of_cell, share, active: false, requests: 0, ready: 0, flying: 0, closed: false }
     }
 
     /// Whether it has something ready or in flight.

@@ -50,7 +50,9 @@ impl Scheduler {
             for (_, item) in self.types.iter().flat_map(|queue| queue.items(from)) {
                 let (Item::Front(lane) | Item::Run(lane, ..) | Item::Subgraph(lane, _)) = *item;
                 let lane = self.lane(lane);
-                if self.request(lane.request).flying == 0 && oldest.is_none_or(|(order, _)| lane.order < order) {
+                let request = self.request(lane.request);
+                let stays = request.flying > 0 || request.batch.is_some() || request.bucket.is_some();
+                if !stays && oldest.is_none_or(|(order, _)| lane.order < order) {
                     oldest = Some((lane.order, lane.request));
                 }
             }

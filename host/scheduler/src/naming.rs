@@ -8,6 +8,9 @@ use crate::config::PolicyKind;
 /// Steps per bucket where none are given: the width the cellular batching paper found best for its baseline.
 const BUCKET_WIDTH: u32 = 10;
 
+/// Requests that are merged where no number is given: the paper found that best for its baselines (EuroSys'18, section 7.5).
+const MERGED: u32 = 64;
+
 const NANOSECONDS_PER_MS: u64 = 1_000_000;
 
 /// A longer window is a mistake.
@@ -17,10 +20,14 @@ const WINDOW_MS_MAX: u64 = 60_000;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it all")]
 pub enum PolicyNameError {
-    #[error("the policies are `cellular`, `graph`, `graph:WIDTH`, `graph:WIDTH:WINDOW_MS` and `serial`, not `{0}`")]
+    #[error(
+        "the policies are `cellular`, `graph`, `graph:WIDTH`, `graph:WIDTH:WINDOW_MS`, `serial`, `merge` and `merge:REQUESTS`, not `{0}`"
+    )]
     Unknown(String),
     #[error("`{0}` is no number of steps per bucket; write `graph:10`, or `graph:0` to pad a batch to its longest")]
     Width(String),
+    #[error("`{0}` is no number of requests to merge; write `merge:64`")]
+    Requests(String),
     #[error("`{0}` is no batching window in milliseconds, 0 to {WINDOW_MS_MAX}; write `graph:10:25`")]
     Window(String),
 }
@@ -37,6 +44,8 @@ impl FromStr for PolicyKind {
             ("graph", width, window) => {
                 Ok(Self::Graph { bucket_width: width.map_or(Ok(BUCKET_WIDTH), read_width)?, window_ns: window.map_or(Ok(0), read_window)? })
             }
+            ("merge", None, _) => Ok(Self::Merge { requests: MERGED }),
+            ("merge", Some(requests), None) => Ok(Self::Merge { requests: read_requests(requests)? }),
             _ => Err(PolicyNameError::Unknown(text.to_owned())),
         }
     }
@@ -44,6 +53,10 @@ impl FromStr for PolicyKind {
 
 fn read_width(text: &str) -> Result<u32, PolicyNameError> {
     text.parse().map_err(|_| PolicyNameError::Width(text.to_owned()))
+}
+
+fn read_requests(text: &str) -> Result<u32, PolicyNameError> {
+    text.parse().ok().filter(|requests| *requests > 0).ok_or_else(|| PolicyNameError::Requests(text.to_owned()))
 }
 
 fn read_window(text: &str) -> Result<u64, PolicyNameError> {
@@ -57,6 +70,7 @@ impl fmt::Display for PolicyKind {
         match *self {
             Self::Cellular => f.write_str("cellular"),
             Self::Serial => f.write_str("serial"),
+            Self::Merge { requests } => write!(f, "merge:{requests}"),
             Self::Graph { bucket_width, window_ns: 0 } => write!(f, "graph:{bucket_width}"),
             Self::Graph { bucket_width, window_ns } => write!(f, "graph:{bucket_width}:{}", window_ns / NANOSECONDS_PER_MS),
         }
@@ -69,11 +83,23 @@ mod tests {
 
     #[test]
     fn policies_are_read_as_they_are_written() {
-        for text in ["cellular", "graph:10", "graph:1", "graph:0", "graph:10:95", "serial"] {
+        for text in ["cellular", "graph:10", "graph:1", "graph:0", "graph:10:95", "serial", "merge:16"] {
             assert_eq!(text.parse::<PolicyKind>().unwrap().to_string(), text);
         }
         assert_eq!("graph".parse::<PolicyKind>().unwrap().to_string(), "graph:10");
-        for text in ["", "graph:-1", "graph:x", "graph:10:x", "graph:10:-1", "graph:10:5:7", "graph:10:60001", "cellular:2", "serial:1"] {
+        for text in [
+            "",
+            "graph:-1",
+            "graph:x",
+            "graph:10:x",
+            "graph:10:-1",
+            "graph:10:5:7",
+            "graph:10:60001",
+            "cellular:2",
+            "serial:1",
+            "merge:0",
+            "merge:4:5",
+        ] {
             text.parse::<PolicyKind>().unwrap_err();
         }
     }

@@ -1,17 +1,118 @@
-//! What the policies share: how a batch becomes a task in flight.
+//! What the policies share: whose turn it is, and how a batch becomes a task in flight.
 //!
 //! Policies choose; admission, dependencies, slots, completion and fairness are the same under all of them, so that a comparison isolates the
-//! choice.
+//! choice. Each model has one; models of different policies share workers, whose time is divided as under one.
 
 pub(crate) mod cellular;
 pub(crate) mod graph;
+pub(crate) mod merge;
+pub(crate) mod shelf;
 
-use crate::command::{Launch, Row};
+use crate::command::{Failure, Launch, Row};
+use crate::config::PolicyKind;
 use crate::fleet::Task;
-use crate::id::{CellTypeId, ModelId, TaskSeq, WorkerId};
+use crate::id::{CellTypeId, DomainId, ModelId, TaskSeq, WorkerId};
+use crate::queues::Key;
 use crate::scheduler::Scheduler;
 
+/// Turns.
 impl Scheduler {
+    /// Every worker that asks for work gets some, as long as there is any; workers in order of their ids.
+    pub(crate) fn run(&mut self) {
+        self.note_activity();
+        for index in 0..self.workers.len() {
+            let worker = WorkerId(index as u32);
+            while self.asks(worker)
+                && let Some(model) = self.choose_model(worker)
+            {
+                let served = match self.model(model).policy {
+                    PolicyKind::Cellular => self.schedule(worker, model),
+                    PolicyKind::Graph { .. } | PolicyKind::Serial => self.run_graph(worker, model),
+                    PolicyKind::Merge { .. } => self.run_merge(worker, model),
+                };
+                if !served {
+                    break;
+                }
+            }
+            self.wake_for_windows(worker);
+        }
+        self.move_to_idle_workers();
+    }
+
+    /// Whether a worker has few enough tasks in flight for any policy.
+    fn asks(&self, worker: WorkerId) -> bool {
+        let most = self.config.max_tasks_to_submit.max(self.config.low_water.saturating_add(1));
+        self.worker(worker).is_some_and(|state| state.outstanding < most)
+    }
+
+    /// Whether a worker that asks for work would get any of a model's.
+    pub(crate) fn has_work(&self, id: ModelId, worker: WorkerId, domain: DomainId) -> bool {
+        let model = self.model(id);
+        match model.policy {
+            PolicyKind::Cellular => {
+                let asks = self.worker(worker).is_some_and(|state| state.outstanding <= self.config.low_water);
+                asks && model.types.iter().any(|known| known.tally.runnable(worker, domain) > 0)
+            }
+            PolicyKind::Graph { .. } | PolicyKind::Serial => self.oldest_whole(worker, id).is_some(),
+            PolicyKind::Merge { .. } => self.oldest_merged(worker, id).is_some(),
+        }
+    }
+
+    /// Since when a model has work that a worker could run.
+    pub(crate) fn oldest_work(&self, id: ModelId, worker: WorkerId, domain: DomainId) -> Option<Key> {
+        let model = self.model(id);
+        match model.policy {
+            PolicyKind::Cellular => {
+                let types = model.types.iter();
+                types.filter_map(|known| self.oldest(known.cell_type, worker, domain, Some(id))).min()
+            }
+            PolicyKind::Graph { .. } | PolicyKind::Serial => self.oldest_whole(worker, id),
+            PolicyKind::Merge { .. } => self.oldest_merged(worker, id),
+        }
+    }
+
+    /// A task of a worker is complete; perhaps what it was part of is.
+    pub(crate) fn task_done(&mut self, worker: WorkerId) {
+        self.batch_task_done(worker);
+        self.set_task_done(worker);
+    }
+
+    /// A worker is lost, and what its batches were about with it.
+    pub(crate) fn batches_lost(&mut self, worker: WorkerId) {
+        let mut lost = self.graph_worker_lost(worker);
+        lost.extend(self.merge_worker_lost(worker));
+        for member in lost {
+            if self.in_batch(&member, worker) {
+                self.doom(member.request, Failure::WorkerLost);
+            }
+        }
+    }
+}
+
+/// What a model's policy means for its requests.
+impl PolicyKind {
+    /// Whether requests are taken into batches, not nodes.
+    pub(crate) const fn takes_requests(self) -> bool {
+        !matches!(self, Self::Cellular)
+    }
+
+    /// Whether every stage of a request is executed step by step, in the order in which they stand in its graph.
+    pub(crate) const fn in_order(self) -> bool {
+        matches!(self, Self::Graph { .. } | Self::Serial)
+    }
+}
+
+/// Tasks.
+impl Scheduler {
+    /// Submits nodes of requests that were taken into a batch: their producers are complete, or ahead on this worker.
+    pub(crate) fn hand_over(&mut self, worker: WorkerId, model: ModelId, cell_type: CellTypeId, rows: &[Row]) {
+        let merge = self.config.merge_steps && self.continues_last(worker, cell_type, rows.iter().copied());
+        self.launch(worker, cell_type, model, rows.iter().copied(), merge);
+        for row in rows {
+            self.queue_node(row.lane, row.step, worker);
+        }
+    }
+
     /// Records a task whose rows were queued, and launches it: on its own, or (`merge`) as one step more of the launch before.
     pub(crate) fn launch(
         &mut self,

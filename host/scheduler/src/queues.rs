@@ -20,6 +20,11 @@ pub(crate) struct Key {
     pub(crate) step: u32,
 }
 
+impl Key {
+    /// Older than any other.
+    pub(crate) const FIRST: Self = Self { rank: 0, time: Time(0), order: 0, chain: 0, stage: 0, step: 0 };
+}
+
 /// A subgraph with ready nodes, or a run of single-node ones that became ready together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {

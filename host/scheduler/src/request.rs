@@ -7,7 +7,7 @@ use cellwright_cell_graph::UnfoldedGrowth;
 
 use crate::id::{DomainId, LaneId, ModelId, NumericClass, TenantId, Time, WorkerId};
 use crate::lane::{StageRef, Status};
-use crate::policy::graph::BatchId;
+use crate::policy::shelf::BatchId;
 use crate::reservation::Reservation;
 
 /// Where a request is in its life.
@@ -149,9 +149,9 @@ pub(crate) struct Request {
     pub(crate) flying: u32,
     /// Lanes and slots it leaves behind when its move is complete.
     pub(crate) moving: Option<Box<Moving>>,
-    /// The growth that waits in a bucket of whole graphs.
+    /// The growth that waits in a bucket.
     pub(crate) bucket: Option<u32>,
-    /// The whole-graph batch it is part of.
+    /// The batch of requests that it is part of.
     pub(crate) batch: Option<BatchId>,
 }
 

@@ -7,7 +7,7 @@
 
 use crate::arena::Arena;
 use crate::command::{Commands, Failure};
-use crate::config::{Config, PolicyKind};
+use crate::config::Config;
 use crate::event::Event;
 use crate::fairness::Start;
 use crate::fleet::{Class, Domain, Model, Worker, entry};
@@ -15,6 +15,8 @@ use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, 
 use crate::lane::Lane;
 use crate::policy::cellular::Batch;
 use crate::policy::graph::GraphPolicy;
+use crate::policy::merge::MergePolicy;
+use crate::policy::shelf::Shelves;
 use crate::queues::TypeQueue;
 use crate::request::{Block, Phase, Request};
 use crate::tenants::Tenant;
@@ -59,7 +61,9 @@ pub struct Scheduler {
     pub(crate) freed: bool,
     /// Requests on their way, and whither.
     pub(crate) moving_to: Vec<(RequestId, DomainId)>,
+    pub(crate) shelves: Shelves,
     pub(crate) graph: GraphPolicy,
+    pub(crate) merge: MergePolicy,
     pub(crate) batch: Batch,
     /// Slots of the stages of the growth that is being placed.
     pub(crate) seats: Vec<(Slot, u32)>,
@@ -97,7 +101,9 @@ impl Scheduler {
             over: Vec::new(),
             freed: false,
             moving_to: Vec::new(),
+            shelves: Shelves::default(),
             graph: GraphPolicy::default(),
+            merge: MergePolicy::default(),
             batch: Batch::default(),
             seats: Vec::new(),
         }
@@ -119,10 +125,7 @@ impl Scheduler {
         self.freed = false;
         self.admit_all();
         self.settle();
-        match self.config.policy {
-            PolicyKind::Cellular => self.run_cellular(),
-            PolicyKind::Graph { .. } | PolicyKind::Serial => self.run_graph(),
-        }
+        self.run();
         self.settle();
         if !self.late_lanes.is_empty() || (self.freed && self.requests_waiting > 0) {
             self.out.wake_at = Some(self.now);
@@ -203,8 +206,8 @@ impl Scheduler {
         self.models[model.index()].as_mut().expect("a request's model is known")
     }
 
-    pub(crate) const fn in_order(&self) -> bool {
-        matches!(self.config.policy, PolicyKind::Graph { .. } | PolicyKind::Serial)
+    pub(crate) fn in_order(&self, model: ModelId) -> bool {
+        self.model(model).policy.in_order()
     }
 
     /// Asks to be woken at that time, if not before.

@@ -56,7 +56,7 @@ impl Scheduler {
             }
         }
         let tenant = self.know_tenant(info.tenant, info.weight);
-        *entry(&mut self.models, model.index()) = Some(Model::new(info, tenant));
+        *entry(&mut self.models, model.index()) = Some(Model::new(info, tenant, self.config.policy));
     }
 
     pub(crate) fn model_down(&mut self, id: ModelId) {
@@ -117,7 +117,7 @@ impl Scheduler {
         let Some(model) = self.models.get_mut(id.index()).and_then(Option::take) else { return };
         assert!(model.requests == 0 && !model.active, "a model is replaced while requests name it");
         self.touched.retain(|touched| *touched != id);
-        self.graph.forget_model(id);
+        self.shelves.forget_model(id);
         let tenant = self.tenant_mut(model.tenant);
         tenant.models -= 1;
         if tenant.models == 0 {
@@ -134,7 +134,15 @@ mod tests {
     fn model(id: u32) -> Arc<ModelInfo> {
         let batch = BatchSizes { min: 1, quantum: 1, max: 4 };
         let cells = vec![CellInfo { cell_type: CellTypeId(0), slots: 1, priority: 0, batch, cost: CostTable::unknown() }];
-        Arc::new(ModelInfo { model: ModelId(id), tenant: TenantId(0), weight: 1, class: NumericClass(0), cells, growth_slots: None })
+        Arc::new(ModelInfo {
+            model: ModelId(id),
+            tenant: TenantId(0),
+            weight: 1,
+            class: NumericClass(0),
+            policy: None,
+            cells,
+            growth_slots: None,
+        })
     }
 
     #[test]

@@ -8,18 +8,18 @@ use crate::command::Row;
 use crate::event::BatchSizes;
 use crate::group::Counted;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
-use crate::lane::{Lane, NodeState, Progress, Ready};
+use crate::lane::{Grouped, Lane, NodeState, Progress, Ready, Status};
 use crate::listing::scope;
 use crate::queues::{Item, Key, Scope};
 use crate::scheduler::Scheduler;
 
 /// A node chosen for a batch.
 #[derive(Clone, Copy, Debug)]
-struct Pick {
-    lane: LaneId,
-    step: u32,
+pub(crate) struct Pick {
+    pub(crate) lane: LaneId,
+    pub(crate) step: u32,
     /// When it became ready, where that says where it is listed.
-    ready: Option<Time>,
+    pub(crate) ready: Option<Time>,
     /// How many of its worker's group come before it.
     after: usize,
 }
@@ -42,23 +42,8 @@ impl Batch {
 }
 
 impl Scheduler {
-    /// Every worker that asks for work gets some, as long as there is any; workers in order of their ids.
-    pub(crate) fn run_cellular(&mut self) {
-        self.note_activity();
-        for index in 0..self.workers.len() {
-            let worker = WorkerId(index as u32);
-            while self.worker(worker).is_some_and(|state| state.outstanding <= self.config.low_water) {
-                if !self.schedule(worker) {
-                    break;
-                }
-            }
-        }
-        self.move_to_idle_workers();
-    }
-
-    /// Algorithm 1, `Schedule`: one model, one type, up to `max_tasks_to_submit` tasks; whether there was anything to do.
-    fn schedule(&mut self, worker: WorkerId) -> bool {
-        let Some(model) = self.choose_model(worker) else { return false };
+    /// Algorithm 1, `Schedule`, for a model: one type, up to `max_tasks_to_submit` tasks; whether there was anything to do.
+    pub(crate) fn schedule(&mut self, worker: WorkerId, model: ModelId) -> bool {
         let Some(position) = self.choose_type(model, worker) else { return false };
         let chosen = &self.model(model).types[position];
         let (cell_type, sizes) = (chosen.cell_type, chosen.batch);
@@ -140,6 +125,28 @@ impl Scheduler {
                 batch.members -= 1;
             }
         }
+    }
+
+    /// All ready nodes in a type's queue that a worker may run, in its order.
+    pub(crate) fn ready_for(&self, worker: WorkerId, cell_type: CellTypeId) -> impl Iterator<Item = Pick> {
+        let items = self.worker(worker).into_iter().flat_map(move |state| self.types[cell_type.index()].items(state.domain));
+        items.flat_map(move |(_, item)| {
+            let mut picks = Vec::new();
+            pick_ready(&self.lanes, *item, worker, (usize::MAX, 0), &mut picks);
+            picks
+        })
+    }
+
+    /// Whether a node that was picked may still be submitted.
+    pub(crate) fn is_ready(&self, pick: &Pick) -> bool {
+        let lane = self.lane(pick.lane);
+        lane.status(pick.step) == Status::Waiting
+            && match &lane.progress {
+                Progress::Front(front) => front.queued == pick.step && front.ready.is_some(),
+                Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => {
+                    matches!(nodes.states[pick.step as usize], NodeState::Ready(_))
+                }
+            }
     }
 
     /// Algorithm 1, lines 17 to 21: submit, update dependencies, pin. Who is taken from the queue joins the group, if it may.

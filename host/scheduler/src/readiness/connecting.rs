@@ -49,10 +49,11 @@ impl Scheduler {
         let alone = chain.root.is_none() && chain.stages() == 1 && stage.depends.iter().all(met);
         let in_order = matches!(place.progress, Progress::Front(_));
         let asked = !stage.successors.targets.is_empty() || place.readers.is_some();
+        let taken = self.model(request.model).policy.takes_requests();
         let (plain, grows) = (alone && in_order && !asked, request.reservation.is_some());
         let place = self.lane_mut(lane);
         place.plain = plain;
-        place.joins = plain && !grows;
+        place.joins = plain && !grows && !taken;
     }
 
     fn connect_stage(&mut self, id: RequestId, lane: LaneId, stage: &UnfoldedStage, depends: &Dependency, reads: Option<&mut Vec<u32>>) {

@@ -10,13 +10,14 @@ use cellwright_scheduler::{
 use super::graphs::{growth, lstm};
 use super::world::World;
 
-pub(crate) const POLICIES: [PolicyKind; 2] = [PolicyKind::Cellular, PolicyKind::Graph { bucket_width: 10, window_ns: 0 }];
+pub(crate) const POLICIES: [PolicyKind; 3] =
+    [PolicyKind::Cellular, PolicyKind::Graph { bucket_width: 10, window_ns: 0 }, PolicyKind::Merge { requests: 4 }];
 
 pub(crate) fn model(model: u32, tenant: u32, weight: u32) -> ModelInfo {
     let batch = BatchSizes { min: 1, quantum: 1, max: 4 };
     let cell = |cell: u32| CellInfo { cell_type: CellTypeId(model * 4 + cell), slots: 1, priority: 0, batch, cost: CostTable::unknown() };
     let cells = (0..4).map(cell).collect();
-    ModelInfo { model: ModelId(model), tenant: TenantId(tenant), weight, class: NumericClass(0), cells, growth_slots: None }
+    ModelInfo { model: ModelId(model), tenant: TenantId(tenant), weight, class: NumericClass(0), policy: None, cells, growth_slots: None }
 }
 
 /// A tenant and what it sends.

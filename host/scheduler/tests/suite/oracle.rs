@@ -554,6 +554,7 @@ mod tests {
             growths: !seed.is_multiple_of(3),
             requests: 8,
             domains: 1,
+            mixed: false,
             checked: seed % 8 == 7,
         };
         let mut run = Run::new(seed, scope, |config, models| {

@@ -24,17 +24,26 @@ pub(crate) struct Scope {
     pub(crate) domains: u32,
     pub(crate) growths: bool,
     pub(crate) requests: u32,
+    /// Models may have policies of their own.
+    pub(crate) mixed: bool,
     /// Graphs of the checker's own generator instead of those made by hand.
     pub(crate) checked: bool,
 }
 
+/// Cellular batching half of the time.
+fn policy(dice: &mut Dice) -> PolicyKind {
+    match dice.below(8) {
+        0..4 => PolicyKind::Cellular,
+        4 => PolicyKind::Serial,
+        5 => PolicyKind::Graph { bucket_width: dice.between(0, 5), window_ns: 0 },
+        6 => PolicyKind::Graph { bucket_width: dice.between(0, 5), window_ns: u64::from(dice.between(1, 5)) },
+        _ => PolicyKind::Merge { requests: dice.between(1, 5) },
+    }
+}
+
 pub(crate) fn config(dice: &mut Dice) -> Config {
     Config {
-        policy: if dice.once_in(3) {
-            PolicyKind::Graph { bucket_width: dice.between(0, 5), window_ns: u64::from(if dice.once_in(2) { dice.below(4) } else { 0 }) }
-        } else {
-            PolicyKind::Cellular
-        },
+        policy: policy(dice),
         release: if dice.once_in(3) { Release::Subgraph } else { Release::Node },
         max_tasks_to_submit: dice.between(1, 5),
         low_water: dice.below(3),
@@ -43,7 +52,7 @@ pub(crate) fn config(dice: &mut Dice) -> Config {
     }
 }
 
-pub(crate) fn models(dice: &mut Dice, cells: u32) -> Vec<ModelInfo> {
+pub(crate) fn models(dice: &mut Dice, cells: u32, mixed: bool) -> Vec<ModelInfo> {
     let count = dice.between(1, 3);
     let growing = dice.once_in(2);
     (0..count)
@@ -66,6 +75,7 @@ pub(crate) fn models(dice: &mut Dice, cells: u32) -> Vec<ModelInfo> {
                 tenant: TenantId(tenant),
                 weight: dice.between(1, 3),
                 class: NumericClass(0),
+                policy: if mixed && dice.once_in(2) { Some(policy(dice)) } else { None },
                 cells,
                 growth_slots,
             }
@@ -106,7 +116,7 @@ impl Run {
         let mut config = config(&mut dice);
         let checked = scope.checked.then(|| (generate::model(seed % 16), Rng::new(seed)));
         let cells = checked.as_ref().map_or(graphs::CELLS, |(model, _)| model.cells.len() as u32);
-        let models = models(&mut dice, cells);
+        let models = models(&mut dice, cells, scope.mixed);
         adjust(&mut config, models.len());
         let domains = dice.between(1, scope.domains);
         let arena = *dice.pick(&[64, 100, 300, 2000]);
@@ -271,8 +281,11 @@ impl Run {
     }
 
     fn run(mut self) -> World {
+        let mut rounds = 0;
         while let Some(mut events) = self.round() {
             self.world.handle(&mut events);
+            rounds += 1;
+            assert!(rounds < 100_000, "it goes on and on:\n{}", self.world.left_over());
         }
         assert!(self.world.lanes.is_empty(), "lanes are left over");
         assert_eq!((self.world.scheduler.requests_in_flight(), self.world.scheduler.lanes_held()), (0, 0));
@@ -298,6 +311,7 @@ fn scope(seed: u64) -> Scope {
         domains: 2,
         growths: !seed.is_multiple_of(3),
         requests: 12,
+        mixed: seed % 5 < 2,
         checked: seed % 4 == 3,
     }
 }

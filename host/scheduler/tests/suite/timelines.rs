@@ -22,7 +22,7 @@ fn model(max: u32) -> ModelInfo {
         cost: CostTable::unknown(),
     };
     let cells = (0..4).map(cell).collect();
-    ModelInfo { model: ModelId(0), tenant: TenantId(0), weight: 1, class: NumericClass(0), cells, growth_slots: Some(64) }
+    ModelInfo { model: ModelId(0), tenant: TenantId(0), weight: 1, class: NumericClass(0), policy: None, cells, growth_slots: Some(64) }
 }
 
 struct Timeline {
@@ -428,5 +428,89 @@ fn one_after_the_other() {
     4 request 1 leaves
     5 lstm: 2.0[1]
     6 request 2 leaves
+    ");
+}
+
+fn merging(requests: u32) -> Config {
+    Config { policy: PolicyKind::Merge { requests }, ..paper() }
+}
+
+/// The requests of figure 5 in two sets: levels grow narrower, and a set is handed over when the longest of it is done.
+#[test]
+fn a_merged_set_runs_as_long_as_its_longest_without_padding() {
+    let mut timeline = Timeline::new(merging(4), 4);
+    for length in [2, 3, 3, 5, 5, 7, 3, 1] {
+        timeline.arrive(&growth(0, vec![lstm(length, &[])], None));
+    }
+    insta::assert_snapshot!(timeline.run(), @r"
+     0 lstm: 0.0[0] 1.0[0] 2.0[0] 3.0[0]
+     1 lstm: 0.0[1] 1.0[1] 2.0[1] 3.0[1]
+     2 lstm: 1.0[2] 2.0[2] 3.0[2]
+     3 lstm: 3.0[3]
+     4 lstm: 3.0[4]
+     5 lstm: 4.0[0] 5.0[0] 6.0[0] 7.0[0]
+     5 request 0 leaves
+     5 request 1 leaves
+     5 request 2 leaves
+     5 request 3 leaves
+     6 lstm: 4.0[1] 5.0[1] 6.0[1]
+     7 lstm: 4.0[2] 5.0[2] 6.0[2]
+     8 lstm: 4.0[3] 5.0[3]
+     9 lstm: 4.0[4] 5.0[4]
+    10 lstm: 5.0[5]
+    11 lstm: 5.0[6]
+    12 request 4 leaves
+    12 request 5 leaves
+    12 request 6 leaves
+    12 request 7 leaves
+    ");
+}
+
+/// BatchMaker's figure 4b: graphs of different shapes are one graph, whose nodes of one type and depth are one operator. Only the limit cuts it.
+#[test]
+fn trees_and_chains_are_merged_level_by_level() {
+    let mut timeline = Timeline::new(merging(3), 8);
+    timeline.arrive(&growth(0, balanced_tree(8), None));
+    timeline.arrive(&growth(0, balanced_tree(4), None));
+    timeline.arrive(&growth(0, vec![lstm(2, &[]), chain(2, vec![stage(2, &[Dependency::End { chain: 0 }])])], None));
+    timeline.arrive(&growth(0, balanced_tree(2), None));
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 leaf: 0.0[0] 0.0[1] 0.0[2] 0.0[3] 0.0[4] 0.0[5] 0.0[6] 0.0[7]
+    1 leaf: 1.0[0] 1.0[1] 1.0[2] 1.0[3]
+    2 lstm: 2.0[0]
+    3 inner: 0.1[0] 0.1[1] 0.1[2] 0.1[3] 1.1[0] 1.1[1]
+    4 lstm: 2.0[1]
+    5 inner: 0.1[4] 0.1[5] 1.1[2] 2.1[0] 2.1[1]
+    6 inner: 0.1[6]
+    7 leaf: 3.0[0] 3.0[1]
+    7 request 0 leaves
+    7 request 1 leaves
+    7 request 2 leaves
+    8 inner: 3.1[0]
+    9 request 3 leaves
+    ");
+}
+
+/// Two models of one tenant share their cell types and a worker, not their policies: the serial one keeps to itself, device time is divided.
+#[test]
+fn models_of_different_policies_share_a_worker() {
+    let mut timeline = Timeline::new(paper(), 4);
+    let serial = ModelInfo { model: ModelId(1), policy: Some(PolicyKind::Serial), ..model(4) };
+    timeline.world = World::new(paper(), vec![model(4), serial], &[(0, 0, 10_000)]);
+    for model in [0, 1, 0, 1] {
+        let (_, event) = timeline.world.request(ModelId(model), &growth(0, vec![lstm(2, &[])], None), Default::default());
+        timeline.events.push(event);
+    }
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0] 2.0[0]
+    1 lstm: 1.0[0]
+    2 lstm: 1.0[1]
+    3 lstm: 0.0[1] 2.0[1]
+    3 request 1 leaves
+    4 lstm: 3.0[0]
+    4 request 0 leaves
+    4 request 2 leaves
+    5 lstm: 3.0[1]
+    6 request 3 leaves
     ");
 }

@@ -363,7 +363,7 @@ impl World {
                 let node = NodeId { chain: info.chain, stage: info.stage, step: row.step + index };
                 let cell = request.graph.stage(info.chain, info.stage).cell;
                 assert_eq!(self.models[request.model.index()].cells[cell as usize].cell_type, launch.cell_type, "two types in a task");
-                if matches!(self.config.policy, PolicyKind::Graph { .. }) && node.step >= request.known(info.chain) {
+                if self.in_order(request) && node.step >= request.known(info.chain) {
                     continue;
                 }
                 self.check_needs(request, node, launch.worker, (launch.seq.0, index));
@@ -387,11 +387,18 @@ impl World {
         worker.tasks.push_back(Task { seq: launch.seq, steps: launch.steps, rows });
     }
 
+    /// Whether its policy executes a request's stages in the order in which they stand, without looking at what they wait for.
+    fn in_order(&self, request: &Request) -> bool {
+        let policy = self.models[request.model.index()].policy.unwrap_or(self.config.policy);
+        matches!(policy, PolicyKind::Graph { .. } | PolicyKind::Serial)
+    }
+
     /// Every predecessor is complete or earlier in the same worker's order; a pinned subgraph stays on its worker.
     fn check_needs(&self, request: &Request, node: NodeId, worker: WorkerId, at: (u64, u32)) {
         assert!(node.step < request.known(node.chain), "a step beyond its chain's end was launched");
         assert!(!request.cancelled_chains.contains(&node.chain), "a node of a cancelled chain was launched");
-        let strict = self.config.release == Release::Subgraph && self.config.policy == PolicyKind::Cellular;
+        let in_order = self.in_order(request);
+        let strict = self.config.release == Release::Subgraph && !in_order;
         let ahead = |state: Option<&State>| match state {
             Some(State::Done) => true,
             Some(State::Queued(other, before)) => *other == worker && *before < at,
@@ -411,7 +418,7 @@ impl World {
                 Need::Node { node: other, .. } => ahead(request.nodes.get(&other)),
                 Need::Followed(other) => request.done(other),
                 Need::End(chain) => {
-                    let complete = strict || request.graph.root(chain).is_some() && self.config.policy == PolicyKind::Cellular;
+                    let complete = strict || request.graph.root(chain).is_some() && !in_order;
                     let executed = request.executed(chain);
                     let met = |other: NodeId| if complete { request.done(other) } else { ahead(request.nodes.get(&other)) };
                     request.given_up(chain) || request.graph.nodes(chain).all(|other| other.step >= executed || met(other))

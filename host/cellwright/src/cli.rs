@@ -2,6 +2,7 @@
 
 mod remote;
 mod serve;
+mod simulate;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ pub(crate) use remote::{
     ServerArguments, SettingsArguments, TenantsAction, TenantsArguments,
 };
 pub(crate) use serve::{LogFormat, ServeArguments};
+pub(crate) use simulate::{SimulateArguments, WorkloadKind};
 
 /// Serves recurrent and dynamically structured neural networks, batched cell by cell.
 #[derive(Debug, Parser)]
@@ -56,6 +58,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         bench: Bench,
     },
+    /// Run the scheduler in virtual time, on any device's cost curve
+    Simulate(SimulateArguments),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  cellwright completions bash > /etc/bash_completion.d/cellwright")]
     Completions {

@@ -10,5 +10,6 @@ pub(crate) mod models;
 pub(crate) mod push;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod simulate;
 
 mod remote;

@@ -10,7 +10,6 @@ mod host;
 mod local_server;
 mod policy;
 mod progress;
-mod random;
 mod telemetry;
 mod trace;
 mod worker;
@@ -60,6 +59,7 @@ fn run(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Check(arguments) => commands::check::check(&arguments),
         Command::Bench { bench } => commands::bench::bench(&bench),
+        Command::Simulate(arguments) => commands::simulate::simulate(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => commands::completions::completions(shell),
         Command::CompilePlugin => Ok(cellwright_plugin_runtime::compile_worker_main()),
     }

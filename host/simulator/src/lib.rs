@@ -7,6 +7,7 @@ pub mod arrivals;
 pub mod device;
 pub mod error;
 pub mod outcome;
+pub mod plot;
 pub mod random;
 pub mod run;
 pub mod timeline;

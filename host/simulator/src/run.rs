@@ -39,10 +39,10 @@ pub enum Gathering {
     /// By the device's curve of overhead: for every task, whatever is in it.
     #[default]
     Curve,
-    /// By the rows whose values are not where the task before left them, at the device's time for each; and so many nanoseconds of scheduling
-    /// for each row.
+    /// By the rows whose values are not where the task before left them, at the device's time for each; and scheduling by a thread of its own, for which a
+    /// task waits, but no device that still has another to run.
     Moved {
-        /// Of scheduling, for each row.
+        /// What scheduling takes for each row, in nanoseconds.
         scheduling_ns_per_row: f64,
     },
 }
@@ -58,6 +58,8 @@ pub struct Setup {
     pub devices: u32,
     /// Limits by cell; the last for all further ones.
     pub batch_max: Vec<u32>,
+    /// Tasks after the first of a decision have at least so many rows.
+    pub batch_min: u32,
     /// What putting batches together costs.
     pub gathering: Gathering,
     /// When requests come.
@@ -85,6 +87,7 @@ impl Setup {
             device,
             devices: 1,
             batch_max: vec![512],
+            batch_min: 1,
             gathering: Gathering::default(),
             arrivals,
             seconds: 4.0,
@@ -165,6 +168,7 @@ impl<'a> Simulation<'a> {
         let whole = matches!(setup.config.policy, PolicyKind::Graph { .. } | PolicyKind::Serial);
         let fleet = Fleet::new(setup, workload, whole)?;
         for (cell, cost) in info.cells.iter_mut().zip(fleet.tables()) {
+            cell.batch.min = setup.batch_min.clamp(1, cell.batch.max);
             cell.cost = cost;
         }
         let mut events = vec![Event::ModelUp(Arc::new(info))];

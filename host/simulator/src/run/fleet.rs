@@ -40,6 +40,8 @@ pub(crate) struct Fleet {
     /// Whether batches are whole graphs, which nobody has to put together anew.
     whole: bool,
     devices: Vec<Device>,
+    /// When the scheduler's thread has done what it was asked.
+    scheduled_ns: u64,
 }
 
 impl Fleet {
@@ -47,7 +49,14 @@ impl Fleet {
         let costs = workload.cells().iter().map(|cell| setup.device.costs(&cell.name).cloned()).collect::<Result<Vec<_>, _>>()?;
         let device = Device { last: vec![Vec::new(); costs.len()], ..Device::default() };
         let recurrent = workload.cells().iter().map(|cell| cell.recurrent).collect();
-        Ok(Self { costs, recurrent, gathering: setup.gathering, whole, devices: vec![device; setup.devices.max(1) as usize] })
+        Ok(Self {
+            costs,
+            recurrent,
+            gathering: setup.gathering,
+            whole,
+            devices: vec![device; setup.devices.max(1) as usize],
+            scheduled_ns: 0,
+        })
     }
 
     /// What the scheduler is told of costs, by cell.
@@ -60,9 +69,13 @@ impl Fleet {
         let batch = rows.len() as u32;
         let steps = u64::from(launch.steps);
         let overhead_ns = self.overhead(launch, rows);
+        if let Gathering::Moved { scheduling_ns_per_row } = self.gathering {
+            let scheduling = scheduling_ns_per_row * rows.len() as f64 * f64::from(launch.steps);
+            self.scheduled_ns = self.scheduled_ns.max(now) + scheduling.round() as u64;
+        }
         let busy_ns = self.costs[launch.cell_type.index()].compute.at(batch) * steps + overhead_ns;
         let device = &mut self.devices[launch.worker.index()];
-        let start_ns = now.max(device.free_at_ns);
+        let start_ns = now.max(device.free_at_ns).max(self.scheduled_ns);
         let end_ns = start_ns + busy_ns;
         device.free_at_ns = end_ns;
         let stops = rows.iter().filter_map(|row| Some((row.lane, requests.row(row.lane, row.step, launch.steps, start_ns)?)));
@@ -79,14 +92,13 @@ impl Fleet {
         let costs = &self.costs[launch.cell_type.index()];
         match self.gathering {
             Gathering::Curve => costs.overhead.at(rows.len() as u32) * u64::from(launch.steps),
-            Gathering::Moved { scheduling_ns_per_row } => {
+            Gathering::Moved { .. } => {
                 let last = &mut self.devices[launch.worker.index()].last[launch.cell_type.index()];
                 let stays = self.recurrent[launch.cell_type.index()];
                 let stayed = last.iter().zip(rows).filter(|(last, row)| stays && **last == (row.lane, row.step)).count();
                 last.clear();
                 last.extend(rows.iter().map(|row| (row.lane, row.step + launch.steps)));
-                let moved = (rows.len() - stayed) as f64 * costs.gather_ns_per_row;
-                (moved + rows.len() as f64 * f64::from(launch.steps) * scheduling_ns_per_row).round() as u64
+                ((rows.len() - stayed) as f64 * costs.gather_ns_per_row).round() as u64
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::cli::{EngineArguments, UnfoldMode};
 use crate::host::{self, Setup};
 use crate::policy::PolicySpec;
 use crate::progress;
-use crate::random::Random;
+use cellwright_simulator::Random;
 
 use super::generator::{self, Arrivals, Prepared, Seen, Work};
 use super::load::Rate;

@@ -11,7 +11,7 @@ use cellwright_engine::RequestTensors;
 use cellwright_protocol::InferRequest;
 use cellwright_serving::{Delivery, ServedModel, Serving};
 
-use crate::random::Random;
+use cellwright_simulator::Random;
 
 use super::clients::{Tally, Waiting};
 use super::figures::Times;

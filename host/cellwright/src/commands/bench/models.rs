@@ -5,7 +5,7 @@ use cellwright_bundle::{Bundle, PluginBytes};
 use cellwright_cell_graph::{Attribute, AttributeValue, Tensor, Weights};
 use cellwright_protocol::InferRequest;
 
-use crate::random::Random;
+use cellwright_simulator::Random;
 
 use super::load::{LENGTH_MAX, ModelKind};
 use super::shapes::Shape;

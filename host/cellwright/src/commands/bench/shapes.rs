@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::random::Random;
+use cellwright_simulator::Random;
 
 use super::load::{LENGTH_MAX, LengthSource, ModelKind};
 

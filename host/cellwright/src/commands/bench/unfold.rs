@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::cli::UnfoldArguments;
 use crate::host::{self, Setup};
-use crate::random::Random;
+use cellwright_simulator::Random;
 
 use super::figures::Times;
 use super::load::ModelKind;

@@ -1,0 +1,248 @@
+//! `simulate`: the scheduler in virtual time.
+
+use std::fs;
+use std::io::{Write, stdout};
+use std::path::Path;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use cellwright_scheduler::{Config, PolicyKind, Release};
+use cellwright_simulator::plot::{Line, Picture};
+use cellwright_simulator::workload::{Decoding, Layers, Lengths, Pairs, Trees};
+use cellwright_simulator::{Arrivals, Device, Gathering, Outcome, Setup, Timeline, Workload, plot, run};
+use serde::Serialize;
+
+use crate::cli::{ReleaseRule, SimulateArguments, WorkloadKind};
+use crate::commands::remote::table;
+use crate::progress;
+
+const FILE_BYTES_MAX: u64 = 256 << 20;
+/// Tasks in a picture of who ran when.
+const TIMELINE_TASKS: usize = 400;
+const TREES_SEED: u64 = 1;
+/// For how long requests arrive, if nobody says.
+const SECONDS: f64 = 4.0;
+/// Part of that before anything is counted.
+const WARM_UP: f64 = 0.2;
+
+/// One run.
+#[derive(Debug, Serialize)]
+struct Run {
+    policy: String,
+    /// None for a trace.
+    rate: Option<f64>,
+    workload: &'static str,
+    device: String,
+    devices: u32,
+    batch_max: Vec<u32>,
+    seed: u64,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+pub(crate) fn simulate(arguments: &SimulateArguments) -> anyhow::Result<()> {
+    let device = device(&arguments.device)?;
+    let workload = workload(arguments)?;
+    let offered = offered(arguments)?;
+    let (mut runs, mut timeline) = (Vec::new(), None);
+    for policy in policies(arguments)? {
+        for (rate, arrivals) in &offered {
+            let mut setup = setup(arguments, device.clone(), arrivals.clone(), policy);
+            setup.timeline_tasks = if arguments.timeline.is_some() && timeline.is_none() { TIMELINE_TASKS } else { 0 };
+            let ran = one(&setup, workload.clone())?;
+            let batch_max = arguments.batch_max.clone();
+            let run = Run {
+                policy: policy.to_string(),
+                rate: *rate,
+                workload: workload.name(),
+                device: device.name.clone(),
+                devices: arguments.devices,
+                batch_max,
+                seed: arguments.seed,
+                outcome: ran.0,
+            };
+            if arguments.json {
+                writeln!(stdout(), "{}", serde_json::to_string(&run)?)?;
+            }
+            runs.push(run);
+            timeline.get_or_insert(ran.1);
+        }
+    }
+    if !arguments.json {
+        print(&runs)?;
+    }
+    if let Some(file) = &arguments.plot {
+        write(file, &picture(&runs).map_err(|problem| anyhow!("the plot {} cannot be drawn: {problem}", file.display()))?)?;
+    }
+    if let (Some(file), Some(timeline)) = (&arguments.timeline, &timeline) {
+        write(file, &plot::timeline(&format!("Who ran when: {}", runs.first().map_or("", |run| &run.policy)), timeline))?;
+    }
+    Ok(())
+}
+
+fn one(setup: &Setup, mut workload: Workload) -> anyhow::Result<(Outcome, Timeline)> {
+    let bar = progress::counter("ms of virtual time", Some((setup.seconds * 1e3) as u64));
+    let ran = run(setup, &mut workload, &mut |now_ns| bar.set_position(now_ns / 1_000_000))?;
+    bar.finish_and_clear();
+    Ok((ran.outcome, ran.timeline))
+}
+
+fn setup(arguments: &SimulateArguments, device: Device, arrivals: Arrivals, policy: PolicyKind) -> Setup {
+    let release = match arguments.release {
+        ReleaseRule::Node => Release::Node,
+        ReleaseRule::Subgraph => Release::Subgraph,
+    };
+    let config = Config { policy, release, max_tasks_to_submit: arguments.max_tasks, low_water: arguments.low_water, ..Config::default() };
+    let gathering = arguments.scheduling_ns.map_or(Gathering::Curve, |ns| Gathering::Moved { scheduling_ns_per_row: ns });
+    let trace = arguments.trace.is_some();
+    Setup {
+        config,
+        devices: arguments.devices,
+        batch_max: arguments.batch_max.clone(),
+        batch_min: arguments.batch_min,
+        gathering,
+        seconds: arguments.seconds.unwrap_or_else(|| span(&arrivals)),
+        // A trace is played to its end, and counts from its beginning.
+        warm_up: if trace { 0.0 } else { WARM_UP },
+        drain: arguments.drain || trace,
+        objective_ns: arguments.objective_ms.map(|ms| (ms * 1e6) as u64),
+        seed: arguments.seed,
+        ..Setup::new(device, arrivals)
+    }
+}
+
+/// Seconds that arrivals take.
+fn span(arrivals: &Arrivals) -> f64 {
+    match arrivals {
+        Arrivals::Poisson(_) => SECONDS,
+        Arrivals::Trace(arrivals) => arrivals.last().map_or(0.0, |last| (last.at_ns + 1) as f64 / 1e9) + 1e-6,
+    }
+}
+
+/// The policies, with the bucket width that was given beside them.
+fn policies(arguments: &SimulateArguments) -> anyhow::Result<Vec<PolicyKind>> {
+    let chosen = arguments.policy.iter().map(|policy| match (policy.0, arguments.bucket_width) {
+        (PolicyKind::Graph { window_ns, .. }, Some(bucket_width)) => PolicyKind::Graph { bucket_width, window_ns },
+        (policy, _) => policy,
+    });
+    let chosen: Vec<_> = chosen.collect();
+    let graph = chosen.iter().any(|policy| matches!(policy, PolicyKind::Graph { .. }));
+    ensure!(graph || arguments.bucket_width.is_none(), "--bucket-width is for the policy graph, which is not among those asked for");
+    Ok(chosen)
+}
+
+fn device(name: &str) -> anyhow::Result<Device> {
+    if let Some(device) = Device::built_in(name) {
+        return Ok(device);
+    }
+    let path = Path::new(name);
+    if !path.exists() {
+        let known: Vec<_> = Device::built_in_names().collect();
+        bail!("there is no device `{name}`: it is neither a file nor one of {}", known.join(", "));
+    }
+    Ok(Device::from_toml(name, &read(path)?)?)
+}
+
+fn offered(arguments: &SimulateArguments) -> anyhow::Result<Vec<(Option<f64>, Arrivals)>> {
+    let Some(path) = &arguments.trace else {
+        return Ok(arguments.rate.iter().map(|rate| (Some(rate.0), Arrivals::Poisson(rate.0))).collect());
+    };
+    let mut arrivals = Arrivals::from_trace(&path.display().to_string(), &read(path)?, arguments.faster)?;
+    if let (Arrivals::Trace(arrivals), Some(longest)) = (&mut arrivals, arguments.length_max) {
+        for (source, target) in arrivals.iter_mut().filter_map(|arrival| arrival.lengths.as_mut()) {
+            (*source, *target) = ((*source).min(longest), (*target).min(longest));
+        }
+    }
+    Ok(vec![(None, arrivals)])
+}
+
+fn workload(arguments: &SimulateArguments) -> anyhow::Result<Workload> {
+    let trees = arguments.workload == WorkloadKind::Trees;
+    ensure!(trees || arguments.leaves.is_none(), "--leaves is for the workload trees");
+    ensure!(!trees || (arguments.fixed_length.is_none() && arguments.length_max.is_none()), "trees have --leaves instead of a length");
+    let seq2seq = arguments.workload == WorkloadKind::Seq2seq;
+    ensure!(seq2seq || arguments.decode_bound.is_none(), "--decode-bound is for the workload seq2seq");
+    let text = arguments.lengths.as_deref().map(|path| Ok::<_, anyhow::Error>((path.display().to_string(), read(path)?))).transpose()?;
+    let list = text.as_ref().map(|(file, text)| (file.as_str(), text.as_str()));
+    Ok(match arguments.workload {
+        WorkloadKind::Lstm => Workload::lstm(lengths(arguments, list)?),
+        WorkloadKind::Trees => Workload::trees(&match (list, arguments.leaves) {
+            (Some((file, text)), _) => Trees::from_list(file, text)?,
+            (None, Some(leaves)) => Trees::identical(leaves),
+            (None, None) => Trees::treebank(TREES_SEED),
+        }),
+        WorkloadKind::Seq2seq => {
+            let decoding = arguments.decode_bound.map_or(Decoding::Known, |extra| Decoding::Stops { extra });
+            Workload::seq2seq(pairs(arguments, list)?, decoding)
+        }
+        WorkloadKind::Resnet => Workload::layers(Layers::ResNet, pairs(arguments, list)?),
+        WorkloadKind::Deepspeech => Workload::layers(Layers::DeepSpeech, pairs(arguments, list)?),
+        WorkloadKind::Transformer => Workload::layers(Layers::Transformer, pairs(arguments, list)?),
+        WorkloadKind::Gnmt => Workload::layers(Layers::Gnmt, pairs(arguments, list)?),
+    })
+}
+
+fn lengths(arguments: &SimulateArguments, list: Option<(&str, &str)>) -> anyhow::Result<Lengths> {
+    let lengths = match (list, arguments.fixed_length) {
+        (Some((file, text)), _) => Lengths::from_list(file, text)?,
+        (None, Some(length)) => Lengths::Fixed(length),
+        (None, None) => Lengths::EUROPARL,
+    };
+    Ok(arguments.length_max.map_or(lengths.clone(), |longest| lengths.clipped(longest)))
+}
+
+fn pairs(arguments: &SimulateArguments, list: Option<(&str, &str)>) -> anyhow::Result<Pairs> {
+    let pairs = match (list, arguments.fixed_length) {
+        (Some((file, text)), _) => Pairs::from_list(file, text)?,
+        (None, Some(length)) => Pairs::equal(Lengths::Fixed(length)),
+        (None, None) => Pairs::EUROPARL,
+    };
+    Ok(arguments.length_max.map_or(pairs.clone(), |longest| pairs.clipped(longest)))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let bytes = fs::metadata(path).with_context(|| format!("{} cannot be read", path.display()))?.len();
+    ensure!(bytes <= FILE_BYTES_MAX, "{} has {bytes} bytes, at most {FILE_BYTES_MAX} are read", path.display());
+    fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
+}
+
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(file, text).with_context(|| format!("{} cannot be written", file.display()))
+}
+
+fn picture(runs: &[Run]) -> Result<String, String> {
+    let mut lines: Vec<Line> = Vec::new();
+    for run in runs {
+        if lines.last().is_none_or(|line| line.name != run.policy) {
+            lines.push(Line { name: run.policy.clone(), ..Line::default() });
+        }
+        if let Some(line) = lines.last_mut() {
+            line.points.push((run.outcome.throughput, run.outcome.p90_ms));
+            line.bars.push((run.outcome.p50_ms, run.outcome.p99_ms));
+        }
+    }
+    let title = "Latency against throughput: p90, with p50 and p99".to_owned();
+    plot::draw(&Picture { title, x: "answers per second", y: "latency, ms", lines, ..Picture::default() })
+}
+
+fn print(runs: &[Run]) -> anyhow::Result<()> {
+    let head = ["policy", "rate", "answers/s", "p50 ms", "p90 ms", "p99 ms", "waiting p99", "computing p90", "batch", "busy", "late"];
+    let rows = runs.iter().map(|run| {
+        let outcome = &run.outcome;
+        vec![
+            run.policy.clone(),
+            run.rate.map_or("trace".to_owned(), |rate| rate.to_string()),
+            format!("{:.0}", outcome.throughput),
+            format!("{:.2}", outcome.p50_ms),
+            format!("{:.2}", outcome.p90_ms),
+            format!("{:.2}", outcome.p99_ms),
+            format!("{:.2}", outcome.queueing.p99_ms),
+            format!("{:.2}", outcome.computation.p90_ms),
+            format!("{:.1}", outcome.mean_batch),
+            format!("{:.0} %", outcome.utilisation * 100.0),
+            outcome.sla_violations.map_or("-".to_owned(), |late| late.to_string()),
+        ]
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    write!(stdout(), "{}", table(&head, &rows))?;
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! The simulator as a person or a script meets it: what it prints, draws, and says of bad input.
+
+use cellwright_tests::binary::{Ran, cellwright};
+use serde_json::Value;
+
+fn runs(arguments: &[&str]) -> Vec<Value> {
+    let ran = cellwright(&[&["simulate", "--json"], arguments].concat(), "");
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+/// The error that a run ends with.
+fn refused(arguments: &[&str]) -> String {
+    let Ran { status, stderr, .. } = cellwright(&[&["simulate"], arguments].concat(), "");
+    assert_ne!(status, Some(0));
+    stderr.lines().find_map(|line| line.strip_prefix("error: ")).unwrap_or_else(|| panic!("no error in {stderr}")).to_owned()
+}
+
+#[test]
+fn a_run_is_one_object_and_the_same_for_the_same_seed() {
+    let arguments = ["--policy", "cellular,graph:10", "--rate", "1000,5000", "--seconds", "1", "--seed", "7", "--objective-ms", "20"];
+    let first = runs(&arguments);
+    assert_eq!(first.len(), 4);
+    assert_eq!(first, runs(&arguments));
+    for run in &first {
+        let numbers = ["rate", "throughput", "mean_ms", "p50_ms", "p90_ms", "p99_ms", "mean_batch", "utilisation", "sla_violations"];
+        for key in numbers {
+            assert!(run[key].is_number(), "{key} in {run}");
+        }
+        for part in ["queueing", "computation"] {
+            assert!(run[part]["p99_ms"].is_number(), "{part} in {run}");
+        }
+    }
+    let p90 = |run: &Value| run["p90_ms"].as_f64().unwrap_or(f64::NAN);
+    assert!((10.8..13.2).contains(&p90(&first[1])) && p90(&first[3]) > 100.0, "{first:?}");
+}
+
+#[test]
+fn a_trace_is_played_to_its_end_and_drawn() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (trace, device, plot, timeline) = (at("trace.csv"), at("unit.toml"), at("plot.svg"), at("timeline.svg"));
+    // BatchMaker's figure 5.
+    let arrivals: String =
+        [(0, 2), (0, 3), (0, 3), (0, 5), (1, 5), (1, 7), (1, 3), (1, 1)].map(|(at, length)| format!("{at}000,{length}\n")).concat();
+    std::fs::write(&trace, arrivals).expect("a trace");
+    std::fs::write(&device, "name = \"unit\"\n[default]\ncompute_us = [[4, 1000]]\n").expect("a device");
+    let arguments =
+        ["--trace", &trace, "--device", &device, "--batch-max", "4", "--max-tasks", "1", "--plot", &plot, "--timeline", &timeline];
+    let run = runs(&arguments).remove(0);
+    assert_eq!((&run["answered"], &run["unfinished"]), (&8.into(), &0.into()));
+    // The last of them, of seven steps, waits two units and runs seven.
+    assert!((8.9..9.1).contains(&run["p99_ms"].as_f64().unwrap_or(0.0)), "{run}");
+    for file in [&plot, &timeline] {
+        assert!(std::fs::read_to_string(file).is_ok_and(|svg| svg.starts_with("<svg")), "{file}");
+    }
+}
+
+#[test]
+fn bad_input_is_named_by_file_line_and_field() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    };
+    let late = file("late.csv", "t_us\n5\n4\n");
+    assert_eq!(
+        refused(&["--trace", &late]),
+        format!("{late}: line 3: time: `4` is before the arrival of the line above; times must be in order")
+    );
+    let falls = file("falls.toml", "name = \"x\"\n[cells.lstm]\ncompute_us = [[1, 5], [2, 4]]\n");
+    let said = format!("{falls}: line 3: cells.lstm.compute_us: knot 2 takes less time than the smaller batch before it");
+    assert_eq!(refused(&["--device", &falls]), said);
+    let other = file("other.toml", "name = \"x\"\n[cells.gru]\ncompute_us = [[1, 5]]\n");
+    assert!(refused(&["--device", &other]).contains("has no costs for the cell `lstm`"));
+    let lengths = file("lengths.csv", "length\n0\n");
+    assert_eq!(refused(&["--lengths", &lengths]), format!("{lengths}: line 2: length: `0` is no length from 1 to 100000"));
+    for arguments in [["--rate", "0"], ["--rate", "-3"], ["--batch-max", "0"], ["--seconds", "0"], ["--devices", "0"], ["--device", "gtx"]]
+    {
+        assert!(!refused(&arguments).is_empty());
+    }
+}

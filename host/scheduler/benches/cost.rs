@@ -83,14 +83,14 @@ fn workloads() -> Vec<Workload> {
         .map(|(name, crowd)| Workload { name, models: vec![info(0, 0, [512; 4])], graphs: vec![chains.clone()], crowd, tasks: 40_000 })
         .collect();
     let trees = many(&mut dice, 500, tree);
-    all.push(Workload { name: "trees", models: vec![info(0, 0, [64; 4])], graphs: vec![trees], crowd: 1000, tasks: 60_000 });
+    all.push(Workload { name: "trees", models: vec![info(0, 0, [64; 4])], graphs: vec![trees], crowd: 1000, tasks: 40_000 });
     let pairs = many(&mut dice, 2000, pair);
     let limits = [512, 64, 256, 64];
     all.push(Workload { name: "seq2seq", models: vec![info(0, 0, limits)], graphs: vec![pairs], crowd: 4000, tasks: 40_000 });
     let kinds = [many(&mut dice, 500, chain), many(&mut dice, 200, tree), many(&mut dice, 500, pair)];
     let models = (0..200).map(|model| info(model, model / 5, [512, 64, 256, 64])).collect();
     let graphs = (0..200).map(|model| kinds[model % 3].clone()).collect();
-    all.push(Workload { name: "mix", models, graphs, crowd: 10_000, tasks: 60_000 });
+    all.push(Workload { name: "mix", models, graphs, crowd: 10_000, tasks: 40_000 });
     all.push(Workload {
         name: "one step",
         models: vec![info(0, 0, [512; 4])],

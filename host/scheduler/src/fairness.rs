@@ -11,7 +11,7 @@ use crate::command::Row;
 use crate::fleet::{Model, Task};
 use crate::id::{CellTypeId, ModelId, TaskSeq, WorkerId};
 use crate::scheduler::Scheduler;
-use crate::tenants::TenantIndex;
+use crate::tenants::Tenant;
 
 /// Fraction bits of virtual time.
 const FRACTION: u32 = 16;
@@ -68,6 +68,7 @@ impl Start {
 impl Scheduler {
     /// Brings the set of active models, and with it that of active tenants, up to date with what they have ready and in flight.
     pub(crate) fn note_activity(&mut self) {
+        self.settle_counts();
         let mut touched = std::mem::take(&mut self.touched);
         touched.sort_unstable();
         touched.dedup();
@@ -105,11 +106,12 @@ impl Scheduler {
                 let least = going_on.map(|other| other.share.complete).min();
                 let tenant = self.tenant_mut(tenant);
                 if busy {
-                    tenant.active += 1;
+                    let at = tenant.active.partition_point(|other| other < id);
+                    tenant.active.insert(at, *id);
                     let start = tenant.start.come(least);
                     self.model_mut(*id).share.raise(start);
                 } else {
-                    tenant.active -= 1;
+                    tenant.active.retain(|other| other != id);
                     tenant.start.left(share.complete, least.is_some());
                 }
                 self.model_mut(*id).active = busy;
@@ -125,7 +127,7 @@ impl Scheduler {
             for id in touched {
                 let index = self.model(*id).tenant;
                 let tenant = self.tenant_mut(index);
-                if tenant.awake == busy || (tenant.active > 0) != busy {
+                if tenant.awake == busy || tenant.active.is_empty() == busy {
                     continue;
                 }
                 tenant.awake = busy;
@@ -149,22 +151,23 @@ impl Scheduler {
         let domain = self.worker(worker)?.domain;
         let has_work = |id: &ModelId| self.has_work(*id, worker, domain);
         let age = |id: ModelId| self.oldest_work(id, worker, domain);
-        let mut owed: Option<(TenantIndex, i128)> = None;
+        let mut owed: Option<(&Tenant, i128)> = None;
         let mut tied = false;
-        for id in self.active.iter().filter(|id| has_work(id)) {
-            let (tenant, charged) = (self.model(*id).tenant, self.tenant_of(*id).share.charged);
-            match owed {
-                Some((_, least)) if least < charged => {}
-                Some((other, least)) if least == charged => tied |= other != tenant,
-                _ => (owed, tied) = (Some((tenant, charged)), false),
+        for tenant in self.tenants.iter().flatten() {
+            let (charged, least) = (tenant.share.charged, owed.map(|(_, least)| least));
+            if least.is_some_and(|least| least < charged) || !tenant.active.iter().any(has_work) {
+                continue;
             }
+            tied = least == Some(charged);
+            owed = Some((tenant, charged));
         }
         let (mut tenant, least) = owed?;
         if tied {
-            let rivals = self.active.iter().filter(|id| self.tenant_of(**id).share.charged == least && has_work(id));
-            tenant = self.model(*rivals.min_by_key(|id| (age(**id), self.tenant_of(**id).id))?).tenant;
+            let rivals = self.tenants.iter().flatten().filter(|rival| rival.share.charged == least);
+            let oldest = |rival: &&Tenant| (rival.active.iter().filter(|id| has_work(id)).filter_map(|id| age(*id)).min(), rival.id);
+            tenant = rivals.filter(|rival| rival.active.iter().any(has_work)).min_by_key(oldest)?;
         }
-        let models = || self.active.iter().copied().filter(|id| self.model(*id).tenant == tenant && has_work(id));
+        let models = || tenant.active.iter().copied().filter(has_work);
         let least = models().map(|id| self.model(id).share.charged).min()?;
         let mut owed = models().filter(|id| self.model(*id).share.charged == least);
         let first = owed.next()?;

@@ -146,11 +146,6 @@ impl Scheduler {
         }
         group.rows.iter().filter(|row| model.is_none_or(|model| model == self.lane(row.lane).model)).map(age).min()
     }
-
-    /// Whether groups may stay together with nothing in flight: nobody else could take their members.
-    fn alone(&self) -> bool {
-        self.workers.iter().flatten().count() <= 1
-    }
 }
 
 /// Joining, going on, leaving.
@@ -158,6 +153,7 @@ impl Scheduler {
     /// A picked lane joins its worker's group, as its `at`th row: the step that is about to be launched is the group's. Where it was counted, and is
     /// to be no more, is returned.
     pub(crate) fn join(&mut self, lane: LaneId, cell_type: CellTypeId, worker: WorkerId, at: usize) -> Counted {
+        self.types[cell_type.index()].changed();
         let place = &mut self.lanes[lane.index()];
         let (domain, pinned, limit, merges, model, request) =
             (place.domain, place.pinned(), place.limit, place.merges, place.model, place.request);
@@ -202,6 +198,7 @@ impl Scheduler {
     /// [`Scheduler::after_advanced`].
     pub(crate) fn advance(&mut self, cell_type: CellTypeId, worker: WorkerId) {
         let now = self.now;
+        self.types[cell_type.index()].changed();
         self.group_mut(cell_type, worker).advance(now);
         let tick = self.group_mut(cell_type, worker).launched;
         let leavers = std::mem::take(&mut self.group_mut(cell_type, worker).leavers);
@@ -243,9 +240,10 @@ impl Scheduler {
 
     /// Every step of a group up to a tick is complete.
     pub(crate) fn land_group(&mut self, cell_type: CellTypeId, worker: WorkerId, tick: u64) {
-        let alone = self.alone();
+        let alone = self.alone;
         let group = self.group_mut(cell_type, worker);
         group.landed = tick;
+        // Alone, there is nobody else who could take its members.
         if group.launched == tick && !alone {
             self.dissolve(cell_type, worker);
         }

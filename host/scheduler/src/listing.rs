@@ -4,7 +4,7 @@
 //! batch and `tidy`), and every ready node is counted once, under who may run it.
 
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
-use crate::lane::{Lane, NodeState, Progress, Ready};
+use crate::lane::{Lane, NodeState, Progress, Ready, Status};
 use crate::queues::{Item, Key, Scope};
 use crate::scheduler::Scheduler;
 
@@ -16,6 +16,18 @@ pub(crate) const fn scope(domain: DomainId, pinned: Option<WorkerId>, only: Opti
         (Some(one), Some(other)) if one.0 == other.0 => Scope::Worker(one),
         _ => Scope::Nobody,
     }
+}
+
+/// Ready nodes of one model and type, more or fewer than its tallies say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Uncounted {
+    model: ModelId,
+    position: u32,
+    cell_type: CellTypeId,
+    domain: DomainId,
+    by_domain: i32,
+    worker: WorkerId,
+    by_worker: i32,
 }
 
 impl Lane {
@@ -46,17 +58,47 @@ impl Scheduler {
         self.count_of((place.model, place.type_position), place.cell_type, scope, by);
     }
 
-    /// So many more (or fewer) ready nodes of a model, of its type at that position.
-    pub(crate) fn count_of(&mut self, (model_id, position): (ModelId, u32), cell_type: CellTypeId, scope: Scope, by: i32) {
-        if scope == Scope::Nobody {
-            return;
+    /// So many more (or fewer) ready nodes of a model, of its type at that position. Neighbours are mostly counted alike, and then together.
+    pub(crate) fn count_of(&mut self, (model, position): (ModelId, u32), cell_type: CellTypeId, scope: Scope, by: i32) {
+        self.types[cell_type.index()].changed();
+        let same = |known: &Uncounted| known.model == model && known.position == position && known.cell_type == cell_type;
+        if !same(&self.uncounted) {
+            self.settle_counts();
+            self.uncounted = Uncounted { model, position, cell_type, ..Uncounted::default() };
         }
-        self.types[cell_type.index()].tally.change(scope, by);
-        let model = self.model_mut(model_id);
-        model.types[position as usize].tally.change(scope, by);
-        model.ready = model.ready.checked_add_signed(by).expect("fewer ready nodes than none");
-        if model.active == (model.ready + model.flying == 0) {
-            self.touched.push(model_id);
+        let known = &mut self.uncounted;
+        let slot = match scope {
+            Scope::Domain(domain) if known.by_domain == 0 || known.domain == domain => {
+                known.domain = domain;
+                &mut known.by_domain
+            }
+            Scope::Worker(worker) if known.by_worker == 0 || known.worker == worker => {
+                known.worker = worker;
+                &mut known.by_worker
+            }
+            Scope::Nobody => return,
+            Scope::Domain(_) | Scope::Worker(_) => {
+                self.settle_counts();
+                return self.count_of((model, position), cell_type, scope, by);
+            }
+        };
+        *slot += by;
+    }
+
+    /// Counts what has not been counted yet. Tallies are true afterwards.
+    pub(crate) fn settle_counts(&mut self) {
+        let Uncounted { model: id, position, cell_type, domain, worker, by_domain, by_worker } = std::mem::take(&mut self.uncounted);
+        for (scope, by) in [(Scope::Domain(domain), by_domain), (Scope::Worker(worker), by_worker)] {
+            if by == 0 {
+                continue;
+            }
+            self.types[cell_type.index()].tally.change(scope, by);
+            let model = self.model_mut(id);
+            model.types[position as usize].tally.change(scope, by);
+            model.ready = model.ready.checked_add_signed(by).expect("fewer ready nodes than none");
+            if model.active == (model.ready + model.flying == 0) {
+                self.touched.push(id);
+            }
         }
     }
 
@@ -200,20 +242,21 @@ impl Scheduler {
 
     /// Hands a ready node to a worker. Its subgraph stays listed until `tidy`; returns when the node became ready.
     pub(crate) fn queue_node(&mut self, lane: LaneId, step: u32, worker: WorkerId) -> Option<Time> {
-        let before = self.subgraph_scopes(lane, step);
         let place = &mut self.lanes[lane.index()];
+        let (request, model, domain, pinned) = (place.request, place.model, place.domain, place.pinned());
         place.flying += 1;
-        let (request, model) = (place.request, place.model);
-        let ready = match &mut place.progress {
+        let mut repin = None;
+        let (before, ready) = match &mut place.progress {
             Progress::Front(front) => {
                 assert!(front.queued == step, "steps of an in-order stage are queued in order");
                 (front.queued, front.worker) = (step + 1, worker);
-                front.ready.take().map(|ready| ready.time)
+                let ready = front.ready.take();
+                (ready.map(|ready| scope(domain, pinned, ready.only)), ready.map(|ready| ready.time))
             }
             Progress::Each(nodes) => {
                 let NodeState::Ready(ready) = nodes.states[step as usize] else { panic!("a node that is not ready was picked") };
                 nodes.queue(step, worker);
-                Some(ready.time)
+                (Some(scope(domain, None, ready.only)), Some(ready.time))
             }
             Progress::Grouped(grouped) => {
                 let NodeState::Ready(ready) = grouped.nodes.states[step as usize] else { panic!("a node that is not ready was picked") };
@@ -221,12 +264,19 @@ impl Scheduler {
                 let group = grouped.group(step);
                 let subgraph = &mut grouped.split.subgraphs[group as usize];
                 subgraph.forget_ready(step, ready);
+                let pinned = subgraph.pinned();
                 subgraph.flying += 1;
                 subgraph.worker = worker;
-                None
+                repin = (pinned != Some(worker)).then_some((group, pinned, Some(worker)));
+                (Some(scope(domain, pinned, ready.only)), None)
             }
         };
-        self.recount(lane, step, before);
+        if let Some(before) = before {
+            self.count(lane, before, -1);
+        }
+        if let Some((group, before, after)) = repin {
+            self.repin(lane, group, before, after);
+        }
         self.request_mut(request).flying += 1;
         self.model_mut(model).flying += 1;
         ready
@@ -234,83 +284,45 @@ impl Scheduler {
 
     /// Takes a node off its worker; whether it was to be executed at all.
     pub(crate) fn land_node(&mut self, lane: LaneId, step: u32, worker: WorkerId) -> bool {
-        let before = self.subgraph_scopes(lane, step);
         let place = &mut self.lanes[lane.index()];
+        let (domain, before) = (place.domain, place.pinned());
         place.flying -= 1;
-        let live = place.status(step) == crate::lane::Status::Queued(worker);
+        let live = place.status(step) == Status::Queued(worker);
+        let after = place.pinned();
         match &mut place.progress {
             Progress::Front(front) => {
                 if live {
                     assert!(front.done == step, "steps of an in-order stage complete in order");
                     front.done = step + 1;
                 }
+                if let Some(ready) = front.ready.filter(|_| before != after) {
+                    self.count(lane, scope(domain, before, ready.only), -1);
+                    self.count(lane, scope(domain, after, ready.only), 1);
+                }
             }
             Progress::Each(nodes) => nodes.land(step, worker),
             Progress::Grouped(grouped) => {
                 grouped.nodes.land(step, worker);
                 let group = grouped.group(step);
-                grouped.split.subgraphs[group as usize].flying -= 1;
+                let subgraph = &mut grouped.split.subgraphs[group as usize];
+                subgraph.flying -= 1;
+                if subgraph.flying == 0 {
+                    self.repin(lane, group, Some(worker), None);
+                }
             }
         }
-        self.recount(lane, step, before);
         live
     }
 
-    /// Under which scopes the ready nodes of a step's subgraph are counted. Nothing for single nodes, whose pin changes nothing.
-    fn subgraph_scopes(&self, lane: LaneId, step: u32) -> Scopes {
-        let place = self.lane(lane);
-        match &place.progress {
-            Progress::Front(front) => Scopes::One(front.ready.map(|ready| scope(place.domain, place.pinned(), ready.only))),
-            Progress::Each(nodes) => Scopes::One(match nodes.states[step as usize] {
-                NodeState::Ready(ready) => Some(scope(place.domain, None, ready.only)),
-                _ => None,
-            }),
-            Progress::Grouped(grouped) => {
-                let subgraph = &grouped.split.subgraphs[grouped.group(step) as usize];
-                Scopes::Pin(
-                    subgraph.pinned(),
-                    match grouped.nodes.states[step as usize] {
-                        NodeState::Ready(ready) => Some(scope(place.domain, subgraph.pinned(), ready.only)),
-                        _ => None,
-                    },
-                )
-            }
+    /// A subgraph is pinned elsewhere: its ready nodes are counted anew.
+    fn repin(&mut self, lane: LaneId, group: u32, before: Option<WorkerId>, after: Option<WorkerId>) {
+        for index in 0.. {
+            let place = self.lane(lane);
+            let Progress::Grouped(grouped) = &place.progress else { return };
+            let Some((_, ready)) = grouped.split.subgraphs[group as usize].ready.get(index) else { return };
+            let (domain, only) = (place.domain, ready.only);
+            self.count(lane, scope(domain, before, only), -1);
+            self.count(lane, scope(domain, after, only), 1);
         }
     }
-
-    fn recount(&mut self, lane: LaneId, step: u32, before: Scopes) {
-        let after = self.subgraph_scopes(lane, step);
-        if before == after {
-            return;
-        }
-        let (Scopes::One(was) | Scopes::Pin(_, was)) = before;
-        let (Scopes::One(is) | Scopes::Pin(_, is)) = after;
-        if let Some(scope) = was {
-            self.count(lane, scope, -1);
-        }
-        if let Some(scope) = is {
-            self.count(lane, scope, 1);
-        }
-        let (Scopes::Pin(old, _), Scopes::Pin(new, _)) = (before, after) else { return };
-        if old == new {
-            return;
-        }
-        let place = self.lane(lane);
-        let domain = place.domain;
-        let Progress::Grouped(grouped) = &place.progress else { return };
-        let group = grouped.group(step) as usize;
-        for index in 0..grouped.split.subgraphs[group].ready.len() {
-            let Progress::Grouped(grouped) = &self.lane(lane).progress else { return };
-            let (_, ready) = grouped.split.subgraphs[group].ready[index];
-            self.count(lane, scope(domain, old, ready.only), -1);
-            self.count(lane, scope(domain, new, ready.only), 1);
-        }
-    }
-}
-
-/// Where ready nodes are counted before and after a change: one node's scope, and the pin of the others in its subgraph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scopes {
-    One(Option<Scope>),
-    Pin(Option<WorkerId>, Option<Scope>),
 }

@@ -21,6 +21,7 @@ impl Scheduler {
         if self.domains.len() < 2 {
             return;
         }
+        self.settle_counts();
         for index in 0..self.workers.len() {
             let worker = WorkerId(index as u32);
             let Some(state) = self.worker(worker).filter(|state| state.outstanding == 0) else { continue };
@@ -98,7 +99,7 @@ impl Scheduler {
     }
 
     /// Lanes of a request, chain by chain, stage by stage.
-    fn lanes_of(&self, id: RequestId) -> Vec<LaneId> {
+    pub(crate) fn lanes_of(&self, id: RequestId) -> Vec<LaneId> {
         let held = self.request(id).chains.iter().filter(|chain| !chain.gone);
         held.flat_map(|chain| (0..chain.stages()).map(|stage| chain.lane(stage))).collect()
     }

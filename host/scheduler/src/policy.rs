@@ -22,9 +22,9 @@ impl Scheduler {
         self.note_activity();
         for index in 0..self.workers.len() {
             let worker = WorkerId(index as u32);
-            while self.asks(worker)
-                && let Some(model) = self.choose_model(worker)
-            {
+            while self.asks(worker) {
+                self.settle_counts();
+                let Some(model) = self.choose_model(worker) else { break };
                 let served = match self.model(model).policy {
                     PolicyKind::Cellular => self.schedule(worker, model),
                     PolicyKind::Graph { .. } | PolicyKind::Serial => self.run_graph(worker, model),
@@ -51,7 +51,8 @@ impl Scheduler {
         match model.policy {
             PolicyKind::Cellular => {
                 let asks = self.worker(worker).is_some_and(|state| state.outstanding <= self.config.low_water);
-                asks && model.types.iter().any(|known| known.tally.runnable(worker, domain) > 0)
+                // Whatever is ready, one worker alone could run it.
+                asks && model.ready > 0 && (self.alone || model.types.iter().any(|known| known.tally.runnable(worker, domain) > 0))
             }
             PolicyKind::Graph { .. } | PolicyKind::Serial => self.oldest_whole(worker, id).is_some(),
             PolicyKind::Merge { .. } => self.oldest_merged(worker, id).is_some(),
@@ -63,7 +64,7 @@ impl Scheduler {
         let model = self.model(id);
         match model.policy {
             PolicyKind::Cellular => {
-                let types = model.types.iter();
+                let types = model.types.iter().filter(|known| known.tally.runnable(worker, domain) > 0);
                 types.filter_map(|known| self.oldest(known.cell_type, worker, domain, Some(id))).min()
             }
             PolicyKind::Graph { .. } | PolicyKind::Serial => self.oldest_whole(worker, id),

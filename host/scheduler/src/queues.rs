@@ -5,8 +5,10 @@
 
 mod line;
 
+use std::cell::Cell;
+
 use crate::group::Group;
-use crate::id::{DomainId, LaneId, Time, WorkerId};
+use crate::id::{DomainId, LaneId, ModelId, Time, WorkerId};
 use crate::queues::line::Line;
 
 /// A subgraph's place in its queue: by rank, then first come, first served. Also a ready node's age.
@@ -84,13 +86,41 @@ pub(crate) struct TypeQueue {
     pub(crate) tally: Tally,
     /// Chains that go on together, by worker.
     pub(crate) groups: Vec<Group>,
+    /// Counts changes of what is ready, and of how old it is.
+    changes: u64,
+    seen: Cell<Option<Seen>>,
     /// Tasks in flight.
     pub(crate) running: u32,
     /// Device time of a task, nanoseconds: a moving average.
     pub(crate) estimate_ns: u64,
 }
 
+/// Whose oldest ready node was asked for, after which change, and what it was.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    changes: u64,
+    worker: WorkerId,
+    model: Option<ModelId>,
+    oldest: Option<Key>,
+}
+
 impl TypeQueue {
+    /// Other nodes are ready than were, or since another time.
+    pub(crate) const fn changed(&mut self) {
+        self.changes += 1;
+    }
+
+    /// What `find` says, if it was not asked the same before and nothing has changed since.
+    pub(crate) fn oldest(&self, worker: WorkerId, model: Option<ModelId>, find: impl FnOnce() -> Option<Key>) -> Option<Key> {
+        let same = |seen: &Seen| seen.changes == self.changes && seen.worker == worker && seen.model == model;
+        if let Some(seen) = self.seen.get().filter(same) {
+            return seen.oldest;
+        }
+        let oldest = find();
+        self.seen.set(Some(Seen { changes: self.changes, worker, model, oldest }));
+        oldest
+    }
+
     pub(crate) fn list(&mut self, domain: DomainId, key: Key, item: Item) {
         if domain.index() >= self.domains.len() {
             self.domains.resize_with(domain.index() + 1, Line::default);

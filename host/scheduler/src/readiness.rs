@@ -59,7 +59,7 @@ impl Sum {
 
 /// Asking.
 impl Scheduler {
-    pub(super) fn subgraphs(&self) -> bool {
+    pub(crate) fn subgraphs(&self) -> bool {
         self.config.release == Release::Subgraph
     }
 
@@ -86,7 +86,7 @@ impl Scheduler {
             match depends {
                 Dependency::Previous { .. } if step == 0 => {}
                 Dependency::Previous { stage } => {
-                    let mine = *stage == place.stage && place.together(step - 1, step);
+                    let mine = (strict || !inside) && *stage == place.stage && place.together(step - 1, step);
                     if inside || !mine {
                         sum.add(place.chain, self.lane(own.lane(*stage)).status(step - 1), strict && !mine);
                     }
@@ -106,10 +106,11 @@ impl Scheduler {
                         continue;
                     }
                     let Some(other) = request.chain(node.chain).filter(|chain| !chain.gone) else { continue };
-                    let mine = node.chain == place.chain && *named_stage == place.stage && place.together(node.step, step);
+                    let own = node.chain == place.chain;
+                    let mine = (strict || !inside) && own && *named_stage == place.stage && place.together(node.step, step);
                     if inside || !mine {
                         let status = self.lane(other.lane(*named_stage)).status(node.step);
-                        sum.add(node.chain, status, (strict && !mine) || other.stops && node.chain != place.chain);
+                        sum.add(node.chain, status, (strict && !mine) || other.stops && !own);
                     }
                 }
             }

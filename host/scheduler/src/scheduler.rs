@@ -13,6 +13,7 @@ use crate::fairness::Start;
 use crate::fleet::{Class, Domain, Model, Worker, entry};
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, Time, WorkerId};
 use crate::lane::Lane;
+use crate::listing::Uncounted;
 use crate::policy::cellular::Batch;
 use crate::policy::graph::GraphPolicy;
 use crate::policy::merge::MergePolicy;
@@ -40,6 +41,10 @@ pub struct Scheduler {
     pub(crate) models: Vec<Option<Model>>,
     /// Models with ready nodes or rows in flight, ascending.
     pub(crate) active: Vec<ModelId>,
+    /// Changes of tallies that are put off.
+    pub(crate) uncounted: Uncounted,
+    /// There is but one worker.
+    pub(crate) alone: bool,
     /// Models that may have become active or idle.
     pub(crate) touched: Vec<ModelId>,
     pub(crate) types: Vec<TypeQueue>,
@@ -87,6 +92,8 @@ impl Scheduler {
             tenants_start: Start::default(),
             models: Vec::new(),
             active: Vec::new(),
+            uncounted: Uncounted::default(),
+            alone: true,
             touched: Vec::new(),
             types: Vec::new(),
             requests: Vec::new(),
@@ -127,6 +134,7 @@ impl Scheduler {
         self.settle();
         self.run();
         self.settle();
+        self.settle_counts();
         if !self.late_lanes.is_empty() || (self.freed && self.requests_waiting > 0) {
             self.out.wake_at = Some(self.now);
         }
@@ -163,7 +171,16 @@ impl Scheduler {
         let class = home.class;
         *entry(&mut self.workers, worker.index()) = Some(Worker::new(domain, class));
         self.class_mut(class).workers += 1;
-        self.dissolve_idle_groups();
+        self.count_workers();
+    }
+
+    /// Whether there is one worker alone. Where there was, what only that one might run may be for others too.
+    pub(crate) fn count_workers(&mut self) {
+        let alone = self.workers.iter().flatten().count() <= 1;
+        if std::mem::replace(&mut self.alone, alone) && !alone {
+            self.dissolve_idle_groups();
+            self.look_at_everything();
+        }
     }
 
     pub(crate) fn class_mut(&mut self, class: NumericClass) -> &mut Class {

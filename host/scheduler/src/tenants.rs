@@ -30,8 +30,8 @@ pub(crate) struct Tenant {
     pub(crate) weight: u32,
     /// Models of it that are known.
     models: u32,
-    /// Models of it that are active.
-    pub(crate) active: u32,
+    /// Models of it that are active, ascending.
+    pub(crate) active: Vec<ModelId>,
     /// Whether it counts as active.
     pub(crate) awake: bool,
     pub(crate) share: Share,
@@ -99,7 +99,7 @@ impl Scheduler {
         }
         let (share, start) = (Share::default(), Start::default());
         let index = self.tenants.iter().position(Option::is_none).unwrap_or(self.tenants.len());
-        *entry(&mut self.tenants, index) = Some(Tenant { id, weight, models: 1, active: 0, awake: false, share, start });
+        *entry(&mut self.tenants, index) = Some(Tenant { id, weight, models: 1, active: Vec::new(), awake: false, share, start });
         TenantIndex(index)
     }
 
@@ -107,6 +107,7 @@ impl Scheduler {
         if self.model(id).closed && self.model(id).requests == 0 {
             if self.model(id).active {
                 // It ran until just now.
+                self.settle_counts();
                 self.turn(&[id]);
             }
             self.forget_model(id);

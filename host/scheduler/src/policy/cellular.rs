@@ -20,6 +20,8 @@ pub(crate) struct Pick {
     pub(crate) step: u32,
     /// When it became ready, where that says where it is listed.
     pub(crate) ready: Option<Time>,
+    /// The first step of its run, or the number of its subgraph: those of one are listed together.
+    first: u32,
     /// How many of its worker's group come before it.
     after: usize,
 }
@@ -49,6 +51,7 @@ impl Scheduler {
         let (cell_type, sizes) = (chosen.cell_type, chosen.batch);
         let mut batch = std::mem::take(&mut self.batch);
         for task in 0..self.config.max_tasks_to_submit {
+            self.settle_counts();
             self.form_batch(worker, cell_type, sizes, &mut batch);
             let enough = if task == 0 { 1 } else { sizes.min as usize };
             if batch.len() < enough {
@@ -81,6 +84,11 @@ impl Scheduler {
 
     /// The age of the oldest ready node of a type (and model) that a worker may run.
     pub(crate) fn oldest(&self, cell_type: CellTypeId, worker: WorkerId, domain: DomainId, model: Option<ModelId>) -> Option<Key> {
+        let queue = &self.types[cell_type.index()];
+        queue.oldest(worker, model, || self.find_oldest(cell_type, worker, domain, model))
+    }
+
+    fn find_oldest(&self, cell_type: CellTypeId, worker: WorkerId, domain: DomainId, model: Option<ModelId>) -> Option<Key> {
         let mut oldest = self.oldest_of_group(cell_type, worker, model);
         for (place, item) in self.types[cell_type.index()].items(domain) {
             // No node is ready before its subgraph entered.
@@ -179,8 +187,11 @@ impl Scheduler {
         for (_, pick) in &batch.apart {
             self.after_queued(pick.lane, pick.step, worker);
         }
-        for (_, pick) in &batch.apart {
-            self.tidy(pick.lane, pick.step, pick.ready);
+        for (index, (_, pick)) in batch.apart.iter().enumerate() {
+            let next = batch.apart.get(index + 1).map(|(_, next)| (next.lane, next.first));
+            if next != Some((pick.lane, pick.first)) {
+                self.tidy(pick.lane, pick.step, pick.ready);
+            }
         }
         self.settle_failures();
     }
@@ -316,12 +327,12 @@ fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, (wanted, after): (us
     match (&lane.progress, item) {
         (Progress::Front(front), _) => {
             let ready = front.ready.filter(|ready| runnable(lane, lane.pinned(), *ready, worker));
-            picks.extend(ready.map(|_| Pick { lane: id, step: front.queued, ready: None, after }));
+            picks.extend(ready.map(|_| Pick { lane: id, step: front.queued, ready: None, first: 0, after }));
         }
-        (Progress::Each(nodes), Item::Run(_, from, to)) => {
-            let ready = (from..to).filter_map(|step| match nodes.states[step as usize] {
+        (Progress::Each(nodes), Item::Run(_, first, to)) => {
+            let ready = (first..to).filter_map(|step| match nodes.states[step as usize] {
                 NodeState::Ready(ready) if runnable(lane, None, ready, worker) => {
-                    Some(Pick { lane: id, step, ready: Some(ready.time), after })
+                    Some(Pick { lane: id, step, ready: Some(ready.time), first, after })
                 }
                 _ => None,
             });
@@ -330,7 +341,7 @@ fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, (wanted, after): (us
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
             let subgraph = &grouped.split.subgraphs[group as usize];
             let ready = subgraph.ready.iter().filter(|(_, ready)| runnable(lane, subgraph.pinned(), *ready, worker));
-            picks.extend(ready.take(room).map(|(step, _)| Pick { lane: id, step: *step, ready: None, after }));
+            picks.extend(ready.take(room).map(|(step, _)| Pick { lane: id, step: *step, ready: None, first: group, after }));
         }
         _ => {}
     }

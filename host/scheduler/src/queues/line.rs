@@ -28,8 +28,9 @@ impl Line {
         } else {
             let before = match self.find(&key) {
                 Ok(at) => {
-                    self.gone -= 1;
-                    self.ring[at].1.replace(item)
+                    let before = self.ring[at].1.replace(item);
+                    self.gone -= usize::from(before.is_none());
+                    before
                 }
                 Err(_) => self.strays.insert(key, item),
             };

@@ -4,6 +4,7 @@ use crate::command::Failure;
 use crate::id::{LaneId, RequestId, WorkerId};
 use crate::lane::{NodeState, Progress, StageRef};
 use crate::readiness::Verdict;
+use crate::request::Phase;
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
@@ -16,6 +17,7 @@ impl Scheduler {
     pub(super) fn look_at(&mut self, lane: LaneId, step: u32) {
         let place = self.lane(lane);
         match &place.progress {
+            Progress::Front(_) if place.member.is_some() => {}
             Progress::Front(front) => {
                 let step = front.queued;
                 if step < place.limit && front.ready.is_none_or(|ready| ready.only.is_some()) && self.handed_over(lane, 0) {
@@ -68,6 +70,20 @@ impl Scheduler {
                 }
             }
             Progress::Each(_) => self.look_at_each(lane),
+        }
+    }
+
+    /// Looks at every node again that may run.
+    pub(crate) fn look_at_everything(&mut self) {
+        for index in 0..self.requests.len() {
+            let id = RequestId(index as u32);
+            let request = self.request(id);
+            let runs = request.phase == Phase::Placed && request.moving.is_none() && request.bucket.is_none();
+            if runs && !self.in_order(request.model) {
+                for lane in self.lanes_of(id) {
+                    self.look_at_all(lane);
+                }
+            }
         }
     }
 

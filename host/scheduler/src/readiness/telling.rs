@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::unfolded::Dependency;
+use cellwright_cell_graph::unfolded::{Dependency, UnfoldedChain};
 
 use crate::id::{LaneId, RequestId, WorkerId};
 use crate::lane::{Lane, Progress, StageRef, Status};
@@ -17,6 +17,11 @@ impl Scheduler {
                 let Some(chain) = self.request(id).chain(graph.first_chain + local).filter(|chain| !chain.cancelled) else { continue };
                 let free = chain.root.is_none() && graph.chains[local as usize].stages[stage as usize].depends.is_empty();
                 let lane = chain.lane(stage);
+                let named = &graph.chains[local as usize].stages[stage as usize].named_producers;
+                if chain.root.is_none() && graph.cancel.is_empty() && !named.is_empty() && !named.contains(&0) {
+                    // Each waits for a node that has not been submitted, and will be told of it.
+                    continue;
+                }
                 match &self.lane(lane).progress {
                     Progress::Each(_) if free => self.set_run_ready(lane, 0, self.lane(lane).limit, None),
                     Progress::Front(_) if free || self.lane(lane).plain => self.set_ready(lane, 0, None),
@@ -52,19 +57,17 @@ impl Scheduler {
     pub(super) fn tell(&mut self, lane: LaneId, step: u32) {
         let place = self.lane(lane);
         let (id, number, stage) = (place.request, place.chain, place.stage);
-        let Some(graph) = self.request(id).growth(place.growth).map(|growth| Arc::clone(&growth.graph)) else { return };
+        let growth = place.growth;
+        let Some(graph) = self.request(id).growth(growth).map(|growth| &growth.graph) else { return };
         let local = (number - graph.first_chain) as usize;
-        for (index, sibling) in graph.chains[local].stages.iter().enumerate() {
-            let Some(other) = self.request(id).chain(number).map(|chain| chain.lane(index as u32)) else { continue };
-            for depends in &sibling.depends {
-                match depends {
-                    Dependency::Previous { stage: named } if *named == stage => self.look_at(other, step + 1),
-                    Dependency::Sibling { stage: named } if *named == stage => self.look_at(other, step),
-                    _ => {}
-                }
-            }
+        let chain = &graph.chains[local];
+        let bound = chain.length.bound;
+        let successors = &chain.stages[stage as usize].successors;
+        let named = successors.offsets.get(step as usize..step as usize + 2).map_or(0..0, |range| range[0] as usize..range[1] as usize);
+        if chain.sequential || chain.stages.len() > 1 {
+            let graph = Arc::clone(graph);
+            self.tell_own_chain(id, number, (stage, step), &graph.chains[local]);
         }
-        let bound = graph.chains[local].length.bound;
         let places = self.lane_mut(lane).readers.as_mut().map(|readers| readers.about(step));
         for place in places.into_iter().flatten() {
             let readers = self.lane(lane).readers.as_ref();
@@ -75,9 +78,28 @@ impl Scheduler {
                 None => self.look_at_all(reader),
             }
         }
-        let successors = &graph.chains[local].stages[stage as usize].successors;
-        if let Some([from, to]) = successors.offsets.get(step as usize..step as usize + 2) {
-            self.look_at_named(id, &successors.targets[*from as usize..*to as usize]);
+        for at in named {
+            let Some(graph) = self.request(id).growth(growth).map(|growth| &growth.graph) else { return };
+            let (chain, stage, step) = graph.chains[local].stages[stage as usize].successors.targets[at];
+            if let Some(other) = self.held(id, StageRef { chain, stage }) {
+                self.look_at(other, step);
+            }
+        }
+    }
+
+    /// Looks again at those of its own chain that wait for a node.
+    fn tell_own_chain(&mut self, id: RequestId, number: u32, (stage, step): (u32, u32), chain: &UnfoldedChain) {
+        for (index, sibling) in chain.stages.iter().enumerate() {
+            for depends in &sibling.depends {
+                let step = match depends {
+                    Dependency::Previous { stage: named } if *named == stage => step + 1,
+                    Dependency::Sibling { stage: named } if *named == stage => step,
+                    _ => continue,
+                };
+                if let Some(other) = self.request(id).chain(number).map(|chain| chain.lane(index as u32)) {
+                    self.look_at(other, step);
+                }
+            }
         }
     }
 

@@ -206,6 +206,7 @@ impl Oracle {
                     graph.growths.push(Arc::clone(growth));
                 }
             }
+            Event::WorkerUp { worker, domain, .. } => drop(self.workers.insert(*worker, Worker { domain: *domain, tasks: Vec::new() })),
             Event::TenantWeight { tenant, weight } => drop(self.weights.insert(*tenant, *weight)),
             Event::Cancel(request) => self.fail(*request, Failure::Cancelled),
             Event::Done { worker, up_to, busy_ns, stopped, failed } => self.done(*worker, *up_to, *busy_ns, stopped, failed),
@@ -554,6 +555,7 @@ mod tests {
             growths: !seed.is_multiple_of(3),
             requests: 8,
             domains: 1,
+            late: seed % 5 == 1,
             mixed: false,
             checked: seed % 8 == 7,
         };

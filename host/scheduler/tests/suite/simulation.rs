@@ -22,6 +22,8 @@ pub(crate) struct Scope {
     pub(crate) faults: bool,
     pub(crate) losses: bool,
     pub(crate) domains: u32,
+    /// The first worker is alone for a while.
+    pub(crate) late: bool,
     pub(crate) growths: bool,
     pub(crate) requests: u32,
     /// Models may have policies of their own.
@@ -102,6 +104,8 @@ pub(crate) struct Run {
     events: Vec<Event>,
     scope: Scope,
     arrivals: u32,
+    /// Workers that are not up yet.
+    late: Vec<(u32, u32, u32)>,
     /// Requests of this run have ranks below it.
     ranks: u32,
     /// The generator's, with the model its graphs are of.
@@ -120,10 +124,11 @@ impl Run {
         adjust(&mut config, models.len());
         let domains = dice.between(1, scope.domains);
         let arena = *dice.pick(&[64, 100, 300, 2000]);
-        let workers: Vec<_> = (0..dice.between(domains, 3)).map(|worker| (worker, worker % domains, arena)).collect();
+        let mut workers: Vec<_> = (0..dice.between(domains, 3)).map(|worker| (worker, worker % domains, arena)).collect();
+        let late = if scope.late { workers.split_off(1) } else { Vec::new() };
         let world = World::new(config, models, &workers);
         let ranks = if dice.once_in(2) { 1 } else { 3 };
-        Self { ranks, world, dice, events: Vec::new(), arrivals: scope.requests, scope, checked, sessions: BTreeMap::new() }
+        Self { late, ranks, world, dice, events: Vec::new(), arrivals: scope.requests, scope, checked, sessions: BTreeMap::new() }
     }
 
     fn arrive(&mut self) {
@@ -251,6 +256,10 @@ impl Run {
                     self.grow(id);
                 }
             }
+            6 if !self.late.is_empty() && self.dice.once_in(4) => {
+                let worker = self.late.remove(0);
+                self.events.push(self.world.worker_up(worker));
+            }
             6 if self.dice.once_in(8) => {
                 let tenant = self.dice.pick(&self.world.models).tenant;
                 self.events.push(Event::TenantWeight { tenant, weight: self.dice.between(1, 3) });
@@ -309,6 +318,7 @@ fn scope(seed: u64) -> Scope {
         faults: seed.is_multiple_of(2),
         losses: true,
         domains: 2,
+        late: seed % 5 == 1,
         growths: !seed.is_multiple_of(3),
         requests: 12,
         mixed: seed % 5 < 2,

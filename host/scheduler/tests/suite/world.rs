@@ -145,14 +145,19 @@ impl World {
             wake: false,
         };
         let mut events: Vec<Event> = world.models.iter().map(|model| Event::ModelUp(Arc::clone(model))).collect();
-        for (worker, domain, arena_slots) in workers {
-            let (worker, domain, class) = (WorkerId(*worker), DomainId(*domain), world.models[0].class);
-            world.workers.insert(worker, Worker { domain, tasks: VecDeque::new() });
-            world.arenas.entry(domain).or_insert_with(|| vec![None; *arena_slots as usize]);
-            events.push(Event::WorkerUp { worker, domain, class, arena_slots: *arena_slots });
+        for worker in workers {
+            events.push(world.worker_up(*worker));
         }
         world.handle(&mut events);
         world
+    }
+
+    /// A worker, its domain and that one's slots, of which the scheduler is to be told.
+    pub(crate) fn worker_up(&mut self, (worker, domain, arena_slots): (u32, u32, u32)) -> Event {
+        let (worker, domain, class) = (WorkerId(worker), DomainId(domain), self.models[0].class);
+        self.workers.insert(worker, Worker { domain, tasks: VecDeque::new() });
+        self.arenas.entry(domain).or_insert_with(|| vec![None; arena_slots as usize]);
+        Event::WorkerUp { worker, domain, class, arena_slots }
     }
 
     /// A request that the scheduler has not heard of; the event is the caller's to send.

@@ -30,6 +30,13 @@ pub enum PolicyKind {
         /// Requests of a set, at most; at least 1.
         requests: u32,
     },
+    /// LazyBatching (HPCA'21): node by node, newcomers catch up with a running batch where everybody's slack allows it.
+    Lazy {
+        /// Nanoseconds within which a request should be done, if it has no earlier deadline.
+        objective_ns: u64,
+        /// Percentage of lengths seen that a chain of unknown length is taken not to exceed, 1 to 100.
+        percentile: u8,
+    },
 }
 
 /// A scheduler's configuration.

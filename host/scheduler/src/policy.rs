@@ -5,6 +5,7 @@
 
 pub(crate) mod cellular;
 pub(crate) mod graph;
+pub(crate) mod lazy;
 pub(crate) mod merge;
 pub(crate) mod shelf;
 
@@ -29,6 +30,7 @@ impl Scheduler {
                     PolicyKind::Cellular => self.schedule(worker, model),
                     PolicyKind::Graph { .. } | PolicyKind::Serial => self.run_graph(worker, model),
                     PolicyKind::Merge { .. } => self.run_merge(worker, model),
+                    PolicyKind::Lazy { .. } => self.run_lazy(worker, model),
                 };
                 if !served {
                     break;
@@ -56,6 +58,7 @@ impl Scheduler {
             }
             PolicyKind::Graph { .. } | PolicyKind::Serial => self.oldest_whole(worker, id).is_some(),
             PolicyKind::Merge { .. } => self.oldest_merged(worker, id).is_some(),
+            PolicyKind::Lazy { .. } => self.oldest_lazy(worker, id).is_some(),
         }
     }
 
@@ -69,6 +72,7 @@ impl Scheduler {
             }
             PolicyKind::Graph { .. } | PolicyKind::Serial => self.oldest_whole(worker, id),
             PolicyKind::Merge { .. } => self.oldest_merged(worker, id),
+            PolicyKind::Lazy { .. } => self.oldest_lazy(worker, id),
         }
     }
 
@@ -76,12 +80,14 @@ impl Scheduler {
     pub(crate) fn task_done(&mut self, worker: WorkerId) {
         self.batch_task_done(worker);
         self.set_task_done(worker);
+        self.lazy_task_done(worker);
     }
 
     /// A worker is lost, and what its batches were about with it.
     pub(crate) fn batches_lost(&mut self, worker: WorkerId) {
         let mut lost = self.graph_worker_lost(worker);
         lost.extend(self.merge_worker_lost(worker));
+        lost.extend(self.lazy_worker_lost(worker));
         for member in lost {
             if self.in_batch(&member, worker) {
                 self.doom(member.request, Failure::WorkerLost);
@@ -99,7 +105,7 @@ impl PolicyKind {
 
     /// Whether every stage of a request is executed step by step, in the order in which they stand in its graph.
     pub(crate) const fn in_order(self) -> bool {
-        matches!(self, Self::Graph { .. } | Self::Serial)
+        matches!(self, Self::Graph { .. } | Self::Serial | Self::Lazy { .. })
     }
 }
 

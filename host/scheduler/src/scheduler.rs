@@ -16,6 +16,7 @@ use crate::lane::Lane;
 use crate::listing::Uncounted;
 use crate::policy::cellular::Batch;
 use crate::policy::graph::GraphPolicy;
+use crate::policy::lazy::LazyPolicy;
 use crate::policy::merge::MergePolicy;
 use crate::policy::shelf::Shelves;
 use crate::queues::TypeQueue;
@@ -69,6 +70,7 @@ pub struct Scheduler {
     pub(crate) shelves: Shelves,
     pub(crate) graph: GraphPolicy,
     pub(crate) merge: MergePolicy,
+    pub(crate) lazy: LazyPolicy,
     pub(crate) batch: Batch,
     /// Slots of the stages of the growth that is being placed.
     pub(crate) seats: Vec<(Slot, u32)>,
@@ -111,6 +113,7 @@ impl Scheduler {
             shelves: Shelves::default(),
             graph: GraphPolicy::default(),
             merge: MergePolicy::default(),
+            lazy: LazyPolicy::default(),
             batch: Batch::default(),
             seats: Vec::new(),
         }

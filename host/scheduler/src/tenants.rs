@@ -119,6 +119,7 @@ impl Scheduler {
         assert!(model.requests == 0 && !model.active, "a model is replaced while requests name it");
         self.touched.retain(|touched| *touched != id);
         self.shelves.forget_model(id);
+        self.lazy.forget_model(id);
         let tenant = self.tenant_mut(model.tenant);
         tenant.models -= 1;
         if tenant.models == 0 {

@@ -72,7 +72,7 @@ impl Scheduler {
         match self.model(request.model).policy {
             PolicyKind::Graph { bucket_width, .. } => Some(structure(graph, bucket_width)),
             // One bucket, so that it is first come, first served.
-            PolicyKind::Serial | PolicyKind::Merge { .. } => Some(Vec::new()),
+            PolicyKind::Serial | PolicyKind::Merge { .. } | PolicyKind::Lazy { .. } => Some(Vec::new()),
             PolicyKind::Cellular => None,
         }
     }
@@ -114,6 +114,11 @@ impl Scheduler {
             (request.batch, request.bucket) = (Some(worker), None);
         }
         members
+    }
+
+    /// Who waits in a model's only bucket, in order.
+    pub(crate) fn pending(&self, model: ModelId, domain: DomainId) -> impl Iterator<Item = &Member> {
+        self.shelves.0.get(&(model, domain)).into_iter().flat_map(|shelf| shelf.buckets.values()).flatten()
     }
 
     /// Whether a member of a worker's batch has not been given up.
@@ -163,7 +168,7 @@ impl Scheduler {
     pub(crate) fn members_max(&self, member: &Member) -> usize {
         match self.model(self.request(member.request).model).policy {
             PolicyKind::Cellular | PolicyKind::Serial => 1,
-            PolicyKind::Graph { .. } => self.batch_limit(member) as usize,
+            PolicyKind::Graph { .. } | PolicyKind::Lazy { .. } => self.batch_limit(member) as usize,
             PolicyKind::Merge { requests } => requests.max(1) as usize,
         }
     }

@@ -10,8 +10,12 @@ use cellwright_scheduler::{
 use super::graphs::{growth, lstm};
 use super::world::World;
 
-pub(crate) const POLICIES: [PolicyKind; 3] =
-    [PolicyKind::Cellular, PolicyKind::Graph { bucket_width: 10, window_ns: 0 }, PolicyKind::Merge { requests: 4 }];
+pub(crate) const POLICIES: [PolicyKind; 4] = [
+    PolicyKind::Cellular,
+    PolicyKind::Graph { bucket_width: 10, window_ns: 0 },
+    PolicyKind::Merge { requests: 4 },
+    PolicyKind::Lazy { objective_ns: 1_000_000, percentile: 90 },
+];
 
 pub(crate) fn model(model: u32, tenant: u32, weight: u32) -> ModelInfo {
     let batch = BatchSizes { min: 1, quantum: 1, max: 4 };

@@ -34,11 +34,12 @@ pub(crate) struct Scope {
 
 /// Cellular batching half of the time.
 fn policy(dice: &mut Dice) -> PolicyKind {
-    match dice.below(8) {
+    match dice.below(10) {
         0..4 => PolicyKind::Cellular,
         4 => PolicyKind::Serial,
         5 => PolicyKind::Graph { bucket_width: dice.between(0, 5), window_ns: 0 },
         6 => PolicyKind::Graph { bucket_width: dice.between(0, 5), window_ns: u64::from(dice.between(1, 5)) },
+        7 | 8 => PolicyKind::Lazy { objective_ns: u64::from(dice.between(1, 2000)), percentile: dice.between(1, 100) as u8 },
         _ => PolicyKind::Merge { requests: dice.between(1, 5) },
     }
 }

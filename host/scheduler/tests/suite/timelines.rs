@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::{Dependency, Length, UnfoldedChain};
 use cellwright_scheduler::{
-    BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId, TenantId,
-    Time, WorkerId,
+    BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, Knot, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId,
+    TenantId, Time, WorkerId,
 };
 
 use super::graphs::{EVERY, balanced_tree, chain, decoder, growth, lstm, stage, watch};
@@ -512,5 +512,103 @@ fn models_of_different_policies_share_a_worker() {
     4 request 2 leaves
     5 lstm: 3.0[1]
     6 request 3 leaves
+    ");
+}
+
+/// As the paper's decisions, under LazyBatching with that objective; every node takes a unit of time.
+fn lazily(objective_ns: u64) -> Timeline {
+    let config = Config { policy: PolicyKind::Lazy { objective_ns, percentile: 90 }, ..paper() };
+    let mut timeline = Timeline::new(config, 4);
+    let mut known = model(4);
+    for cell in &mut known.cells {
+        cell.cost = CostTable::new([Knot { rows: 1, nanoseconds: 1 }]).expect("a table");
+    }
+    timeline.world = World::new(config, vec![known], &[(0, 0, 10_000)]);
+    timeline
+}
+
+/// Eight nodes in a line, A to H: chains of one step each.
+fn line() -> Arc<UnfoldedGrowth> {
+    let node = |node: u32| {
+        let depends = node.checked_sub(1).map(|chain| Dependency::End { chain });
+        chain(1, vec![stage(node % 4, depends.as_slice())])
+    };
+    growth(0, (0..8).map(node).collect(), None)
+}
+
+/// LazyBatching's figure 10: request 1 arrives while 0 executes B, 2 while 1 executes A. 2 catches up with 1 at B, both with 0 at C.
+#[test]
+fn newcomers_catch_up_and_merge() {
+    let mut timeline = lazily(1000);
+    timeline.arrive(&line());
+    timeline.act();
+    timeline.tick();
+    timeline.arrive(&line());
+    timeline.tick();
+    timeline.arrive(&line());
+    insta::assert_snapshot!(timeline.run(), @r"
+     0 lstm: 0.0[0]
+     1 leaf: 0.1[0]
+     2 lstm: 1.0[0]
+     3 lstm: 2.0[0]
+     4 leaf: 1.1[0] 2.1[0]
+     5 inner: 0.2[0] 1.2[0] 2.2[0]
+     6 head: 0.3[0] 1.3[0] 2.3[0]
+     7 lstm: 0.4[0] 1.4[0] 2.4[0]
+     8 leaf: 0.5[0] 1.5[0] 2.5[0]
+     9 inner: 0.6[0] 1.6[0] 2.6[0]
+    10 head: 0.7[0] 1.7[0] 2.7[0]
+    11 request 0 leaves
+    11 request 1 leaves
+    11 request 2 leaves
+    ");
+}
+
+/// Request 0 has an objective of 10 and takes 8 alone. Equation 2 has no slack for 1: it waits until 0 is done.
+#[test]
+fn without_slack_a_batch_goes_on_uninterrupted() {
+    let mut timeline = lazily(10);
+    timeline.arrive(&line());
+    timeline.act();
+    timeline.arrive(&line());
+    insta::assert_snapshot!(timeline.run(), @r"
+     0 lstm: 0.0[0]
+     1 leaf: 0.1[0]
+     2 inner: 0.2[0]
+     3 head: 0.3[0]
+     4 lstm: 0.4[0]
+     5 leaf: 0.5[0]
+     6 inner: 0.6[0]
+     7 head: 0.7[0]
+     8 lstm: 1.0[0]
+     8 request 0 leaves
+     9 leaf: 1.1[0]
+    10 inner: 1.2[0]
+    11 head: 1.3[0]
+    12 lstm: 1.4[0]
+    13 leaf: 1.5[0]
+    14 inner: 1.6[0]
+    15 head: 1.7[0]
+    16 request 1 leaves
+    ");
+}
+
+/// Steps of a recurrent layer are one node: a newcomer joins at its first step whoever is at any other. Who has finished the layer waits for it.
+#[test]
+fn steps_of_a_layer_are_one_node() {
+    let mut timeline = lazily(1000);
+    let layered = |length| growth(0, vec![lstm(length, &[]), chain(1, vec![stage(3, &[Dependency::End { chain: 0 }])])], None);
+    timeline.arrive(&layered(3));
+    timeline.act();
+    timeline.arrive(&layered(4));
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0]
+    1 lstm: 0.0[1] 1.0[0]
+    2 lstm: 0.0[2] 1.0[1]
+    3 lstm: 1.0[2]
+    4 lstm: 1.0[3]
+    5 head: 0.1[0] 1.1[0]
+    6 request 0 leaves
+    6 request 1 leaves
     ");
 }

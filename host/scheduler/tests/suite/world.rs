@@ -395,7 +395,7 @@ impl World {
     /// Whether its policy executes a request's stages in the order in which they stand, without looking at what they wait for.
     fn in_order(&self, request: &Request) -> bool {
         let policy = self.models[request.model.index()].policy.unwrap_or(self.config.policy);
-        matches!(policy, PolicyKind::Graph { .. } | PolicyKind::Serial)
+        matches!(policy, PolicyKind::Graph { .. } | PolicyKind::Serial | PolicyKind::Lazy { .. })
     }
 
     /// Every predecessor is complete or earlier in the same worker's order; a pinned subgraph stays on its worker.

@@ -1,0 +1,154 @@
+//! How long requests will take, and who may join them (LazyBatching, HPCA'21, section IV-C).
+//!
+//! Equation 2: a request's slack is its objective less what it has waited and less the times that all requests of the batch, newcomers
+//! included, would take one after the other. That is more than a batch takes, so that slack is never taken to be larger than it is: violations
+//! are avoided first, throughput comes second. A request that could not be in time even alone has nothing to lose, and does not count.
+
+use crate::config::PolicyKind;
+use crate::id::{CellTypeId, ModelId, Time, WorkerId};
+use crate::policy::shelf::Member;
+use crate::scheduler::Scheduler;
+
+/// Chains of a growth whose lengths are remembered.
+const CHAINS_MAX: usize = 16;
+
+/// Lengths are told apart up to this one.
+const LENGTH_MAX: usize = 4096;
+
+/// So many lengths must have been seen before they say anything.
+const SEEN_MIN: u32 = 20;
+
+/// What was learned of a model: how many steps its chains executed that may stop, by their number in the growth.
+#[derive(Debug, Default)]
+pub(crate) struct Profile(Vec<Lengths>);
+
+/// How often each length was seen.
+#[derive(Clone, Debug, Default)]
+struct Lengths {
+    seen: Vec<u32>,
+    total: u32,
+}
+
+impl Lengths {
+    fn learn(&mut self, length: u32) {
+        let at = (length as usize).min(LENGTH_MAX);
+        if at >= self.seen.len() {
+            self.seen.resize(at + 1, 0);
+        }
+        if self.total == u32::MAX {
+            return;
+        }
+        self.seen[at] += 1;
+        self.total += 1;
+    }
+
+    /// The least length that so many percent do not exceed; none as long as too little was seen.
+    fn percentile(&self, percent: u8) -> Option<u32> {
+        let wanted = (u64::from(self.total) * u64::from(percent)).div_ceil(100);
+        let mut sum = 0;
+        let reaches = |seen: &u32| {
+            sum += u64::from(*seen);
+            sum >= wanted
+        };
+        let at = self.seen.iter().position(reaches).filter(|_| self.total >= SEEN_MIN)?;
+        Some(at as u32)
+    }
+}
+
+impl Scheduler {
+    /// When a request should be done: by its deadline, and by its model's objective.
+    pub(super) fn due_at(&self, member: &Member) -> Time {
+        let request = self.request(member.request);
+        let objective = match self.model(request.model).policy {
+            PolicyKind::Lazy { objective_ns, .. } => Time(request.submitted.0.saturating_add(objective_ns)),
+            _ => Time(u64::MAX),
+        };
+        request.deadline.map_or(objective, |deadline| deadline.min(objective))
+    }
+
+    /// What a node takes alone: NodeLatency of Algorithm 1. Where no cost table says it, what the type's tasks took lately.
+    pub(super) fn node_ns(&self, model: ModelId, cell_type: CellTypeId) -> u64 {
+        let cell = self.model(model).info.cells.iter().find(|cell| cell.cell_type == cell_type);
+        cell.and_then(|cell| cell.cost.nanoseconds(1)).unwrap_or(self.types[cell_type.index()].estimate_ns)
+    }
+
+    /// How long a request takes alone, from a chain of its growth on: Algorithm 1. A chain that may stop is as long as the percentile of those
+    /// that were seen, as long as its bound before enough were.
+    pub(super) fn alone_ns(&self, model: ModelId, member: &Member, from: u32) -> u64 {
+        let Some(graph) = self.graph_of(member) else { return 0 };
+        let request = self.request(member.request);
+        let known = self.model(model);
+        let mut sum = 0_u64;
+        for local in from..graph.chains.len() as u32 {
+            let Some(chain) = request.chain(graph.first_chain + local).filter(|chain| !chain.cancelled) else { continue };
+            let leader = chain.root.and_then(|root| root.checked_sub(graph.first_chain)).unwrap_or(local);
+            let expected = if chain.stops && !chain.ended { self.expected_length(model, leader) } else { None };
+            let length = expected.map_or(chain.end, |expected| expected.min(chain.end));
+            let stages = graph.chains[local as usize].stages.iter();
+            let step: u64 = stages.map(|stage| self.node_ns(model, known.info.cells[stage.cell as usize].cell_type)).sum();
+            sum = sum.saturating_add(step.saturating_mul(u64::from(length)));
+        }
+        sum
+    }
+
+    fn expected_length(&self, model: ModelId, chain: u32) -> Option<u32> {
+        let PolicyKind::Lazy { percentile, .. } = self.model(model).policy else { return None };
+        self.lazy.profiles.get(&model)?.0.get(chain as usize)?.percentile(percentile)
+    }
+
+    /// A request is complete: how long its chains became that may stop.
+    pub(super) fn learn_lengths(&mut self, model: ModelId, member: &Member) {
+        let Some(graph) = self.graph_of(member) else { return };
+        let request = self.request(member.request);
+        let chains =
+            (0..graph.chains.len().min(CHAINS_MAX)).filter_map(|local| Some((local, request.chain(graph.first_chain + local as u32)?)));
+        let lengths: Vec<_> = chains.filter(|(_, chain)| chain.stop_stage.is_some()).map(|(local, chain)| (local, chain.end)).collect();
+        for (local, length) in lengths {
+            let profile = self.lazy.profiles.entry(model).or_default();
+            if local >= profile.0.len() {
+                profile.0.resize_with(local + 1, Lengths::default);
+            }
+            profile.0[local].learn(length);
+        }
+    }
+
+    /// How many of those that wait may preempt the batch of a worker, in their order: all slacks allow it, and the limit does. If there is no
+    /// batch, the first may begin whatever its slack is.
+    pub(super) fn admissible(&self, worker: WorkerId, model: ModelId) -> usize {
+        let Some(domain) = self.worker(worker).map(|state| state.domain) else { return 0 };
+        let riders = self.riders(worker, model);
+        let mut room: Option<usize> = None;
+        let savable = |due: Time, alone: u64| if self.now.0.saturating_add(alone) <= due.0 { due } else { Time(u64::MAX) };
+        let mut total: u64 = riders.iter().map(|rider| rider.left_ns).fold(0, u64::saturating_add);
+        let mut tightest = riders.iter().map(|rider| savable(rider.due, rider.left_ns)).min().unwrap_or(Time(u64::MAX));
+        let mut count = 0;
+        for member in self.pending(model, domain) {
+            let room = *room.get_or_insert_with(|| (self.batch_limit(member) as usize).saturating_sub(riders.len()));
+            if count >= room {
+                break;
+            }
+            let alone = self.alone_ns(model, member, 0);
+            total = total.saturating_add(alone);
+            tightest = tightest.min(savable(self.due_at(member), alone));
+            if self.now.0.saturating_add(total) > tightest.0 && riders.len() + count > 0 {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_the_length_that_so_many_do_not_exceed() {
+        let mut lengths = Lengths::default();
+        (1..=19).for_each(|length| lengths.learn(length));
+        assert_eq!(lengths.percentile(90), None, "too little was seen");
+        lengths.learn(100_000);
+        assert_eq!([50, 90, 95, 100].map(|percent| lengths.percentile(percent)), [Some(10), Some(18), Some(19), Some(LENGTH_MAX as u32)]);
+    }
+}

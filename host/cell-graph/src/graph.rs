@@ -2,6 +2,8 @@
 //!
 //! These types mirror the plugin ABI one to one and are unchecked; [`crate::unfolded`] is what is left once every reference resolves.
 
+use serde::{Deserialize, Serialize};
+
 use crate::tensor::Tensor;
 
 /// One output of one stage of a chain, at every step. Chains are numbered over the whole request, across growths.
@@ -14,7 +16,7 @@ pub struct OutputRef {
 }
 
 /// Step t means number `first + t · stride`; `from_end` counts from the last executed step backwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Affine {
     pub first: u32,
@@ -34,7 +36,7 @@ impl Affine {
 }
 
 /// A node by its chain and step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Node {
     pub chain: u32,
@@ -185,7 +187,7 @@ pub struct ResponseTensor {
 }
 
 /// When a continuation is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pace {
     /// When all watched chains have ended.
     All,

@@ -3,11 +3,13 @@
 //!
 //! Within a growth dependencies are known step by step. A reference to a chain of an earlier growth waits for that chain's end.
 
+use serde::{Deserialize, Serialize};
+
 use crate::graph::{Affine, Node, Pace};
 use crate::tensor::Tensor;
 
 /// Which nodes of a stage form subgraphs: connected, of one cell type, convex; scheduled and pinned as a unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grouping {
     /// All steps are one subgraph.
     Whole,
@@ -18,7 +20,7 @@ pub enum Grouping {
 }
 
 /// How many nodes of a stage must be held, and where step t's node lies in the stage's block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Retention {
     /// Nobody reads it in place; it is at most delivered.
     None,
@@ -51,7 +53,7 @@ impl Retention {
 }
 
 /// Which steps of an output leave the worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Delivery {
     /// None.
     None,
@@ -96,7 +98,7 @@ impl Affine {
 }
 
 /// What a node of a stage waits for. Chains are numbered over the whole request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Dependency {
     /// Step t − 1 of that stage of this chain (step 0 does not wait).
     Previous {
@@ -135,7 +137,7 @@ pub enum Dependency {
 /// Lines are normalised: `from_end` is left only where a chain's end is not known before it runs, and a line that is read at step 0 alone
 /// (an input with a feedback, a chain of one step) has stride 0, so that any step may ask for it. `Ints` and `Nodes` of an input with a
 /// feedback have one element.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as in crate::graph::Source")]
 pub enum Source {
     Zeros,
@@ -150,7 +152,7 @@ pub enum Source {
 }
 
 /// An input of a stage.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnfoldedInput {
     /// What it sees at every step, or, if it is fed back, at step 0.
     pub source: Source,
@@ -160,7 +162,7 @@ pub struct UnfoldedInput {
 
 /// Who waits for each step's node by name: `targets[offsets[t]..offsets[t + 1]]` are `(chain, stage, step)` of the same growth, each once,
 /// ascending. Chains are numbered over the whole request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Successors {
     pub offsets: Vec<u32>,
@@ -168,7 +170,7 @@ pub struct Successors {
 }
 
 /// One stage of a chain.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnfoldedStage {
     /// The cell, by position in the model.
     pub cell: u32,
@@ -189,7 +191,7 @@ pub struct UnfoldedStage {
 }
 
 /// How many steps a chain has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Length {
     /// At most so many; exactly so many if it neither stops nor follows a chain that may.
     pub bound: u32,
@@ -198,7 +200,7 @@ pub struct Length {
 }
 
 /// One chain.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnfoldedChain {
     /// The cells of a step.
     pub stages: Vec<UnfoldedStage>,
@@ -219,7 +221,7 @@ impl UnfoldedChain {
 }
 
 /// A response tensor's contents: outputs as `(chain, stage, output)`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as in crate::graph::Gathered")]
 pub enum ResponseFrom {
     Last((u32, u32, u32)),
@@ -228,7 +230,7 @@ pub enum ResponseFrom {
 }
 
 /// A tensor of the response.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnfoldedResponse {
     /// The model's output tensor, by position in its description.
     pub output: u32,
@@ -239,7 +241,7 @@ pub struct UnfoldedResponse {
 }
 
 /// How the graph goes on.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Watch {
     /// Watched outputs, as `(chain, stage, output)`, of this growth or kept from earlier ones.
     pub outputs: Vec<(u32, u32, u32)>,
@@ -254,7 +256,7 @@ pub struct Watch {
 }
 
 /// A checked growth.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnfoldedGrowth {
     /// Number of its first chain in the request.
     pub first_chain: u32,

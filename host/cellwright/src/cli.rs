@@ -1,6 +1,7 @@
 //! The command line: verbs, options and their help.
 
 mod remote;
+mod replay;
 mod serve;
 mod simulate;
 
@@ -19,6 +20,7 @@ pub(crate) use remote::{
     AdminArguments, DemoArguments, InferArguments, KeyScope, KeysAction, KeysArguments, ModelsAction, ModelsArguments, PushArguments,
     ServerArguments, SettingsArguments, TenantsAction, TenantsArguments,
 };
+pub(crate) use replay::ReplayArguments;
 pub(crate) use serve::{LogFormat, ServeArguments};
 pub(crate) use simulate::{SimulateArguments, WorkloadKind};
 
@@ -60,6 +62,8 @@ pub(crate) enum Command {
     },
     /// Run the scheduler in virtual time, on any device's cost curve
     Simulate(SimulateArguments),
+    /// Make a recording's decisions again (`serve --record`), and see what others would have come to
+    Replay(ReplayArguments),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  cellwright completions bash > /etc/bash_completion.d/cellwright")]
     Completions {

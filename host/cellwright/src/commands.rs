@@ -13,3 +13,4 @@ pub(crate) mod serve;
 pub(crate) mod simulate;
 
 mod remote;
+pub(crate) mod replay;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use cellwright_bundle::Bundle;
 use cellwright_engine::EngineOptions;
-use cellwright_engine::options::TraceFn;
+use cellwright_engine::options::{Observer, TraceFn};
 use cellwright_plugin_runtime::{ChildCompiler, Compiler, RuntimeOptions};
 use cellwright_scheduler::{Config, Release};
 use cellwright_serving::{ServedModel, Serving, ServingOptions};
@@ -25,6 +25,7 @@ pub(crate) struct Setup {
     pub(crate) scheduler: Config,
     pub(crate) in_flight_max: u32,
     pub(crate) trace: Option<TraceFn>,
+    pub(crate) observer: Option<Box<dyn Observer>>,
     /// Batch sizes are measured again, whatever is known of them.
     pub(crate) recalibrate: bool,
 }
@@ -64,6 +65,7 @@ pub(crate) fn serving_options(setup: Setup, cache: Option<PathBuf>) -> anyhow::R
             in_flight_max: setup.in_flight_max,
             calibration_folder: cache.as_ref().map(|folder| folder.join("calibration")),
             trace: setup.trace,
+            observer: setup.observer,
             recalibrate: setup.recalibrate,
             ..EngineOptions::default()
         },

@@ -60,6 +60,7 @@ fn run(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Check(arguments) => commands::check::check(&arguments),
         Command::Bench { bench } => commands::bench::bench(&bench),
         Command::Simulate(arguments) => commands::simulate::simulate(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Replay(arguments) => commands::replay::replay(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => commands::completions::completions(shell),
         Command::CompilePlugin => Ok(cellwright_plugin_runtime::compile_worker_main()),
     }

@@ -23,7 +23,7 @@ use crate::cancels::{Cancels, Verdict};
 use crate::figures::{Counters, Gauges, RequestTimes};
 use crate::lanes::Lanes;
 use crate::model::LoadedModel;
-use crate::options::TraceFn;
+use crate::options::{Observer, TraceFn};
 use crate::requests::{GrowthEntry, Handle, Handles, RequestEntry, RequestTensors, Requests};
 use crate::sink::{RequestFailure, Sink, Value};
 use crate::trace::TraceRow;
@@ -102,6 +102,7 @@ pub(crate) struct Core {
     counters: Arc<Counters>,
     gauges: Arc<Gauges>,
     trace: Option<TraceFn>,
+    observer: Option<Box<dyn Observer>>,
     state: State,
 }
 
@@ -157,6 +158,7 @@ pub(crate) struct CoreParts {
     pub(crate) counters: Arc<Counters>,
     pub(crate) gauges: Arc<Gauges>,
     pub(crate) trace: Option<TraceFn>,
+    pub(crate) observer: Option<Box<dyn Observer>>,
     /// `WorkerUp` for each worker.
     pub(crate) first_events: Vec<Event>,
 }
@@ -175,6 +177,7 @@ impl Core {
             counters: parts.counters,
             gauges: parts.gauges,
             trace: parts.trace,
+            observer: parts.observer,
             state,
         }
     }
@@ -192,7 +195,13 @@ impl Core {
             }
             self.state.now = Instant::now();
             let now = self.time(self.state.now);
+            if let Some(observer) = &mut self.observer {
+                observer.told(now, &self.state.events);
+            }
             self.scheduler.handle(now, &mut self.state.events, &mut self.state.commands);
+            if let Some(observer) = &mut self.observer {
+                observer.decided(&self.state.commands);
+            }
             self.carry_out();
         }
         self.stop();

@@ -313,6 +313,7 @@ fn core_parts(
         counters: shared.counters.clone(),
         gauges: shared.gauges.clone(),
         trace: options.trace,
+        observer: options.observer,
         first_events,
     }
 }

@@ -2,10 +2,20 @@
 
 use std::fmt;
 
+use cellwright_scheduler::{Commands, Event, Time};
+
 use crate::trace::TaskTrace;
 
 /// Called on the engine's thread for every task, as it is handed to its worker.
 pub type TraceFn = Box<dyn FnMut(&TaskTrace<'_>) + Send>;
+
+/// Sees what the scheduler is told and what it makes of it: first the one, then the other. Called on the engine's thread.
+pub trait Observer: Send {
+    /// The scheduler is told this, at that time.
+    fn told(&mut self, now: Time, events: &[Event]);
+    /// It decided this.
+    fn decided(&mut self, commands: &Commands);
+}
 
 /// The engine's configuration.
 pub struct EngineOptions {
@@ -27,6 +37,8 @@ pub struct EngineOptions {
     pub calibration_folder: Option<std::path::PathBuf>,
     /// What wants to see every task, if anything does.
     pub trace: Option<TraceFn>,
+    /// What wants to see every decision, if anything does.
+    pub observer: Option<Box<dyn Observer>>,
 }
 
 impl Default for EngineOptions {
@@ -41,6 +53,7 @@ impl Default for EngineOptions {
             recalibrate: false,
             calibration_folder: None,
             trace: None,
+            observer: None,
         }
     }
 }
@@ -57,6 +70,7 @@ impl fmt::Debug for EngineOptions {
             .field("recalibrate", &self.recalibrate)
             .field("calibration_folder", &self.calibration_folder)
             .field("trace", &self.trace.is_some())
+            .field("observer", &self.observer.is_some())
             .finish()
     }
 }

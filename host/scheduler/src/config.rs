@@ -1,7 +1,9 @@
 //! What an operator may choose.
 
+use serde::{Deserialize, Serialize};
+
 /// When a node may be queued (DESIGN: Algorithm 1 with its gaps filled).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Release {
     /// When each input is complete or its producer is queued ahead on the same worker.
     #[default]
@@ -11,7 +13,7 @@ pub enum Release {
 }
 
 /// Who decides what runs together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PolicyKind {
     /// Cellular batching: Algorithm 1 of BatchMaker (EuroSys'18, section 4.3).
     #[default]
@@ -40,7 +42,7 @@ pub enum PolicyKind {
 }
 
 /// A scheduler's configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// The policy of models that name none.
     pub policy: PolicyKind,

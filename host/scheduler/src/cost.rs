@@ -5,17 +5,20 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// Knots of one table, at most.
 pub const KNOTS_MAX: usize = 4096;
 
 /// Device time of a task by its number of rows.
 ///
 /// Constant up to the first knot, linear between two, proportional beyond the last.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<Knot>", into = "Vec<Knot>")]
 pub struct CostTable(Option<Arc<[Knot]>>);
 
 /// A point of the curve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Knot {
     pub rows: u32,
@@ -122,6 +125,19 @@ impl CostTable {
                 Some(low.nanoseconds + rise)
             }
         }
+    }
+}
+
+/// For who writes a table down and reads it back.
+impl From<Vec<Knot>> for CostTable {
+    fn from(knots: Vec<Knot>) -> Self {
+        Self::new(knots).unwrap_or_default()
+    }
+}
+
+impl From<CostTable> for Vec<Knot> {
+    fn from(table: CostTable) -> Self {
+        table.knots().to_vec()
     }
 }
 

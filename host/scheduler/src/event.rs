@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
+use serde::{Deserialize, Serialize};
 
 use crate::config::PolicyKind;
 use crate::cost::CostTable;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, TaskSeq, TenantId, Time, WorkerId};
 
 /// Supported batch sizes of a cell type: multiples of `quantum` from `min` to `max` (a last, smaller one when nothing else is ready).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct BatchSizes {
     pub min: u32,
@@ -18,7 +19,7 @@ pub struct BatchSizes {
 }
 
 /// A cell of a model, as the scheduler sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellInfo {
     /// Its type.
     pub cell_type: CellTypeId,
@@ -33,7 +34,7 @@ pub struct CellInfo {
 }
 
 /// A model, as the scheduler sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelInfo {
     /// Its id.
     pub model: ModelId,

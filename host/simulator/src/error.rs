@@ -41,4 +41,12 @@ pub enum Error {
         /// The cell's name.
         cell: String,
     },
+    /// A recording cannot be written or read.
+    #[error("{file}: {problem}")]
+    Recording {
+        /// The file's name.
+        file: String,
+        /// What is wrong with it.
+        problem: String,
+    },
 }

@@ -84,6 +84,11 @@ impl Recorder {
         }
     }
 
+    /// Counting began then: for whoever knows that only at the end.
+    pub(crate) const fn from(&mut self, from_ns: u64) {
+        self.from_ns = from_ns;
+    }
+
     pub(crate) fn arrived(&mut self, now: u64) {
         self.arrived += u64::from(now >= self.from_ns);
     }

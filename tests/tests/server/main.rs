@@ -8,6 +8,7 @@ mod crashing;
 mod http2;
 mod idle;
 mod leaving;
+mod recording;
 mod slow;
 mod stopping;
 mod switching;

@@ -71,6 +71,9 @@ pub(crate) struct ServeArguments {
     /// A collector of traces that speaks OTLP over HTTP, such as http://localhost:4318 [default: none]
     #[arg(long, env = "CELLWRIGHT_OTLP_ENDPOINT", value_name = "URL")]
     pub(crate) otlp_endpoint: Option<CollectorUrl>,
+    /// Record every event of the scheduler in a new file, for `cellwright replay`: structures and times, nothing of what requests contain [default: none]
+    #[arg(long, env = "CELLWRIGHT_RECORD", value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]

@@ -19,7 +19,13 @@ const IN_FLIGHT_MAX: u32 = 1 << 14;
 
 pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     let bundle = host::open(&arguments.bundle)?;
-    let setup = Setup { scheduler: Config::default(), in_flight_max: IN_FLIGHT_MAX, trace: None, recalibrate: arguments.recalibrate };
+    let setup = Setup {
+        scheduler: Config::default(),
+        in_flight_max: IN_FLIGHT_MAX,
+        trace: None,
+        observer: None,
+        recalibrate: arguments.recalibrate,
+    };
     let serving = arguments.host.start(setup)?;
     let spinner = progress::spinner(format!("loading {} and measuring its cells", bundle.name()));
     let model = host::load_bundle(&serving, &bundle)?;

@@ -33,6 +33,7 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         scheduler: host::scheduler(arguments.policy, arguments.release),
         in_flight_max: arguments.max_in_flight.saturating_mul(2).max(1 << 14),
         trace: tracer.as_ref().map(Tracer::hook),
+        observer: None,
         recalibrate: false,
     };
     let serving = arguments.host.start(setup)?;

@@ -3,15 +3,19 @@
 mod settings;
 
 use std::io::{Write, stderr, stdout};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use cellwright_bundle::ArchiveLimits;
+use cellwright_engine::options::Observer;
 use cellwright_http_api::{Limits, Server, ServerOptions, TlsFiles};
 use cellwright_registry::Registry;
+use cellwright_scheduler::{Commands, Config, Event, Time};
 use cellwright_serving::{Platform, PlatformOptions, Readiness};
+use cellwright_simulator::Recorder;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::host::{self, Setup};
@@ -73,10 +77,12 @@ fn scheme(settings: &Settings) -> &'static str {
 pub(crate) fn start(settings: &Settings) -> anyhow::Result<Arc<Platform>> {
     let data = &settings.data.value;
     let registry = Registry::open(data).with_context(|| format!("the data folder {} cannot be used", data.display()))?;
+    let scheduler = host::scheduler(settings.policy.value, settings.release.value);
     let setup = Setup {
-        scheduler: host::scheduler(settings.policy.value, settings.release.value),
+        scheduler,
         in_flight_max: settings.in_flight_max.value,
         trace: None,
+        observer: settings.record.value.as_deref().map(|file| recorder(file, &scheduler)).transpose()?,
         recalibrate: false,
     };
     let options = PlatformOptions {
@@ -85,6 +91,24 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<Arc<Platform>> {
         model_in_flight_max: settings.in_flight_max.value,
     };
     Ok(Platform::start(options, registry, worker::backends(&settings.workers.value)?)?)
+}
+
+/// The engine's observer that records.
+struct Recording(Recorder);
+
+impl Observer for Recording {
+    fn told(&mut self, now: Time, events: &[Event]) {
+        self.0.told(now, events);
+    }
+
+    fn decided(&mut self, commands: &Commands) {
+        self.0.decided(commands);
+    }
+}
+
+fn recorder(file: &Path, scheduler: &Config) -> anyhow::Result<Box<dyn Observer>> {
+    let recorder = Recorder::create(file, scheduler).context("nothing can be recorded")?;
+    Ok(Box::new(Recording(recorder)))
 }
 
 /// Where and how to listen.

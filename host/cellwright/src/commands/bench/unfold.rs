@@ -27,7 +27,7 @@ use super::shapes::{Shape, balanced};
 const HIDDEN: u32 = 16;
 
 pub(crate) fn unfold(arguments: &UnfoldArguments) -> anyhow::Result<ExitCode> {
-    let setup = Setup { scheduler: Config::default(), in_flight_max: 64, trace: None, recalibrate: false };
+    let setup = Setup { scheduler: Config::default(), in_flight_max: 64, trace: None, observer: None, recalibrate: false };
     let serving = arguments.host.start(setup)?;
     if !arguments.json {
         writeln!(stdout(), "{:<24} {:>10} {:>10} {:>10} {:>10}", "", "warm p50", "warm p99", "fresh p50", "fresh p99")?;

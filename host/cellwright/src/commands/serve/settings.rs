@@ -49,6 +49,7 @@ pub(crate) struct Settings {
     pub(crate) drain_seconds: Setting<u64>,
     pub(crate) log_format: Setting<LogFormat>,
     pub(crate) otlp_endpoint: Setting<Option<CollectorUrl>>,
+    pub(crate) record: Setting<Option<PathBuf>>,
 }
 
 /// The file, as it is written.
@@ -72,6 +73,7 @@ struct File {
     drain_seconds: Option<u64>,
     log_format: Option<LogFormat>,
     otlp_endpoint: Option<CollectorUrl>,
+    record: Option<PathBuf>,
 }
 
 fn text<'de, T: std::str::FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
@@ -123,6 +125,7 @@ impl Settings {
             drain_seconds: from.choose("drain_seconds", said.drain_seconds, file.drain_seconds, 30),
             log_format: from.choose("log_format", said.log_format, file.log_format, LogFormat::Human),
             otlp_endpoint: from.choose("otlp_endpoint", said.otlp_endpoint.clone().map(Some), file.otlp_endpoint.map(Some), None),
+            record: from.choose("record", said.record.clone().map(Some), file.record.map(Some), None),
         };
         if settings.tls_certificate.value.is_some() != settings.tls_key.value.is_some() {
             bail!("TLS needs both `tls-certificate` and `tls-key`");
@@ -151,6 +154,7 @@ impl Settings {
             line("drain_seconds", &self.drain_seconds, ToString::to_string),
             line("log_format", &self.log_format, |format| format!("\"{}\"", format!("{format:?}").to_lowercase())),
             line("otlp_endpoint", &self.otlp_endpoint, |url| url.as_ref().map(|url| format!("\"{url}\"")).unwrap_or_default()),
+            line("record", &self.record, optional),
         ];
         let width = lines.iter().map(|(setting, _)| setting.len()).max().unwrap_or(0);
         for (setting, source) in lines {

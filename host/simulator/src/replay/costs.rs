@@ -1,0 +1,88 @@
+//! What tasks cost while the recording was made: the median by cell type and batch size, and beyond the sizes that were seen what was calibrated,
+//! brought to the same level.
+
+use std::collections::BTreeMap;
+
+use cellwright_scheduler::{CellTypeId, CostTable, Knot};
+
+/// Times kept for a batch size.
+const TIMES_MAX: usize = 1 << 10;
+/// Batch sizes of which fewer tasks were seen say nothing.
+const TIMES_LEAST: usize = 5;
+
+/// Tasks that were seen.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    times: Vec<BTreeMap<u32, Vec<u64>>>,
+    handovers: Vec<u64>,
+}
+
+impl Samples {
+    /// A step of a task of so many rows took so long.
+    pub(super) fn add(&mut self, cell_type: CellTypeId, rows: u32, step_ns: u64) {
+        if cell_type.index() >= self.times.len() {
+            self.times.resize_with(cell_type.index() + 1, BTreeMap::new);
+        }
+        let times = self.times[cell_type.index()].entry(rows).or_default();
+        if times.len() < TIMES_MAX {
+            times.push(step_ns);
+        }
+    }
+
+    /// A worker that had nothing else to do was told of a task, and its end heard of, so long after one another beside the task itself.
+    pub(super) fn add_handover(&mut self, ns: u64) {
+        if self.handovers.len() < TIMES_MAX {
+            self.handovers.push(ns);
+        }
+    }
+
+    /// The median of those times.
+    pub(super) fn handover_ns(&self) -> u64 {
+        let mut handovers = self.handovers.clone();
+        handovers.sort_unstable();
+        handovers.get(handovers.len() / 2).copied().unwrap_or(0)
+    }
+
+    /// The curve of a cell type that was calibrated so.
+    pub(super) fn table(&self, cell_type: CellTypeId, calibrated: &CostTable) -> CostTable {
+        let mut seen: Vec<Knot> = Vec::new();
+        for (rows, times) in self.times.get(cell_type.index()).into_iter().flatten() {
+            if times.len() >= TIMES_LEAST {
+                let mut times = times.clone();
+                times.sort_unstable();
+                seen.push(Knot { rows: *rows, nanoseconds: times[times.len() / 2] });
+            }
+        }
+        let (Some(first), Some(last)) = (seen.first().copied(), seen.last().copied()) else { return calibrated.clone() };
+        let level = |knot: Knot, edge: Knot| {
+            let of = u128::from(calibrated.nanoseconds(edge.rows).unwrap_or(0).max(1));
+            let nanoseconds = u128::from(knot.nanoseconds) * u128::from(edge.nanoseconds) / of;
+            Knot { nanoseconds: u64::try_from(nanoseconds).unwrap_or(u64::MAX), ..knot }
+        };
+        let below = calibrated.knots().iter().filter(|knot| knot.rows < first.rows).map(|knot| level(*knot, first));
+        let above = calibrated.knots().iter().filter(|knot| knot.rows > last.rows).map(|knot| level(*knot, last));
+        CostTable::measured(below.chain(seen.iter().copied()).chain(above))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_goes_before_what_was_calibrated() {
+        let knot = |rows, nanoseconds| Knot { rows, nanoseconds };
+        let calibrated = CostTable::new([knot(1, 100), knot(8, 200), knot(64, 800)]).unwrap();
+        let mut samples = Samples::default();
+        for time in [300, 310, 290, 5000, 305] {
+            samples.add(CellTypeId(2), 8, time);
+        }
+        samples.add(CellTypeId(2), 32, 1);
+        assert_eq!(samples.handover_ns(), 0);
+        [9, 70, 8].into_iter().for_each(|ns| samples.add_handover(ns));
+        assert_eq!(samples.handover_ns(), 9);
+        let table = samples.table(CellTypeId(2), &calibrated);
+        assert_eq!(table.knots(), [knot(1, 152), knot(8, 305), knot(64, 1220)]);
+        assert_eq!(samples.table(CellTypeId(0), &calibrated), calibrated);
+    }
+}

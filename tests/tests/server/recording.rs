@@ -1,0 +1,59 @@
+//! A server that records, and what `replay` says of it.
+
+use cellwright_tests::binary::cellwright;
+use cellwright_tests::bundle_folder::BundleFolder;
+use cellwright_tests::server::{Server, sum};
+use rustix::process::Signal;
+use serde_json::Value;
+
+#[test]
+fn what_a_server_decided_is_decided_again() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("day.recording");
+    let name = file.to_str().expect("a path in UTF-8");
+    let server = Server::start(&["--record", name, "--worker", "cpu", "--worker", "cpu"]);
+    server.push("summing", &BundleFolder::summing());
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let server = &server;
+            scope.spawn(move || {
+                for request in 0..25 {
+                    let answer = server.infer("summing", &sum(client * 100 + request, 1 + request % 9));
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                }
+            });
+        }
+    });
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().0, Some(0));
+
+    let ran = cellwright(&["replay", name, "--policy", "serial", "--json"], "");
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {}", ran.stdout));
+    let requests = report["requests"].as_u64().unwrap_or(0);
+    // The samples of the bundle are among them.
+    assert!(requests >= 100 && report["devices"] == 2 && report["cut"] == false, "{report}");
+    assert_eq!(report["recorded"]["answered"], requests);
+    for (run, policy) in ["cellular", "serial"].into_iter().enumerate() {
+        let run = &report["simulated"][run];
+        assert_eq!((&run["policy"], run["answered"].as_u64()), (&Value::from(policy), Some(requests)));
+    }
+
+    let people = cellwright(&["replay", name], "").stdout;
+    assert!(people.starts_with(&format!("{requests} requests on 2 devices, ")) && people.contains("all decided as recorded\n"), "{people}");
+
+    let again = cellwright(&["serve", "--record", name, "--listen", "127.0.0.1:0"], "");
+    assert!(again.stderr.contains("there is such a file already; a recording begins a new one"), "{}", again.stderr);
+}
+
+#[test]
+fn what_is_no_recording_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("text");
+    std::fs::write(&file, "not a recording at all, but long enough for one").expect("a file");
+    let ran = cellwright(&["replay", file.to_str().expect("a path in UTF-8")], "");
+    assert_eq!(ran.status, Some(1));
+    assert!(ran.stderr.contains("text: this is no recording; `cellwright serve --record FILE` writes one"), "{}", ran.stderr);
+    let ran = cellwright(&["replay", folder.path().join("none").to_str().expect("a path in UTF-8")], "");
+    assert!(ran.stderr.contains("No such file or directory"), "{}", ran.stderr);
+}

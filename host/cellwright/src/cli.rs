@@ -178,10 +178,39 @@ impl FromStr for ReleaseRule {
 pub(crate) enum Bench {
     /// Time from the call of a plugin to a checked graph, on warm and on fresh instances
     Unfold(UnfoldArguments),
+    /// What deciding costs: nodes per second of the scheduler, with a device that completes every task at once
+    Scheduler(SchedulerBenchArguments),
     /// Requests per second and latency of the engine under open-loop load, in this process
     Engine(EngineArguments),
     /// Requests per second and latency of a server under open-loop load, over HTTP
     Serve(ServeBenchArguments),
+}
+
+const SCHEDULER_BENCH_EXAMPLES: &str = "Examples:
+  cellwright bench scheduler
+  cellwright bench scheduler --json | jq .chains.nodes_per_s
+
+Crowds of requests are kept in flight: chains of sentences' lengths (a batch limit of 512), trees of sentences (64), sentence pairs (512 and 256), and all
+of them by 200 models of 40 tenants. Only the time in the scheduler counts; of 50 parts of a crowd's time the fastest is reported. Bytes are those of
+requests that have just arrived, beside their graphs.";
+
+#[derive(Debug, Args)]
+#[command(after_help = SCHEDULER_BENCH_EXAMPLES)]
+pub(crate) struct SchedulerBenchArguments {
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Seconds for each crowd, and as long before to warm up
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = at_most_an_hour)]
+    pub(crate) seconds: f64,
+    /// Which requests come
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+fn at_most_an_hour(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("\"{text}\" is not a number of seconds"))?;
+    if seconds > 0.0 && seconds <= 3600.0 { Ok(seconds) } else { Err(format!("{text} is not above 0 and at most 3600")) }
 }
 
 const SERVE_BENCH_EXAMPLES: &str = "Examples:

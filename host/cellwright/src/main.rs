@@ -3,6 +3,9 @@
 //! This crate owns arguments, output, progress and the load that benchmarks make. It holds no logic of serving: what it does with a model, any other
 //! front end can do through the same crates.
 
+#![expect(unsafe_code, reason = "an allocator that counts is an allocator")]
+
+mod allocations;
 mod bound_lines;
 mod cli;
 mod commands;
@@ -25,7 +28,7 @@ use commands::serve::Settings;
 /// What a request is made of is allocated on one thread and freed on another, which costs the system's allocator more than all else in a small
 /// request: with this one `bench engine --hidden 16 --lengths fixed:1 --rate max` answers about twice as many.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocations::Counting = allocations::Counting(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     let matches = Cli::command().get_matches();

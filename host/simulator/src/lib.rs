@@ -4,6 +4,7 @@
 //! the scheduler's, and it is the same code that serves. Everything is a function of its inputs and a seed: the same run gives the same numbers.
 
 pub mod arrivals;
+pub mod crowd;
 pub mod device;
 pub mod error;
 pub mod outcome;
@@ -16,6 +17,7 @@ pub mod timeline;
 pub mod workload;
 
 pub use arrivals::Arrivals;
+pub use crowd::{Crowd, Decided, Members};
 pub use device::{Curve, Device};
 pub use error::Error;
 pub use outcome::Outcome;

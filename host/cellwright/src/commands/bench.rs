@@ -6,6 +6,7 @@ mod figures;
 mod generator;
 pub(crate) mod load;
 mod models;
+mod scheduler;
 mod serve;
 mod shapes;
 mod unfold;
@@ -17,6 +18,7 @@ use crate::cli::Bench;
 pub(crate) fn bench(bench: &Bench) -> anyhow::Result<ExitCode> {
     match bench {
         Bench::Unfold(arguments) => unfold::unfold(arguments),
+        Bench::Scheduler(arguments) => scheduler::scheduler(arguments).map(|()| ExitCode::SUCCESS),
         Bench::Engine(arguments) => engine::engine(arguments),
         Bench::Serve(arguments) => serve::serve(arguments).map(|()| ExitCode::SUCCESS),
     }

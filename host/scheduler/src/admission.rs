@@ -263,7 +263,7 @@ impl Scheduler {
             place.rank = rank;
             (place.slot, place.slots, place.limit, place.flying, place.plain) = (slot, slots, bound, 0, false);
             place.merges = !graph.may_stop() && !stage.delivery.contains(&Delivery::All);
-            (place.joins, place.member) = (false, None);
+            (place.joins, place.named, place.member) = (false, false, None);
             place.progress = Progress::new(graph, index as u32, in_order);
             place.placed_in = placed_in;
             self.out.places.push((lane, slot));

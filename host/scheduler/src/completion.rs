@@ -188,7 +188,7 @@ impl Scheduler {
                     let (Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. })) = &self.lane(lane).progress else {
                         return;
                     };
-                    if matches!(nodes.states[step as usize], NodeState::Waiting | NodeState::Ready(_)) {
+                    if matches!(nodes.states[step as usize], NodeState::Waiting { .. } | NodeState::Ready(_)) {
                         self.drop_node(lane, step);
                     }
                 }

@@ -65,7 +65,11 @@ pub(crate) struct Front {
 /// A node of a stage whose steps may be executed in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeState {
-    Waiting,
+    /// Of the nodes that it names so many have not said that they were submitted; 0 if that is not counted (any more). Before all have, it need not
+    /// be looked at.
+    Waiting {
+        untold: u32,
+    },
     Ready(Ready),
     Queued(WorkerId),
     Done,
@@ -83,8 +87,28 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    fn new(bound: u32) -> Self {
-        Self { states: vec![NodeState::Waiting; bound as usize], unsubmitted: bound, flying: Vec::new() }
+    /// `named` is how many nodes each names, where any does.
+    fn new(bound: u32, named: &[u32]) -> Self {
+        let states = (0..bound as usize).map(|step| NodeState::Waiting { untold: named.get(step).copied().unwrap_or(0) }).collect();
+        Self { states, unsubmitted: bound, flying: Vec::new() }
+    }
+
+    /// A node that it names was submitted: how many have not said so yet, if that is counted.
+    pub(crate) fn hear(&mut self, step: u32) -> Option<u32> {
+        match &mut self.states[step as usize] {
+            NodeState::Waiting { untold } if *untold > 0 => {
+                *untold -= 1;
+                Some(*untold)
+            }
+            _ => None,
+        }
+    }
+
+    /// A node that it names may never be submitted.
+    pub(crate) fn lose_count(&mut self, step: u32) {
+        if let NodeState::Waiting { untold } = &mut self.states[step as usize] {
+            *untold = 0;
+        }
     }
 
     pub(crate) fn queue(&mut self, step: u32, worker: WorkerId) {
@@ -115,7 +139,7 @@ impl Nodes {
 
     pub(crate) fn drop(&mut self, step: u32) {
         let state = &mut self.states[step as usize];
-        if matches!(state, NodeState::Waiting | NodeState::Ready(_)) {
+        if matches!(state, NodeState::Waiting { .. } | NodeState::Ready(_)) {
             self.unsubmitted -= 1;
         }
         *state = NodeState::Dropped;
@@ -171,7 +195,7 @@ pub(crate) struct Split {
 }
 
 impl Grouped {
-    fn new(bound: u32, grouping: &Grouping) -> Self {
+    fn new(bound: u32, grouping: &Grouping, named: &[u32]) -> Self {
         let group_of = match grouping {
             Grouping::Components(groups) => groups.clone(),
             Grouping::Whole | Grouping::Each => Vec::new(),
@@ -199,7 +223,7 @@ impl Grouped {
         for subgraph in &mut subgraphs {
             subgraph.handed = subgraph.members.0;
         }
-        Self { nodes: Nodes::new(bound), split: Box::new(Split { subgraphs, members, group_of }) }
+        Self { nodes: Nodes::new(bound, named), split: Box::new(Split { subgraphs, members, group_of }) }
     }
 
     pub(crate) fn group(&self, step: u32) -> u32 {
@@ -227,8 +251,8 @@ impl Progress {
         match &graph.grouping {
             _ if in_order || bound <= 1 => Self::Front(Front::default()),
             Grouping::Whole if linked => Self::Front(Front::default()),
-            Grouping::Each => Self::Each(Nodes::new(bound)),
-            grouping => Self::Grouped(Grouped::new(bound, grouping)),
+            Grouping::Each => Self::Each(Nodes::new(bound, &graph.named_producers)),
+            grouping => Self::Grouped(Grouped::new(bound, grouping, &graph.named_producers)),
         }
     }
 }
@@ -259,6 +283,8 @@ pub(crate) struct Lane {
     pub(crate) plain: bool,
     /// Several steps may be one launch.
     pub(crate) merges: bool,
+    /// Its nodes wait for nodes of its growth that they name, for nothing else, and all of those will be executed.
+    pub(crate) named: bool,
     /// It may join a group: it is plain, and its request does not grow.
     pub(crate) joins: bool,
     /// Where it is in the time of its group. While it has one, what it says of its progress is of before it joined.
@@ -290,6 +316,7 @@ impl Lane {
             flying: 0,
             plain: false,
             merges: false,
+            named: false,
             joins: false,
             member: None,
             progress: Progress::Front(Front::default()),
@@ -308,11 +335,19 @@ impl Lane {
             Progress::Front(front) if step < front.queued => Status::Queued(front.worker),
             Progress::Front(_) => Status::Waiting,
             Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => match nodes.states[step as usize] {
-                NodeState::Waiting | NodeState::Ready(_) => Status::Waiting,
+                NodeState::Waiting { .. } | NodeState::Ready(_) => Status::Waiting,
                 NodeState::Queued(worker) => Status::Queued(worker),
                 NodeState::Done => Status::Done,
                 NodeState::Dropped => Status::Never,
             },
+        }
+    }
+
+    /// Its nodes one by one, where it has them.
+    pub(crate) const fn nodes_mut(&mut self) -> Option<&mut Nodes> {
+        match &mut self.progress {
+            Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => Some(nodes),
+            Progress::Front(_) => None,
         }
     }
 
@@ -358,7 +393,7 @@ mod tests {
 
     #[test]
     fn members_of_components_are_listed_in_order() {
-        let grouped = Grouped::new(6, &Grouping::Components(vec![0, 1, 0, 2, 1, 0]));
+        let grouped = Grouped::new(6, &Grouping::Components(vec![0, 1, 0, 2, 1, 0]), &[]);
         let steps: Vec<_> =
             grouped.split.subgraphs.iter().map(|s| &grouped.split.members[s.members.0 as usize..s.members.1 as usize]).collect();
         assert_eq!(steps, [&[0, 2, 5][..], &[1, 4], &[3]]);

@@ -186,12 +186,12 @@ impl Scheduler {
             }
             Progress::Each(nodes) => {
                 let NodeState::Ready(ready) = nodes.states[step as usize] else { return };
-                nodes.states[step as usize] = NodeState::Waiting;
+                nodes.states[step as usize] = NodeState::Waiting { untold: 0 };
                 (scope(domain, None, ready.only), Some(ready.time))
             }
             Progress::Grouped(grouped) => {
                 let NodeState::Ready(ready) = grouped.nodes.states[step as usize] else { return };
-                grouped.nodes.states[step as usize] = NodeState::Waiting;
+                grouped.nodes.states[step as usize] = NodeState::Waiting { untold: 0 };
                 let group = grouped.group(step);
                 let subgraph = &mut grouped.split.subgraphs[group as usize];
                 subgraph.forget_ready(step, ready);

@@ -35,6 +35,8 @@ pub(crate) struct Batch {
     members: usize,
     /// Picked nodes of lanes that do not join, with their places among the rows.
     apart: Vec<(usize, Pick)>,
+    /// The model of all of those, if there is but one.
+    sole: Option<ModelId>,
 }
 
 impl Batch {
@@ -166,7 +168,9 @@ impl Scheduler {
         let (mut joined, same) = (0, batch.picks.is_empty());
         let mut run: (Option<Counted>, i32) = (None, 0);
         for (index, pick) in batch.picks.iter().enumerate() {
-            if !self.lane(pick.lane).joins {
+            let lane = self.lane(pick.lane);
+            if !lane.joins {
+                batch.sole = Some(lane.model).filter(|model| batch.apart.is_empty() || batch.sole == Some(*model));
                 batch.apart.push((pick.after + index, *pick));
                 continue;
             }
@@ -179,7 +183,7 @@ impl Scheduler {
             run.1 += 1;
         }
         self.recount_joined(run.0, run.1, cell_type, worker);
-        self.launch_group(worker, cell_type, model, &batch.apart, (follows && self.config.merge_steps, same));
+        self.launch_group(worker, cell_type, model, batch, (follows && self.config.merge_steps, same));
         for (_, pick) in &batch.apart {
             self.queue_node(pick.lane, pick.step, worker);
         }
@@ -198,16 +202,15 @@ impl Scheduler {
 
     /// Launches a step of a worker's group, and with it nodes of others at their places among the rows. If it `may` run with the launch before, and
     /// has the same rows (known to be `same` but for those that left), it does.
-    fn launch_group(
-        &mut self,
-        worker: WorkerId,
-        cell_type: CellTypeId,
-        model: ModelId,
-        apart: &[(usize, Pick)],
-        (may, same): (bool, bool),
-    ) {
+    fn launch_group(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, batch: &Batch, (may, same): (bool, bool)) {
         let group = self.group(cell_type, worker);
-        let (members, sole) = group.map_or((&[][..], None), |group| (&group.rows[..], group.sole.filter(|_| apart.is_empty())));
+        let apart = &batch.apart[..];
+        let members = group.map_or(&[][..], |group| &group.rows[..]);
+        let sole = match (members, apart) {
+            (_, []) => group.and_then(|group| group.sole),
+            ([], _) => batch.sole,
+            _ => batch.sole.filter(|sole| group.is_some_and(|group| group.sole == Some(*sole))),
+        };
         let count = members.len() + apart.len();
         let last = self.out.launches.last().filter(|last| may && last.worker == worker && last.cell_type == cell_type);
         let alike = last.is_some_and(|last| last.rows.len() == count);

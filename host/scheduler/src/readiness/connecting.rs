@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::unfolded::{Dependency, Source, UnfoldedStage};
+use cellwright_cell_graph::unfolded::{Dependency, Source, UnfoldedChain, UnfoldedStage};
 
 use crate::id::{LaneId, RequestId};
 use crate::lane::{Progress, StageRef};
@@ -32,6 +32,16 @@ impl Scheduler {
         for local in 0..graph.chains.len() as u32 {
             if let Some(lane) = self.request(id).chain(graph.first_chain + local).map(|chain| chain.first_lane) {
                 self.make_plain(lane);
+            }
+        }
+        let certain = graph.first_chain == 0 && graph.cancel.is_empty() && !graph.chains.iter().any(UnfoldedChain::may_stop);
+        for (local, chain) in (0..).zip(&graph.chains).filter(|_| certain) {
+            for (index, stage) in (0..).zip(&chain.stages) {
+                let by_name = |depends: &Dependency| matches!(depends, Dependency::Nodes { .. });
+                let named = !stage.named_producers.is_empty() && !stage.named_producers.contains(&0) && stage.depends.iter().all(by_name);
+                if let Some(lane) = self.request(id).chain(local).map(|chain| chain.lane(index)).filter(|_| named) {
+                    self.lane_mut(lane).named = true;
+                }
             }
         }
     }

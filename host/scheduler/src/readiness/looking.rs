@@ -96,7 +96,7 @@ impl Scheduler {
                 Some(state) if step < self.lane(lane).limit && may_become_ready(*state) => self.weigh(lane, step, true),
                 _ => Verdict::No,
             };
-            let fresh = matches!(nodes.states.get(step as usize), Some(NodeState::Waiting));
+            let fresh = matches!(nodes.states.get(step as usize), Some(NodeState::Waiting { .. }));
             let only = match verdict {
                 Verdict::Ready(only) if fresh => Some(only),
                 _ => None,
@@ -164,7 +164,7 @@ impl Scheduler {
 
 const fn may_become_ready(state: NodeState) -> bool {
     match state {
-        NodeState::Waiting => true,
+        NodeState::Waiting { .. } => true,
         NodeState::Ready(ready) => ready.only.is_some(),
         NodeState::Queued(_) | NodeState::Done | NodeState::Dropped => false,
     }

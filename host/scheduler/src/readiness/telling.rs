@@ -17,8 +17,7 @@ impl Scheduler {
                 let Some(chain) = self.request(id).chain(graph.first_chain + local).filter(|chain| !chain.cancelled) else { continue };
                 let free = chain.root.is_none() && graph.chains[local as usize].stages[stage as usize].depends.is_empty();
                 let lane = chain.lane(stage);
-                let named = &graph.chains[local as usize].stages[stage as usize].named_producers;
-                if chain.root.is_none() && graph.cancel.is_empty() && !named.is_empty() && !named.contains(&0) {
+                if self.lane(lane).named {
                     // Each waits for a node that has not been submitted, and will be told of it.
                     continue;
                 }
@@ -35,7 +34,7 @@ impl Scheduler {
     pub(crate) fn after_queued(&mut self, lane: LaneId, step: u32, worker: WorkerId) {
         let place = self.lane(lane);
         if !place.plain {
-            self.tell(lane, step);
+            self.tell(lane, step, Some(worker));
         } else if step + 1 < place.limit {
             self.set_ready(lane, step + 1, Some(worker));
         }
@@ -46,15 +45,15 @@ impl Scheduler {
     pub(crate) fn after_done(&mut self, lane: LaneId, step: u32) {
         let place = self.lane(lane);
         if !place.plain {
-            self.tell(lane, step);
+            self.tell(lane, step, None);
         } else if place.flying == 0 && place.member.is_none() && step + 1 < place.limit {
             self.set_ready(lane, step + 1, None);
         }
         self.tell_end(lane);
     }
 
-    /// Looks again at whoever waits for a node.
-    pub(super) fn tell(&mut self, lane: LaneId, step: u32) {
+    /// Looks again at whoever waits for a node, which was just submitted to that worker, or is complete.
+    pub(super) fn tell(&mut self, lane: LaneId, step: u32, queued: Option<WorkerId>) {
         let place = self.lane(lane);
         let (id, number, stage) = (place.request, place.chain, place.stage);
         let growth = place.growth;
@@ -82,8 +81,20 @@ impl Scheduler {
             let Some(graph) = self.request(id).growth(growth).map(|growth| &growth.graph) else { return };
             let (chain, stage, step) = graph.chains[local].stages[stage as usize].successors.targets[at];
             if let Some(other) = self.held(id, StageRef { chain, stage }) {
-                self.look_at(other, step);
+                self.tell_named(other, step, queued);
             }
+        }
+    }
+
+    /// A node that this one names was submitted to that worker, or is complete.
+    fn tell_named(&mut self, lane: LaneId, step: u32, queued: Option<WorkerId>) {
+        let place = &mut self.lanes[lane.index()];
+        let untold = queued.and_then(|_| place.nodes_mut()?.hear(step));
+        match (untold, queued) {
+            (Some(1..), _) => {}
+            // All are with the only worker.
+            (Some(0), Some(worker)) if place.named && self.alone && !self.subgraphs() => self.set_ready(lane, step, Some(worker)),
+            _ => self.look_at(lane, step),
         }
     }
 
@@ -144,6 +155,9 @@ impl Scheduler {
     pub(super) fn look_at_named(&mut self, id: RequestId, targets: &[(u32, u32, u32)]) {
         for (chain, stage, step) in targets {
             if let Some(other) = self.held(id, StageRef { chain: *chain, stage: *stage }) {
+                if let Some(nodes) = self.lane_mut(other).nodes_mut() {
+                    nodes.lose_count(*step);
+                }
                 self.look_at(other, *step);
             }
         }

@@ -23,6 +23,7 @@ impl Scheduler {
     pub(crate) fn submit(&mut self, submission: Submission) {
         let Submission { request: id, model, rank, deadline, growth } = submission;
         if id.index() >= self.requests.len() {
+            reserve(&mut self.requests, id.index() + 1);
             self.requests.resize_with(id.index() + 1, Request::default);
         }
         assert!(self.requests[id.index()].phase == Phase::Vacant, "a request id is in use");
@@ -285,18 +286,25 @@ impl Scheduler {
             ended: false,
             gone: false,
             kept: false,
-            readers: 0,
             links: None,
-            end_seen: None,
             growth,
         });
     }
 
     pub(crate) fn take_lane(&mut self) -> LaneId {
         self.free_lanes.pop().unwrap_or_else(|| {
+            let count = self.lanes.len() + 1;
+            reserve(&mut self.lanes, count);
             self.lanes.push(Lane::vacant());
             LaneId(self.lanes.len() as u32 - 1)
         })
+    }
+}
+
+/// Room for so many entries of a large table: it grows by a quarter, not to the double.
+fn reserve<T>(table: &mut Vec<T>, count: usize) {
+    if count > table.capacity() {
+        table.reserve_exact(count - table.len() + table.len() / 4);
     }
 }
 

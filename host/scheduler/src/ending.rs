@@ -180,7 +180,7 @@ impl Scheduler {
             .unwrap_or_default();
         for read in reads {
             if let Some(chain) = self.request_mut(id).chain_mut(read) {
-                chain.readers -= 1;
+                chain.links().readers -= 1;
             }
             self.free_chain_if_unread(id, read);
         }
@@ -192,7 +192,7 @@ impl Scheduler {
         let Some(chain) = request.chain(number).filter(|_| request.reservation.is_some() && request.batch.is_none()) else { return };
         let lanes = || (0..chain.stages()).map(|stage| self.lane(chain.lane(stage)));
         let flying = lanes().any(|lane| lane.flying > 0 || lane.placed_in == self.tick);
-        if chain.gone || !chain.ended || chain.kept || chain.readers > 0 || flying {
+        if chain.gone || !chain.ended || chain.kept || chain.is_read() || flying {
             return;
         }
         let base = request.block.map_or(0, |block| block.start);

@@ -9,6 +9,8 @@
 //! join. Who asks for more of a lane than whether it has ended calls [`Scheduler::part`] first; from then on the lane is by itself again, and says
 //! the truth about itself.
 
+use std::num::NonZeroU64;
+
 use crate::command::Row;
 use crate::id::{CellTypeId, LaneId, ModelId, Time, WorkerId};
 use crate::lane::{Progress, Ready};
@@ -22,12 +24,12 @@ pub(crate) struct Membership {
     /// Steps that the group had launched before.
     joined: u64,
     /// The tick of the lane's last step, once that was launched.
-    left: u64,
+    left: NonZeroU64,
 }
 
 impl Membership {
     /// More steps follow.
-    const STAYS: u64 = u64::MAX;
+    const STAYS: NonZeroU64 = NonZeroU64::MAX;
 }
 
 /// Where a ready node is counted.
@@ -213,7 +215,7 @@ impl Scheduler {
             }
             let place = &mut self.lanes[lane.index()];
             if let (Some(member), Progress::Front(front)) = (&mut place.member, &mut place.progress) {
-                (member.left, front.queued) = (tick, place.limit);
+                (member.left, front.queued) = (NonZeroU64::new(tick).unwrap_or(NonZeroU64::MIN), place.limit);
             }
             if !place.merges {
                 self.group_mut(cell_type, worker).unmergeable -= 1;
@@ -252,7 +254,7 @@ impl Scheduler {
     /// A row of a complete task of that type whose ticks end with `tick`: by itself, a member's last step, or nothing to do.
     pub(crate) fn land_row(&mut self, row: Row, steps: u32, worker: WorkerId, tick: u64) {
         match self.lane(row.lane).member {
-            Some(member) if member.joined < tick && member.left > tick => {}
+            Some(member) if member.joined < tick && member.left.get() > tick => {}
             Some(member) if member.joined < tick => self.land_last(row.lane),
             _ => (0..steps).for_each(|step| self.complete(row.lane, row.step + step, worker)),
         }
@@ -287,7 +289,7 @@ impl Scheduler {
         let Progress::Front(front) = &mut place.progress else { return };
         let worker = front.worker;
         let group = &mut self.types[cell_type.index()].groups[worker.index()];
-        let last = member.left.min(group.launched);
+        let last = member.left.get().min(group.launched);
         let landed = group.landed.clamp(member.joined, last);
         let (done, flying) = ((landed - member.joined) as u32, (last - landed) as u32);
         front.done += done;

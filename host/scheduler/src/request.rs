@@ -65,12 +65,8 @@ pub(crate) struct Chain {
     pub(crate) gone: bool,
     /// Later growths may refer to it.
     pub(crate) kept: bool,
-    /// Chains that read it and have not ended (counted where chains are freed one by one).
-    pub(crate) readers: u32,
     /// What has to do with other chains, if anything does.
     pub(crate) links: Option<Box<Links>>,
-    /// What those who wait for its end were told.
-    pub(crate) end_seen: Option<WorkerId>,
     /// Growth it belongs to, from the request's first.
     pub(crate) growth: u32,
 }
@@ -82,8 +78,12 @@ pub(crate) struct Links {
     pub(crate) followers: Vec<u32>,
     /// Chains it reads (noted where chains are freed one by one).
     pub(crate) reads: Vec<u32>,
+    /// Chains that read it and have not ended (counted where chains are freed one by one).
+    pub(crate) readers: u32,
     /// Who waits for its end.
     pub(crate) end_waiters: Vec<StageRef>,
+    /// What they were told.
+    pub(crate) end_seen: Option<WorkerId>,
 }
 
 impl Chain {
@@ -97,6 +97,10 @@ impl Chain {
 
     pub(crate) fn end_waiters(&self) -> &[StageRef] {
         self.links.as_ref().map_or(&[], |links| &links.end_waiters)
+    }
+
+    pub(crate) fn is_read(&self) -> bool {
+        self.links.as_ref().is_some_and(|links| links.readers > 0)
     }
 
     pub(crate) fn is_waited_for(&self) -> bool {

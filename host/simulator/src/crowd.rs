@@ -17,6 +17,8 @@ use crate::workload::{Drawn, Ids, Workload};
 const WORKER: WorkerId = WorkerId(0);
 /// Slots of its memory: more than any crowd needs.
 const ARENA_SLOTS: u32 = 1 << 27;
+/// So many arrive at once, where nothing is to complete.
+const ARRIVALS: usize = 100;
 /// Cell types of a model, at most.
 const TYPES_PER_MODEL: u32 = 64;
 
@@ -99,12 +101,14 @@ impl Crowd {
         self.now.0 += 1;
     }
 
-    /// All of the crowd at once, and nothing completes: what they take in memory is what is taken meanwhile.
-    pub fn prepare_arrivals(&mut self) {
-        while let Some(request) = self.idle.pop() {
+    /// Some of the crowd arrive, and nothing completes; whether anybody did. What they take in memory is what is taken until nobody does.
+    pub fn prepare_arrivals(&mut self) -> bool {
+        let first = self.idle.len().saturating_sub(ARRIVALS);
+        for request in self.idle.split_off(first) {
             let event = self.submission(request);
             self.events.push(event);
         }
+        !self.events.is_empty()
     }
 
     fn submission(&mut self, request: RequestId) -> Event {

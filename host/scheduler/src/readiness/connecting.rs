@@ -115,7 +115,7 @@ impl Scheduler {
         reads.dedup();
         for read in &reads {
             if let Some(chain) = self.request_mut(id).chain_mut(*read) {
-                chain.readers += 1;
+                chain.links().readers += 1;
             }
         }
         if let Some(chain) = self.request_mut(id).chain_mut(number).filter(|_| !reads.is_empty()) {

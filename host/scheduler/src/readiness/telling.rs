@@ -120,9 +120,9 @@ impl Scheduler {
         let request = self.request(id);
         let Some(chain) = request.chain(number).filter(|chain| chain.is_waited_for() && !chain.ended) else { return };
         let Status::Queued(worker) = self.end_status(request, number) else { return };
-        if chain.end_seen != Some(worker) {
+        if chain.links.as_ref().is_some_and(|links| links.end_seen != Some(worker)) {
             if let Some(chain) = self.request_mut(id).chain_mut(number) {
-                chain.end_seen = Some(worker);
+                chain.links().end_seen = Some(worker);
             }
             self.tell_end_waiters(id, number);
         }

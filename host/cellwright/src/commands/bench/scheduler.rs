@@ -88,15 +88,14 @@ fn crowds() -> Vec<(String, Members)> {
 fn measure(members: Members, span: Duration, seed: u64) -> Cost {
     let in_flight = members.in_flight;
     let mut crowd = Crowd::new(members, seed);
-    crowd.prepare_arrivals();
-    let before = allocations::here();
-    crowd.decide();
-    let held = allocations::here().since(before);
-    crowd.take_in();
-    // Until it is as it will be: those who came together have left one by one.
-    while crowd.decided().finished == 0 {
-        part(&mut crowd, span / PARTS);
+    let mut held = 0;
+    while crowd.prepare_arrivals() {
+        let before = allocations::here();
+        crowd.decide();
+        held += allocations::here().since(before).bytes;
+        crowd.take_in();
     }
+    // Until it is as it will be: those who came together leave one by one.
     part(&mut crowd, span);
     let parts: Vec<_> = (0..PARTS).map(|_| part(&mut crowd, span / PARTS)).collect();
     let fastest = parts.iter().min_by(|one, other| per_node(one).total_cmp(&per_node(other)));
@@ -112,7 +111,7 @@ fn measure(members: Members, span: Duration, seed: u64) -> Cost {
         nodes_per_task: nodes / tasks,
         requests_per_s: decided.finished as f64 / ns.max(1.0) * 1e9,
         allocations_per_request: times as f64 / finished.max(1) as f64,
-        bytes_per_request: held.bytes as f64 / f64::from(in_flight),
+        bytes_per_request: held as f64 / f64::from(in_flight),
     }
 }
 

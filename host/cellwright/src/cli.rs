@@ -22,7 +22,7 @@ pub(crate) use remote::{
 };
 pub(crate) use replay::ReplayArguments;
 pub(crate) use serve::{LogFormat, ServeArguments};
-pub(crate) use simulate::{SimulateArguments, WorkloadKind};
+pub(crate) use simulate::{FiguresArguments, SimulateArguments, WorkloadKind};
 
 /// Serves recurrent and dynamically structured neural networks, batched cell by cell.
 #[derive(Debug, Parser)]
@@ -64,6 +64,8 @@ pub(crate) enum Command {
     Simulate(SimulateArguments),
     /// Make a recording's decisions again (`serve --record`), and see what others would have come to
     Replay(ReplayArguments),
+    /// Run the published figures again, and write them with what was published beside what came out
+    Figures(FiguresArguments),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  cellwright completions bash > /etc/bash_completion.d/cellwright")]
     Completions {

@@ -64,6 +64,7 @@ fn run(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Bench { bench } => commands::bench::bench(&bench),
         Command::Simulate(arguments) => commands::simulate::simulate(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Replay(arguments) => commands::replay::replay(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Figures(arguments) => commands::figures::figures(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => commands::completions::completions(shell),
         Command::CompilePlugin => Ok(cellwright_plugin_runtime::compile_worker_main()),
     }

@@ -58,7 +58,7 @@ struct CellTable {
     gather_us_per_row: f64,
 }
 
-const BUILT_IN: &[(&str, &str)] = &[("v100", include_str!("../devices/v100.toml"))];
+const BUILT_IN: &[(&str, &str)] = &[("v100", include_str!("../devices/v100.toml")), ("npu", include_str!("../devices/npu.toml"))];
 
 impl Device {
     /// A device that comes with the program, by name.
@@ -110,13 +110,14 @@ impl Device {
         })
     }
 
-    /// What a cell costs here.
+    /// What a cell costs here: by its name, by its name without a number at its end, or as every other cell.
     ///
     /// # Errors
     /// If the device says nothing of it.
     pub fn costs(&self, cell: &str) -> Result<&CellCosts, Error> {
         let none = || Error::NoCosts { device: self.name.clone(), cell: cell.to_owned() };
-        self.cells.get(cell).or(self.default.as_ref()).ok_or_else(none)
+        let kind = cell.trim_end_matches(|digit: char| digit.is_ascii_digit());
+        self.cells.get(cell).or_else(|| self.cells.get(kind)).or(self.default.as_ref()).ok_or_else(none)
     }
 
     /// A device on which every cell takes the same time, whatever the batch: for timelines.

@@ -7,6 +7,7 @@ pub mod arrivals;
 pub mod crowd;
 pub mod device;
 pub mod error;
+pub mod figures;
 pub mod outcome;
 pub mod plot;
 pub mod random;

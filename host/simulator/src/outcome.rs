@@ -37,6 +37,9 @@ pub struct Outcome {
     pub sla_violations: Option<u64>,
 }
 
+/// Milliseconds, and which share of requests took no longer.
+pub type Shares = Vec<(f64, f64)>;
+
 /// How a time is spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "the summary says it all")]
@@ -124,6 +127,11 @@ impl Recorder {
         }
     }
 
+    /// How waiting and computing are spread: milliseconds, and which share of requests took no longer.
+    pub(crate) fn shares(&self) -> (Shares, Shares) {
+        (self.queueing.shares(), self.computation.shares())
+    }
+
     fn late(&self, arrived_ns: u64, now: u64) -> bool {
         self.objective_ns.is_some_and(|objective| now.saturating_sub(arrived_ns) > objective)
     }
@@ -172,6 +180,14 @@ impl Times {
 
     fn count(&self) -> u64 {
         self.0.as_ref().map_or(0, Histogram::len)
+    }
+
+    fn shares(&self) -> Shares {
+        let at = |percent: u32| {
+            let share = f64::from(percent) / 100.0;
+            self.0.as_ref().map(|histogram| (histogram.value_at_quantile(share) as f64 / 1e6, share)).filter(|(ms, _)| *ms > 0.0)
+        };
+        (1..=100).filter_map(at).collect()
     }
 
     fn spread(&self) -> Spread {

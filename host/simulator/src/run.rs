@@ -17,7 +17,7 @@ use cellwright_scheduler::{
 use crate::arrivals::{Arrival, Arrivals};
 use crate::device::Device;
 use crate::error::Error;
-use crate::outcome::{Outcome, Recorder};
+use crate::outcome::{Outcome, Recorder, Shares};
 use crate::random::Random;
 use crate::timeline::Timeline;
 use crate::workload::{Drawn, Ids, Workload};
@@ -114,6 +114,10 @@ pub struct Ran {
     pub outcome: Outcome,
     /// The first tasks, if any were asked for.
     pub timeline: Timeline,
+    /// Milliseconds from arrival to the first cell, and which share of requests waited no longer.
+    pub queueing_ms: Shares,
+    /// Milliseconds from there to the answer, in the same way.
+    pub computation_ms: Shares,
 }
 
 /// Runs a workload; `progress` is told how far virtual time has come, in nanoseconds.
@@ -301,7 +305,9 @@ impl<'a> Simulation<'a> {
 
     fn end(self) -> Ran {
         let left: Vec<u64> = self.requests.unfinished().collect();
-        Ran { outcome: self.recorder.outcome(self.setup.devices.max(1), &left), timeline: self.timeline }
+        let (queueing_ms, computation_ms) = self.recorder.shares();
+        let outcome = self.recorder.outcome(self.setup.devices.max(1), &left);
+        Ran { outcome, timeline: self.timeline, queueing_ms, computation_ms }
     }
 }
 

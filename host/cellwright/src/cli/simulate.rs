@@ -1,4 +1,4 @@
-//! Arguments of `simulate`.
+//! Arguments of `simulate` and `figures`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -107,6 +107,23 @@ pub(crate) struct SimulateArguments {
     /// Draw who ran when, for the first requests of the first run
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) timeline: Option<PathBuf>,
+}
+
+const FIGURES_EXAMPLES: &str = "Examples:
+  cellwright figures
+  cellwright figures --out /tmp/figures --only 7,11
+
+Each figure is written as SVG and as JSON, with what was published beside what came out here, and all comparisons as a table in README.md.";
+
+#[derive(Debug, Args)]
+#[command(after_help = FIGURES_EXAMPLES)]
+pub(crate) struct FiguresArguments {
+    /// Where to write them
+    #[arg(long, default_value = "tests/figures", value_name = "FOLDER")]
+    pub(crate) out: PathBuf,
+    /// Figures whose names begin like that alone; several, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub(crate) only: Vec<String>,
 }
 
 /// A kind of requests.

@@ -41,13 +41,17 @@ impl Layers {
     /// The names of its cells, in the order in which they run.
     pub(super) fn cells(self) -> Vec<String> {
         let numbered = |name: &str, count: u32| (1..=count).map(move |number| format!("{name}{number}")).collect::<Vec<_>>();
+        let decoding = |name: &str, count: u32| {
+            let (encoder, decoder) = (numbered(&format!("{name}-encoder"), count), numbered(&format!("{name}-decoder"), count));
+            [encoder, decoder, vec![format!("{name}-projection")]].concat()
+        };
         match self {
             Self::ResNet => numbered("layer", RESNET),
             Self::DeepSpeech => {
                 [numbered("convolution", CONVOLUTIONS), numbered("recurrent", RECURRENT), numbered("dense", DENSE)].concat()
             }
-            Self::Transformer => [numbered("encoder", BLOCKS), numbered("decoder", BLOCKS), vec!["projection".to_owned()]].concat(),
-            Self::Gnmt => [numbered("encoder", GNMT), numbered("decoder", GNMT), vec!["projection".to_owned()]].concat(),
+            Self::Transformer => decoding("transformer", BLOCKS),
+            Self::Gnmt => decoding("gnmt", GNMT),
         }
     }
 

@@ -1,0 +1,125 @@
+//! Figures 12 and 13 of LazyBatching (HPCA'21), and its promise of no violations: models with layers outside the recurrence.
+
+use cellwright_scheduler::{Config, PolicyKind};
+
+use crate::arrivals::Arrivals;
+use crate::device::Device;
+use crate::error::Error;
+use crate::plot::{Line, Picture};
+use crate::run::Setup;
+use crate::workload::{Layers, Lengths, Pairs, Workload};
+
+use super::{Bench, Compared, Curve, Figure, drawn, with_policy};
+
+/// The paper's models, and the one of its figure 7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Network {
+    ResNet,
+    Gnmt,
+    Transformer,
+    DeepSpeech,
+}
+
+/// Sentences of WMT-2019 as the paper's figure 11 has them: 70 % below 20 words, 90 % below 30, none above 80.
+const WORDS: Lengths = Lengths::Lognormal { mu: 2.715, sigma: 0.535, max: 80 };
+const RATES: [f64; 8] = [16.0, 64.0, 128.0, 250.0, 500.0, 1000.0, 1500.0, 2000.0];
+const WINDOWS_MS: [u64; 4] = [5, 25, 55, 95];
+/// Section VI: the largest batch, and the time within which an answer is worth something.
+const BATCH_MAX: u32 = 64;
+const OBJECTIVE_MS: u64 = 100;
+const SECONDS: f64 = 6.0;
+const MS: u64 = 1_000_000;
+
+impl Network {
+    const fn layers(self) -> Layers {
+        match self {
+            Self::ResNet => Layers::ResNet,
+            Self::Gnmt => Layers::Gnmt,
+            Self::Transformer => Layers::Transformer,
+            Self::DeepSpeech => Layers::DeepSpeech,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::ResNet => "resnet",
+            Self::Gnmt => "gnmt",
+            Self::Transformer => "transformer",
+            Self::DeepSpeech => "deepspeech",
+        }
+    }
+
+    /// Milliseconds that a single request takes, and how much faster than the best window lazy batching is (section VI.A), as the paper says.
+    const fn published(self) -> Option<(f64, &'static str, &'static str)> {
+        match self {
+            Self::ResNet => Some((1.1, "1.1", "5.3")),
+            Self::Gnmt => Some((7.2, "7.2", "2.7")),
+            Self::Transformer => Some((2.4, "2.4", "2.5")),
+            Self::DeepSpeech => None,
+        }
+    }
+
+    fn workload(self) -> Workload {
+        let pairs = match self {
+            Self::ResNet => Pairs::equal(Lengths::Fixed(1)),
+            Self::Gnmt | Self::Transformer => Pairs::Ratio { source: WORDS, sigma: 0.2, max: 80 },
+            Self::DeepSpeech => Pairs::equal(WORDS),
+        };
+        Workload::layers(self.layers(), pairs)
+    }
+}
+
+fn setup() -> Setup {
+    let device = Device::built_in("npu").unwrap_or_else(|| Device::unit(MS));
+    // A node is the unit in which LazyBatching decides: one at a time.
+    let config = Config { max_tasks_to_submit: 1, low_water: 0, ..Config::default() };
+    let objective_ns = Some(OBJECTIVE_MS * MS);
+    Setup { config, batch_max: vec![BATCH_MAX], seconds: SECONDS, objective_ns, ..Setup::new(device, Arrivals::Poisson(1.0)) }
+}
+
+pub(super) fn latency(bench: &mut Bench<'_>, network: Network) -> Result<Figure, Error> {
+    let workload = network.workload();
+    let mut curves = vec![bench.curve("serial", &RATES, &with_policy(&setup(), PolicyKind::Serial), &workload)?];
+    for window in WINDOWS_MS {
+        let policy = PolicyKind::Graph { bucket_width: 0, window_ns: window * MS };
+        curves.push(bench.curve(format!("graph, window {window} ms"), &RATES, &with_policy(&setup(), policy), &workload)?);
+    }
+    curves.push(bench.curve("cellular", &RATES, &setup(), &workload)?);
+    let compared = compare(network, &curves);
+    let title = format!("LazyBatching: {}, average latency against load", network.name());
+    let line = |curve: &Curve| Line {
+        name: curve.name.clone(),
+        points: curve.points.iter().map(|point| (point.rate, point.outcome.mean_ms)).collect(),
+        bars: Vec::new(),
+    };
+    let (x, y) = ("requests per second", "average latency, ms");
+    let picture = Picture { title: title.clone(), x, y, x_log: true, lines: curves.iter().map(line).collect(), ..Picture::default() };
+    Ok(Figure {
+        name: format!("lazy-{}", network.name()),
+        title,
+        source: "LazyBatching (HPCA'21), figures 12 and 13, table II, sections V and VI",
+        assumed: ASSUMED.to_vec(),
+        pictures: drawn(&picture),
+        curves,
+        compared,
+    })
+}
+
+const ASSUMED: &[&str] = &[
+    "the paper's times by batch size are of a simulator that is not public: a cell takes what reading its weights takes and, for each row, what computing \
+     takes on the processor of table I, scaled so that a single request takes what table II says",
+    "sentences are lognormal (mu 2.715, sigma 0.535), clipped to 80 words: 70 % below 20 and 90 % below 30, as figure 11 says; an output is exp(N(0, 0.2)) \
+     times as long as its input",
+    "whole-graph batches are padded to their longest",
+];
+
+fn compare(network: Network, curves: &[Curve]) -> Vec<Compared> {
+    let named = |name: &str| curves.iter().find(|curve| curve.name == name).cloned().unwrap_or_default();
+    let mut compared = Vec::new();
+    let single = named("serial").at(RATES[0]).computation.mean_ms;
+    compared.push(match network.published() {
+        Some((ms, said, _)) => Compared::new("a single request", said, single, "ms").within(ms * 0.9, ms * 1.1),
+        None => Compared::new("a single request", "not in the paper", single, "ms"),
+    });
+    compared
+}

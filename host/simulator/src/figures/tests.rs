@@ -1,0 +1,55 @@
+//! Whether the published values come out, within the bounds that the figures state.
+
+use super::*;
+
+/// Makes a figure, and objects to every comparison that does not hold.
+#[track_caller]
+fn check(name: &str) -> Figure {
+    let figure = make(name, &mut || ()).unwrap().expect("a figure of that name");
+    let off: Vec<&Compared> = figure.compared.iter().filter(|compared| !compared.holds()).collect();
+    assert!(off.is_empty(), "figure {name}: {off:#?}");
+    assert!(!figure.compared.is_empty() && !figure.pictures.is_empty(), "figure {name} shows nothing");
+    figure
+}
+
+macro_rules! figures {
+    ($($test:ident: $name:literal;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                check($name);
+            }
+        )*
+
+        #[test]
+        fn every_figure_is_checked() {
+            assert_eq!(names().collect::<Vec<_>>(), [$($name),*]);
+        }
+    };
+}
+
+figures! {
+    figure_5: "5";
+    figure_7a: "7a";
+    figure_7b: "7b";
+    figure_8: "8";
+    figure_9: "9";
+    figure_11_with_fixed_lengths: "11-fixed";
+    figure_11_up_to_50: "11-50";
+    figure_11_up_to_100: "11-100";
+    figure_13_on_2_devices: "13-2";
+    figure_13_on_4_devices: "13-4";
+    figure_14: "14";
+    figure_15: "15";
+    lazy_batching_of_resnet: "lazy-resnet";
+    lazy_batching_of_gnmt: "lazy-gnmt";
+    lazy_batching_of_transformer: "lazy-transformer";
+    lazy_batching_of_deepspeech: "lazy-deepspeech";
+}
+
+#[test]
+fn a_number_out_of_bounds_does_not_hold() {
+    let compared = Compared::new("p90", "12", 13.3, "ms").within(10.8, 13.2);
+    assert!(!compared.holds());
+    assert!(Compared { ours: 13.2, ..compared }.holds());
+}

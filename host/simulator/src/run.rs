@@ -240,7 +240,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn submit(&mut self, now: u64, drawn: Drawn) {
-        let request = self.requests.arrive(now, drawn.stop);
+        let request = self.requests.arrive(now, &drawn);
         self.recorder.arrived(now);
         let deadline = self.setup.objective_ns.map(|objective| Time(now.saturating_add(objective)));
         self.events.push(Event::Submit(Submission { request, model: ModelId(0), rank: 0, deadline, growth: drawn.growth }));

@@ -193,7 +193,12 @@ impl Workload {
                 let growth = keep(kept, (source, bound), || graphs::seq2seq(source, bound, true));
                 Drawn { growth, stop: (target < bound).then(|| (1, target - 1)) }
             }
-            Source::Layers { layers, .. } => Drawn { growth: keep(kept, (source, target), || layers.graph(source, target)), stop: None },
+            Source::Layers { layers, .. } => {
+                let decodes = layers.decodes(target);
+                let bound = decodes.map_or(target, |(_, bound)| bound);
+                let stop = decodes.filter(|(_, bound)| target < *bound).map(|(chain, _)| (chain, target - 1));
+                Drawn { growth: keep(kept, (source, bound), || layers.graph(source, bound)), stop }
+            }
         }
     }
 }

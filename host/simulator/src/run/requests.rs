@@ -2,6 +2,8 @@
 
 use cellwright_scheduler::{LaneId, RequestId, Slot};
 
+use crate::workload::Drawn;
+
 /// No step.
 const NEVER: u32 = u32::MAX;
 
@@ -18,7 +20,7 @@ pub(crate) struct Life {
 #[derive(Clone, Copy, Debug)]
 struct Request {
     life: Life,
-    /// The chain that stops, and in which step.
+    /// The stage that stops, counted over all chains, and in which step.
     stop: Option<(u32, u32)>,
     lanes: u32,
     alive: bool,
@@ -41,7 +43,13 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    pub(crate) fn arrive(&mut self, now: u64, stop: Option<(u32, u32)>) -> RequestId {
+    pub(crate) fn arrive(&mut self, now: u64, drawn: &Drawn) -> RequestId {
+        let stop = drawn.stop.map(|(chain, step)| {
+            let chains = &drawn.growth.chains;
+            let before: usize = chains.iter().take(chain as usize).map(|chain| chain.stages.len()).sum();
+            let stage = chains.get(chain as usize).and_then(|chain| chain.stop).map_or(0, |(stage, _)| stage);
+            (before as u32 + stage, step)
+        });
         let life = Life { number: self.arrived, arrived_ns: now, started_ns: None };
         self.arrived += 1;
         let request = Request { life, stop, lanes: 0, alive: true };
@@ -53,10 +61,10 @@ impl Requests {
         RequestId(self.requests.len() as u32 - 1)
     }
 
-    /// Lanes of a growth, one for each stage; a workload's chains that stop have one stage, and come after chains of one stage.
+    /// Lanes of a request's graph, one for each stage, chain by chain.
     pub(crate) fn place(&mut self, id: RequestId, places: &[(LaneId, Slot)]) {
         let request = &mut self.requests[id.index()];
-        for (chain, (lane, _)) in (0..).zip(places) {
+        for (stage, (lane, _)) in (0..).zip(places) {
             if lane.0 == u32::MAX {
                 continue;
             }
@@ -64,7 +72,7 @@ impl Requests {
             if lane.index() >= self.lanes.len() {
                 self.lanes.resize(lane.index() + 1, Lane::default());
             }
-            let stop = request.stop.filter(|(stops, _)| *stops == chain).map_or(NEVER, |(_, step)| step);
+            let stop = request.stop.filter(|(stops, _)| *stops == stage).map_or(NEVER, |(_, step)| step);
             self.lanes[lane.index()] = Lane { request: id, stop };
         }
     }

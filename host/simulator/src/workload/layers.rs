@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::graph::Affine;
-use cellwright_cell_graph::unfolded::{Dependency, Retention, UnfoldedChain, UnfoldedStage};
+use cellwright_cell_graph::unfolded::{Dependency, UnfoldedChain, UnfoldedStage};
 
 use super::graphs::{growth, independent, recurrent, stage};
 
@@ -27,6 +26,8 @@ const RECURRENT: u32 = 5;
 const DENSE: u32 = 2;
 const BLOCKS: u32 = 6;
 const GNMT: u32 = 4;
+/// What a decoder's graph bounds it by (LazyBatching, section V): it stops when the device says so.
+const DECODE_MAX: u32 = 80;
 
 impl Layers {
     pub(super) const fn name(self) -> &'static str {
@@ -55,24 +56,25 @@ impl Layers {
         }
     }
 
-    /// The graph of a request with so many steps in and so many out, where it has any.
+    /// The chain that decodes, if any, and what bounds it where it executes so many steps.
+    pub(super) fn decodes(self, target: u32) -> Option<(u32, u32)> {
+        match self {
+            Self::ResNet | Self::DeepSpeech => None,
+            Self::Transformer | Self::Gnmt => Some((1, target.max(DECODE_MAX))),
+        }
+    }
+
+    /// The graph of a request with so many steps in and at most so many out, where it has any.
     pub(super) fn graph(self, source: u32, target: u32) -> Arc<UnfoldedGrowth> {
         growth(match self {
             Self::ResNet => vec![line(0, RESNET, Vec::new())],
             Self::DeepSpeech => {
-                let mut chains = vec![line(0, CONVOLUTIONS, Vec::new())];
-                stack(&mut chains, CONVOLUTIONS, RECURRENT, source, Some(Dependency::End { chain: 0 }));
-                let end = vec![Dependency::End { chain: RECURRENT }];
-                chains.push(line(CONVOLUTIONS + RECURRENT, DENSE, end));
-                chains
+                let recurrent = stack(CONVOLUTIONS, RECURRENT, source, vec![Dependency::End { chain: 0 }]);
+                let dense = line(CONVOLUTIONS + RECURRENT, DENSE, vec![Dependency::End { chain: 1 }]);
+                vec![line(0, CONVOLUTIONS, Vec::new()), recurrent, dense]
             }
             Self::Transformer => vec![line(0, BLOCKS, Vec::new()), decoder(BLOCKS, BLOCKS, target, 0)],
-            Self::Gnmt => {
-                let mut chains = Vec::new();
-                stack(&mut chains, 0, GNMT, source, None);
-                chains.push(decoder(GNMT, GNMT, target, GNMT - 1));
-                chains
-            }
+            Self::Gnmt => vec![stack(0, GNMT, source, Vec::new()), decoder(GNMT, GNMT, target, 0)],
         })
     }
 }
@@ -94,23 +96,12 @@ fn siblings(first: u32, count: u32, mut before: Vec<Dependency>) -> Vec<Unfolded
         .collect()
 }
 
-/// Recurrent layers over the steps of the one below, each a chain.
-fn stack(chains: &mut Vec<UnfoldedChain>, first: u32, count: u32, steps: u32, before: Option<Dependency>) {
-    for layer in 0..count {
-        let below = match layer {
-            0 => before.clone(),
-            _ => Some(Dependency::Step { chain: chains.len() as u32 - 1, stage: 0, at: Affine::EVERY }),
-        };
-        let mut chain = recurrent(steps, vec![stage(first + layer, below.into_iter().collect())]);
-        if layer + 1 < count {
-            // Every step is read by the layer above.
-            chain.stages[0].retention = Retention::All;
-        }
-        chains.push(chain);
-    }
+/// Recurrent layers one above the other, step by step.
+fn stack(first: u32, count: u32, steps: u32, before: Vec<Dependency>) -> UnfoldedChain {
+    recurrent(steps, siblings(first, count, before))
 }
 
-/// For each output, `count` layers that read themselves one step before, and a projection, after the end of `encoder`.
+/// For each output, `count` layers that read themselves one step before, and a projection that says when to stop, after the end of `encoder`.
 fn decoder(first: u32, count: u32, steps: u32, encoder: u32) -> UnfoldedChain {
     let mut stages = siblings(first, count + 1, vec![Dependency::End { chain: encoder }]);
     // The projection has no state; the first layer reads what the projection of the step before chose.
@@ -118,5 +109,6 @@ fn decoder(first: u32, count: u32, steps: u32, encoder: u32) -> UnfoldedChain {
     let mut chain = recurrent(steps, stages);
     chain.stages[0].depends.push(Dependency::Previous { stage: count });
     chain.stages.extend(projection);
+    chain.stop = Some((count, 1));
     chain
 }

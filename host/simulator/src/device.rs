@@ -42,8 +42,7 @@ pub struct Device {
 #[serde(deny_unknown_fields)]
 struct Table {
     name: String,
-    #[serde(default)]
-    move_us: f64,
+    move_us: Option<toml::Spanned<f64>>,
     default: Option<CellTable>,
     #[serde(default)]
     cells: BTreeMap<String, CellTable>,
@@ -54,8 +53,7 @@ struct Table {
 struct CellTable {
     compute_us: toml::Spanned<Vec<(u32, f64)>>,
     overhead_us: Option<toml::Spanned<Vec<(u32, f64)>>>,
-    #[serde(default)]
-    gather_us_per_row: f64,
+    gather_us_per_row: Option<toml::Spanned<f64>>,
 }
 
 const BUILT_IN: &[(&str, &str)] = &[("v100", include_str!("../devices/v100.toml")), ("npu", include_str!("../devices/npu.toml"))];
@@ -80,15 +78,19 @@ impl Device {
     pub fn from_toml(file: &str, text: &str) -> Result<Self, Error> {
         let wrong = |problem: String| Error::Device { file: file.to_owned(), problem };
         let table: Table = toml::from_str(text).map_err(|error| {
-            let at = error.span().map_or(String::new(), |span| format!("line {}: ", line_of(text, span.start)));
+            let at = error.span().map_or(String::new(), |span| place_of(text, span.start));
             wrong(format!("{at}{}", error.message().replace('\n', " ")))
         })?;
         if table.cells.len() > CELLS_MAX {
             return Err(wrong(format!("it has {} cells, at most {CELLS_MAX} are read", table.cells.len())));
         }
-        let number = |field: &str, value: f64| match value {
-            value if value.is_finite() && (0.0..=1e9).contains(&value) => Ok(value * 1e3),
-            value => Err(wrong(format!("{field}: {value} is no time from 0 to 1e9 microseconds"))),
+        let nanoseconds = |field: &str, value: &Option<toml::Spanned<f64>>| match value {
+            None => Ok(0.0),
+            Some(us) if (0.0..=1e9).contains(us.get_ref()) => Ok(us.get_ref() * 1e3),
+            Some(us) => {
+                let (line, us) = (line_of(text, us.span().start), us.get_ref());
+                Err(wrong(format!("line {line}: {field}: {us} is no time from 0 to 1e9 microseconds")))
+            }
         };
         let costs = |name: &str, cell: &CellTable| -> Result<CellCosts, Error> {
             let curve = |field: &str, knots: &toml::Spanned<Vec<(u32, f64)>>, least_ns: f64| {
@@ -98,12 +100,12 @@ impl Device {
             Ok(CellCosts {
                 compute: curve("compute_us", &cell.compute_us, 1.0)?,
                 overhead: cell.overhead_us.as_ref().map(|knots| curve("overhead_us", knots, 0.0)).transpose()?.unwrap_or_default(),
-                gather_ns_per_row: number(&format!("{name}.gather_us_per_row"), cell.gather_us_per_row)?,
+                gather_ns_per_row: nanoseconds(&format!("{name}.gather_us_per_row"), &cell.gather_us_per_row)?,
             })
         };
         let cells = table.cells.iter().map(|(name, cell)| Ok((name.clone(), costs(&format!("cells.{name}"), cell)?)));
         Ok(Self {
-            move_ns: number("move_us", table.move_us)? as u64,
+            move_ns: nanoseconds("move_us", &table.move_us)? as u64,
             cells: cells.collect::<Result<_, Error>>()?,
             default: table.default.as_ref().map(|cell| costs("default", cell)).transpose()?,
             name: table.name,
@@ -126,6 +128,17 @@ impl Device {
         let costs = CellCosts { compute: Curve::constant(step_ns), ..CellCosts::default() };
         Self { name: "unit".to_owned(), move_ns: 0, cells: BTreeMap::new(), default: Some(costs) }
     }
+}
+
+/// The line, and the field that it is about: what is named there, or in the nearest line above.
+fn place_of(text: &str, at: usize) -> String {
+    let line = line_of(text, at);
+    let named =
+        |line: &str| line.split_once('=').map(|(key, _)| key.trim().to_owned()).filter(|key| !key.is_empty() && !key.starts_with('#'));
+    let lines: Vec<&str> = text.lines().take(line).collect();
+    let field =
+        lines.into_iter().rev().take_while(|line| !line.trim_start().starts_with("[cells") && line.trim() != "[default]").find_map(named);
+    format!("line {line}: {}", field.map_or(String::new(), |field| format!("{field}: ")))
 }
 
 fn line_of(text: &str, at: usize) -> usize {
@@ -163,9 +176,14 @@ mod tests {
         for (knots, said) in cases {
             assert_eq!(read(&cell(knots)), Err(said.to_owned()), "{knots}");
         }
-        assert_eq!(read("name = 3"), Err("gpu.toml: line 1: invalid type: integer `3`, expected a string".to_owned()));
-        assert!(read("name = \"x\"\nspeed = 3").unwrap_err().starts_with("gpu.toml: line 2: unknown field `speed`"));
-        assert_eq!(read("name = \"x\"\nmove_us = -1"), Err("gpu.toml: move_us: -1 is no time from 0 to 1e9 microseconds".to_owned()));
+        assert_eq!(read("name = 3"), Err("gpu.toml: line 1: name: invalid type: integer `3`, expected a string".to_owned()));
+        assert!(read("name = \"x\"\nspeed = 3").unwrap_err().starts_with("gpu.toml: line 2: speed: unknown field `speed`"));
+        assert_eq!(
+            read("name = \"x\"\nmove_us = -1"),
+            Err("gpu.toml: line 2: move_us: -1 is no time from 0 to 1e9 microseconds".to_owned())
+        );
+        let fast = read(&cell("\"fast\"")).unwrap_err();
+        assert!(fast.starts_with("gpu.toml: line 4: compute_us: invalid type"), "{fast}");
         let none = Device::from_toml("gpu.toml", "name = \"x\"").unwrap();
         assert_eq!(
             none.costs("lstm").unwrap_err().to_string(),

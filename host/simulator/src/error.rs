@@ -33,6 +33,9 @@ pub enum Error {
         /// Line and field, and what is wrong.
         problem: String,
     },
+    /// A rate at which nothing can arrive.
+    #[error("{0} is no number of requests per second above 0, up to {max}", max = crate::arrivals::RATE_MAX)]
+    Rate(String),
     /// A device has no costs for a cell.
     #[error("the device {device} has no costs for the cell `{cell}`: give it a table [cells.{cell}], or [default]")]
     NoCosts {

@@ -14,7 +14,7 @@ use cellwright_scheduler::{
     Commands, Config, DomainId, Event, ModelId, NumericClass, PolicyKind, RequestId, Scheduler, Submission, TaskSeq, Time, WorkerId,
 };
 
-use crate::arrivals::{Arrival, Arrivals};
+use crate::arrivals::{Arrival, Arrivals, RATE_MAX};
 use crate::device::Device;
 use crate::error::Error;
 use crate::outcome::{Outcome, Recorder, Shares};
@@ -26,8 +26,8 @@ use fleet::Fleet;
 pub(crate) use fleet::Flight;
 pub(crate) use requests::Requests;
 
-/// Slots of each device's arena: memory is no limit in a run.
-const ARENA_SLOTS: u32 = 1 << 26;
+/// Slots of each device's arena: no limit to a load that a device can take, but one to what a run takes of the machine's memory.
+const ARENA_SLOTS: u32 = 1 << 23;
 /// How often progress is told: once for so many instants.
 const PROGRESS_EVERY: u64 = 1 << 14;
 /// The scheduler may ask to be woken at once; so often in one instant it must have been told something new.
@@ -123,8 +123,13 @@ pub struct Ran {
 /// Runs a workload; `progress` is told how far virtual time has come, in nanoseconds.
 ///
 /// # Errors
-/// If the device has no costs for one of the workload's cells.
+/// If the device has no costs for one of the workload's cells, or nothing can arrive at the rate that is asked for.
 pub fn run(setup: &Setup, workload: &mut Workload, progress: &mut dyn FnMut(u64)) -> Result<Ran, Error> {
+    if let Arrivals::Poisson(rate) = setup.arrivals
+        && !(rate > 0.0 && rate <= RATE_MAX)
+    {
+        return Err(Error::Rate(rate.to_string()));
+    }
     let mut simulation = Simulation::new(setup, workload)?;
     let mut turns = 0_u64;
     while let Some(now) = simulation.next_instant() {

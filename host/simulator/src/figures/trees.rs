@@ -12,6 +12,7 @@ use super::{Bench, Compared, Figure, graph, with_policy};
 /// Rows of a task, and trees of a set that is merged (section 7.5).
 const LIMIT: u32 = 64;
 const SEED: u64 = 1;
+const SECONDS: f64 = 4.0;
 /// What the scheduler takes for a row of trees on one core of a server, rounded up: `cellwright bench scheduler`.
 const SCHEDULING_NS_PER_ROW: f64 = 400.0;
 
@@ -20,7 +21,7 @@ const COSTS: &str = "the paper gives no times for its TreeLSTM: its cells take a
 const MERGING: &str = "nor for building and merging graphs: merged graphs pay for gathering what cellular batching pays, and nothing else";
 
 fn setup() -> Setup {
-    Setup { batch_max: vec![LIMIT], ..v100() }
+    Setup { batch_max: vec![LIMIT], seconds: SECONDS, ..v100() }
 }
 
 /// What a server does: it asks ahead, and gathers only rows that change place.

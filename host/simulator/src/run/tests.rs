@@ -71,6 +71,14 @@ fn every_kind_of_request_is_answered_on_every_number_of_devices() {
     }
 }
 
+#[test]
+fn a_rate_at_which_nothing_arrives_is_refused() {
+    for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let error = run(&v100(rate), &mut Workload::lstm(Lengths::EUROPARL), &mut |_| ()).map(|_| ()).unwrap_err();
+        assert_eq!(error, Error::Rate(rate.to_string()));
+    }
+}
+
 /// Little's law, and that time is either waited or computed.
 #[test]
 fn the_numbers_of_a_run_belong_together() {

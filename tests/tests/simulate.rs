@@ -81,3 +81,22 @@ fn bad_input_is_named_by_file_line_and_field() {
         assert!(!refused(&arguments).is_empty());
     }
 }
+
+#[test]
+fn a_machine_that_was_measured_is_a_device() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("cpu.toml");
+    let name = file.to_str().expect("a path in UTF-8");
+    let measure = ["calibrate", "--hidden", "16", "--seconds", "0.1", "--worker", "cpu", "--cache", "none", "--output", name];
+    let ran = cellwright(&measure, "");
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    let text = std::fs::read_to_string(&file).expect("a table");
+    assert!(text.contains("bench-chain on 1 x cpu") && text.contains("shares_memory = true"), "{text}");
+    let run = &runs(&["--device", name, "--devices", "2", "--rate", "1000", "--seconds", "0.5"])[0];
+    assert!(run["answered"].as_u64().is_some_and(|answered| answered > 300), "{run}");
+
+    let said = cellwright(&["calibrate", "--seconds", "0"], "").stderr;
+    assert!(said.contains("--seconds is 0; give 0.1 to 3600 seconds"), "{said}");
+    let said = cellwright(&["calibrate", "no/such/bundle"], "").stderr;
+    assert!(said.contains("the bundle no/such/bundle cannot be used"), "{said}");
+}

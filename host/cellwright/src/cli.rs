@@ -1,5 +1,6 @@
 //! The command line: verbs, options and their help.
 
+mod calibrate;
 mod remote;
 mod replay;
 mod serve;
@@ -16,6 +17,7 @@ use crate::commands::bench::load::{LengthSource, ModelKind, Rate};
 use crate::policy::PolicySpec;
 use crate::worker::WorkerSpec;
 
+pub(crate) use calibrate::CalibrateArguments;
 pub(crate) use remote::{
     AdminArguments, DemoArguments, InferArguments, KeyScope, KeysAction, KeysArguments, ModelsAction, ModelsArguments, PushArguments,
     ServerArguments, SettingsArguments, TenantsAction, TenantsArguments,
@@ -62,6 +64,8 @@ pub(crate) enum Command {
     },
     /// Run the scheduler in virtual time, on any device's cost curve
     Simulate(SimulateArguments),
+    /// Measure what tasks cost on this machine, as a device for `simulate`
+    Calibrate(CalibrateArguments),
     /// Make a recording's decisions again (`serve --record`), and see what others would have come to
     Replay(ReplayArguments),
     /// Run the published figures again, and write them with what was published beside what came out

@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod bench;
+pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod demo;

@@ -63,6 +63,7 @@ fn run(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Check(arguments) => commands::check::check(&arguments),
         Command::Bench { bench } => commands::bench::bench(&bench),
         Command::Simulate(arguments) => commands::simulate::simulate(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Calibrate(arguments) => commands::calibrate::calibrate(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Replay(arguments) => commands::replay::replay(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Figures(arguments) => commands::figures::figures(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => commands::completions::completions(shell),

@@ -34,6 +34,8 @@ pub struct Device {
     pub name: String,
     /// How long it takes to bring a request's state to another device.
     pub move_ns: u64,
+    /// Whether several of it share one memory, as a CPU's workers do: any of them may go on with any request.
+    pub shares_memory: bool,
     cells: BTreeMap<String, CellCosts>,
     default: Option<CellCosts>,
 }
@@ -43,6 +45,8 @@ pub struct Device {
 struct Table {
     name: String,
     move_us: Option<toml::Spanned<f64>>,
+    #[serde(default)]
+    shares_memory: bool,
     default: Option<CellTable>,
     #[serde(default)]
     cells: BTreeMap<String, CellTable>,
@@ -108,6 +112,7 @@ impl Device {
             move_ns: nanoseconds("move_us", &table.move_us)? as u64,
             cells: cells.collect::<Result<_, Error>>()?,
             default: table.default.as_ref().map(|cell| costs("default", cell)).transpose()?,
+            shares_memory: table.shares_memory,
             name: table.name,
         })
     }
@@ -126,7 +131,7 @@ impl Device {
     #[must_use]
     pub fn unit(step_ns: u64) -> Self {
         let costs = CellCosts { compute: Curve::constant(step_ns), ..CellCosts::default() };
-        Self { name: "unit".to_owned(), move_ns: 0, cells: BTreeMap::new(), default: Some(costs) }
+        Self { name: "unit".to_owned(), move_ns: 0, shares_memory: false, cells: BTreeMap::new(), default: Some(costs) }
     }
 }
 

@@ -4,10 +4,12 @@
 //! the scheduler's, and it is the same code that serves. Everything is a function of its inputs and a seed: the same run gives the same numbers.
 
 pub mod arrivals;
+mod costs;
 pub mod crowd;
 pub mod device;
 pub mod error;
 pub mod figures;
+pub mod meter;
 pub mod outcome;
 pub mod plot;
 pub mod random;
@@ -21,6 +23,7 @@ pub use arrivals::Arrivals;
 pub use crowd::{Crowd, Decided, Members};
 pub use device::{Curve, Device};
 pub use error::Error;
+pub use meter::Meter;
 pub use outcome::Outcome;
 pub use random::Random;
 pub use recording::{Recorder, Recording};

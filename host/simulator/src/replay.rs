@@ -4,18 +4,17 @@
 //! when, how requests went on and how long tasks took. [`what_if`] meets that traffic in virtual time with another policy, limit or number of devices.
 
 mod books;
-mod costs;
 mod traffic;
 mod world;
 
 use cellwright_scheduler::{Commands, Event, Scheduler, Time};
 
+use crate::costs::Samples;
 use crate::error::Error;
 use crate::outcome::{self, Outcome};
 use crate::recording::{Handled, Recording, fingerprint};
 
 use books::Books;
-use costs::Samples;
 pub use traffic::Traffic;
 pub use world::{Change, what_if};
 

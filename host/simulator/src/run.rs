@@ -54,7 +54,7 @@ pub struct Setup {
     pub config: Config,
     /// What batches cost.
     pub device: Device,
-    /// How many of it, each with memory of its own.
+    /// How many of it.
     pub devices: u32,
     /// Limits by cell; the last for all further ones.
     pub batch_max: Vec<u32>,
@@ -182,7 +182,7 @@ impl<'a> Simulation<'a> {
         }
         let mut events = vec![Event::ModelUp(Arc::new(info))];
         for worker in 0..setup.devices.max(1) {
-            let (worker, domain) = (WorkerId(worker), DomainId(worker));
+            let (worker, domain) = (WorkerId(worker), DomainId(if setup.device.shares_memory { 0 } else { worker }));
             events.push(Event::WorkerUp { worker, domain, class: NumericClass(0), arena_slots: ARENA_SLOTS });
         }
         let span_ns = (setup.seconds * 1e9) as u64;

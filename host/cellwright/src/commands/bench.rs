@@ -1,14 +1,14 @@
 //! `bench`: what this machine does.
 
-mod clients;
+pub(crate) mod clients;
 mod engine;
-mod figures;
-mod generator;
+pub(crate) mod figures;
+pub(crate) mod generator;
 pub(crate) mod load;
-mod models;
+pub(crate) mod models;
 mod scheduler;
 mod serve;
-mod shapes;
+pub(crate) mod shapes;
 mod unfold;
 
 use std::process::ExitCode;

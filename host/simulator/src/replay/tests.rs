@@ -24,13 +24,16 @@ pub(crate) fn growths() -> Vec<Arc<UnfoldedGrowth>> {
     (0..5).map(|_| workload.draw(&mut random).growth).collect()
 }
 
+/// When it ends, its number, how long it takes, and who stops in it.
+type Task = (u64, TaskSeq, u64, Vec<(LaneId, u32)>);
+
 /// A host in virtual time, as simple as one can be: a request every 100 µs, tasks of 50 µs and 1 µs for each row, a client that leaves now and then.
 struct Host {
     scheduler: Scheduler,
     recorder: Recorder,
     events: Vec<Event>,
     commands: Commands,
-    queues: Vec<VecDeque<(u64, TaskSeq, u64, Vec<(LaneId, u32)>)>>,
+    queues: Vec<VecDeque<Task>>,
     stops: Vec<Option<(u32, u32)>>,
     lanes: Vec<(usize, u32)>,
     in_flight: usize,

@@ -6,7 +6,7 @@ use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_scheduler::{Config, CostTable, Event, ModelId, Submission, Time};
 
 use super::books::Trigger;
-use super::costs::Samples;
+use crate::costs::Samples;
 
 /// A request, as it came and went on.
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
-//! What tasks cost while the recording was made: the median by cell type and batch size, and beyond the sizes that were seen what was calibrated,
-//! brought to the same level.
+//! What tasks cost a running host: the median by cell type and batch size, and beyond the sizes that were seen what was calibrated, brought to the
+//! same level.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ const TIMES_LEAST: usize = 5;
 
 /// Tasks that were seen.
 #[derive(Debug, Default)]
-pub(super) struct Samples {
+pub(crate) struct Samples {
     times: Vec<BTreeMap<u32, Vec<u64>>>,
     handovers: Vec<u64>,
 }
 
 impl Samples {
     /// A step of a task of so many rows took so long.
-    pub(super) fn add(&mut self, cell_type: CellTypeId, rows: u32, step_ns: u64) {
+    pub(crate) fn add(&mut self, cell_type: CellTypeId, rows: u32, step_ns: u64) {
         if cell_type.index() >= self.times.len() {
             self.times.resize_with(cell_type.index() + 1, BTreeMap::new);
         }
@@ -30,29 +30,33 @@ impl Samples {
     }
 
     /// A worker that had nothing else to do was told of a task, and its end heard of, so long after one another beside the task itself.
-    pub(super) fn add_handover(&mut self, ns: u64) {
+    pub(crate) fn add_handover(&mut self, ns: u64) {
         if self.handovers.len() < TIMES_MAX {
             self.handovers.push(ns);
         }
     }
 
     /// The median of those times.
-    pub(super) fn handover_ns(&self) -> u64 {
+    pub(crate) fn handover_ns(&self) -> u64 {
         let mut handovers = self.handovers.clone();
         handovers.sort_unstable();
         handovers.get(handovers.len() / 2).copied().unwrap_or(0)
     }
 
+    /// Medians of a cell type by batch size, ascending.
+    pub(crate) fn seen(&self, cell_type: CellTypeId) -> Vec<Knot> {
+        let of_type = self.times.get(cell_type.index()).into_iter().flatten().filter(|(_, times)| times.len() >= TIMES_LEAST);
+        let median = of_type.map(|(rows, times)| {
+            let mut times = times.clone();
+            times.sort_unstable();
+            Knot { rows: *rows, nanoseconds: times[times.len() / 2] }
+        });
+        median.collect()
+    }
+
     /// The curve of a cell type that was calibrated so.
-    pub(super) fn table(&self, cell_type: CellTypeId, calibrated: &CostTable) -> CostTable {
-        let mut seen: Vec<Knot> = Vec::new();
-        for (rows, times) in self.times.get(cell_type.index()).into_iter().flatten() {
-            if times.len() >= TIMES_LEAST {
-                let mut times = times.clone();
-                times.sort_unstable();
-                seen.push(Knot { rows: *rows, nanoseconds: times[times.len() / 2] });
-            }
-        }
+    pub(crate) fn table(&self, cell_type: CellTypeId, calibrated: &CostTable) -> CostTable {
+        let seen = self.seen(cell_type);
         let (Some(first), Some(last)) = (seen.first().copied(), seen.last().copied()) else { return calibrated.clone() };
         let level = |knot: Knot, edge: Knot| {
             let of = u128::from(calibrated.nanoseconds(edge.rows).unwrap_or(0).max(1));

@@ -1,0 +1,43 @@
+//! Arguments of `calibrate`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::HostArguments;
+use crate::commands::bench::load::{LengthSource, ModelKind};
+
+const CALIBRATE_EXAMPLES: &str = "Examples:
+  cellwright calibrate --hidden 1024 --worker cpu --worker cpu --output cpu.toml
+  cellwright simulate --device cpu.toml --devices 2 --batch-max 32 --low-water 2 --release node --rate 300
+  cellwright calibrate examples/digits --output digits.toml
+
+Load at every batch size goes through the engine, on all its workers at once, so that what is measured is what a task takes in service: the
+median by cell and batch size. What passes between tasks is not in it.";
+
+#[derive(Debug, Args)]
+#[command(after_help = CALIBRATE_EXAMPLES)]
+pub(crate) struct CalibrateArguments {
+    /// A bundle whose cells are to be measured, with its samples as requests [default: a model with random weights]
+    pub(crate) bundle: Option<PathBuf>,
+    /// The model with random weights: sequences for an LSTM, or trees for a binary TreeLSTM
+    #[arg(long, value_enum, default_value_t = ModelKind::Chain, conflicts_with = "bundle")]
+    pub(crate) model: ModelKind,
+    /// Its hidden size, and the size of an element of the input
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=8192), conflicts_with = "bundle")]
+    pub(crate) hidden: u32,
+    /// Lengths of its requests, as for `bench engine`
+    #[arg(long, default_value = "lognormal", value_name = "SOURCE", conflicts_with = "bundle")]
+    pub(crate) lengths: LengthSource,
+    /// Seconds for each number of requests in flight: 1, 2, 4, … for every worker, up to twice the batch limit
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    pub(crate) seconds: f64,
+    /// Where to write the table [default: standard output]
+    #[arg(long, value_name = "FILE.toml")]
+    pub(crate) output: Option<PathBuf>,
+    /// Seeds weights and lengths
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+}

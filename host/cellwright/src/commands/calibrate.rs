@@ -1,0 +1,117 @@
+//! `calibrate`: what tasks cost on this machine, as a device for `simulate`.
+
+use std::io::{Write, stdout};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use cellwright_bundle::Bundle;
+use cellwright_engine::options::Observer;
+use cellwright_protocol::InferRequest;
+use cellwright_scheduler::{Commands, Config, Event, Knot, Time};
+use cellwright_serving::ServedModel;
+use cellwright_simulator::{Meter, Random, meter};
+
+use crate::cli::CalibrateArguments;
+use crate::commands::bench::generator::{self, Arrivals, Prepared, Work};
+use crate::commands::bench::{models, shapes};
+use crate::host::{self, Setup};
+use crate::progress;
+
+/// Requests that the engine may hold beyond those that are in flight.
+const SLACK: u32 = 1024;
+/// Requests in flight at once, at most.
+const IN_FLIGHT_MAX: usize = 1 << 14;
+
+/// A meter that the engine shows everything to.
+struct Watching(Arc<Mutex<Meter>>);
+
+impl Watching {
+    fn meter(&self) -> std::sync::MutexGuard<'_, Meter> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Watching {
+    fn told(&mut self, _now: Time, events: &[Event]) {
+        self.meter().told(events);
+    }
+
+    fn decided(&mut self, commands: &Commands) {
+        self.meter().decided(commands);
+    }
+}
+
+pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
+    let seconds = arguments.seconds;
+    ensure!((0.1..=3600.0).contains(&seconds), "--seconds is {seconds}; give 0.1 to 3600 seconds");
+    let mut random = Random::new(arguments.seed);
+    let (bundle, work) = load(arguments, &mut random)?;
+    let watching = Watching(Arc::default());
+    let setup = Setup {
+        scheduler: Config::default(),
+        in_flight_max: IN_FLIGHT_MAX as u32 + SLACK,
+        trace: None,
+        observer: Some(Box::new(Watching(Arc::clone(&watching.0)))),
+        recalibrate: false,
+    };
+    let serving = arguments.host.start(setup)?;
+    let spinner = progress::spinner(format!("loading {}", bundle.name()));
+    let model = host::load_bundle(&serving, &bundle)?;
+    spinner.finish_and_clear();
+    let workers = serving.engine().devices().count().max(1);
+    let levels = levels(&model, workers);
+    let bar = progress::counter("numbers of requests in flight", Some(levels.len() as u64));
+    for in_flight_max in levels {
+        let measured = Duration::from_secs_f64(seconds);
+        let arrivals = Arrivals { rate: None, in_flight_max, warm_up: measured / 10, measured };
+        generator::run(&serving, &model, &work, arrivals, &mut random)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let cells = cells(&model, &watching.meter())?;
+    let device = serving.engine().devices().next().map_or("cpu".to_owned(), |device| device.name.clone());
+    let text = format!(
+        "# Measured by `cellwright calibrate`: {} on {workers} x {device}, all busy; `simulate --devices {workers}` is this machine.\n{}",
+        bundle.name(),
+        meter::table(&device, true, &cells)
+    );
+    match &arguments.output {
+        Some(file) => std::fs::write(file, text).with_context(|| format!("{} cannot be written", file.display())),
+        None => Ok(stdout().write_all(text.as_bytes())?),
+    }
+}
+
+/// The model, and requests for it.
+fn load(arguments: &CalibrateArguments, random: &mut Random) -> anyhow::Result<(Bundle, Work)> {
+    if let Some(folder) = &arguments.bundle {
+        let bundle = host::open(folder)?;
+        let requests: Vec<InferRequest> = bundle.samples().all.iter().map(|sample| sample.request.clone()).collect();
+        let order = (0..requests.len() as u32).collect();
+        return Ok((bundle, Work { requests: requests.into_iter().map(Prepared::Request).collect(), order }));
+    }
+    let drawn = shapes::draw(&arguments.lengths, arguments.model, random)?;
+    let bundle = models::bundle(arguments.model, arguments.hidden, random)?;
+    let requests = drawn.distinct.iter().map(|shape| Prepared::Request(models::request(shape, arguments.hidden, random))).collect();
+    Ok((bundle, Work { requests, order: drawn.order }))
+}
+
+/// Numbers of requests in flight that fill batches of one row, two, four, up to the largest limit.
+fn levels(model: &ServedModel, workers: usize) -> Vec<usize> {
+    let limit = model.cells().iter().map(|cell| cell.batch_max as usize).max().unwrap_or(1);
+    let most = (2 * limit * workers).min(IN_FLIGHT_MAX);
+    let powers = std::iter::successors(Some(workers), |level| level.checked_mul(2)).take_while(|level| *level < most);
+    powers.chain([most]).collect()
+}
+
+/// Each cell's times; the cell that took most of the time comes last, and stands for those that a simulation knows besides.
+fn cells(model: &ServedModel, meter: &Meter) -> anyhow::Result<Vec<(String, Vec<Knot>)>> {
+    let mut cells: Vec<(String, Vec<Knot>)> = Vec::new();
+    for loaded in &model.loaded().cells {
+        let knots = meter.knots(loaded.cell_type);
+        ensure!(!knots.is_empty(), "the cell `{}` was hardly run: give more --seconds, or samples that use it", loaded.cell.name);
+        cells.push((loaded.cell.name.clone(), knots));
+    }
+    cells.sort_by_key(|(_, knots)| knots.last().map(|knot| knot.nanoseconds));
+    Ok(cells)
+}

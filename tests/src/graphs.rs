@@ -10,7 +10,7 @@ use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
 use cellwright_cell_graph::generate::{self, Rng};
 use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
 use cellwright_engine::{
-    CellOverride, Engine, Handle, LoadedModel, ModelSpec, RequestFailure, RequestTensors, RequestTimes, Sink, SubmitError, Value,
+    CellOverride, Engine, Handle, LoadedModel, ModelSpec, RequestFailure, RequestTensors, RequestTimes, Sink, SubmitError, Urgency, Value,
 };
 
 use crate::naive::{At, Naive, compare};
@@ -146,11 +146,24 @@ pub fn submit(
     growth: &Arc<UnfoldedGrowth>,
     tensors: &RequestTensors,
 ) -> Result<Pending, SubmitError> {
+    submit_urgent(Urgency::default(), engine, model, (growth, tensors))
+}
+
+/// The same, of that urgency.
+///
+/// # Errors
+/// If it is not taken.
+pub fn submit_urgent(
+    urgency: Urgency,
+    engine: &Engine,
+    model: &Arc<LoadedModel>,
+    (growth, tensors): (&Arc<UnfoldedGrowth>, &RequestTensors),
+) -> Result<Pending, SubmitError> {
     let (done, answer) = sync_channel(1);
     let (seen, values) = sync_channel(1 << 16);
     let empty = Answer { values: BTreeMap::new(), ended: BTreeMap::new(), outcome: Outcome::Forgotten };
     let sink = Box::new(Collecting { answer: Some(empty), done, seen });
-    let handle = engine.submit(model, growth.clone(), tensors.clone(), |_| sink)?;
+    let handle = engine.submit_urgent(urgency, model, growth.clone(), tensors.clone(), |_| sink)?;
     Ok(Pending { handle, answer, values })
 }
 
@@ -262,6 +275,7 @@ pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
 #[must_use]
 pub fn spec(model: &Model, tenant: u32, batch_max: u32) -> ModelSpec {
     ModelSpec {
+        policy: None,
         name: "generated".to_owned(),
         tenant,
         weight: 1,

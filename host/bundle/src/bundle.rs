@@ -30,6 +30,7 @@ pub struct Bundle {
     limits: LimitSettings,
     cells: BTreeMap<String, CellSettings>,
     latency_objective_ms: Option<u64>,
+    policy: Option<String>,
     samples: Samples,
     folder: Option<Folder>,
 }
@@ -83,6 +84,7 @@ impl Bundle {
             limits: manifest.limits,
             cells: manifest.cells,
             latency_objective_ms: manifest.latency_objective_ms,
+            policy: manifest.policy,
             samples,
             folder: Some(folder),
         })
@@ -100,6 +102,7 @@ impl Bundle {
             limits: LimitSettings::default(),
             cells: BTreeMap::new(),
             latency_objective_ms: None,
+            policy: None,
             samples: Samples { all: Vec::new(), tolerance: 0.0 },
             folder: None,
         }
@@ -164,6 +167,12 @@ impl Bundle {
     #[must_use]
     pub const fn latency_objective_ms(&self) -> Option<u64> {
         self.latency_objective_ms
+    }
+
+    /// The batching policy it asks for, by its name.
+    #[must_use]
+    pub fn policy(&self) -> Option<&str> {
+        self.policy.as_deref()
     }
 
     /// Its samples.

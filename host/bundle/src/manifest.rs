@@ -28,6 +28,8 @@ pub(crate) struct Manifest {
     #[serde(default)]
     pub(crate) latency_objective_ms: Option<u64>,
     #[serde(default)]
+    pub(crate) policy: Option<String>,
+    #[serde(default)]
     pub(crate) parameters: toml::Table,
     #[serde(default)]
     pub(crate) limits: LimitSettings,

@@ -114,7 +114,7 @@ pub(crate) struct RunArguments {
     /// Requests in flight at once
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) max_in_flight: u32,
-    /// Who decides what runs together: `cellular`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`)
+    /// Who decides what runs together: `cellular`, `adaptive`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`)
     #[arg(long, value_name = "POLICY", default_value = "cellular")]
     pub(crate) policy: PolicySpec,
     /// When a cell may be queued behind cells it waits for: one by one (`node`), or when its whole subgraph may run (`subgraph`)
@@ -372,7 +372,7 @@ pub(crate) struct EngineArguments {
     /// Print JSON lines
     #[arg(long)]
     pub(crate) json: bool,
-    /// Who decides what runs together: `cellular`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`); several, with commas
+    /// Who decides what runs together: `cellular`, `adaptive`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`); several, with commas
     /// between them, are measured one after the other
     #[arg(long, value_name = "POLICY", default_value = "cellular", value_delimiter = ',')]
     pub(crate) policy: Vec<PolicySpec>,

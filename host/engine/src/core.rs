@@ -20,6 +20,7 @@ use self::figures::Tally;
 use self::models::Models;
 use self::moves::Moves;
 use crate::cancels::{Cancels, Verdict};
+use crate::engine::Urgency;
 use crate::figures::{Counters, Gauges, RequestTimes};
 use crate::lanes::Lanes;
 use crate::model::LoadedModel;
@@ -49,7 +50,7 @@ pub(crate) struct Arrival {
     pub(crate) growth: Arc<UnfoldedGrowth>,
     pub(crate) tensors: RequestTensors,
     pub(crate) sink: Box<dyn Sink>,
-    pub(crate) rank: u32,
+    pub(crate) urgency: Urgency,
     pub(crate) submitted: Instant,
 }
 
@@ -328,6 +329,8 @@ impl Core {
     }
 
     fn submitted(&mut self, arrival: Arrival) {
+        let Urgency { rank, deadline } = arrival.urgency;
+        let deadline = deadline.map(|at| self.time(at));
         let state = &mut self.state;
         let handle = arrival.handle;
         if !state.models.enter(&arrival.model) {
@@ -337,8 +340,7 @@ impl Core {
             self.handles.give_back(handle);
             return;
         }
-        let submission =
-            Submission { request: handle.id, model: arrival.model.id, rank: arrival.rank, deadline: None, growth: arrival.growth.clone() };
+        let submission = Submission { request: handle.id, model: arrival.model.id, rank, deadline, growth: arrival.growth.clone() };
         state.requests.insert(RequestEntry::new(arrival, state.arrivals));
         state.arrivals += 1;
         state.events.push(Event::Submit(submission));

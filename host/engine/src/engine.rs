@@ -87,6 +87,16 @@ impl std::fmt::Debug for Canceller {
     }
 }
 
+/// How urgent a request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Urgency {
+    /// Requests of rank 0 go first, then those of 1, and so on, among requests that wait for memory or for their cell types; within a rank it is first
+    /// come, first served. Ranks change nothing between models: whose turn it is follows device time.
+    pub rank: u32,
+    /// When its answer is worth nothing any more. What cannot be in time any more is given up at once by policies that mind deadlines.
+    pub deadline: Option<Instant>,
+}
+
 /// A scheduler, its workers, and the thread between them.
 ///
 /// Dropping it ends every request with `RequestFailure::Stopped` and joins its threads.
@@ -181,17 +191,16 @@ impl Engine {
         tensors: RequestTensors,
         sink: impl FnOnce(Handle) -> Box<dyn Sink>,
     ) -> Result<Handle, SubmitError> {
-        self.submit_ranked(0, model, growth, tensors, sink)
+        self.submit_urgent(Urgency::default(), model, growth, tensors, sink)
     }
 
-    /// As [`Engine::submit`], for a request of that rank. Those of rank 0 go first, then those of 1, and so on, among requests that wait for memory or
-    /// for their cell types; within a rank it is first come, first served. Ranks change nothing between models: whose turn it is follows device time.
+    /// As [`Engine::submit`], for a request of that urgency.
     ///
     /// # Errors
     /// As [`Engine::submit`].
-    pub fn submit_ranked(
+    pub fn submit_urgent(
         &self,
-        rank: u32,
+        urgency: Urgency,
         model: &Arc<LoadedModel>,
         growth: Arc<UnfoldedGrowth>,
         tensors: RequestTensors,
@@ -199,7 +208,7 @@ impl Engine {
     ) -> Result<Handle, SubmitError> {
         let handle = self.handles.take().ok_or(SubmitError::Full)?;
         let (model, submitted) = (model.clone(), Instant::now());
-        let arrival = Arrival { handle, model, growth, tensors, sink: sink(handle), rank, submitted };
+        let arrival = Arrival { handle, model, growth, tensors, sink: sink(handle), urgency, submitted };
         match self.inbox.try_send(ToCore::Submit(arrival)) {
             Ok(()) => Ok(handle),
             Err(refused) => {

@@ -19,7 +19,8 @@ mod requests;
 mod worker;
 
 pub use calibration::{BatchLimits, Calibration};
-pub use engine::{Canceller, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError};
+pub use cellwright_scheduler::{PolicyKind, PolicyNameError};
+pub use engine::{Canceller, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError, Urgency};
 pub use figures::{CellCounters, Counters, DomainSnapshot, ModelCounters, ModelCounts, RequestTimes, Snapshot, WorkerSnapshot};
 pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec};
 pub use options::EngineOptions;

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use cellwright_backend::CellIndex;
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
-use cellwright_scheduler::{CellTypeId, ModelId};
+use cellwright_scheduler::{CellTypeId, ModelId, PolicyKind};
 
 use crate::calibration::{BatchLimits, Calibration};
 use crate::figures::{CellCounters, ModelCounters};
@@ -28,6 +28,8 @@ pub struct ModelSpec {
     pub tenant: u32,
     /// Its tenant's share of device time relative to other tenants', at least 1, however many models either has. What was said last holds.
     pub weight: u32,
+    /// Who decides what of it runs together; none: as the engine's options say.
+    pub policy: Option<PolicyKind>,
     /// Its cells, by position.
     pub cells: Vec<Arc<TypedCell>>,
     /// One for each cell, or none.

@@ -61,6 +61,9 @@ pub enum RequestFailure {
     /// Too much is waiting.
     #[error("too many requests wait for memory on the device")]
     Overloaded,
+    /// Its model's policy gave it up: it could not be done by its deadline any more.
+    #[error("the devices are too busy to answer the request within its timeout")]
+    Late,
     /// The engine is shutting down.
     #[error("the engine is shutting down")]
     Stopped,
@@ -82,6 +85,7 @@ impl RequestFailure {
             Failure::WorkerLost => Self::WorkerLost,
             Failure::NoWorker => Self::NoWorker,
             Failure::Overloaded => Self::Overloaded,
+            Failure::Late => Self::Late,
         }
     }
 }

@@ -9,6 +9,7 @@ use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::{Delivery, UnfoldedChain};
 
 use crate::command::{Failure, Placement};
+use crate::config::PolicyKind;
 use crate::event::{ModelInfo, Submission};
 use crate::id::{DomainId, LaneId, NumericClass, RequestId, Slot};
 use crate::lane::{Lane, NO_SLOT, Progress};
@@ -40,11 +41,17 @@ impl Scheduler {
         (request.model, request.tenant, request.class, request.order) = (model, tenant, class, order);
         (request.rank, request.may_grow, request.open) = (rank, may_grow, growth.next.is_some());
         (request.submitted, request.deadline) = (now, deadline);
+        let adaptive = self.model(model).policy == PolicyKind::Adaptive;
+        let noted = adaptive.then(|| Arc::clone(&growth));
+        let request = self.request_mut(id);
         request.pending.reserve_exact(1);
         request.pending.push_back(growth);
         self.requests_alive += 1;
         self.model_mut(model).requests += 1;
         self.requests_waiting += 1;
+        if let Some(growth) = noted {
+            self.note_submission(id, &growth);
+        }
         if self.class_mut(class).workers == 0 {
             self.doom(id, Failure::NoWorker);
             return;
@@ -156,6 +163,7 @@ impl Scheduler {
         } else if request.pending.len() >= PENDING_MAX {
             self.doom(id, Failure::Overloaded);
         } else {
+            self.note_growth(id, &growth);
             let request = self.request_mut(id);
             request.open = growth.next.is_some();
             request.pending.push_back(growth);

@@ -94,6 +94,8 @@ pub enum Failure {
     NoWorker,
     /// Too many requests wait for a place.
     Overloaded,
+    /// It could not be done by its deadline any more, or was not.
+    Late,
 }
 
 /// Everything one `handle` wants done. Cleared by `handle`, not by the caller.

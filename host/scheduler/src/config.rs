@@ -32,6 +32,8 @@ pub enum PolicyKind {
         /// Requests of a set, at most; at least 1.
         requests: u32,
     },
+    /// Cellular batching that gives up what cannot be in time, and lets nodes catch up where their cost tables say that it pays.
+    Adaptive,
     /// LazyBatching (HPCA'21): node by node, newcomers catch up with a running batch where everybody's slack allows it.
     Lazy {
         /// Nanoseconds within which a request should be done, if it has no earlier deadline.

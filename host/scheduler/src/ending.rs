@@ -82,6 +82,7 @@ impl Scheduler {
     }
 
     fn leave(&mut self, id: RequestId) {
+        self.forget_deadline(id);
         self.requests_alive -= 1;
         self.request_mut(id).phase = Phase::Leaving;
         self.release_if_free(id);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::arena::Arena;
 use crate::command::Row;
 use crate::config::PolicyKind;
+use crate::cost::CostTable;
 use crate::event::{BatchSizes, ModelInfo};
 use crate::fairness::Share;
 use crate::id::{CellTypeId, DomainId, ModelId, NumericClass, TaskSeq};
@@ -79,6 +80,7 @@ pub(crate) struct ModelType {
     pub(crate) cell_type: CellTypeId,
     pub(crate) priority: i32,
     pub(crate) batch: BatchSizes,
+    pub(crate) cost: CostTable,
     /// This model's ready nodes of the type.
     pub(crate) tally: Tally,
 }
@@ -117,6 +119,7 @@ impl Model {
                         cell_type: cell.cell_type,
                         priority: cell.priority,
                         batch: cell.batch,
+                        cost: cell.cost.clone(),
                         tally: Tally::default(),
                     });
                     types.len() - 1

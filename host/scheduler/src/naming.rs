@@ -25,7 +25,7 @@ const WINDOW_MS_MAX: u64 = 60_000;
 #[expect(missing_docs, reason = "the messages say it all")]
 pub enum PolicyNameError {
     #[error(
-        "the policies are `cellular`, `graph`, `graph:WIDTH`, `graph:WIDTH:WINDOW_MS`, `serial`, `merge`, `merge:REQUESTS`, `lazy`, `lazy:OBJECTIVE_MS` and `lazy:OBJECTIVE_MS:PERCENTILE`, not `{0}`"
+        "the policies are `cellular`, `adaptive`, `graph`, `graph:WIDTH`, `graph:WIDTH:WINDOW_MS`, `serial`, `merge`, `merge:REQUESTS`, `lazy`, `lazy:OBJECTIVE_MS` and `lazy:OBJECTIVE_MS:PERCENTILE`, not `{0}`"
     )]
     Unknown(String),
     #[error("`{0}` is no number of steps per bucket; write `graph:10`, or `graph:0` to pad a batch to its longest")]
@@ -48,6 +48,7 @@ impl FromStr for PolicyKind {
         let said = (parts.next().unwrap_or_default(), parts.next(), parts.next());
         match said {
             ("cellular", None, _) => Ok(Self::Cellular),
+            ("adaptive", None, _) => Ok(Self::Adaptive),
             ("serial", None, _) => Ok(Self::Serial),
             ("graph", width, window) => {
                 Ok(Self::Graph { bucket_width: width.map_or(Ok(BUCKET_WIDTH), read_width)?, window_ns: window.map_or(Ok(0), read_window)? })
@@ -90,6 +91,7 @@ impl fmt::Display for PolicyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Cellular => f.write_str("cellular"),
+            Self::Adaptive => f.write_str("adaptive"),
             Self::Serial => f.write_str("serial"),
             Self::Merge { requests } => write!(f, "merge:{requests}"),
             Self::Lazy { objective_ns, percentile } => write!(f, "lazy:{}:{percentile}", objective_ns / NANOSECONDS_PER_MS),
@@ -105,7 +107,9 @@ mod tests {
 
     #[test]
     fn policies_are_read_as_they_are_written() {
-        for text in ["cellular", "graph:10", "graph:1", "graph:0", "graph:10:95", "serial", "merge:16", "lazy:100:90", "lazy:5:100"] {
+        for text in
+            ["cellular", "adaptive", "graph:10", "graph:1", "graph:0", "graph:10:95", "serial", "merge:16", "lazy:100:90", "lazy:5:100"]
+        {
             assert_eq!(text.parse::<PolicyKind>().unwrap().to_string(), text);
         }
         assert_eq!("graph".parse::<PolicyKind>().unwrap().to_string(), "graph:10");

@@ -3,6 +3,7 @@
 //! Policies choose; admission, dependencies, slots, completion and fairness are the same under all of them, so that a comparison isolates the
 //! choice. Each model has one; models of different policies share workers, whose time is divided as under one.
 
+pub(crate) mod adaptive;
 pub(crate) mod cellular;
 pub(crate) mod graph;
 pub(crate) mod lazy;
@@ -27,7 +28,7 @@ impl Scheduler {
                 self.settle_counts();
                 let Some(model) = self.choose_model(worker) else { break };
                 let served = match self.model(model).policy {
-                    PolicyKind::Cellular => self.schedule(worker, model),
+                    PolicyKind::Cellular | PolicyKind::Adaptive => self.schedule(worker, model),
                     PolicyKind::Graph { .. } | PolicyKind::Serial => self.run_graph(worker, model),
                     PolicyKind::Merge { .. } => self.run_merge(worker, model),
                     PolicyKind::Lazy { .. } => self.run_lazy(worker, model),
@@ -51,7 +52,7 @@ impl Scheduler {
     pub(crate) fn has_work(&self, id: ModelId, worker: WorkerId, domain: DomainId) -> bool {
         let model = self.model(id);
         match model.policy {
-            PolicyKind::Cellular => {
+            PolicyKind::Cellular | PolicyKind::Adaptive => {
                 let asks = self.worker(worker).is_some_and(|state| state.outstanding <= self.config.low_water);
                 // Whatever is ready, one worker alone could run it.
                 asks && model.ready > 0 && (self.alone || model.types.iter().any(|known| known.tally.runnable(worker, domain) > 0))
@@ -66,7 +67,7 @@ impl Scheduler {
     pub(crate) fn oldest_work(&self, id: ModelId, worker: WorkerId, domain: DomainId) -> Option<Key> {
         let model = self.model(id);
         match model.policy {
-            PolicyKind::Cellular => {
+            PolicyKind::Cellular | PolicyKind::Adaptive => {
                 let types = model.types.iter().filter(|known| known.tally.runnable(worker, domain) > 0);
                 types.filter_map(|known| self.oldest(known.cell_type, worker, domain, Some(id))).min()
             }
@@ -100,7 +101,7 @@ impl Scheduler {
 impl PolicyKind {
     /// Whether requests are taken into batches, not nodes.
     pub(crate) const fn takes_requests(self) -> bool {
-        !matches!(self, Self::Cellular)
+        !matches!(self, Self::Cellular | Self::Adaptive)
     }
 
     /// Whether every stage of a request is executed step by step, in the order in which they stand in its graph.

@@ -131,6 +131,8 @@ pub(crate) struct Request {
     pub(crate) submitted: Time,
     /// When its answer is worth nothing any more.
     pub(crate) deadline: Option<Time>,
+    /// When it has to be looked at because of that.
+    pub(crate) latest: Time,
     pub(crate) domain: DomainId,
     pub(crate) block: Option<Block>,
     /// How its block is handed out, if it may grow.

@@ -14,6 +14,7 @@ use crate::fleet::{Class, Domain, Model, Worker, entry};
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, Time, WorkerId};
 use crate::lane::Lane;
 use crate::listing::Uncounted;
+use crate::policy::adaptive::AdaptivePolicy;
 use crate::policy::cellular::Batch;
 use crate::policy::graph::GraphPolicy;
 use crate::policy::lazy::LazyPolicy;
@@ -71,6 +72,7 @@ pub struct Scheduler {
     pub(crate) graph: GraphPolicy,
     pub(crate) merge: MergePolicy,
     pub(crate) lazy: LazyPolicy,
+    pub(crate) adaptive: AdaptivePolicy,
     pub(crate) batch: Batch,
     /// Slots of the stages of the growth that is being placed.
     pub(crate) seats: Vec<(Slot, u32)>,
@@ -114,6 +116,7 @@ impl Scheduler {
             graph: GraphPolicy::default(),
             merge: MergePolicy::default(),
             lazy: LazyPolicy::default(),
+            adaptive: AdaptivePolicy::default(),
             batch: Batch::default(),
             seats: Vec::new(),
         }
@@ -135,6 +138,7 @@ impl Scheduler {
         self.freed = false;
         self.admit_all();
         self.settle();
+        self.drop_late();
         self.run();
         self.settle();
         self.settle_counts();

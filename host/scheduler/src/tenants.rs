@@ -120,6 +120,7 @@ impl Scheduler {
         self.touched.retain(|touched| *touched != id);
         self.shelves.forget_model(id);
         self.lazy.forget_model(id);
+        self.adaptive.forget_model(id);
         let tenant = self.tenant_mut(model.tenant);
         tenant.models -= 1;
         if tenant.models == 0 {

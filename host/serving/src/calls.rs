@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::Tensor;
-use cellwright_engine::{RequestFailure, RequestTimes};
+use cellwright_engine::{RequestFailure, RequestTimes, Urgency};
 use cellwright_protocol::{InferRequest, InferResponse};
 use tracing::Span;
 
@@ -34,6 +34,11 @@ impl Call {
     /// Of the protocol's priorities 1 is the highest; 0, the default, comes after all others. Of ranks 0 goes first.
     pub(crate) const fn rank(&self) -> u32 {
         self.priority.wrapping_sub(1)
+    }
+
+    /// With the time by which it has to be answered.
+    pub(crate) const fn urgency(&self, deadline: Option<Instant>) -> Urgency {
+        Urgency { rank: self.rank(), deadline }
     }
 }
 
@@ -153,6 +158,11 @@ impl Tracked {
 
     pub(crate) const fn deployed(&self) -> &Arc<Deployed> {
         &self.deployed
+    }
+
+    /// When its time is up.
+    pub(crate) const fn until(&self) -> Option<Instant> {
+        self.taken.until
     }
 
     /// It has waited in line until then.

@@ -2,7 +2,7 @@
 
 use cellwright_bundle::{ArchiveError, BundleError};
 use cellwright_cell_graph::check::{GraphError, ModelError};
-use cellwright_engine::{RequestFailure, SubmitError};
+use cellwright_engine::{PolicyNameError, RequestFailure, SubmitError};
 use cellwright_plugin_runtime::{CallError, CompileError, Fault, RuntimeError};
 use cellwright_protocol::RowsFault;
 use cellwright_registry::{ModelName, RegistryError, is_full};
@@ -240,6 +240,7 @@ impl InferError {
                     ErrorKind::PluginFault
                 }
                 RequestFailure::Overloaded => ErrorKind::Busy,
+                RequestFailure::Late => ErrorKind::Deadline,
                 RequestFailure::WorkerLost | RequestFailure::NoWorker | RequestFailure::Stopped => ErrorKind::Unavailable,
             },
         }
@@ -285,6 +286,9 @@ pub enum LoadError {
         /// What there is.
         known: String,
     },
+    /// It names a policy that there is not.
+    #[error("model.toml sets `policy`: {0}")]
+    Policy(#[from] PolicyNameError),
     /// A device cannot hold or run it.
     #[error(transparent)]
     Engine(#[from] cellwright_engine::ModelError),
@@ -451,7 +455,7 @@ impl LoadError {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Compile { .. } | Self::Model(_) | Self::UnknownCell { .. } => ErrorKind::BadInput,
+            Self::Compile { .. } | Self::Model(_) | Self::UnknownCell { .. } | Self::Policy(_) => ErrorKind::BadInput,
             Self::Describe(_) => ErrorKind::PluginFault,
             Self::Engine(_) => ErrorKind::Unavailable,
         }

@@ -188,9 +188,9 @@ impl Platform {
         let running = match joined {
             Joined::Waits(ticket) => Running::of_waiting(ticket),
             Joined::Now(call, tracked) => {
-                let rank = call.rank();
+                let urgency = call.urgency(until);
                 let unfolding = Instant::now();
-                let begun = self.serving.begin_ranked(&model.served, (call.request, rank), call.delivery, tracked);
+                let begun = self.serving.begin_urgent(&model.served, (call.request, urgency), call.delivery, tracked);
                 let took = unfolding.elapsed();
                 // A plugin that only fails keeps its caller's thread as well.
                 model.unfold_usual.took(took);

@@ -14,7 +14,7 @@ use cellwright_cell_graph::check::Unfolding;
 use cellwright_cell_graph::graph::{Growth, Reaction};
 use cellwright_cell_graph::unfolded::Watch;
 use cellwright_cell_graph::{Attribute, Tensor, UnfoldedGrowth};
-use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, SubmitError};
+use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, SubmitError, Urgency};
 use cellwright_plugin_runtime::{Event, RequestView};
 use cellwright_protocol::{InferRequest, InferResponse};
 
@@ -93,8 +93,7 @@ pub(crate) struct Begin {
     delivery: Delivery,
     /// Whether more input will come.
     session: bool,
-    /// Requests of rank 0 go first.
-    rank: u32,
+    urgency: Urgency,
     room: Arc<AnswerRoom>,
     time: Arc<PluginTime>,
 }
@@ -105,7 +104,7 @@ impl Begin {
         let tensors = arrange(&model.inputs, request.inputs)?;
         let room = model.answer_room();
         let (model, id, parameters, time) = (model.clone(), request.id, request.parameters, Arc::default());
-        Ok(Self { model, id, parameters, tensors, delivery, session: false, rank: 0, room, time })
+        Ok(Self { model, id, parameters, tensors, delivery, session: false, urgency: Urgency::default(), room, time })
     }
 
     /// Of a session's first chunk.
@@ -122,9 +121,9 @@ impl Begin {
         Ok(Self { room: room.clone(), time: time.clone(), ..Self::new(model, request, Delivery::Whole)? })
     }
 
-    /// The same of that rank.
-    pub(crate) fn ranked(self, rank: u32) -> Self {
-        Self { rank, ..self }
+    /// The same of that urgency.
+    pub(crate) fn urgent(self, urgency: Urgency) -> Self {
+        Self { urgency, ..self }
     }
 }
 
@@ -170,7 +169,7 @@ impl Active {
             room: Condvar::new(),
             plugin: Mutex::new(plugin),
         });
-        serving.engine.submit_ranked(begin.rank, model.loaded(), growth, tensors, |handle| {
+        serving.engine.submit_urgent(begin.urgency, model.loaded(), growth, tensors, |handle| {
             let _ = active.handle.set(handle);
             Box::new(RequestSink { active: active.clone() })
         })?;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cellwright_cell_graph::Tensor;
-use cellwright_engine::RequestTimes;
+use cellwright_engine::{RequestTimes, Urgency};
 use cellwright_protocol::{InferRequest, InferResponse, join_rows, split_rows};
 
 use crate::answer_room::AnswerShare;
@@ -43,7 +43,7 @@ fn lock(joint: &Mutex<Joint>) -> MutexGuard<'_, Joint> {
 pub(crate) fn begin(
     serving: &Arc<Inner>,
     model: &Arc<ServedModel>,
-    (request, rank): (InferRequest, u32),
+    (request, urgency): (InferRequest, Urgency),
     client: Box<dyn Client>,
 ) -> Result<Running, InferError> {
     let rows = split_rows(&request, model.limits.rows_max)?;
@@ -61,7 +61,7 @@ pub(crate) fn begin(
             None => {
                 let client = Box::new(RowClient { joint: joint.clone(), row });
                 let begin = Begin::row(model, request, (&room, &time));
-                begin.and_then(|begin| Active::begin(serving, begin.ranked(rank), client))
+                begin.and_then(|begin| Active::begin(serving, begin.urgent(urgency), client))
             }
         };
         let mut state = lock(&joint);

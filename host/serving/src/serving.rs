@@ -10,7 +10,7 @@ use cellwright_backend::machine::memory_bytes;
 use cellwright_bundle::Bundle;
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
-use cellwright_engine::{CellOverride, Engine, EngineOptions, ModelSpec};
+use cellwright_engine::{CellOverride, Engine, EngineOptions, ModelSpec, PolicyKind, Urgency};
 use cellwright_plugin_runtime::{Runtime, RuntimeOptions};
 use cellwright_protocol::{InferRequest, InferResponse};
 
@@ -132,6 +132,7 @@ impl Serving {
             name: name.to_owned(),
             tenant: owner.number,
             weight: owner.weight,
+            policy: policy(bundle)?,
             cells: model.cells.clone(),
             overrides: overrides(bundle, &model)?,
             live_max: model.description.live_max,
@@ -194,22 +195,22 @@ impl Serving {
         delivery: Delivery,
         client: Box<dyn Client>,
     ) -> Result<Running, InferError> {
-        self.begin_ranked(model, (request, 0), delivery, client)
+        self.begin_urgent(model, (request, Urgency::default()), delivery, client)
     }
 
-    /// As [`Serving::begin`], for a request of a rank: those of rank 0 go first among the requests of their model (of their tenant,
-    /// where they wait for memory), then those of 1, and so on.
+    /// As [`Serving::begin`], for a request of that urgency. Of ranks 0 goes first among the requests of a model (of a tenant, where they wait for
+    /// memory), then 1, and so on.
     ///
     /// # Errors
     /// If the request is refused before anything of it runs; `client` hears nothing then.
-    pub fn begin_ranked(
+    pub fn begin_urgent(
         &self,
         model: &Arc<ServedModel>,
-        (request, rank): (InferRequest, u32),
+        (request, urgency): (InferRequest, Urgency),
         delivery: Delivery,
         client: Box<dyn Client>,
     ) -> Result<Running, InferError> {
-        begin(&self.inner, model, (request, rank), delivery, client)
+        begin(&self.inner, model, (request, urgency), delivery, client)
     }
 
     pub(crate) const fn inner(&self) -> &Arc<Inner> {
@@ -233,19 +234,31 @@ impl Serving {
     }
 }
 
-/// See [`Serving::begin_ranked`].
+/// Who a bundle says decides what of it runs together. Its latency objective is LazyBatching's, if it names none for that.
+fn policy(bundle: &Bundle) -> Result<Option<PolicyKind>, LoadError> {
+    let Some(text) = bundle.policy() else { return Ok(None) };
+    let policy = text.parse()?;
+    Ok(Some(match (policy, bundle.latency_objective_ms()) {
+        (PolicyKind::Lazy { percentile, .. }, Some(ms)) if !text.contains(':') => {
+            PolicyKind::Lazy { objective_ns: ms.saturating_mul(1_000_000), percentile }
+        }
+        (policy, _) => policy,
+    }))
+}
+
+/// See [`Serving::begin_urgent`].
 pub(crate) fn begin(
     inner: &Arc<Inner>,
     model: &Arc<ServedModel>,
-    (request, rank): (InferRequest, u32),
+    (request, urgency): (InferRequest, Urgency),
     delivery: Delivery,
     client: Box<dyn Client>,
 ) -> Result<Running, InferError> {
     if model.description().rows_are_requests {
-        return rows::begin(inner, model, (request, rank), client);
+        return rows::begin(inner, model, (request, urgency), client);
     }
     let mut running = Running::default();
-    running.add(&Active::begin(inner, Begin::new(model, request, delivery)?.ranked(rank), client)?);
+    running.add(&Active::begin(inner, Begin::new(model, request, delivery)?.urgent(urgency), client)?);
     Ok(running)
 }
 

@@ -343,10 +343,15 @@ impl Waiting {
         };
         let (deployed, begun) = (tracked.deployed().clone(), Instant::now());
         tracked.waited(begun);
+        let urgency = call.urgency(tracked.until());
         let kept = Arc::new(Mutex::new(Some(tracked)));
-        let rank = call.rank();
-        let running =
-            serving::begin(&serving, &deployed.served, (call.request, rank), call.delivery, Box::new(Lent(kept.clone(), ticket.clone())));
+        let running = serving::begin(
+            &serving,
+            &deployed.served,
+            (call.request, urgency),
+            call.delivery,
+            Box::new(Lent(kept.clone(), ticket.clone())),
+        );
         deployed.unfold_usual.took(begun.elapsed());
         match running {
             Ok(running) => {

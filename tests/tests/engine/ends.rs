@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::generate::{self, Family, Rng};
-use cellwright_engine::{Canceller, Engine, Handle, LoadedModel, RequestFailure, RequestTensors, RequestTimes, Sink, SubmitError, Value};
+use cellwright_engine::{
+    Canceller, Engine, Handle, LoadedModel, ModelSpec, RequestFailure, RequestTensors, RequestTimes, Sink, SubmitError, Urgency, Value,
+};
 use cellwright_scheduler::{Config, PolicyKind};
 use cellwright_tests::devices::{Gate, domain, worker};
-use cellwright_tests::graphs::{Case, Outcome, Pending, spec};
+use cellwright_tests::graphs::{Case, Outcome, Pending, spec, submit_urgent};
 
 use super::engine;
 
@@ -61,6 +63,30 @@ fn cancelled_before_and_while_they_run() {
                 case.check(&answer).unwrap_or_else(|wrong| panic!("request {number}: {wrong}"));
             }
         }
+    }
+}
+
+/// While the devices stand still: who has no time left hears of it at once, without running; the others wait, and one whose model does not mind
+/// deadlines with them.
+#[test]
+fn what_cannot_be_in_time_is_given_up_where_the_policy_minds() {
+    let Bench { gate, engine, model, loaded } = bench(Config { policy: PolicyKind::Adaptive, ..Config::default() }, 1 << 10);
+    let cellular = engine.load(&ModelSpec { policy: Some(PolicyKind::Cellular), ..spec(&model, 1, 8) }).unwrap();
+    let case = chain(&model, 20);
+    let within = |time: Duration, model: &Arc<LoadedModel>| {
+        let urgency = Urgency { rank: 0, deadline: Some(Instant::now() + time) };
+        let tensors = RequestTensors { first: 0, tensors: case.tensors.clone() };
+        submit_urgent(urgency, &engine, model, (&case.growth, &tensors)).unwrap()
+    };
+    gate.close();
+    let (in_time, unminded) = (within(Duration::from_secs(3600), &loaded), within(Duration::ZERO, &cellular));
+    let (late, later) = (within(Duration::ZERO, &loaded), within(Duration::from_millis(50), &loaded));
+    for given_up in [late, later] {
+        assert_eq!(given_up.wait().outcome, Outcome::Failed(RequestFailure::Late));
+    }
+    gate.open();
+    for waited in [in_time, unminded] {
+        case.check(&waited.wait()).unwrap();
     }
 }
 

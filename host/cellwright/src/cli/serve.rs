@@ -38,7 +38,7 @@ pub(crate) struct ServeArguments {
     /// A worker: `cpu`, or `cpu:threads=N`; may be given several times, in the environment with blanks [default: one `cpu` with a thread per core, at most 8]
     #[arg(long = "worker", env = "CELLWRIGHT_WORKERS", value_name = "SPEC", value_delimiter = ' ')]
     pub(crate) workers: Option<Vec<WorkerSpec>>,
-    /// Who decides what runs together: `cellular`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`) [default: cellular]
+    /// Who decides what runs together: `cellular`, `adaptive`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`) [default: cellular]
     #[arg(long, env = "CELLWRIGHT_POLICY", value_name = "POLICY")]
     pub(crate) policy: Option<PolicySpec>,
     /// When a cell may be queued behind cells it waits for: one by one, or when its whole subgraph may run [default: node]

@@ -286,7 +286,7 @@ fn model_info(spec: &ModelSpec, model: &LoadedModel) -> ModelInfo {
         tenant: TenantId(spec.tenant),
         weight: spec.weight.max(1),
         class: NumericClass(0),
-        policy: None,
+        policy: spec.policy,
         cells: cells.collect(),
         growth_slots: spec.live_max.map(|live| live.saturating_mul(largest)),
     }

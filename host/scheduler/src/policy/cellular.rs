@@ -5,6 +5,7 @@
 //! nodes ready, and nodes of other models of the same type ride along.
 
 use crate::command::Row;
+use crate::config::PolicyKind;
 use crate::event::BatchSizes;
 use crate::group::Counted;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
@@ -49,6 +50,7 @@ impl Scheduler {
     /// Algorithm 1, `Schedule`, for a model: one type, up to `max_tasks_to_submit` tasks; whether there was anything to do.
     pub(crate) fn schedule(&mut self, worker: WorkerId, model: ModelId) -> bool {
         let Some(position) = self.choose_type(model, worker) else { return false };
+        let position = if self.model(model).policy == PolicyKind::Adaptive { self.behind(model, worker, position) } else { position };
         let chosen = &self.model(model).types[position];
         let (cell_type, sizes) = (chosen.cell_type, chosen.batch);
         let mut batch = std::mem::take(&mut self.batch);

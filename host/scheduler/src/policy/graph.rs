@@ -54,7 +54,7 @@ impl Scheduler {
     /// Since when a worker could run something of the model: of the batch that it has, or, if it has none, a new one.
     pub(crate) fn oldest_whole(&self, worker: WorkerId, model: ModelId) -> Option<Key> {
         let state = self.worker(worker)?;
-        match self.batch(worker) {
+        match self.live_batch(worker) {
             None => self.oldest_due(model, state.domain),
             Some(batch) => {
                 let asks = batch.model == model && state.outstanding < self.config.max_tasks_to_submit;
@@ -65,7 +65,7 @@ impl Scheduler {
 
     /// Submits the next task of a worker's batch, after it has taken one if it had none; whether there was anything to do.
     pub(crate) fn run_graph(&mut self, worker: WorkerId, model: ModelId) -> bool {
-        if self.batch(worker).is_none() {
+        if self.live_batch(worker).is_none() {
             let members = self.take_from_shelf(worker, model, Self::members_max);
             self.start_batch(worker, model, members);
         }
@@ -102,6 +102,11 @@ impl Scheduler {
 
     fn batch(&self, worker: WorkerId) -> Option<&Batch> {
         self.graph.0.get(worker.index())?.as_ref()
+    }
+
+    /// The same, unless all its requests were given up: nobody would ask for the rest of it.
+    fn live_batch(&self, worker: WorkerId) -> Option<&Batch> {
+        self.batch(worker).filter(|batch| batch.members.iter().any(|member| self.in_batch(member, worker)))
     }
 
     fn batch_mut(&mut self, worker: WorkerId) -> Option<&mut Batch> {

@@ -31,14 +31,14 @@ impl Scheduler {
     /// Since when a worker could run something of the model: of the set that it has, or, if it has none, a new one.
     pub(crate) fn oldest_merged(&self, worker: WorkerId, model: ModelId) -> Option<Key> {
         let state = self.worker(worker)?;
-        let Some(set) = self.set(worker) else { return self.oldest_due(model, state.domain) };
+        let Some(set) = self.live_set(worker) else { return self.oldest_due(model, state.domain) };
         let asks = set.model == model && state.outstanding < self.config.max_tasks_to_submit;
         (asks && (self.has_ready(worker, set) || !self.any_flying(&set.members, worker))).then_some(Key::FIRST)
     }
 
     /// Submits the next task of a worker's set, after it has taken one if it had none; whether there was anything to do.
     pub(crate) fn run_merge(&mut self, worker: WorkerId, model: ModelId) -> bool {
-        if self.set(worker).is_none() {
+        if self.live_set(worker).is_none() {
             self.take_set(worker, model);
         }
         if self.set(worker).is_some_and(|set| set.level.is_empty()) {
@@ -147,6 +147,11 @@ impl Scheduler {
 
     fn set(&self, worker: WorkerId) -> Option<&Set> {
         self.merge.0.get(worker.index())?.as_ref()
+    }
+
+    /// The same, unless all its requests were given up: nobody would ask for the rest of it.
+    fn live_set(&self, worker: WorkerId) -> Option<&Set> {
+        self.set(worker).filter(|set| set.members.iter().any(|member| self.in_batch(member, worker)))
     }
 
     fn set_mut(&mut self, worker: WorkerId) -> Option<&mut Set> {

@@ -73,7 +73,7 @@ impl Scheduler {
             PolicyKind::Graph { bucket_width, .. } => Some(structure(graph, bucket_width)),
             // One bucket, so that it is first come, first served.
             PolicyKind::Serial | PolicyKind::Merge { .. } | PolicyKind::Lazy { .. } => Some(Vec::new()),
-            PolicyKind::Cellular => None,
+            PolicyKind::Cellular | PolicyKind::Adaptive => None,
         }
     }
 
@@ -167,7 +167,7 @@ impl Scheduler {
     /// Requests of a batch, at most.
     pub(crate) fn members_max(&self, member: &Member) -> usize {
         match self.model(self.request(member.request).model).policy {
-            PolicyKind::Cellular | PolicyKind::Serial => 1,
+            PolicyKind::Cellular | PolicyKind::Adaptive | PolicyKind::Serial => 1,
             PolicyKind::Graph { .. } | PolicyKind::Lazy { .. } => self.batch_limit(member) as usize,
             PolicyKind::Merge { requests } => requests.max(1) as usize,
         }

@@ -35,7 +35,8 @@ pub(crate) struct Scope {
 /// Cellular batching half of the time.
 fn policy(dice: &mut Dice) -> PolicyKind {
     match dice.below(10) {
-        0..4 => PolicyKind::Cellular,
+        0..3 => PolicyKind::Cellular,
+        3 => PolicyKind::Adaptive,
         4 => PolicyKind::Serial,
         5 => PolicyKind::Graph { bucket_width: dice.between(0, 5), window_ns: 0 },
         6 => PolicyKind::Graph { bucket_width: dice.between(0, 5), window_ns: u64::from(dice.between(1, 5)) },
@@ -134,6 +135,7 @@ impl Run {
 
     fn arrive(&mut self) {
         self.arrivals -= 1;
+        self.world.deadline = self.dice.once_in(4).then(|| Time(self.world.now.0 + u64::from(self.dice.below(200))));
         let model = ModelId(self.dice.below(self.world.models.len() as u32));
         if let Some((real, rng)) = &mut self.checked {
             let mut growths = if self.scope.growths && self.dice.once_in(4) {
@@ -358,7 +360,8 @@ fn the_simulation_sees_everything() {
     {
         assert!(count > 100, "only {count} {what}");
     }
-    let expected = ["BeyondEnd", "Cancelled", "GrewTooLarge", "MayNotGrow", "NoWorker", "Overloaded", "Row", "TooLarge", "WorkerLost"];
+    let expected =
+        ["BeyondEnd", "Cancelled", "GrewTooLarge", "Late", "MayNotGrow", "NoWorker", "Overloaded", "Row", "TooLarge", "WorkerLost"];
     assert_eq!(kinds.iter().map(String::as_str).collect::<Vec<_>>(), expected);
 }
 

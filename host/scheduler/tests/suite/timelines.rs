@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::{Dependency, Length, UnfoldedChain};
 use cellwright_scheduler::{
-    BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, Knot, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId,
-    TenantId, Time, WorkerId,
+    BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, Failure, Knot, ModelId, ModelInfo, NumericClass, PolicyKind, Release,
+    RequestId, TenantId, Time, WorkerId,
 };
 
 use super::graphs::{EVERY, balanced_tree, chain, decoder, growth, lstm, stage, watch};
@@ -610,5 +610,131 @@ fn steps_of_a_layer_are_one_node() {
     5 head: 0.1[0] 1.1[0]
     6 request 0 leaves
     6 request 1 leaves
+    ");
+}
+
+/// Four nodes in a line, each of a type of its own.
+fn layers() -> Arc<UnfoldedGrowth> {
+    let node = |node: u32| {
+        let depends = node.checked_sub(1).map(|chain| Dependency::End { chain });
+        chain(1, vec![stage(node, depends.as_slice())])
+    };
+    growth(0, (0..4).map(node).collect(), None)
+}
+
+/// The adaptive policy, for cells whose tasks take those times at one row and at four.
+fn adaptively(single: u64, four: u64) -> Timeline {
+    let config = Config { policy: PolicyKind::Adaptive, ..paper() };
+    let mut timeline = Timeline::new(config, 4);
+    let mut known = model(4);
+    for cell in &mut known.cells {
+        let knots = [Knot { rows: 1, nanoseconds: single }, Knot { rows: 4, nanoseconds: four }];
+        cell.cost = CostTable::new(knots).expect("a table");
+    }
+    timeline.world = World::new(config, vec![known], &[(0, 0, 10_000)]);
+    timeline
+}
+
+/// A batch costs what a row costs: who is one node behind catches up, who is three behind would cost the others more than it saves.
+#[test]
+fn nodes_catch_up_where_it_pays() {
+    let mut timeline = adaptively(1, 1);
+    timeline.arrive(&layers());
+    timeline.act();
+    timeline.arrive(&layers());
+    timeline.tick();
+    timeline.tick();
+    timeline.tick();
+    timeline.arrive(&layers());
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0]
+    1 lstm: 1.0[0]
+    2 leaf: 0.1[0] 1.1[0]
+    3 inner: 0.2[0] 1.2[0]
+    4 head: 0.3[0] 1.3[0]
+    5 lstm: 2.0[0]
+    5 request 0 leaves
+    5 request 1 leaves
+    6 leaf: 2.1[0]
+    7 inner: 2.2[0]
+    8 head: 2.3[0]
+    9 request 2 leaves
+    ");
+}
+
+/// A batch of four costs four times what a row does: nothing is saved by waiting.
+#[test]
+fn nodes_do_not_wait_where_batches_save_nothing() {
+    let mut timeline = adaptively(1, 4);
+    timeline.arrive(&layers());
+    timeline.act();
+    timeline.arrive(&layers());
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0]
+    1 leaf: 0.1[0]
+    2 inner: 0.2[0]
+    3 head: 0.3[0]
+    4 lstm: 1.0[0]
+    4 request 0 leaves
+    5 leaf: 1.1[0]
+    6 inner: 1.2[0]
+    7 head: 1.3[0]
+    8 request 1 leaves
+    ");
+}
+
+/// Request 0 would be one too late if it let 1 catch up.
+#[test]
+fn nodes_do_not_wait_where_a_deadline_forbids_it() {
+    let mut timeline = adaptively(1, 1);
+    timeline.world.deadline = Some(Time(4));
+    timeline.arrive(&layers());
+    timeline.act();
+    timeline.arrive(&layers());
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0]
+    1 leaf: 0.1[0]
+    2 inner: 0.2[0]
+    3 head: 0.3[0]
+    4 lstm: 1.0[0]
+    4 request 0 leaves
+    5 leaf: 1.1[0]
+    6 inner: 1.2[0]
+    7 head: 1.3[0]
+    8 request 1 leaves
+    ");
+}
+
+/// Five steps cannot be done by 7 if they have not begun by 2, which the batch of four before them does not allow. It is told so at once, and whoever
+/// comes after it goes on; who has begun is given up when its time is over.
+#[test]
+fn what_cannot_be_in_time_is_given_up_before_it_runs() {
+    let mut timeline = adaptively(1, 1);
+    for _ in 0..4 {
+        timeline.arrive(&growth(0, vec![lstm(4, &[])], None));
+    }
+    timeline.world.deadline = Some(Time(7));
+    timeline.arrive(&growth(0, vec![lstm(5, &[])], None));
+    timeline.world.deadline = Some(Time(6));
+    timeline.arrive(&growth(0, vec![lstm(2, &[])], None));
+    timeline.act();
+    assert_eq!(timeline.world.commands.wake_at, Some(Time(3)));
+    timeline.tick();
+    timeline.tick();
+    assert!(timeline.world.failed.is_empty());
+    timeline.tick();
+    assert_eq!(timeline.world.failed, [(RequestId(4), Failure::Late)]);
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0] 1.0[0] 2.0[0] 3.0[0]
+    1 lstm: 0.0[1] 1.0[1] 2.0[1] 3.0[1]
+    2 lstm: 0.0[2] 1.0[2] 2.0[2] 3.0[2]
+    3 lstm: 0.0[3] 1.0[3] 2.0[3] 3.0[3]
+    4 lstm: 5.0[0]
+    4 request 0 leaves
+    4 request 1 leaves
+    4 request 2 leaves
+    4 request 3 leaves
+    5 lstm: 5.0[1]
+    6 request 5 leaves
     ");
 }

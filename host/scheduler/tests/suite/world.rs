@@ -118,6 +118,8 @@ pub(crate) struct World {
     pub(crate) scrubbed: u32,
     pub(crate) lost_worker: bool,
     pub(crate) wake: bool,
+    /// Of the next request.
+    pub(crate) deadline: Option<Time>,
 }
 
 impl World {
@@ -143,6 +145,7 @@ impl World {
             scrubbed: 0,
             lost_worker: false,
             wake: false,
+            deadline: None,
         };
         let mut events: Vec<Event> = world.models.iter().map(|model| Event::ModelUp(Arc::clone(model))).collect();
         for worker in workers {
@@ -191,7 +194,7 @@ impl World {
             row_failed: false,
         };
         self.requests.insert(id, request);
-        (id, Event::Submit(Submission { request: id, model, rank, deadline: None, growth: Arc::clone(growth) }))
+        (id, Event::Submit(Submission { request: id, model, rank, deadline: self.deadline.take(), growth: Arc::clone(growth) }))
     }
 
     /// Requests that have not ended, and what of them is not complete.
@@ -290,6 +293,10 @@ impl World {
             request.ended = true;
             match failure {
                 Failure::Cancelled => assert!(request.cancelled),
+                Failure::Late => {
+                    let policy = self.models[request.model.index()].policy.unwrap_or(self.config.policy);
+                    assert_eq!(policy, PolicyKind::Adaptive, "nobody else minds deadlines");
+                }
                 Failure::Row => assert!(request.row_failed),
                 Failure::WorkerLost | Failure::NoWorker => assert!(self.lost_worker),
                 _ => {}

@@ -1,0 +1,210 @@
+//! Adaptive batching, ours: cellular batching (`cellular`) that also knows deadlines and what tasks cost.
+//!
+//! It decides as cellular batching does, but for two things. A request that has not begun and can no longer be done by its deadline is given up at
+//! once, so that what it would have taken goes to those that still can. And where cellular batching always runs the deepest type first, nodes that are
+//! further behind go first if the cost tables say that catching up pays: all who are concerned, taken together, are done sooner if the two go on as one
+//! batch, and no deadline is missed by it. That is LazyBatching's preemption (HPCA'21, section IV-A), decided by what it saves.
+//!
+//! Without deadlines and cost tables it is cellular batching, and so it is among nodes of which a request has many (recurrent cells, trees): there
+//! nodes join at any step, and nothing is gained by waiting for one. Tenants' shares and ranks are everybody's, see `fairness` and `queues`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::unfolded::Dependency;
+
+use crate::command::Failure;
+use crate::fleet::ModelType;
+use crate::id::{ModelId, RequestId, Time, WorkerId};
+use crate::request::{Phase, Request};
+use crate::scheduler::Scheduler;
+
+/// Deadlines, and what models' requests are made of.
+#[derive(Debug, Default)]
+pub(crate) struct AdaptivePolicy {
+    /// When requests with a deadline have to be looked at: the last moment at which they may begin.
+    latest: BTreeSet<(Time, RequestId)>,
+    models: BTreeMap<ModelId, Known>,
+}
+
+/// What is known of a model.
+#[derive(Debug, Default)]
+struct Known {
+    /// Deadlines of its requests in flight.
+    deadlines: BTreeSet<(Time, RequestId)>,
+    /// By type: how many nodes of it requests had.
+    nodes: Vec<u64>,
+    /// By type: whether a request ever had several.
+    recurs: Vec<bool>,
+    /// Those requests.
+    requests: u64,
+}
+
+impl AdaptivePolicy {
+    /// A model is gone.
+    pub(crate) fn forget_model(&mut self, id: ModelId) {
+        self.models.remove(&id);
+    }
+}
+
+/// Deadlines.
+impl Scheduler {
+    /// A request of an adaptive model came: notes which types recur in it, and until when it may begin.
+    pub(crate) fn note_submission(&mut self, id: RequestId, graph: &UnfoldedGrowth) {
+        let Request { model, deadline, .. } = *self.request(id);
+        let known = self.model(model);
+        let mut nodes = vec![0_u64; known.types.len()];
+        for chain in &graph.chains {
+            for stage in &chain.stages {
+                nodes[known.type_of_cell[stage.cell as usize] as usize] += u64::from(chain.length.bound);
+            }
+        }
+        let noted = self.adaptive.models.entry(model).or_default();
+        noted.recurs.resize(nodes.len(), false);
+        noted.nodes.resize(nodes.len(), 0);
+        for (at, nodes) in nodes.into_iter().enumerate() {
+            noted.recurs[at] |= nodes > 1;
+            noted.nodes[at] = noted.nodes[at].saturating_add(nodes);
+        }
+        noted.requests = noted.requests.saturating_add(1);
+        if let Some(deadline) = deadline {
+            noted.deadlines.insert((deadline, id));
+            let latest = self.latest_begin(id, deadline);
+            self.request_mut(id).latest = latest;
+            self.adaptive.latest.insert((latest, id));
+        }
+    }
+
+    /// A request goes on: what it goes on with may have been in it before.
+    pub(crate) fn note_growth(&mut self, id: RequestId, graph: &UnfoldedGrowth) {
+        let model = self.request(id).model;
+        let Some(noted) = self.adaptive.models.get_mut(&model) else { return };
+        let Some(Some(known)) = self.models.get(model.index()) else { return };
+        for stage in graph.chains.iter().flat_map(|chain| &chain.stages) {
+            noted.recurs[known.type_of_cell[stage.cell as usize] as usize] = true;
+        }
+    }
+
+    /// A request has ended, one way or another.
+    pub(crate) fn forget_deadline(&mut self, id: RequestId) {
+        let Request { model, deadline: Some(deadline), latest, .. } = *self.request(id) else { return };
+        self.adaptive.latest.remove(&(latest, id));
+        if let Some(known) = self.adaptive.models.get_mut(&model) {
+            known.deadlines.remove(&(deadline, id));
+        }
+    }
+
+    /// Gives up requests that cannot be done in time, and asks to be woken for the next that may come to that.
+    pub(crate) fn drop_late(&mut self) {
+        while let Some((latest, id)) = self.adaptive.latest.first().copied().filter(|(latest, _)| *latest < self.now) {
+            self.adaptive.latest.remove(&(latest, id));
+            let Some(deadline) = self.request(id).deadline else { continue };
+            // Times may have changed since it came. Who has begun is let go on until its time is up.
+            let latest = if self.has_begun(id) { deadline } else { self.latest_begin(id, deadline) };
+            if latest < self.now {
+                self.doom(id, Failure::Late);
+                self.settle();
+            } else {
+                self.request_mut(id).latest = latest;
+                self.adaptive.latest.insert((latest, id));
+            }
+        }
+        if let Some((latest, _)) = self.adaptive.latest.first() {
+            self.wake_by(Time(latest.0.saturating_add(1)));
+        }
+    }
+
+    fn has_begun(&self, id: RequestId) -> bool {
+        let request = self.request(id);
+        let untouched = |chain: &crate::request::Chain| chain.remaining == u64::from(chain.bound) * u64::from(chain.stages());
+        request.phase != Phase::Waiting && (request.flying > 0 || request.chains_before > 0 || !request.chains.iter().all(untouched))
+    }
+
+    /// When a request has to begin to be done in time, as tasks go now. Never too early: paths are taken to be as short as they may be.
+    fn latest_begin(&self, id: RequestId, deadline: Time) -> Time {
+        let request = self.request(id);
+        let growth = request.pending.front().or_else(|| request.growths.front().map(|growth| &growth.graph));
+        let path = growth.map_or(0, |graph| self.path_ns(request.model, graph));
+        let workers = self.workers.iter().flatten().filter(|worker| worker.class == request.class);
+        let ahead = workers.map(|worker| worker.tasks.iter().map(|task| task.charged_ns).sum::<u64>()).min().unwrap_or(0);
+        Time(deadline.0.saturating_sub(path.saturating_add(ahead)))
+    }
+
+    /// The longest path of a growth, in device time. Chains that may stop may do so at once.
+    fn path_ns(&self, model: ModelId, graph: &UnfoldedGrowth) -> u64 {
+        let known = self.model(model);
+        let node_ns = |cell: u32| {
+            let at = &known.types[known.type_of_cell[cell as usize] as usize];
+            let alone = known.info.cells[cell as usize].cost.nanoseconds(1).unwrap_or(0);
+            alone.max(self.types[at.cell_type.index()].estimate_ns)
+        };
+        let mut paths: Vec<u64> = Vec::with_capacity(graph.chains.len());
+        for chain in &graph.chains {
+            let step = chain.stages.iter().map(|stage| node_ns(stage.cell)).fold(0, u64::saturating_add);
+            let steps =
+                if chain.sequential && !chain.may_stop() { u64::from(chain.length.bound) } else { chain.length.bound.min(1).into() };
+            let of = |chain: &u32| chain.checked_sub(graph.first_chain).and_then(|local| paths.get(local as usize)).copied().unwrap_or(0);
+            let depends = chain.stages.iter().flat_map(|stage| &stage.depends);
+            let (mut before, mut beside) = (0, 0);
+            for depends in depends {
+                match depends {
+                    Dependency::End { chain } => before = before.max(of(chain)),
+                    // Its last step may be the only one that waits for the last of the other.
+                    Dependency::Step { chain, .. } => beside = beside.max(of(chain)),
+                    _ => {}
+                }
+            }
+            paths.push(before.saturating_add(step.saturating_mul(steps)).max(beside));
+        }
+        paths.into_iter().max().unwrap_or(0)
+    }
+}
+
+/// Catching up.
+impl Scheduler {
+    /// The type that runs instead of the one that cellular batching chose: one further behind whose nodes had better catch up first.
+    pub(crate) fn behind(&self, model: ModelId, worker: WorkerId, chosen: usize) -> usize {
+        let (Some(known), Some(state)) = (self.adaptive.models.get(&model), self.worker(worker)) else { return chosen };
+        let types = &self.model(model).types;
+        let ready = |at: usize| types[at].tally.runnable(worker, state.domain);
+        let mut runs = chosen;
+        for at in (0..chosen).rev().filter(|at| ready(*at) > 0) {
+            let room = types[runs].batch.max.saturating_sub(ready(runs));
+            if room == 0 || !self.pays(known, types, (at, ready(at).min(room)), (runs, ready(runs))) {
+                break;
+            }
+            runs = at;
+        }
+        runs
+    }
+
+    /// Whether so many nodes of a type that is `behind` had better catch up with those `ahead`: whether the times at which all are done, taken together,
+    /// are less by a tenth. A closer call is not worth it: those ahead, who came first, would be later.
+    fn pays(&self, known: &Known, types: &[ModelType], (behind, few): (usize, u32), (ahead, many): (usize, u32)) -> bool {
+        let recurs = |at: usize| known.recurs.get(at).copied().unwrap_or(true);
+        if (behind..ahead).any(recurs) {
+            return false;
+        }
+        // Nodes of types that recur meet others on their way anyway: half of what they would gain together counts.
+        let weigh = |at: usize, time: u64| match known.nodes.get(at) {
+            Some(nodes) if recurs(at) => u128::from(time) * u128::from(*nodes) / (2 * u128::from(known.requests.max(1))),
+            _ => u128::from(time),
+        };
+        let cost = |range: Range<usize>, rows: u32| {
+            let mut sum = 0_u128;
+            for at in range {
+                sum += weigh(at, types[at].cost.nanoseconds(rows)?);
+            }
+            Some(sum)
+        };
+        let rest = ahead..types.len();
+        let times = (cost(behind..ahead, few), cost(rest.clone(), many), cost(rest.clone(), few), cost(rest, many + few));
+        let (Some(gap), Some(first), Some(second), Some(together)) = times else { return false };
+        let (few, many) = (u128::from(few), u128::from(many));
+        let apart = many * first + few * (first + gap + second);
+        let done = gap + together;
+        let in_time = known.deadlines.first().is_none_or(|(deadline, _)| u128::from(self.now.0) + done <= u128::from(deadline.0));
+        10 * apart > 11 * (many + few) * done && in_time
+    }
+}

@@ -161,6 +161,18 @@ impl Bench<'_> {
     }
 }
 
+/// How much worse adaptive batching is than cellular batching where it is worst: answers in time and p99, each over cellular's.
+fn adaptive_over(cellular: &Curve, adaptive: &Curve) -> [Compared; 2] {
+    let pairs = || cellular.points.iter().zip(&adaptive.points).map(|(one, other)| (&one.outcome, &other.outcome));
+    let in_time = |outcome: &Outcome| (outcome.answered + outcome.failed).saturating_sub(outcome.sla_violations.unwrap_or(0)) as f64;
+    let answered = pairs().map(|(one, other)| in_time(other) / in_time(one)).fold(f64::INFINITY, f64::min);
+    let p99 = pairs().map(|(one, other)| other.p99_ms / one.p99_ms).fold(0.0, f64::max);
+    [
+        Compared::new("answered in time, adaptive over cellular, least of all loads", "ours", answered, "times").within(0.98, f64::MAX),
+        Compared::new("p99, adaptive over cellular, most of all loads", "ours", p99, "times").within(0.0, 1.02),
+    ]
+}
+
 fn with_policy(setup: &Setup, policy: PolicyKind) -> Setup {
     let config = cellwright_scheduler::Config { policy, ..setup.config };
     Setup { config, ..setup.clone() }

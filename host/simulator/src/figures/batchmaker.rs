@@ -9,7 +9,7 @@ use crate::plot::{self, Line, Picture};
 use crate::run::Setup;
 use crate::workload::{Decoding, Lengths, Pairs, Workload};
 
-use super::{Bench, Compared, Curve, Figure, drawn, graph, latency_picture, with_policy};
+use super::{Bench, Compared, Curve, Figure, adaptive_over, drawn, graph, latency_picture, with_policy};
 
 /// Seconds of arrivals of each run.
 const SECONDS: f64 = 8.0;
@@ -66,6 +66,7 @@ pub(super) fn figure_7a(bench: &mut Bench<'_>) -> Result<Figure, Error> {
     let workload = Workload::lstm(Lengths::EUROPARL);
     let cellular = bench.curve("cellular", &rates, &v100(), &workload)?;
     let padded = bench.curve("graph, bucket width 10", &rates[..9], &with_policy(&v100(), graph(10)), &workload)?;
+    let adaptive = bench.curve("adaptive", &rates, &with_policy(&v100(), PolicyKind::Adaptive), &workload)?;
     let mut compared: Vec<Compared> = rates[..5]
         .iter()
         .map(|rate| Compared::new(format!("cellular: p90 at {rate}/s"), "12", cellular.at(*rate).p90_ms, "ms").within(10.8, 13.2))
@@ -76,11 +77,19 @@ pub(super) fn figure_7a(bench: &mut Bench<'_>) -> Result<Figure, Error> {
         Compared::new("graph: p90 at 16000/s", "beyond 500", padded.at(16e3).p90_ms, "ms").within(500.0, f64::MAX),
         Compared::new("graph: p90 at 1000/s", "25", padded.at(1e3).p90_ms, "ms"),
     ]);
+    compared.extend(adaptive_over(&cellular, &adaptive));
     let title = "Figure 7(a): LSTM, batches of up to 512";
     let tail = "whole graphs at a low load depend on how many of the rare long sentences there are, each of which runs alone while all others wait: the paper \
         says how many are longer than 100 (1 %), not how much";
     let assumed = [LENGTHS[0], LENGTHS[1], tail];
-    Ok(latency_figure("7a", title, "BatchMaker (EuroSys'18), figure 7(a) and section 7.2", vec![cellular, padded], compared, &assumed))
+    Ok(latency_figure(
+        "7a",
+        title,
+        "BatchMaker (EuroSys'18), figure 7(a) and section 7.2",
+        vec![cellular, adaptive, padded],
+        compared,
+        &assumed,
+    ))
 }
 
 pub(super) fn figure_7b(bench: &mut Bench<'_>) -> Result<Figure, Error> {
@@ -204,15 +213,17 @@ pub(super) fn figure_13(bench: &mut Bench<'_>, devices: u32) -> Result<Figure, E
     let known = Workload::seq2seq(Pairs::EUROPARL, Decoding::Known);
     let same = bench.curve("cellular, up to 256,256", &rates, &setup([256, 256]), &known)?;
     let own = bench.curve("cellular, up to 512,256", &rates, &setup([512, 256]), &known)?;
+    let adaptive = bench.curve("adaptive, up to 512,256", &rates, &with_policy(&setup([512, 256]), PolicyKind::Adaptive), &known)?;
     // The baselines cannot batch by a decoded length that is not known: buckets are of the input, and the batch decodes until all have stopped.
     let unknown = Workload::seq2seq(Pairs::EUROPARL, Decoding::Stops { extra: 50 });
     let padded = bench.curve("graph, up to 256", &rates[..5], &with_policy(&setup([256, 256]), graph(10)), &unknown)?;
     let published = if devices == 2 { ("8500", 8500.0) } else { ("17000", 17_000.0) };
-    let compared = vec![
+    let mut compared = vec![
         Compared::new("cellular: most answered, 512,256", published.0, own.peak(), "/s").within(published.1 * 0.95, published.1 * 1.05),
         Compared::new("cellular: gain of 512,256 over 256,256", "3.5 to 6", (own.peak() / same.peak() - 1.0) * 100.0, "%").within(2.0, 7.0),
         Compared::new("most answered, cellular over graph", "much higher", own.peak() / padded.peak(), "times").within(1.2, f64::MAX),
     ];
+    compared.extend(adaptive_over(&own, &adaptive));
     let assumed = [
         "an output is exp(N(0, 0.2)) times as long as its input",
         "a decoder's step takes the LSTM's time and, for the projection, 3.65 times 784/512 us a row, for 32 rows at least",
@@ -221,7 +232,14 @@ pub(super) fn figure_13(bench: &mut Bench<'_>, devices: u32) -> Result<Figure, E
     ];
     let title = format!("Figure 13: seq2seq on {devices} devices");
     let name = format!("13-{devices}");
-    Ok(latency_figure(&name, &title, "BatchMaker (EuroSys'18), figure 13 and section 7.4", vec![same, own, padded], compared, &assumed))
+    Ok(latency_figure(
+        &name,
+        &title,
+        "BatchMaker (EuroSys'18), figure 13 and section 7.4",
+        vec![same, own, adaptive, padded],
+        compared,
+        &assumed,
+    ))
 }
 
 pub(super) const LENGTHS: &[&str] = &[

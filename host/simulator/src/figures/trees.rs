@@ -7,14 +7,14 @@ use crate::run::{Gathering, Setup};
 use crate::workload::{Trees, Workload};
 
 use super::batchmaker::{latency_figure, v100};
-use super::{Bench, Compared, Figure, graph, with_policy};
+use super::{Bench, Compared, Figure, adaptive_over, graph, with_policy};
 
 /// Rows of a task, and trees of a set that is merged (section 7.5).
 const LIMIT: u32 = 64;
 const SEED: u64 = 1;
 const SECONDS: f64 = 4.0;
 /// What the scheduler takes for a row of trees on one core of a server, rounded up: `cellwright bench scheduler`.
-const SCHEDULING_NS_PER_ROW: f64 = 400.0;
+const SCHEDULING_NS_PER_ROW: f64 = 200.0;
 
 const COSTS: &str = "the paper gives no times for its TreeLSTM: its cells take as long as an LSTM's step, so that its most answered per second \
     cannot be compared, only ratios can";
@@ -35,16 +35,25 @@ pub(super) fn figure_14(bench: &mut Bench<'_>) -> Result<Figure, Error> {
     let workload = Workload::trees(&Trees::treebank(SEED));
     let cellular = bench.curve("cellular", &rates, &setup(), &workload)?;
     let merged = bench.curve("merge", &rates, &with_policy(&setup(), PolicyKind::Merge { requests: LIMIT }), &workload)?;
-    let compared = vec![
+    let adaptive = bench.curve("adaptive", &rates, &with_policy(&setup(), PolicyKind::Adaptive), &workload)?;
+    let mut compared = vec![
         Compared::new("cellular: p90 at 1000/s", "6.8", cellular.at(1e3).p90_ms, "ms").within(5.4, 8.2),
         Compared::new("merge: p90 at 1000/s", "9.5 (DyNet)", merged.at(1e3).p90_ms, "ms").within(7.6, 11.4),
         Compared::new("most answered, cellular over merge", "1.48 (DyNet)", cellular.peak() / merged.peak(), "times").within(1.2, 1.8),
         Compared::new("cellular: most answered", "3100", cellular.peak(), "/s"),
         Compared::new("merge: most answered", "2100 (DyNet)", merged.peak(), "/s"),
     ];
+    compared.extend(adaptive_over(&cellular, &adaptive));
     let title = "Figure 14: TreeLSTM on a treebank, tasks of up to 64";
     let assumed = [COSTS, MERGING, "trees are random, with as many leaves and as deep as those of the Stanford Sentiment Treebank"];
-    Ok(latency_figure("14", title, "BatchMaker (EuroSys'18), figure 14 and section 7.5", vec![cellular, merged], compared, &assumed))
+    Ok(latency_figure(
+        "14",
+        title,
+        "BatchMaker (EuroSys'18), figure 14 and section 7.5",
+        vec![cellular, adaptive, merged],
+        compared,
+        &assumed,
+    ))
 }
 
 pub(super) fn figure_15(bench: &mut Bench<'_>) -> Result<Figure, Error> {
@@ -68,7 +77,7 @@ pub(super) fn figure_15(bench: &mut Bench<'_>) -> Result<Figure, Error> {
         COSTS,
         MERGING,
         "with 65 us of overhead on 185 us no more than 74 % of the ideal can be had",
-        "by moved rows: a row that changes place takes 0.116 us (the slope of the published overhead), two children twice that; a row takes 400 ns to \
+        "by moved rows: a row that changes place takes 0.116 us (the slope of the published overhead), two children twice that; a row takes 200 ns to \
          schedule, on a thread of its own and ahead of the device, as on a server",
     ];
     let source = "BatchMaker (EuroSys'18), figure 15 and section 7.5";

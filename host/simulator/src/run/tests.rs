@@ -89,3 +89,45 @@ fn the_numbers_of_a_run_belong_together() {
     assert!((0.5..1.001).contains(&outcome.utilisation), "{outcome:?}");
     assert_eq!(outcome.sla_violations, Some(outcome.answered + outcome.unfinished));
 }
+
+/// Where neither deadlines nor joins are to be had, the adaptive policy is cellular batching; where they are, it is no worse in throughput and p99 by
+/// more than 2 %.
+#[test]
+fn adaptive_batching_is_no_worse_than_cellular() {
+    let lengths = || Lengths::Lognormal { mu: 2.95, sigma: 0.68, max: 330 };
+    let pairs = || Pairs::Ratio { source: lengths(), sigma: 0.2, max: 330 };
+    let trees = Trees::treebank(1);
+    let layers = |layers| {
+        Workload::layers(layers, Pairs::Ratio { source: Lengths::Lognormal { mu: 2.95, sigma: 0.5, max: 80 }, sigma: 0.2, max: 80 })
+    };
+    for (device, rate, limit, mut workload) in [
+        ("v100", 5000.0, 512, Workload::lstm(lengths())),
+        ("v100", 20_000.0, 512, Workload::lstm(lengths())),
+        ("v100", 1500.0, 64, Workload::trees(&trees)),
+        ("v100", 3000.0, 256, Workload::seq2seq(pairs(), Decoding::Known)),
+        ("npu", 1000.0, 64, layers(crate::workload::Layers::ResNet)),
+        ("npu", 1000.0, 64, layers(crate::workload::Layers::Transformer)),
+    ] {
+        let mut outcome = |policy| {
+            let mut setup = Setup::new(Device::built_in(device).unwrap(), Arrivals::Poisson(rate));
+            (setup.config.policy, setup.batch_max, setup.seconds) = (policy, vec![limit], 1.0);
+            run(&setup, &mut workload, &mut |_| {}).unwrap().outcome
+        };
+        let (cellular, adaptive) = (outcome(PolicyKind::Cellular), outcome(PolicyKind::Adaptive));
+        assert!(adaptive.throughput >= 0.98 * cellular.throughput, "{device} at {rate}: {adaptive:?} instead of {cellular:?}");
+        assert!(adaptive.p99_ms <= 1.02 * cellular.p99_ms, "{device} at {rate}: {adaptive:?} instead of {cellular:?}");
+    }
+}
+
+/// More comes than the device can do: cellular batching is late for all alike, the adaptive policy is in time for nearly all that it does not refuse.
+#[test]
+fn adaptive_batching_keeps_deadlines_under_overload() {
+    let violations = |policy| {
+        let mut setup = Setup::new(Device::built_in("v100").unwrap(), Arrivals::Poisson(28_000.0));
+        (setup.config.policy, setup.objective_ns, setup.seconds) = (policy, Some(60_000_000), 1.5);
+        let lengths = Lengths::Lognormal { mu: 2.95, sigma: 0.68, max: 100 };
+        run(&setup, &mut Workload::lstm(lengths), &mut |_| {}).unwrap().outcome.sla_violations.unwrap()
+    };
+    let (cellular, adaptive) = (violations(PolicyKind::Cellular), violations(PolicyKind::Adaptive));
+    assert!(2 * adaptive < cellular, "{adaptive} instead of {cellular}");
+}

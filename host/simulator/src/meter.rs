@@ -1,4 +1,4 @@
-//! Measures what tasks cost a running host, as the device that [`crate::run`] takes.
+//! Measures what tasks cost a running host, as the device that [`crate::run()`] takes.
 //!
 //! It sees what the scheduler is told and what it decides, while somebody else makes load at every batch size. So it measures what a task takes when
 //! all workers are busy, with gathering and scattering, and not what a batch takes alone.

@@ -1,6 +1,6 @@
 //! A recording of a running scheduler: everything it was told, when, and a fingerprint of what it decided.
 //!
-//! A scheduler's decisions follow from its events alone, so that whoever has them can have the decisions again ([`crate::replay`]). Of
+//! A scheduler's decisions follow from its events alone, so that whoever has them can have the decisions again ([`crate::replay()`]). Of
 //! requests it holds the structure, never the contents: tokens, literals and what plugins keep are left out.
 //!
 //! The file: a mark and the format's number, then frames of a length, a checksum and a body that bincode wrote. A recording that ends in the middle of a

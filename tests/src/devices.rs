@@ -64,6 +64,12 @@ impl Gate {
         self.close_after(u64::MAX);
     }
 
+    /// Whether all tasks that were to be let through have been.
+    #[must_use]
+    pub fn is_shut(&self) -> bool {
+        *self.0.left.lock().unwrap_or_else(PoisonError::into_inner) == 0
+    }
+
     /// How many slots its workers have read for somebody else.
     #[must_use]
     pub fn slots_read(&self) -> u64 {

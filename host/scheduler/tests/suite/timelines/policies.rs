@@ -1,0 +1,358 @@
+//! The other policies, small enough to be checked by eye: windows, merging, LazyBatching, adaptive batching.
+
+use super::*;
+
+/// With a window of three, a batch waits for others that long, or until it is full.
+#[test]
+fn a_window_closes_when_its_time_or_its_batch_is_full() {
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 1, window_ns: 3 }, ..paper() }, 2);
+    let one = growth(0, vec![lstm(1, &[])], None);
+    timeline.arrive(&one);
+    timeline.act();
+    for wake in [3, 3, 3] {
+        timeline.act();
+        assert_eq!(timeline.world.commands.wake_at, Some(Time(wake)));
+        timeline.world.now = Time(timeline.world.now.0 + 1);
+    }
+    timeline.act();
+    assert_eq!(timeline.world.commands.wake_at, None);
+    timeline.arrive(&one);
+    timeline.complete();
+    timeline.act();
+    timeline.arrive(&one);
+    insta::assert_snapshot!(timeline.run(), @r"
+    3 lstm: 0.0[0]
+    4 request 0 leaves
+    4 lstm: 1.0[0] 0.0[0]
+    5 request 1 leaves
+    5 request 0 leaves
+    ");
+}
+
+/// Serial: first come, first served, whatever the graphs are.
+#[test]
+fn one_after_the_other() {
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Serial, ..paper() }, 2);
+    for length in [3, 1, 2] {
+        timeline.arrive(&growth(0, vec![lstm(length, &[])], None));
+    }
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0]
+    1 lstm: 0.0[1]
+    2 lstm: 0.0[2]
+    3 lstm: 1.0[0]
+    3 request 0 leaves
+    4 lstm: 2.0[0]
+    4 request 1 leaves
+    5 lstm: 2.0[1]
+    6 request 2 leaves
+    ");
+}
+
+fn merging(requests: u32) -> Config {
+    Config { policy: PolicyKind::Merge { requests }, ..paper() }
+}
+
+/// The requests of figure 5 in two sets: levels grow narrower, and a set is handed over when the longest of it is done.
+#[test]
+fn a_merged_set_runs_as_long_as_its_longest_without_padding() {
+    let mut timeline = Timeline::new(merging(4), 4);
+    for length in [2, 3, 3, 5, 5, 7, 3, 1] {
+        timeline.arrive(&growth(0, vec![lstm(length, &[])], None));
+    }
+    insta::assert_snapshot!(timeline.run(), @r"
+     0 lstm: 0.0[0] 1.0[0] 2.0[0] 3.0[0]
+     1 lstm: 0.0[1] 1.0[1] 2.0[1] 3.0[1]
+     2 lstm: 1.0[2] 2.0[2] 3.0[2]
+     3 lstm: 3.0[3]
+     4 lstm: 3.0[4]
+     5 lstm: 4.0[0] 5.0[0] 6.0[0] 7.0[0]
+     5 request 0 leaves
+     5 request 1 leaves
+     5 request 2 leaves
+     5 request 3 leaves
+     6 lstm: 4.0[1] 5.0[1] 6.0[1]
+     7 lstm: 4.0[2] 5.0[2] 6.0[2]
+     8 lstm: 4.0[3] 5.0[3]
+     9 lstm: 4.0[4] 5.0[4]
+    10 lstm: 5.0[5]
+    11 lstm: 5.0[6]
+    12 request 4 leaves
+    12 request 5 leaves
+    12 request 6 leaves
+    12 request 7 leaves
+    ");
+}
+
+/// BatchMaker's figure 4b: graphs of different shapes are one graph, whose nodes of one type and depth are one operator. Only the limit cuts it.
+#[test]
+fn trees_and_chains_are_merged_level_by_level() {
+    let mut timeline = Timeline::new(merging(3), 8);
+    timeline.arrive(&growth(0, balanced_tree(8), None));
+    timeline.arrive(&growth(0, balanced_tree(4), None));
+    timeline.arrive(&growth(0, vec![lstm(2, &[]), chain(2, vec![stage(2, &[Dependency::End { chain: 0 }])])], None));
+    timeline.arrive(&growth(0, balanced_tree(2), None));
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 leaf: 0.0[0] 0.0[1] 0.0[2] 0.0[3] 0.0[4] 0.0[5] 0.0[6] 0.0[7]
+    1 leaf: 1.0[0] 1.0[1] 1.0[2] 1.0[3]
+    2 lstm: 2.0[0]
+    3 inner: 0.1[0] 0.1[1] 0.1[2] 0.1[3] 1.1[0] 1.1[1]
+    4 lstm: 2.0[1]
+    5 inner: 0.1[4] 0.1[5] 1.1[2] 2.1[0] 2.1[1]
+    6 inner: 0.1[6]
+    7 leaf: 3.0[0] 3.0[1]
+    7 request 0 leaves
+    7 request 1 leaves
+    7 request 2 leaves
+    8 inner: 3.1[0]
+    9 request 3 leaves
+    ");
+}
+
+/// Two models of one tenant share their cell types and a worker, not their policies: the serial one keeps to itself, device time is divided.
+#[test]
+fn models_of_different_policies_share_a_worker() {
+    let mut timeline = Timeline::new(paper(), 4);
+    let serial = ModelInfo { model: ModelId(1), policy: Some(PolicyKind::Serial), ..model(4) };
+    timeline.world = World::new(paper(), vec![model(4), serial], &[(0, 0, 10_000)]);
+    for model in [0, 1, 0, 1] {
+        let (_, event) = timeline.world.request(ModelId(model), &growth(0, vec![lstm(2, &[])], None), Default::default());
+        timeline.events.push(event);
+    }
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0] 2.0[0]
+    1 lstm: 1.0[0]
+    2 lstm: 1.0[1]
+    3 lstm: 0.0[1] 2.0[1]
+    3 request 1 leaves
+    4 lstm: 3.0[0]
+    4 request 0 leaves
+    4 request 2 leaves
+    5 lstm: 3.0[1]
+    6 request 3 leaves
+    ");
+}
+
+/// As the paper's decisions, under LazyBatching with that objective; every node takes a unit of time.
+fn lazily(objective_ns: u64) -> Timeline {
+    let config = Config { policy: PolicyKind::Lazy { objective_ns, percentile: 90 }, ..paper() };
+    let mut timeline = Timeline::new(config, 4);
+    let mut known = model(4);
+    for cell in &mut known.cells {
+        cell.cost = CostTable::new([Knot { rows: 1, nanoseconds: 1 }]).expect("a table");
+    }
+    timeline.world = World::new(config, vec![known], &[(0, 0, 10_000)]);
+    timeline
+}
+
+/// Eight nodes in a line, A to H: chains of one step each.
+fn line() -> Arc<UnfoldedGrowth> {
+    let node = |node: u32| {
+        let depends = node.checked_sub(1).map(|chain| Dependency::End { chain });
+        chain(1, vec![stage(node % 4, depends.as_slice())])
+    };
+    growth(0, (0..8).map(node).collect(), None)
+}
+
+/// LazyBatching's figure 10: request 1 arrives while 0 executes B, 2 while 1 executes A. 2 catches up with 1 at B, both with 0 at C.
+#[test]
+fn newcomers_catch_up_and_merge() {
+    let mut timeline = lazily(1000);
+    timeline.arrive(&line());
+    timeline.act();
+    timeline.tick();
+    timeline.arrive(&line());
+    timeline.tick();
+    timeline.arrive(&line());
+    insta::assert_snapshot!(timeline.run(), @r"
+     0 lstm: 0.0[0]
+     1 leaf: 0.1[0]
+     2 lstm: 1.0[0]
+     3 lstm: 2.0[0]
+     4 leaf: 1.1[0] 2.1[0]
+     5 inner: 0.2[0] 1.2[0] 2.2[0]
+     6 head: 0.3[0] 1.3[0] 2.3[0]
+     7 lstm: 0.4[0] 1.4[0] 2.4[0]
+     8 leaf: 0.5[0] 1.5[0] 2.5[0]
+     9 inner: 0.6[0] 1.6[0] 2.6[0]
+    10 head: 0.7[0] 1.7[0] 2.7[0]
+    11 request 0 leaves
+    11 request 1 leaves
+    11 request 2 leaves
+    ");
+}
+
+/// Request 0 has an objective of 10 and takes 8 alone. Equation 2 has no slack for 1: it waits until 0 is done.
+#[test]
+fn without_slack_a_batch_goes_on_uninterrupted() {
+    let mut timeline = lazily(10);
+    timeline.arrive(&line());
+    timeline.act();
+    timeline.arrive(&line());
+    insta::assert_snapshot!(timeline.run(), @r"
+     0 lstm: 0.0[0]
+     1 leaf: 0.1[0]
+     2 inner: 0.2[0]
+     3 head: 0.3[0]
+     4 lstm: 0.4[0]
+     5 leaf: 0.5[0]
+     6 inner: 0.6[0]
+     7 head: 0.7[0]
+     8 lstm: 1.0[0]
+     8 request 0 leaves
+     9 leaf: 1.1[0]
+    10 inner: 1.2[0]
+    11 head: 1.3[0]
+    12 lstm: 1.4[0]
+    13 leaf: 1.5[0]
+    14 inner: 1.6[0]
+    15 head: 1.7[0]
+    16 request 1 leaves
+    ");
+}
+
+/// Steps of a recurrent layer are one node: a newcomer joins at its first step whoever is at any other. Who has finished the layer waits for it.
+#[test]
+fn steps_of_a_layer_are_one_node() {
+    let mut timeline = lazily(1000);
+    let layered = |length| growth(0, vec![lstm(length, &[]), chain(1, vec![stage(3, &[Dependency::End { chain: 0 }])])], None);
+    timeline.arrive(&layered(3));
+    timeline.act();
+    timeline.arrive(&layered(4));
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0]
+    1 lstm: 0.0[1] 1.0[0]
+    2 lstm: 0.0[2] 1.0[1]
+    3 lstm: 1.0[2]
+    4 lstm: 1.0[3]
+    5 head: 0.1[0] 1.1[0]
+    6 request 0 leaves
+    6 request 1 leaves
+    ");
+}
+
+/// Four nodes in a line, each of a type of its own.
+fn layers() -> Arc<UnfoldedGrowth> {
+    let node = |node: u32| {
+        let depends = node.checked_sub(1).map(|chain| Dependency::End { chain });
+        chain(1, vec![stage(node, depends.as_slice())])
+    };
+    growth(0, (0..4).map(node).collect(), None)
+}
+
+/// The adaptive policy, for cells whose tasks take those times at one row and at four.
+fn adaptively(single: u64, four: u64) -> Timeline {
+    let config = Config { policy: PolicyKind::Adaptive, ..paper() };
+    let mut timeline = Timeline::new(config, 4);
+    let mut known = model(4);
+    for cell in &mut known.cells {
+        let knots = [Knot { rows: 1, nanoseconds: single }, Knot { rows: 4, nanoseconds: four }];
+        cell.cost = CostTable::new(knots).expect("a table");
+    }
+    timeline.world = World::new(config, vec![known], &[(0, 0, 10_000)]);
+    timeline
+}
+
+/// A batch costs what a row costs: who is one node behind catches up, who is three behind would cost the others more than it saves.
+#[test]
+fn nodes_catch_up_where_it_pays() {
+    let mut timeline = adaptively(1, 1);
+    timeline.arrive(&layers());
+    timeline.act();
+    timeline.arrive(&layers());
+    timeline.tick();
+    timeline.tick();
+    timeline.tick();
+    timeline.arrive(&layers());
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0]
+    1 lstm: 1.0[0]
+    2 leaf: 0.1[0] 1.1[0]
+    3 inner: 0.2[0] 1.2[0]
+    4 head: 0.3[0] 1.3[0]
+    5 lstm: 2.0[0]
+    5 request 0 leaves
+    5 request 1 leaves
+    6 leaf: 2.1[0]
+    7 inner: 2.2[0]
+    8 head: 2.3[0]
+    9 request 2 leaves
+    ");
+}
+
+/// A batch of four costs four times what a row does: nothing is saved by waiting.
+#[test]
+fn nodes_do_not_wait_where_batches_save_nothing() {
+    let mut timeline = adaptively(1, 4);
+    timeline.arrive(&layers());
+    timeline.act();
+    timeline.arrive(&layers());
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0]
+    1 leaf: 0.1[0]
+    2 inner: 0.2[0]
+    3 head: 0.3[0]
+    4 lstm: 1.0[0]
+    4 request 0 leaves
+    5 leaf: 1.1[0]
+    6 inner: 1.2[0]
+    7 head: 1.3[0]
+    8 request 1 leaves
+    ");
+}
+
+/// Request 0 would be one too late if it let 1 catch up.
+#[test]
+fn nodes_do_not_wait_where_a_deadline_forbids_it() {
+    let mut timeline = adaptively(1, 1);
+    timeline.world.deadline = Some(Time(4));
+    timeline.arrive(&layers());
+    timeline.act();
+    timeline.arrive(&layers());
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0]
+    1 leaf: 0.1[0]
+    2 inner: 0.2[0]
+    3 head: 0.3[0]
+    4 lstm: 1.0[0]
+    4 request 0 leaves
+    5 leaf: 1.1[0]
+    6 inner: 1.2[0]
+    7 head: 1.3[0]
+    8 request 1 leaves
+    ");
+}
+
+/// Five steps cannot be done by 7 if they have not begun by 2, which the batch of four before them does not allow. It is told so at once, and whoever
+/// comes after it goes on; who has begun is given up when its time is over.
+#[test]
+fn what_cannot_be_in_time_is_given_up_before_it_runs() {
+    let mut timeline = adaptively(1, 1);
+    for _ in 0..4 {
+        timeline.arrive(&growth(0, vec![lstm(4, &[])], None));
+    }
+    timeline.world.deadline = Some(Time(7));
+    timeline.arrive(&growth(0, vec![lstm(5, &[])], None));
+    timeline.world.deadline = Some(Time(6));
+    timeline.arrive(&growth(0, vec![lstm(2, &[])], None));
+    timeline.act();
+    assert_eq!(timeline.world.commands.wake_at, Some(Time(3)));
+    timeline.tick();
+    timeline.tick();
+    assert!(timeline.world.failed.is_empty());
+    timeline.tick();
+    assert_eq!(timeline.world.failed, [(RequestId(4), Failure::Late)]);
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0] 1.0[0] 2.0[0] 3.0[0]
+    1 lstm: 0.0[1] 1.0[1] 2.0[1] 3.0[1]
+    2 lstm: 0.0[2] 1.0[2] 2.0[2] 3.0[2]
+    3 lstm: 0.0[3] 1.0[3] 2.0[3] 3.0[3]
+    4 lstm: 5.0[0]
+    4 request 0 leaves
+    4 request 1 leaves
+    4 request 2 leaves
+    4 request 3 leaves
+    5 lstm: 5.0[1]
+    6 request 5 leaves
+    ");
+}

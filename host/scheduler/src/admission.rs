@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::unfolded::{Delivery, UnfoldedChain};
+use cellwright_cell_graph::unfolded::{Delivery, Dependency, Grouping, UnfoldedChain};
 
 use crate::command::{Failure, Placement};
 use crate::config::PolicyKind;
@@ -19,6 +19,16 @@ use crate::scheduler::Scheduler;
 
 /// Growths of one request that may wait for its place.
 const PENDING_MAX: usize = 64;
+
+/// What there is for a request that wants a place.
+enum Place {
+    /// It has it.
+    Found,
+    /// Others must leave first.
+    Later,
+    /// It is given up.
+    Never,
+}
 
 impl Scheduler {
     pub(crate) fn submit(&mut self, submission: Submission) {
@@ -41,25 +51,27 @@ impl Scheduler {
         (request.model, request.tenant, request.class, request.order) = (model, tenant, class, order);
         (request.rank, request.may_grow, request.open) = (rank, may_grow, growth.next.is_some());
         (request.submitted, request.deadline) = (now, deadline);
-        let adaptive = self.model(model).policy == PolicyKind::Adaptive;
-        let noted = adaptive.then(|| Arc::clone(&growth));
-        let request = self.request_mut(id);
-        request.pending.reserve_exact(1);
-        request.pending.push_back(growth);
         self.requests_alive += 1;
-        self.model_mut(model).requests += 1;
         self.requests_waiting += 1;
-        if let Some(growth) = noted {
+        let known = self.model_mut(model);
+        known.requests += 1;
+        if known.policy == PolicyKind::Adaptive {
             self.note_submission(id, &growth);
         }
-        if self.class_mut(class).workers == 0 {
+        let here = &self.classes[class.index()];
+        if here.workers == 0 {
             self.doom(id, Failure::NoWorker);
             return;
         }
         // Nobody waits, so that it need not queue.
-        if self.class_mut(class).waiting.is_empty() && self.place(id) {
-            return;
+        if here.waiting.is_empty() {
+            match self.find_place(id, &growth) {
+                Place::Found => return self.begin(id, growth),
+                Place::Never => return,
+                Place::Later => {}
+            }
         }
+        self.request_mut(id).pending.push_back(growth);
         let whose = self.tenant_and_weight(model);
         self.class_mut(class).waiting.join(whose, (rank, order), id);
         self.admit(class);
@@ -84,30 +96,51 @@ impl Scheduler {
         }
     }
 
-    /// Gives a waiting request its place, or gives it up; whether it no longer waits.
+    /// Places who waits, or gives it up; whether it no longer waits.
     fn place(&mut self, id: RequestId) -> bool {
+        let Some(growth) = self.request(id).pending.front().map(Arc::clone) else { return true };
+        match self.find_place(id, &growth) {
+            Place::Found => self.place_pending(id),
+            Place::Never => {}
+            Place::Later => return false,
+        }
+        true
+    }
+
+    /// A place for a waiting request, whose first growth that is: it has it from then on. Or it is given up.
+    fn find_place(&mut self, id: RequestId, growth: &UnfoldedGrowth) -> Place {
         let request = self.request(id);
-        let Some(growth) = request.pending.front() else { return true };
-        let first = self.slots_needed(id, growth);
+        let (model, class) = (request.model, request.class);
+        let info = &self.model(model).info;
+        let first = slots_needed(info, growth);
         let grows = request.may_grow && growth.next.is_some();
-        let needed = if grows { first.max(u64::from(self.model(request.model).info.growth_slots.unwrap_or(0))) } else { first };
-        let class = request.class;
-        let largest = self.domains.iter().flatten().filter(|domain| domain.class == class).map(|domain| domain.arena.largest()).max();
-        let available = u64::from(largest.unwrap_or(0));
-        let Some(slots) = u32::try_from(needed).ok().filter(|_| needed <= available) else {
+        let needed = if grows { first.max(u64::from(info.growth_slots.unwrap_or(0))) } else { first };
+        let found = u32::try_from(needed).ok().and_then(|slots| Some((slots, self.find_block(class, slots)?)));
+        let Some((slots, (domain, block))) = found else {
+            let largest = self.domains.iter().flatten().filter(|domain| domain.class == class).map(|domain| domain.arena.largest()).max();
+            let available = u64::from(largest.unwrap_or(0));
+            if needed <= available {
+                return Place::Later;
+            }
             self.doom(id, Failure::TooLarge { needed, available });
-            return true;
+            return Place::Never;
         };
-        let Some((domain, block)) = self.find_block(class, slots) else { return false };
         self.settle_in(id, domain, block);
-        let whose = self.tenant_and_weight(self.request(id).model);
+        let whose = self.tenant_and_weight(model);
         self.class_mut(class).waiting.hold(whose, block.map_or(0, |block| block.slots));
         let request = self.request_mut(id);
         request.reservation = grows.then(|| Box::new(Reservation::new(slots)));
         request.phase = Phase::Placed;
         self.requests_waiting -= 1;
-        self.place_pending(id);
-        true
+        Place::Found
+    }
+
+    /// The first growth of a request that has just found its place.
+    fn begin(&mut self, id: RequestId, growth: Arc<UnfoldedGrowth>) {
+        match self.place_growth(id, growth) {
+            Ok(()) => self.finish_if_over(id),
+            Err(failure) => self.doom(id, failure),
+        }
     }
 
     /// A block in the domain of a class that has most free slots and room for it.
@@ -146,13 +179,6 @@ impl Scheduler {
         (request.domain, request.block, request.scrub) = (domain, block, scrub);
     }
 
-    /// Slots that a growth's values take.
-    fn slots_needed(&self, id: RequestId, growth: &UnfoldedGrowth) -> u64 {
-        let info = &self.model(self.request(id).model).info;
-        let stages = growth.chains.iter().flat_map(|chain| chain.stages.iter().map(move |stage| (chain.length.bound, stage)));
-        stages.map(|(bound, stage)| u64::from(stage_slots(info, stage.cell, stage.retention.places(bound)).unwrap_or(u32::MAX))).sum()
-    }
-
     pub(crate) fn grow(&mut self, id: RequestId, growth: Arc<UnfoldedGrowth>) {
         let Some(request) = self.alive(id) else { return };
         if !request.open {
@@ -188,6 +214,11 @@ impl Scheduler {
     }
 
     fn place_growth(&mut self, id: RequestId, graph: Arc<UnfoldedGrowth>) -> Result<(), Failure> {
+        let request = self.request(id);
+        if request.reservation.is_none() && request.growths.is_empty() && is_single(&graph) {
+            self.place_single(id, graph);
+            return Ok(());
+        }
         let mut seats = std::mem::take(&mut self.seats);
         seats.clear();
         let seated = self.seat(id, &graph, &mut seats);
@@ -197,11 +228,6 @@ impl Scheduler {
         let growth = request.growths_before + request.growths.len() as u32;
         let first_chain = request.chains_before + request.chains.len() as u32;
         assert_eq!(graph.first_chain, first_chain, "chains are numbered over the whole request");
-        if request.growths.is_empty() {
-            // Most never grow.
-            request.growths.reserve_exact(1);
-            request.chains.reserve_exact(graph.chains.len());
-        }
         request.growths.push_back(Growth { graph: Arc::clone(&graph), chains_held: graph.chains.len() as u32 });
         let (domain, scrub) = (request.domain, request.scrub);
         let places = self.out.places.len();
@@ -252,51 +278,69 @@ impl Scheduler {
         Ok(())
     }
 
+    /// All of a request whose growth [`is_single`], which has its block for itself: what the general way comes to, in one go.
+    fn place_single(&mut self, id: RequestId, graph: Arc<UnfoldedGrowth>) {
+        let request = self.request(id);
+        let (model, domain, scrub) = (request.model, request.domain, request.scrub);
+        let seat = request.block.map_or((NO_SLOT, 0), |block| (Slot(block.start), block.slots));
+        let taken = self.model(model).policy.takes_requests();
+        let places = self.out.places.len();
+        let lane = self.place_stage(id, (0, 0, 0), &graph.chains[0], seat);
+        let places = places..places + 1;
+        self.out.placements.push(Placement { request: id, growth: 0, domain, places, scrub });
+        let place = self.lane_mut(lane);
+        (place.plain, place.joins) = (true, !taken);
+        let request = self.request_mut(id);
+        request.live_chains = 1;
+        request.chains.push_back(Chain::new(&graph.chains[0], 0, (lane, Vec::new())));
+        request.growths.push_back(Growth { graph, chains_held: 1 });
+        if taken {
+            self.join_bucket(id, 0);
+        } else {
+            self.set_ready(lane, 0, None);
+        }
+    }
+
     /// Lanes for the stages of a chain, which sit from `seat` on.
     fn place_chain(&mut self, id: RequestId, growth: u32, number: u32, graph: &UnfoldedChain, seat: usize) {
-        let Request { model, rank, order, domain, .. } = *self.request(id);
-        let in_order = self.in_order(model);
-        let bound = graph.length.bound;
         let mut lanes = (LaneId(u32::MAX), Vec::new());
-        for (index, stage) in graph.stages.iter().enumerate() {
-            let (slot, slots) = self.seats[seat + index];
-            let known = self.model(model);
-            let type_position = known.type_of_cell[stage.cell as usize];
-            let cell_type = known.types[type_position as usize].cell_type;
-            let lane = self.take_lane();
-            let placed_in = self.tick;
-            let place = self.lane_mut(lane);
-            place.readers = None;
-            (place.request, place.model, place.type_position, place.cell_type) = (id, model, type_position, cell_type);
-            (place.domain, place.order, place.growth, place.chain, place.stage) = (domain, order, growth, number, index as u32);
-            place.rank = rank;
-            (place.slot, place.slots, place.limit, place.flying, place.plain) = (slot, slots, bound, 0, false);
-            place.merges = !graph.may_stop() && !stage.delivery.contains(&Delivery::All);
-            (place.joins, place.named, place.member) = (false, false, None);
-            place.progress = Progress::new(graph, index as u32, in_order);
-            place.placed_in = placed_in;
-            self.out.places.push((lane, slot));
+        for index in 0..graph.stages.len() {
+            let lane = self.place_stage(id, (growth, number, index as u32), graph, self.seats[seat + index]);
             if index == 0 { lanes.0 = lane } else { lanes.1.push(lane) }
         }
-        let remaining = u64::from(bound) * graph.stages.len() as u64;
         let request = self.request_mut(id);
         request.live_chains += 1;
-        request.chains.push_back(Chain {
-            first_lane: lanes.0,
-            other_lanes: lanes.1.into_boxed_slice(),
-            bound,
-            end: bound,
-            stops: graph.stop.is_some(),
-            stop_stage: graph.stop.map(|(stage, _)| stage),
-            root: None,
-            cancelled: false,
-            remaining,
-            ended: false,
-            gone: false,
-            kept: false,
-            links: None,
-            growth,
-        });
+        request.chains.push_back(Chain::new(graph, growth, lanes));
+    }
+
+    /// A lane for a stage, by its growth, chain and number, with its slots.
+    fn place_stage(
+        &mut self,
+        id: RequestId,
+        (growth, chain, index): (u32, u32, u32),
+        graph: &UnfoldedChain,
+        (slot, slots): (Slot, u32),
+    ) -> LaneId {
+        let Request { model, rank, order, domain, .. } = *self.request(id);
+        let stage = &graph.stages[index as usize];
+        let known = self.model(model);
+        let in_order = known.policy.in_order();
+        let type_position = known.type_of_cell[stage.cell as usize];
+        let cell_type = known.types[type_position as usize].cell_type;
+        let lane = self.take_lane();
+        let placed_in = self.tick;
+        let place = self.lane_mut(lane);
+        place.readers = None;
+        (place.request, place.model, place.type_position, place.cell_type) = (id, model, type_position, cell_type);
+        (place.domain, place.order, place.growth, place.chain, place.stage) = (domain, order, growth, chain, index);
+        place.rank = rank;
+        (place.slot, place.slots, place.limit, place.flying, place.plain) = (slot, slots, graph.length.bound, 0, false);
+        place.merges = !graph.may_stop() && !stage.delivery.contains(&Delivery::All);
+        (place.joins, place.named, place.member) = (false, false, None);
+        place.progress = Progress::new(graph, index, in_order);
+        place.placed_in = placed_in;
+        self.out.places.push((lane, slot));
+        lane
     }
 
     pub(crate) fn take_lane(&mut self) -> LaneId {
@@ -314,6 +358,22 @@ fn reserve<T>(table: &mut Vec<T>, count: usize) {
     if count > table.capacity() {
         table.reserve_exact(count - table.len() + table.len() / 4);
     }
+}
+
+/// Whether a growth is one chain of one stage whose steps wait for the one before, and nobody for them: most are.
+fn is_single(graph: &UnfoldedGrowth) -> bool {
+    let [chain] = &graph.chains[..] else { return false };
+    let [stage] = &chain.stages[..] else { return false };
+    let in_order = chain.length.bound <= 1 || (stage.grouping == Grouping::Whole && !stage.depends.is_empty());
+    let by_itself = stage.depends.iter().all(|depends| matches!(depends, Dependency::Previous { .. }));
+    let unread = stage.successors.targets.is_empty() && graph.next.is_none() && graph.cancel.is_empty();
+    graph.first_chain == 0 && chain.length.like.is_none() && in_order && by_itself && unread
+}
+
+/// Slots that a growth's values take.
+fn slots_needed(info: &ModelInfo, growth: &UnfoldedGrowth) -> u64 {
+    let stages = growth.chains.iter().flat_map(|chain| chain.stages.iter().map(move |stage| (chain.length.bound, stage)));
+    stages.map(|(bound, stage)| u64::from(stage_slots(info, stage.cell, stage.retention.places(bound)).unwrap_or(u32::MAX))).sum()
 }
 
 fn stage_slots(info: &ModelInfo, cell: u32, places: u32) -> Option<u32> {

@@ -1,13 +1,20 @@
 //! A domain's slots: who holds which, and whose values they last held.
 //!
-//! A buddy allocator that gives the unused tail of a block back at once, so that little is lost to rounding. Every choice is the lowest
-//! address of the smallest block that fits: deterministic, and memory that was touched lately is touched again. It owns numbers only; the
-//! bytes are the backend's.
+//! A buddy allocator that gives the unused tail of a block back at once, so that little is lost to rounding: every choice is the lowest
+//! address of the smallest block that fits. Small blocks that come back wait for whoever needs just as many slots, last come, first served, because
+//! requests of a model are alike; what waits is given to the buddies when nothing else is left. Deterministic, and memory that was touched
+//! lately is touched again. It owns numbers only; the bytes are the backend's.
 
 use crate::id::TenantId;
 
 /// Slots whose last owner is remembered together.
 const GRANULE: u32 = 64;
+
+/// Blocks of so many slots wait for their like.
+const ALIKE_SLOTS: usize = 64;
+
+/// So many of each size, at most.
+const ALIKE_MAX: usize = 1024;
 
 /// The slots of one memory domain.
 #[derive(Debug)]
@@ -16,6 +23,8 @@ pub(crate) struct Arena {
     free: u32,
     /// Bit i of `orders[k]`: the block of `1 << k` slots from `i << k` on is free, and its buddy is not.
     orders: Vec<BitTree>,
+    /// The starts of free blocks of one slot, of two, and so on, that are in no order.
+    alike: Vec<Vec<u32>>,
     owners: Owners,
 }
 
@@ -24,8 +33,9 @@ impl Arena {
     pub(crate) fn new(slots: u32) -> Self {
         let count = if slots == 0 { 0 } else { slots.ilog2() + 1 };
         let orders = (0..count).map(|order| BitTree::new((slots >> order) as usize)).collect();
-        let mut arena = Self { slots, free: 0, orders, owners: Owners::default() };
-        arena.free(0, slots);
+        let alike = vec![Vec::new(); ALIKE_SLOTS];
+        let mut arena = Self { slots, free: slots, orders, alike, owners: Owners::default() };
+        arena.merge(0, slots);
         arena
     }
 
@@ -41,6 +51,34 @@ impl Arena {
 
     /// `need` ≥ 1 slots in a row, or none if no block fits now.
     pub(crate) fn allocate(&mut self, need: u32) -> Option<u32> {
+        let alike = self.alike.get_mut(need as usize - 1).and_then(Vec::pop);
+        let start = match alike.or_else(|| self.split(need)) {
+            Some(start) => start,
+            None if need > self.free => return None,
+            None => {
+                self.merge_alike();
+                self.split(need)?
+            }
+        };
+        self.free -= need;
+        Some(start)
+    }
+
+    /// Gives slots back: a block, or any part of one.
+    pub(crate) fn free(&mut self, start: u32, slots: u32) {
+        if slots == 0 {
+            return;
+        }
+        self.free += slots;
+        assert!(self.free <= self.slots, "more slots given back than there are");
+        match self.alike.get_mut(slots as usize - 1).filter(|alike| alike.len() < ALIKE_MAX) {
+            Some(alike) => alike.push(start),
+            None => self.merge(start, slots),
+        }
+    }
+
+    /// So many slots in a row from the smallest block that fits.
+    fn split(&mut self, need: u32) -> Option<u32> {
         let order = need.checked_next_power_of_two()?.ilog2();
         let (mut at, mut index) =
             (order..).take_while(|at| (*at as usize) < self.orders.len()).find_map(|at| Some((at, self.orders[at as usize].first()?)))?;
@@ -51,21 +89,27 @@ impl Arena {
             self.orders[at as usize].set(index + 1);
         }
         let start = u32::try_from(index).ok()? << order;
-        self.free -= 1 << order;
-        self.free(start + need, (1 << order) - need);
+        self.merge(start + need, (1 << order) - need);
         Some(start)
     }
 
-    /// Gives slots back: a block, or any part of one.
-    pub(crate) fn free(&mut self, mut start: u32, mut slots: u32) {
-        self.free += slots;
-        assert!(self.free <= self.slots, "more slots given back than there are");
+    /// Gives slots to the buddies.
+    fn merge(&mut self, mut start: u32, mut slots: u32) {
         while slots > 0 {
             let order = start.trailing_zeros().min(slots.ilog2());
             self.free_block(start >> order, order);
             start += 1 << order;
             slots -= 1 << order;
         }
+    }
+
+    /// Blocks wait for their like no longer.
+    fn merge_alike(&mut self) {
+        let mut all = std::mem::take(&mut self.alike);
+        for (slots, alike) in (1..).zip(&mut all) {
+            alike.drain(..).for_each(|start| self.merge(start, slots));
+        }
+        self.alike = all;
     }
 
     fn free_block(&mut self, index: u32, order: u32) {

@@ -205,6 +205,7 @@ impl Scheduler {
         let tick = self.group_mut(cell_type, worker).launched;
         let leavers = std::mem::take(&mut self.group_mut(cell_type, worker).leavers);
         let sole = self.group_mut(cell_type, worker).sole;
+        self.read_ahead(leavers.iter().copied());
         if let Some((model, first)) = sole.zip(leavers.first()) {
             let position = self.lane(*first).type_position;
             self.count_of((model, position), cell_type, Scope::Worker(worker), -(leavers.len() as i32));

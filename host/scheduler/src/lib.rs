@@ -13,6 +13,7 @@ pub mod cost;
 mod ending;
 pub mod event;
 mod fairness;
+mod few;
 mod fleet;
 mod group;
 pub mod id;

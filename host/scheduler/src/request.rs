@@ -1,10 +1,11 @@
 //! What is known of each request: its growths, its chains, where it is placed and how much of it is left.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::unfolded::UnfoldedChain;
 
+use crate::few::Few;
 use crate::id::{DomainId, LaneId, ModelId, NumericClass, TenantId, Time, WorkerId};
 use crate::lane::{StageRef, Status};
 use crate::policy::shelf::BatchId;
@@ -87,6 +88,27 @@ pub(crate) struct Links {
 }
 
 impl Chain {
+    /// A chain of a growth that is just placed: its first stage's lane, and the others'.
+    pub(crate) fn new(graph: &UnfoldedChain, growth: u32, (first_lane, other_lanes): (LaneId, Vec<LaneId>)) -> Self {
+        let bound = graph.length.bound;
+        Self {
+            first_lane,
+            other_lanes: other_lanes.into_boxed_slice(),
+            bound,
+            end: bound,
+            stops: graph.stop.is_some(),
+            stop_stage: graph.stop.map(|(stage, _)| stage),
+            root: None,
+            cancelled: false,
+            remaining: u64::from(bound) * graph.stages.len() as u64,
+            ended: false,
+            gone: false,
+            kept: false,
+            links: None,
+            growth,
+        }
+    }
+
     pub(crate) fn links(&mut self) -> &mut Links {
         self.links.get_or_insert_default()
     }
@@ -141,14 +163,14 @@ pub(crate) struct Request {
     pub(crate) may_grow: bool,
     /// It may still be told to grow.
     pub(crate) open: bool,
-    pub(crate) growths: VecDeque<Growth>,
+    pub(crate) growths: Few<Growth>,
     /// Growths that are gone already.
     pub(crate) growths_before: u32,
-    pub(crate) chains: VecDeque<Chain>,
+    pub(crate) chains: Few<Chain>,
     /// Chains that are gone already, and no longer in `chains`.
     pub(crate) chains_before: u32,
     /// Growths that wait for a place, a move or a batch.
-    pub(crate) pending: VecDeque<Arc<UnfoldedGrowth>>,
+    pub(crate) pending: Few<Arc<UnfoldedGrowth>>,
     /// Chains that have not ended.
     pub(crate) live_chains: u32,
     /// Rows of tasks in flight that name it.
@@ -221,7 +243,7 @@ mod tests {
     /// What is not common is kept apart, so that many may wait.
     #[test]
     fn a_request_of_one_chain_takes_600_bytes_at_most() {
-        let held = size_of::<Request>() + size_of::<Chain>() + size_of::<Growth>() + size_of::<Arc<UnfoldedGrowth>>() + size_of::<Lane>();
+        let held = size_of::<Request>() + size_of::<Lane>();
         assert!(held + size_of::<(Key, Item)>() <= 600, "{held} and its place in a queue");
     }
 }

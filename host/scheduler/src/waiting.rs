@@ -114,8 +114,8 @@ impl Lines {
             self.turns.remove(&(line.turn, tenant));
         }
         change(line);
-        line.turn.held = (line.held << FRACTION) / u64::from(line.weight.max(1));
         if !line.waiting.is_empty() {
+            line.turn.held = (line.held << FRACTION) / u64::from(line.weight.max(1));
             self.turns.insert((line.turn, tenant));
         } else if line.held == 0 {
             *line = Line::default();

@@ -70,7 +70,7 @@ impl Scheduler {
         noted.requests = noted.requests.saturating_add(1);
         if let Some(deadline) = deadline {
             noted.deadlines.insert((deadline, id));
-            let latest = self.latest_begin(id, deadline);
+            let latest = self.latest_begin(id, deadline, Some(graph));
             self.request_mut(id).latest = latest;
             self.adaptive.latest.insert((latest, id));
         }
@@ -101,7 +101,9 @@ impl Scheduler {
             self.adaptive.latest.remove(&(latest, id));
             let Some(deadline) = self.request(id).deadline else { continue };
             // Times may have changed since it came. Who has begun is let go on until its time is up.
-            let latest = if self.has_begun(id) { deadline } else { self.latest_begin(id, deadline) };
+            let request = self.request(id);
+            let growth = request.pending.front().or_else(|| request.growths.front().map(|growth| &growth.graph));
+            let latest = if self.has_begun(id) { deadline } else { self.latest_begin(id, deadline, growth.map(|growth| &**growth)) };
             if latest < self.now {
                 self.doom(id, Failure::Late);
                 self.settle();
@@ -122,9 +124,8 @@ impl Scheduler {
     }
 
     /// When a request has to begin to be done in time, as tasks go now. Never too early: paths are taken to be as short as they may be.
-    fn latest_begin(&self, id: RequestId, deadline: Time) -> Time {
+    fn latest_begin(&self, id: RequestId, deadline: Time, growth: Option<&UnfoldedGrowth>) -> Time {
         let request = self.request(id);
-        let growth = request.pending.front().or_else(|| request.growths.front().map(|growth| &growth.graph));
         let path = growth.map_or(0, |graph| self.path_ns(request.model, graph));
         let workers = self.workers.iter().flatten().filter(|worker| worker.class == request.class);
         let ahead = workers.map(|worker| worker.tasks.iter().map(|task| task.charged_ns).sum::<u64>()).min().unwrap_or(0);

@@ -166,6 +166,7 @@ impl Scheduler {
         while let Some(last) = self.group(cell_type, worker).and_then(|group| group.rows.get(batch.members..)?.last()) {
             self.part(last.lane);
         }
+        self.read_ahead(batch.picks.iter().map(|pick| pick.lane));
         batch.apart.clear();
         let (mut joined, same) = (0, batch.picks.is_empty());
         let mut run: (Option<Counted>, i32) = (None, 0);

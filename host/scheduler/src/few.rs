@@ -1,0 +1,124 @@
+//! A queue that mostly has one entry: the first is kept in place, so that whoever has no other needs no memory elsewhere.
+
+use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
+
+/// The first entry, and those behind it.
+#[derive(Debug)]
+pub(crate) struct Few<T> {
+    /// There are no others without it.
+    first: Option<T>,
+    others: VecDeque<T>,
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        Self { first: None, others: VecDeque::new() }
+    }
+}
+
+impl<T> Few<T> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.others.len()
+    }
+
+    #[inline]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        if index == 0 { self.first.as_ref() } else { self.others.get(index - 1) }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        if index == 0 { self.first.as_mut() } else { self.others.get_mut(index - 1) }
+    }
+
+    #[inline]
+    pub(crate) const fn front(&self) -> Option<&T> {
+        self.first.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn push_back(&mut self, entry: T) {
+        if self.first.is_none() {
+            self.first = Some(entry);
+        } else {
+            self.others.push_back(entry);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pop_front(&mut self) -> Option<T> {
+        std::mem::replace(&mut self.first, self.others.pop_front())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.first.iter().chain(&self.others)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.first.iter_mut().chain(&mut self.others)
+    }
+
+    /// Keeps the memory.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.first = None;
+        self.others.clear();
+    }
+}
+
+impl<T> Index<usize> for Few<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, index: usize) -> &T {
+        self.get(index).expect("an entry that there is")
+    }
+}
+
+impl<T> IndexMut<usize> for Few<T> {
+    #[inline]
+    fn index_mut(&mut self, index: usize) -> &mut T {
+        self.get_mut(index).expect("an entry that there is")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against a queue.
+        #[test]
+        fn few_are_a_queue(changes in prop::collection::vec(0_u8..8, 0..200)) {
+            let (mut few, mut queue) = (Few::default(), VecDeque::new());
+            for (number, change) in changes.into_iter().enumerate() {
+                match change {
+                    0..4 => {
+                        few.push_back(number);
+                        queue.push_back(number);
+                    }
+                    4..7 => prop_assert_eq!(few.pop_front(), queue.pop_front()),
+                    _ => {
+                        few.clear();
+                        queue.clear();
+                    }
+                }
+                prop_assert!(few.iter().eq(&queue) && few.iter_mut().eq(&mut queue));
+                prop_assert_eq!((few.len(), few.is_empty(), few.front()), (queue.len(), queue.is_empty(), queue.front()));
+                prop_assert!((0..=queue.len()).all(|index| few.get(index) == queue.get(index)));
+                if let Some(last) = queue.len().checked_sub(1) {
+                    (few[last], queue[last]) = (number + 1000, number + 1000);
+                    prop_assert_eq!(few[last], queue[last]);
+                }
+            }
+        }
+    }
+}

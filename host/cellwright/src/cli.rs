@@ -197,7 +197,7 @@ const SCHEDULER_BENCH_EXAMPLES: &str = "Examples:
   cellwright bench scheduler --json | jq .chains.nodes_per_s
 
 Crowds of requests are kept in flight: chains of sentences' lengths (a batch limit of 512), trees of sentences (64), sentence pairs (512 and 256), and all
-of them by 200 models of 40 tenants. Only the time in the scheduler counts; of 50 parts of a crowd's time the fastest is reported. Bytes are those of
+of them by 200 models of 40 tenants. Only the time in the scheduler counts; of 50 parts of a crowd's time the middle one, by its cost, is reported. Bytes are those of
 requests that have just arrived, beside their graphs.";
 
 #[derive(Debug, Args)]

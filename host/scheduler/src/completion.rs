@@ -41,11 +41,23 @@ impl Scheduler {
 
     /// A task is complete.
     fn land(&mut self, worker: WorkerId, task: &Task) {
-        for at in 0..if task.walk || task.tick == 0 { task.rows } else { task.listed } {
-            let Some(state) = self.worker(worker) else { break };
-            let rows = if task.walk || task.tick == 0 { &state.rows } else { &state.landing };
-            let Some(row) = rows.get(at).copied() else { break };
-            self.land_row(row, task.steps, worker, task.tick);
+        let Some(state) = self.workers[worker.index()].as_mut() else { return };
+        let all = task.walk || task.tick == 0;
+        let rows = std::mem::take(if all { &mut state.rows } else { &mut state.landing });
+        let mut left = rows.range(..if all { task.rows } else { task.listed }).copied();
+        while let Some(row) = left.next() {
+            // Rows of one step are mostly several of a lane.
+            let alike = if task.steps == 1 { left.clone().take_while(|next| next.lane == row.lane).count() } else { 0 };
+            if alike == 0 {
+                self.land_row(row, task.steps, worker, task.tick);
+            } else {
+                let others = left.clone().take(alike).map(|row| row.step);
+                self.complete(row.lane, std::iter::once(row.step).chain(others), worker);
+                left.nth(alike - 1);
+            }
+        }
+        if let Some(state) = self.workers[worker.index()].as_mut() {
+            *if all { &mut state.rows } else { &mut state.landing } = rows;
         }
         if let Some(state) = self.workers[worker.index()].as_mut() {
             state.rows.drain(..task.rows);
@@ -56,41 +68,43 @@ impl Scheduler {
         }
     }
 
-    /// A model has a row less in flight.
-    pub(crate) fn let_go(&mut self, id: ModelId) {
+    /// A model has so many rows less in flight.
+    pub(crate) fn let_go(&mut self, id: ModelId, rows: u32) {
         let model = self.model_mut(id);
-        model.flying -= 1;
+        model.flying -= rows;
         if !model.is_busy() {
             self.touched.push(id);
         }
     }
 
-    /// A node left its worker, executed or not.
-    pub(crate) fn complete(&mut self, lane: LaneId, step: u32, worker: WorkerId) {
-        let live = self.land_node(lane, step, worker);
+    /// Nodes of a lane left their worker, executed or not.
+    pub(crate) fn complete(&mut self, lane: LaneId, steps: impl Iterator<Item = u32> + Clone, worker: WorkerId) {
+        let count = steps.clone().count() as u32;
+        let live = self.land_nodes(lane, steps.clone(), worker);
         let (id, number, model) = (self.lane(lane).request, self.lane(lane).chain, self.lane(lane).model);
-        self.let_go(model);
+        self.let_go(model, count);
         let request = self.request_mut(id);
-        request.flying -= 1;
+        request.flying -= count;
         if request.phase != Phase::Placed {
             if request.flying == 0 {
                 self.over.push(id);
             }
             return;
         }
-        if !live {
-            self.free_chain_if_unread(id, number);
-            return;
-        }
         let Some(chain) = request.chain_mut(number) else { return };
-        chain.remaining -= 1;
+        chain.remaining -= u64::from(live);
         let stops = chain.stops;
         // What is queued with the only worker is as good as complete, unless it may turn out not to count.
         let told = self.alone && !stops && !self.subgraphs();
-        if !self.in_order(model) && !told {
-            self.after_done(lane, step);
+        if live > 0 && !self.in_order(model) && !told {
+            self.after_done(lane, steps);
         }
-        self.end_chain_if_over(id, number);
+        if live > 0 {
+            self.end_chain_if_over(id, number);
+        }
+        if live < count {
+            self.free_chain_if_unread(id, number);
+        }
     }
 
     /// A chain executes no step from `end` on: it stopped, or the chain it follows did.
@@ -240,9 +254,7 @@ impl Scheduler {
             self.settle_failures();
             self.refund(task, rows.range(..task.rows).copied());
             for row in rows.drain(..task.rows) {
-                for step in 0..task.steps {
-                    self.complete(row.lane, row.step + step, worker);
-                }
+                self.complete(row.lane, row.step..row.step + task.steps, worker);
             }
         }
         self.count_workers();

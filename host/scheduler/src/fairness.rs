@@ -80,21 +80,10 @@ impl Scheduler {
 
     /// Those models, in order of their ids, were active and are not, or the other way round.
     pub(crate) fn turn(&mut self, touched: &[ModelId]) {
-        if touched.is_empty() {
-            return;
-        }
-        self.active.retain(|id| touched.binary_search(id).is_err());
         self.turn_models(touched);
-        for id in touched {
-            if self.model(*id).active {
-                let at = self.active.partition_point(|other| other < id);
-                self.active.insert(at, *id);
-            }
-        }
         self.turn_tenants(touched);
     }
 
-    /// `active` has the models that go on.
     fn turn_models(&mut self, touched: &[ModelId]) {
         for busy in [false, true] {
             for id in touched {
@@ -102,8 +91,8 @@ impl Scheduler {
                 if self.model(*id).is_busy() != busy {
                     continue;
                 }
-                let going_on = self.active.iter().map(|other| self.model(*other)).filter(|other| other.tenant == tenant);
-                let least = going_on.map(|other| other.share.complete).min();
+                let going_on = self.tenant(tenant).active.iter().filter(|other| touched.binary_search(other).is_err());
+                let least = going_on.map(|other| self.model(*other).share.complete).min();
                 let tenant = self.tenant_mut(tenant);
                 if busy {
                     let at = tenant.active.partition_point(|other| other < id);
@@ -121,8 +110,11 @@ impl Scheduler {
 
     /// The same for their tenants.
     fn turn_tenants(&mut self, touched: &[ModelId]) {
-        let tenants = self.active.iter().map(|id| self.tenant_of(*id));
-        let least = tenants.filter(|tenant| tenant.awake).map(|tenant| tenant.share.complete).min();
+        if touched.iter().all(|id| self.tenant_of(*id).awake != self.tenant_of(*id).active.is_empty()) {
+            return;
+        }
+        let going_on = self.tenants.iter().flatten().filter(|tenant| tenant.awake && !tenant.active.is_empty());
+        let least = going_on.map(|tenant| tenant.share.complete).min();
         for busy in [false, true] {
             for id in touched {
                 let index = self.model(*id).tenant;

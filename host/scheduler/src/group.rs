@@ -257,7 +257,7 @@ impl Scheduler {
         match self.lane(row.lane).member {
             Some(member) if member.joined < tick && member.left.get() > tick => {}
             Some(member) if member.joined < tick => self.land_last(row.lane),
-            _ => (0..steps).for_each(|step| self.complete(row.lane, row.step + step, worker)),
+            _ => self.complete(row.lane, row.step..row.step + steps, worker),
         }
     }
 
@@ -269,7 +269,7 @@ impl Scheduler {
         if let Progress::Front(front) = &mut place.progress {
             front.done = limit;
         }
-        self.let_go(model);
+        self.let_go(model, 1);
         let request = self.request_mut(id);
         request.flying -= 1;
         if let Some(chain) = request.chain_mut(number) {

@@ -3,13 +3,14 @@
 //! A stage whose nodes run one after the other is two counters; only a stage whose nodes may run in any order has a record for each. Lanes
 //! own that progress and nothing else: what a node waits for is read from the graph, where it runs is the policies' business.
 
-use std::collections::VecDeque;
+mod nodes;
 
 use cellwright_cell_graph::unfolded::{Dependency, Grouping, UnfoldedChain};
 
 use crate::group::Membership;
 use crate::id::{CellTypeId, DomainId, ModelId, RequestId, Slot, Time, WorkerId};
 use crate::readiness::Readers;
+pub(crate) use nodes::{Grouped, NodeState, Nodes};
 
 /// No slot: a stage that holds nothing.
 pub(crate) const NO_SLOT: Slot = Slot(u32::MAX);
@@ -60,175 +61,6 @@ pub(crate) struct Front {
     pub(crate) listed: bool,
     /// Steps before this one have all outside inputs complete (under `Release::Subgraph`).
     pub(crate) handed: u32,
-}
-
-/// A node of a stage whose steps may be executed in any order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NodeState {
-    /// Of the nodes that it names so many have not said that they were submitted; 0 if that is not counted (any more). Before all have, it need not
-    /// be looked at.
-    Waiting {
-        untold: u32,
-    },
-    Ready(Ready),
-    Queued(WorkerId),
-    Done,
-    Dropped,
-}
-
-/// How many nodes of a stage are where.
-#[derive(Debug, Default)]
-pub(crate) struct Nodes {
-    pub(crate) states: Vec<NodeState>,
-    /// Not submitted and not dropped.
-    pub(crate) unsubmitted: u32,
-    /// In flight, by worker; no zeros.
-    pub(crate) flying: Vec<(WorkerId, u32)>,
-}
-
-impl Nodes {
-    /// `named` is how many nodes each names, where any does.
-    fn new(bound: u32, named: &[u32]) -> Self {
-        let states = (0..bound as usize).map(|step| NodeState::Waiting { untold: named.get(step).copied().unwrap_or(0) }).collect();
-        Self { states, unsubmitted: bound, flying: Vec::new() }
-    }
-
-    /// A node that it names was submitted: how many have not said so yet, if that is counted.
-    pub(crate) fn hear(&mut self, step: u32) -> Option<u32> {
-        match &mut self.states[step as usize] {
-            NodeState::Waiting { untold } if *untold > 0 => {
-                *untold -= 1;
-                Some(*untold)
-            }
-            _ => None,
-        }
-    }
-
-    /// A node that it names may never be submitted.
-    pub(crate) fn lose_count(&mut self, step: u32) {
-        if let NodeState::Waiting { untold } = &mut self.states[step as usize] {
-            *untold = 0;
-        }
-    }
-
-    pub(crate) fn queue(&mut self, step: u32, worker: WorkerId) {
-        self.states[step as usize] = NodeState::Queued(worker);
-        self.unsubmitted -= 1;
-        match self.flying.iter_mut().find(|(other, _)| *other == worker) {
-            Some((_, count)) => *count += 1,
-            None => self.flying.push((worker, 1)),
-        }
-    }
-
-    /// The node leaves its worker; whether it counts as executed is the caller's knowledge.
-    pub(crate) fn land(&mut self, step: u32, worker: WorkerId) {
-        if matches!(self.states[step as usize], NodeState::Queued(_)) {
-            self.states[step as usize] = NodeState::Done;
-        }
-        if let Some(at) = self.flying.iter().position(|(other, _)| *other == worker) {
-            self.flying[at].1 -= 1;
-            if self.flying[at].1 == 0 {
-                self.flying.swap_remove(at);
-            }
-        }
-    }
-
-    pub(crate) fn any_done(&self) -> bool {
-        self.states.contains(&NodeState::Done)
-    }
-
-    pub(crate) fn drop(&mut self, step: u32) {
-        let state = &mut self.states[step as usize];
-        if matches!(state, NodeState::Waiting { .. } | NodeState::Ready(_)) {
-            self.unsubmitted -= 1;
-        }
-        *state = NodeState::Dropped;
-    }
-}
-
-/// A subgraph of several nodes whose order is not fixed.
-#[derive(Debug, Default)]
-pub(crate) struct Subgraph {
-    /// Its smallest step.
-    pub(crate) first: u32,
-    /// Its nodes' range in [`Grouped::members`].
-    pub(crate) members: (u32, u32),
-    /// Its nodes in flight; it is pinned to `worker` while there are any.
-    pub(crate) flying: u32,
-    pub(crate) worker: WorkerId,
-    pub(crate) entered: Option<Time>,
-    pub(crate) listed: bool,
-    /// Its ready nodes `(step, …)`, by time of readiness, then step.
-    pub(crate) ready: VecDeque<(u32, Ready)>,
-    /// Members before this one have all outside inputs complete (under `Release::Subgraph`).
-    pub(crate) handed: u32,
-}
-
-impl Subgraph {
-    /// A ready node was submitted or dropped. Mostly it is the first, which costs nothing.
-    pub(crate) fn forget_ready(&mut self, step: u32, ready: Ready) {
-        if let Ok(at) = self.ready.binary_search_by_key(&(ready.time, step), |(step, ready)| (ready.time, *step)) {
-            self.ready.remove(at);
-        }
-    }
-
-    pub(crate) const fn pinned(&self) -> Option<WorkerId> {
-        if self.flying > 0 { Some(self.worker) } else { None }
-    }
-}
-
-/// A stage whose steps form subgraphs of several nodes each, or one whose inner order is not that of the steps.
-#[derive(Debug, Default)]
-pub(crate) struct Grouped {
-    pub(crate) nodes: Nodes,
-    pub(crate) split: Box<Split>,
-}
-
-/// How a stage's steps form subgraphs.
-#[derive(Debug, Default)]
-pub(crate) struct Split {
-    pub(crate) subgraphs: Vec<Subgraph>,
-    /// Steps, subgraph by subgraph, ascending in each.
-    pub(crate) members: Vec<u32>,
-    /// Each step's subgraph; empty if there is but one.
-    pub(crate) group_of: Vec<u32>,
-}
-
-impl Grouped {
-    fn new(bound: u32, grouping: &Grouping, named: &[u32]) -> Self {
-        let group_of = match grouping {
-            Grouping::Components(groups) => groups.clone(),
-            Grouping::Whole | Grouping::Each => Vec::new(),
-        };
-        let count = group_of.iter().max().map_or(1, |last| last + 1);
-        let mut subgraphs: Vec<Subgraph> = (0..count).map(|_| Subgraph { first: u32::MAX, ..Subgraph::default() }).collect();
-        let group = |step: u32| group_of.get(step as usize).map_or(0, |group| *group as usize);
-        for step in 0..bound {
-            let subgraph = &mut subgraphs[group(step)];
-            subgraph.first = subgraph.first.min(step);
-            subgraph.members.1 += 1;
-        }
-        let mut end = 0;
-        for subgraph in &mut subgraphs {
-            let count = subgraph.members.1;
-            subgraph.members = (end, end);
-            end += count;
-        }
-        let mut members = vec![0; bound as usize];
-        for step in 0..bound {
-            let next = &mut subgraphs[group(step)].members.1;
-            members[*next as usize] = step;
-            *next += 1;
-        }
-        for subgraph in &mut subgraphs {
-            subgraph.handed = subgraph.members.0;
-        }
-        Self { nodes: Nodes::new(bound, named), split: Box::new(Split { subgraphs, members, group_of }) }
-    }
-
-    pub(crate) fn group(&self, step: u32) -> u32 {
-        self.split.group_of.get(step as usize).copied().unwrap_or(0)
-    }
 }
 
 /// How far a stage is.
@@ -377,26 +209,13 @@ impl Lane {
             Progress::Front(front) if front.queued < self.limit => Status::Waiting,
             Progress::Front(front) if front.done < self.limit => Status::Queued(front.worker),
             Progress::Front(_) => Status::Done,
-            Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => match nodes.flying.as_slice() {
-                _ if nodes.unsubmitted > 0 => Status::Waiting,
-                [] => Status::Done,
-                [(worker, _)] => Status::Queued(*worker),
-                _ => Status::Waiting,
-            },
+            Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => {
+                if nodes.unsubmitted > 0 {
+                    Status::Waiting
+                } else {
+                    nodes.flying.status()
+                }
+            }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn members_of_components_are_listed_in_order() {
-        let grouped = Grouped::new(6, &Grouping::Components(vec![0, 1, 0, 2, 1, 0]), &[]);
-        let steps: Vec<_> =
-            grouped.split.subgraphs.iter().map(|s| &grouped.split.members[s.members.0 as usize..s.members.1 as usize]).collect();
-        assert_eq!(steps, [&[0, 2, 5][..], &[1, 4], &[3]]);
-        assert_eq!(grouped.split.subgraphs.iter().map(|s| s.first).collect::<Vec<_>>(), [0, 1, 3]);
     }
 }

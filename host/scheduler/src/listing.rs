@@ -3,8 +3,10 @@
 //! Invariant: a subgraph is listed in its type's queue if and only if it has a ready node (but for the moment between the submission of a
 //! batch and `tidy`), and every ready node is counted once, under who may run it.
 
+mod flight;
+
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
-use crate::lane::{Lane, NodeState, Progress, Ready, Status};
+use crate::lane::{Grouped, Lane, NodeState, Progress, Ready};
 use crate::queues::{Item, Key, Scope};
 use crate::scheduler::Scheduler;
 
@@ -139,10 +141,7 @@ impl Scheduler {
                 };
                 let ready = Ready { time, only };
                 *state = NodeState::Ready(ready);
-                match subgraph.ready.binary_search_by_key(&(time, step), |(step, ready)| (ready.time, *step)) {
-                    Ok(at) => subgraph.ready[at].1 = ready,
-                    Err(at) => subgraph.ready.insert(at, (step, ready)),
-                }
+                subgraph.note_ready(step, ready);
                 let entered = *subgraph.entered.get_or_insert(now);
                 let listing = (!subgraph.listed).then(|| (key(entered, subgraph.first), Item::Subgraph(lane, group)));
                 subgraph.listed = true;
@@ -173,6 +172,38 @@ impl Scheduler {
         }
         self.types[cell_type.index()].list(domain, key, Item::Run(lane, from, to));
         self.count(lane, scope(domain, None, only), (to - from) as i32);
+    }
+
+    /// Nodes of a lane, ascending, that could not be queued may be from now on, on that worker alone or anywhere.
+    pub(crate) fn set_all_ready(&mut self, nodes: &[(LaneId, u32)], only: Option<WorkerId>) {
+        let Some((lane, _)) = nodes.first().copied() else { return };
+        let time = self.now;
+        let place = &mut self.lanes[lane.index()];
+        let (domain, cell_type) = (place.domain, place.cell_type);
+        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage);
+        match &mut place.progress {
+            Progress::Each(_) => {
+                for run in nodes.chunk_by(|(_, one), (_, next)| one + 1 == *next) {
+                    self.set_run_ready(lane, run[0].1, run[0].1 + run.len() as u32, only);
+                }
+            }
+            Progress::Grouped(Grouped { nodes: states, split }) if split.subgraphs.len() == 1 => {
+                let subgraph = &mut split.subgraphs[0];
+                for (_, step) in nodes {
+                    let ready = Ready { time, only };
+                    states.states[*step as usize] = NodeState::Ready(ready);
+                    subgraph.note_ready(*step, ready);
+                }
+                let entered = *subgraph.entered.get_or_insert(time);
+                let scope = scope(domain, subgraph.pinned(), only);
+                if !std::mem::replace(&mut subgraph.listed, true) {
+                    let key = Key { rank, time: entered, order, chain, stage, step: subgraph.first };
+                    self.types[cell_type.index()].list(domain, key, Item::Subgraph(lane, 0));
+                }
+                self.count(lane, scope, nodes.len() as i32);
+            }
+            Progress::Front(_) | Progress::Grouped(_) => nodes.iter().for_each(|(lane, step)| self.set_ready(*lane, *step, only)),
+        }
     }
 
     /// A ready node is ready no more: it was dropped, or its request is parked.
@@ -237,92 +268,6 @@ impl Scheduler {
                     subgraph.listed = false;
                 }
             }
-        }
-    }
-
-    /// Hands a ready node to a worker. Its subgraph stays listed until `tidy`; returns when the node became ready.
-    pub(crate) fn queue_node(&mut self, lane: LaneId, step: u32, worker: WorkerId) -> Option<Time> {
-        let place = &mut self.lanes[lane.index()];
-        let (request, model, domain, pinned) = (place.request, place.model, place.domain, place.pinned());
-        place.flying += 1;
-        let mut repin = None;
-        let (before, ready) = match &mut place.progress {
-            Progress::Front(front) => {
-                assert!(front.queued == step, "steps of an in-order stage are queued in order");
-                (front.queued, front.worker) = (step + 1, worker);
-                let ready = front.ready.take();
-                (ready.map(|ready| scope(domain, pinned, ready.only)), ready.map(|ready| ready.time))
-            }
-            Progress::Each(nodes) => {
-                let NodeState::Ready(ready) = nodes.states[step as usize] else { panic!("a node that is not ready was picked") };
-                nodes.queue(step, worker);
-                (Some(scope(domain, None, ready.only)), Some(ready.time))
-            }
-            Progress::Grouped(grouped) => {
-                let NodeState::Ready(ready) = grouped.nodes.states[step as usize] else { panic!("a node that is not ready was picked") };
-                grouped.nodes.queue(step, worker);
-                let group = grouped.group(step);
-                let subgraph = &mut grouped.split.subgraphs[group as usize];
-                subgraph.forget_ready(step, ready);
-                let pinned = subgraph.pinned();
-                subgraph.flying += 1;
-                subgraph.worker = worker;
-                repin = (pinned != Some(worker)).then_some((group, pinned, Some(worker)));
-                (Some(scope(domain, pinned, ready.only)), None)
-            }
-        };
-        if let Some(before) = before {
-            self.count(lane, before, -1);
-        }
-        if let Some((group, before, after)) = repin {
-            self.repin(lane, group, before, after);
-        }
-        self.request_mut(request).flying += 1;
-        self.model_mut(model).flying += 1;
-        ready
-    }
-
-    /// Takes a node off its worker; whether it was to be executed at all.
-    pub(crate) fn land_node(&mut self, lane: LaneId, step: u32, worker: WorkerId) -> bool {
-        let place = &mut self.lanes[lane.index()];
-        let (domain, before) = (place.domain, place.pinned());
-        place.flying -= 1;
-        let live = place.status(step) == Status::Queued(worker);
-        let after = place.pinned();
-        match &mut place.progress {
-            Progress::Front(front) => {
-                if live {
-                    assert!(front.done == step, "steps of an in-order stage complete in order");
-                    front.done = step + 1;
-                }
-                if let Some(ready) = front.ready.filter(|_| before != after) {
-                    self.count(lane, scope(domain, before, ready.only), -1);
-                    self.count(lane, scope(domain, after, ready.only), 1);
-                }
-            }
-            Progress::Each(nodes) => nodes.land(step, worker),
-            Progress::Grouped(grouped) => {
-                grouped.nodes.land(step, worker);
-                let group = grouped.group(step);
-                let subgraph = &mut grouped.split.subgraphs[group as usize];
-                subgraph.flying -= 1;
-                if subgraph.flying == 0 {
-                    self.repin(lane, group, Some(worker), None);
-                }
-            }
-        }
-        live
-    }
-
-    /// A subgraph is pinned elsewhere: its ready nodes are counted anew.
-    fn repin(&mut self, lane: LaneId, group: u32, before: Option<WorkerId>, after: Option<WorkerId>) {
-        for index in 0.. {
-            let place = self.lane(lane);
-            let Progress::Grouped(grouped) = &place.progress else { return };
-            let Some((_, ready)) = grouped.split.subgraphs[group as usize].ready.get(index) else { return };
-            let (domain, only) = (place.domain, ready.only);
-            self.count(lane, scope(domain, before, only), -1);
-            self.count(lane, scope(domain, after, only), 1);
         }
     }
 }

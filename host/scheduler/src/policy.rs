@@ -42,9 +42,10 @@ impl Scheduler {
         self.move_to_idle_workers();
     }
 
-    /// Whether a worker has few enough tasks in flight for any policy.
+    /// Whether a worker has few enough tasks in flight for any model's policy.
     fn asks(&self, worker: WorkerId) -> bool {
-        let most = self.config.max_tasks_to_submit.max(self.config.low_water.saturating_add(1));
+        let of_nodes = self.config.low_water.saturating_add(1);
+        let most = if self.models_of_batches > 0 { of_nodes.max(self.config.max_tasks_to_submit) } else { of_nodes };
         self.worker(worker).is_some_and(|state| state.outstanding < most)
     }
 

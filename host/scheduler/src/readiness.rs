@@ -19,6 +19,7 @@ use crate::request::{Chain, Request, both};
 use crate::scheduler::Scheduler;
 pub(crate) use readers::Readers;
 use readers::read_at;
+pub(crate) use telling::Told;
 
 /// Whether a node may be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,7 @@ use crate::policy::lazy::LazyPolicy;
 use crate::policy::merge::MergePolicy;
 use crate::policy::shelf::Shelves;
 use crate::queues::TypeQueue;
+use crate::readiness::Told;
 use crate::request::{Block, Phase, Request};
 use crate::tenants::Tenant;
 
@@ -41,8 +42,8 @@ pub struct Scheduler {
     /// Where tenants start that come back.
     pub(crate) tenants_start: Start,
     pub(crate) models: Vec<Option<Model>>,
-    /// Models with ready nodes or rows in flight, ascending.
-    pub(crate) active: Vec<ModelId>,
+    /// Those of them whose policies take requests into batches, not nodes.
+    pub(crate) models_of_batches: u32,
     /// Changes of tallies that are put off.
     pub(crate) uncounted: Uncounted,
     /// There is but one worker.
@@ -74,6 +75,8 @@ pub struct Scheduler {
     pub(crate) lazy: LazyPolicy,
     pub(crate) adaptive: AdaptivePolicy,
     pub(crate) batch: Batch,
+    /// Room for what nodes hear of others.
+    pub(crate) told: Told,
     /// Slots of the stages of the growth that is being placed.
     pub(crate) seats: Vec<(Slot, u32)>,
 }
@@ -95,7 +98,7 @@ impl Scheduler {
             tenants: Vec::new(),
             tenants_start: Start::default(),
             models: Vec::new(),
-            active: Vec::new(),
+            models_of_batches: 0,
             uncounted: Uncounted::default(),
             alone: true,
             touched: Vec::new(),
@@ -118,6 +121,7 @@ impl Scheduler {
             lazy: LazyPolicy::default(),
             adaptive: AdaptivePolicy::default(),
             batch: Batch::default(),
+            told: Told::default(),
             seats: Vec::new(),
         }
     }

@@ -56,7 +56,9 @@ impl Scheduler {
             }
         }
         let tenant = self.know_tenant(info.tenant, info.weight);
-        *entry(&mut self.models, model.index()) = Some(Model::new(info, tenant, self.config.policy));
+        let known = Model::new(info, tenant, self.config.policy);
+        self.models_of_batches += u32::from(known.policy.takes_requests());
+        *entry(&mut self.models, model.index()) = Some(known);
     }
 
     pub(crate) fn model_down(&mut self, id: ModelId) {
@@ -79,7 +81,11 @@ impl Scheduler {
     }
 
     pub(crate) fn tenant_of(&self, model: ModelId) -> &Tenant {
-        self.tenants[self.model(model).tenant.0].as_ref().expect("a model's tenant is known")
+        self.tenant(self.model(model).tenant)
+    }
+
+    pub(crate) fn tenant(&self, tenant: TenantIndex) -> &Tenant {
+        self.tenants[tenant.0].as_ref().expect("a model's tenant is known")
     }
 
     pub(crate) fn tenant_and_weight(&self, model: ModelId) -> (TenantIndex, u32) {
@@ -117,6 +123,7 @@ impl Scheduler {
     fn forget_model(&mut self, id: ModelId) {
         let Some(model) = self.models.get_mut(id.index()).and_then(Option::take) else { return };
         assert!(model.requests == 0 && !model.active, "a model is replaced while requests name it");
+        self.models_of_batches -= u32::from(model.policy.takes_requests());
         self.touched.retain(|touched| *touched != id);
         self.shelves.forget_model(id);
         self.lazy.forget_model(id);

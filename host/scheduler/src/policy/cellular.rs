@@ -187,18 +187,16 @@ impl Scheduler {
         }
         self.recount_joined(run.0, run.1, cell_type, worker);
         self.launch_group(worker, cell_type, model, batch, (follows && self.config.merge_steps, same));
-        for (_, pick) in &batch.apart {
-            self.queue_node(pick.lane, pick.step, worker);
+        for (lane, picks) in runs(&batch.apart) {
+            self.queue_nodes(lane, steps(picks), worker);
         }
         self.after_advanced(cell_type, worker);
-        for (_, pick) in &batch.apart {
-            self.after_queued(pick.lane, pick.step, worker);
+        for (lane, picks) in runs(&batch.apart) {
+            self.after_queued(lane, steps(picks), worker);
         }
-        for (index, (_, pick)) in batch.apart.iter().enumerate() {
-            let next = batch.apart.get(index + 1).map(|(_, next)| (next.lane, next.first));
-            if next != Some((pick.lane, pick.first)) {
-                self.tidy(pick.lane, pick.step, pick.ready);
-            }
+        for (lane, picks) in runs(&batch.apart) {
+            let last = picks.last().map(|(_, last)| (last.step, last.ready));
+            last.into_iter().for_each(|(step, ready)| self.tidy(lane, step, ready));
         }
         self.settle_failures();
     }
@@ -261,6 +259,17 @@ impl Scheduler {
             self.advance(cell_type, worker);
         }
     }
+}
+
+/// Picked nodes in runs: those of one lane that are listed together.
+fn runs(picks: &[(usize, Pick)]) -> impl Iterator<Item = (LaneId, &[(usize, Pick)])> {
+    let runs = picks.chunk_by(|(_, one), (_, next)| (one.lane, one.first) == (next.lane, next.first));
+    runs.map(|run| (run[0].1.lane, run))
+}
+
+/// The steps of a run.
+fn steps(run: &[(usize, Pick)]) -> impl ExactSizeIterator<Item = u32> + Clone {
+    run.iter().map(|(_, pick)| pick.step)
 }
 
 /// The rows of a batch, in order.

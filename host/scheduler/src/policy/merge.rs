@@ -102,7 +102,7 @@ impl Scheduler {
         let rows: Vec<Row> = picks.iter().map(|pick| Row { lane: pick.lane, step: pick.step }).collect();
         self.hand_over(worker, model, cell_type, &rows);
         for pick in picks {
-            self.after_queued(pick.lane, pick.step, worker);
+            self.after_queued(pick.lane, std::iter::once(pick.step), worker);
         }
         for pick in picks {
             self.tidy(pick.lane, pick.step, pick.ready);

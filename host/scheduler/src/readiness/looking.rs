@@ -49,7 +49,7 @@ impl Scheduler {
     fn look_at_members(&mut self, lane: LaneId, members: (u32, u32)) {
         for index in members.0..members.1 {
             let Progress::Grouped(grouped) = &self.lane(lane).progress else { return };
-            let step = grouped.split.members[index as usize];
+            let step = grouped.member(index);
             if step < self.lane(lane).limit && may_become_ready(grouped.nodes.states[step as usize]) {
                 self.judge(lane, step, self.weigh(lane, step, true));
             }
@@ -141,7 +141,7 @@ impl Scheduler {
                     if subgraph.handed == subgraph.members.1 {
                         return true;
                     }
-                    grouped.split.members[subgraph.handed as usize]
+                    grouped.member(subgraph.handed)
                 }
             };
             if step < place.limit {

@@ -9,6 +9,15 @@ use crate::id::{LaneId, RequestId, WorkerId};
 use crate::lane::{Lane, Progress, StageRef, Status};
 use crate::scheduler::Scheduler;
 
+/// What follows for nodes of a task's nodes that they name. Empty but for that moment.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// They have heard of all.
+    ready: Vec<(LaneId, u32)>,
+    /// They have to be looked at.
+    again: Vec<(LaneId, u32)>,
+}
+
 impl Scheduler {
     /// First look at every node of a growth.
     pub(crate) fn start_growth(&mut self, id: RequestId, graph: &UnfoldedGrowth) {
@@ -30,43 +39,60 @@ impl Scheduler {
         }
     }
 
-    /// A node was submitted.
-    pub(crate) fn after_queued(&mut self, lane: LaneId, step: u32, worker: WorkerId) {
+    /// Nodes of a lane were submitted together.
+    pub(crate) fn after_queued(&mut self, lane: LaneId, steps: impl Iterator<Item = u32> + Clone, worker: WorkerId) {
         let place = self.lane(lane);
         if !place.plain {
-            self.tell(lane, step, Some(worker));
-        } else if step + 1 < place.limit {
-            self.set_ready(lane, step + 1, Some(worker));
+            self.tell(lane, steps, Some(worker));
+        } else if let Some(next) = steps.last().map(|last| last + 1).filter(|next| *next < place.limit) {
+            self.set_ready(lane, next, Some(worker));
         }
         self.tell_end(lane);
     }
 
-    /// A node is complete.
-    pub(crate) fn after_done(&mut self, lane: LaneId, step: u32) {
+    /// Nodes of a lane are complete, those of them that were to be executed.
+    pub(crate) fn after_done(&mut self, lane: LaneId, steps: impl Iterator<Item = u32> + Clone) {
         let place = self.lane(lane);
+        let done = place.limit;
+        let executed = steps.filter(move |step| *step < done);
         if !place.plain {
-            self.tell(lane, step, None);
-        } else if place.flying == 0 && place.member.is_none() && step + 1 < place.limit {
-            self.set_ready(lane, step + 1, None);
+            self.tell(lane, executed, None);
+        } else if place.flying == 0
+            && place.member.is_none()
+            && let Some(next) = executed.last().map(|last| last + 1).filter(|next| *next < done)
+        {
+            self.set_ready(lane, next, None);
         }
         self.tell_end(lane);
     }
 
-    /// Looks again at whoever waits for a node, which was just submitted to that worker, or is complete.
-    pub(super) fn tell(&mut self, lane: LaneId, step: u32, queued: Option<WorkerId>) {
-        let place = self.lane(lane);
-        let (id, number, stage) = (place.request, place.chain, place.stage);
-        let growth = place.growth;
+    /// Looks again at whoever waits for nodes of a lane, which were just submitted to that worker, or are complete.
+    fn tell(&mut self, lane: LaneId, steps: impl Iterator<Item = u32> + Clone, queued: Option<WorkerId>) {
+        let Lane { request: id, chain: number, stage, growth, .. } = *self.lane(lane);
         let Some(graph) = self.request(id).growth(growth).map(|growth| &growth.graph) else { return };
         let local = (number - graph.first_chain) as usize;
         let chain = &graph.chains[local];
         let bound = chain.length.bound;
-        let successors = &chain.stages[stage as usize].successors;
-        let named = successors.offsets.get(step as usize..step as usize + 2).map_or(0..0, |range| range[0] as usize..range[1] as usize);
+        let names = !chain.stages[stage as usize].successors.targets.is_empty();
         if chain.sequential || chain.stages.len() > 1 {
             let graph = Arc::clone(graph);
-            self.tell_own_chain(id, number, (stage, step), &graph.chains[local]);
+            for step in steps.clone() {
+                self.tell_own_chain(id, number, (stage, step), &graph.chains[local]);
+            }
         }
+        if self.lane(lane).readers.is_some() {
+            for step in steps.clone() {
+                self.tell_readers_of(lane, step, bound);
+            }
+        }
+        if names {
+            self.tell_named(lane, steps, queued);
+        }
+    }
+
+    /// Looks again at who waits for a step of a lane of `bound` steps.
+    fn tell_readers_of(&mut self, lane: LaneId, step: u32, bound: u32) {
+        let id = self.lane(lane).request;
         let places = self.lane_mut(lane).readers.as_mut().map(|readers| readers.about(step));
         for place in places.into_iter().flatten() {
             let readers = self.lane(lane).readers.as_ref();
@@ -77,25 +103,45 @@ impl Scheduler {
                 None => self.look_at_all(reader),
             }
         }
-        for at in named {
-            let Some(graph) = self.request(id).growth(growth).map(|growth| &growth.graph) else { return };
-            let (chain, stage, step) = graph.chains[local].stages[stage as usize].successors.targets[at];
-            if let Some(other) = self.held(id, StageRef { chain, stage }) {
-                self.tell_named(other, step, queued);
-            }
-        }
     }
 
-    /// A node that this one names was submitted to that worker, or is complete.
-    fn tell_named(&mut self, lane: LaneId, step: u32, queued: Option<WorkerId>) {
-        let place = &mut self.lanes[lane.index()];
-        let untold = queued.and_then(|_| place.nodes_mut()?.hear(step));
-        match (untold, queued) {
-            (Some(1..), _) => {}
-            // All are with the only worker.
-            (Some(0), Some(worker)) if place.named && self.alone && !self.subgraphs() => self.set_ready(lane, step, Some(worker)),
-            _ => self.look_at(lane, step),
+    /// Tells nodes which name these that they were submitted to that worker, or are complete. Who has heard of all that it names, and knows that all are
+    /// with the only worker, is ready; others are looked at.
+    fn tell_named(&mut self, lane: LaneId, steps: impl Iterator<Item = u32>, queued: Option<WorkerId>) {
+        let Told { mut ready, mut again } = std::mem::take(&mut self.told);
+        let counts = self.alone && !self.subgraphs();
+        let Lane { request: id, chain, stage, growth, .. } = self.lanes[lane.index()];
+        let request = &self.requests[id.index()];
+        let Some(graph) = request.growth(growth).map(|growth| &growth.graph) else { return };
+        let successors = &graph.chains[(chain - graph.first_chain) as usize].stages[stage as usize].successors;
+        let mut last = None;
+        for step in steps {
+            let Some(&[from, to]) = successors.offsets.get(step as usize..step as usize + 2) else { continue };
+            for (chain, stage, step) in &successors.targets[from as usize..to as usize] {
+                let target = StageRef { chain: *chain, stage: *stage };
+                let held = match last {
+                    Some((same, held)) if same == target => held,
+                    _ => request.chain(*chain).filter(|chain| !chain.gone).map(|chain| chain.lane(*stage)),
+                };
+                last = Some((target, held));
+                let Some(other) = held else { continue };
+                let place = &mut self.lanes[other.index()];
+                match queued.and_then(|_| place.nodes_mut()?.hear(*step)) {
+                    Some(1..) => {}
+                    Some(0) if place.named && counts => ready.push((other, *step)),
+                    _ => again.push((other, *step)),
+                }
+            }
         }
+        ready.sort_unstable();
+        for nodes in ready.chunk_by(|(one, _), (next, _)| one == next) {
+            self.set_all_ready(nodes, queued);
+        }
+        for (lane, step) in again.drain(..) {
+            self.look_at(lane, step);
+        }
+        ready.clear();
+        self.told = Told { ready, again };
     }
 
     /// Looks again at those of its own chain that wait for a node.

@@ -8,19 +8,23 @@ use std::ops::{Index, IndexMut};
 pub(crate) struct Few<T> {
     /// There are no others without it.
     first: Option<T>,
-    others: VecDeque<T>,
+    others: Option<Box<Others<T>>>,
 }
+
+/// Kept elsewhere, because most have none.
+#[derive(Debug)]
+struct Others<T>(VecDeque<T>);
 
 impl<T> Default for Few<T> {
     fn default() -> Self {
-        Self { first: None, others: VecDeque::new() }
+        Self { first: None, others: None }
     }
 }
 
 impl<T> Few<T> {
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.others.len()
+        usize::from(self.first.is_some()) + self.others.as_ref().map_or(0, |others| others.0.len())
     }
 
     #[inline]
@@ -30,12 +34,12 @@ impl<T> Few<T> {
 
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
-        if index == 0 { self.first.as_ref() } else { self.others.get(index - 1) }
+        if index == 0 { self.first.as_ref() } else { self.others.as_ref()?.0.get(index - 1) }
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
-        if index == 0 { self.first.as_mut() } else { self.others.get_mut(index - 1) }
+        if index == 0 { self.first.as_mut() } else { self.others.as_mut()?.0.get_mut(index - 1) }
     }
 
     #[inline]
@@ -48,28 +52,31 @@ impl<T> Few<T> {
         if self.first.is_none() {
             self.first = Some(entry);
         } else {
-            self.others.push_back(entry);
+            self.others.get_or_insert_with(|| Box::new(Others(VecDeque::new()))).0.push_back(entry);
         }
     }
 
     #[inline]
     pub(crate) fn pop_front(&mut self) -> Option<T> {
-        std::mem::replace(&mut self.first, self.others.pop_front())
+        let next = self.others.as_mut().and_then(|others| others.0.pop_front());
+        std::mem::replace(&mut self.first, next)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.first.iter().chain(&self.others)
+        self.first.iter().chain(self.others.iter().flat_map(|others| &others.0))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.first.iter_mut().chain(&mut self.others)
+        self.first.iter_mut().chain(self.others.iter_mut().flat_map(|others| &mut others.0))
     }
 
     /// Keeps the memory.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.first = None;
-        self.others.clear();
+        if let Some(others) = &mut self.others {
+            others.0.clear();
+        }
     }
 }
 

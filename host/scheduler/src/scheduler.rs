@@ -245,7 +245,11 @@ impl Scheduler {
         let read = |lane: LaneId| {
             let lane = self.lane(lane);
             let request = self.request(lane.request);
-            lane.flying as usize + request.flying as usize + request.chains.len() + request.growths.len()
+            let chain = request.chains.front().map_or(0, |chain| chain.end as usize + usize::from(chain.links.is_some()));
+            let parts = [request.reservation.is_some(), request.batch.is_some(), request.open, lane.readers.is_some(), lane.plain];
+            let numbers = [request.flying, request.latest.0 as u32, request.model.0, lane.flying, lane.order as u32, lane.placed_in as u32];
+            let front = lane.queue_key().map_or(0, |key| key.time.0 as usize);
+            parts.iter().filter(|part| **part).count() + numbers.iter().fold(0, |sum, number| sum ^ number) as usize + chain + front
         };
         std::hint::black_box(lanes.map(read).fold(0, usize::wrapping_add));
     }

@@ -118,6 +118,8 @@ impl Scheduler {
         let queue = &self.types[cell_type.index()];
         let wanted = sizes.max.min(queue.tally.runnable(worker, domain)) as usize;
         let members = self.group(cell_type, worker).map_or(&[][..], |group| &group.rows);
+        let fronts = queue.items(domain).map_while(|(_, item)| if let Item::Front(lane) = item { Some(*lane) } else { None });
+        self.read_ahead(fronts.take(wanted.saturating_sub(members.len())));
         let mut before = 0;
         for (key, item) in queue.items(domain) {
             if before + batch.picks.len() >= wanted {
@@ -166,7 +168,6 @@ impl Scheduler {
         while let Some(last) = self.group(cell_type, worker).and_then(|group| group.rows.get(batch.members..)?.last()) {
             self.part(last.lane);
         }
-        self.read_ahead(batch.picks.iter().map(|pick| pick.lane));
         batch.apart.clear();
         let (mut joined, same) = (0, batch.picks.is_empty());
         let mut run: (Option<Counted>, i32) = (None, 0);

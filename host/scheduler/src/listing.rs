@@ -189,11 +189,9 @@ impl Scheduler {
             }
             Progress::Grouped(Grouped { nodes: states, split }) if split.subgraphs.len() == 1 => {
                 let subgraph = &mut split.subgraphs[0];
-                for (_, step) in nodes {
-                    let ready = Ready { time, only };
-                    states.states[*step as usize] = NodeState::Ready(ready);
-                    subgraph.note_ready(*step, ready);
-                }
+                let ready = Ready { time, only };
+                nodes.iter().for_each(|(_, step)| states.states[*step as usize] = NodeState::Ready(ready));
+                subgraph.note_all_ready(nodes, ready);
                 let entered = *subgraph.entered.get_or_insert(time);
                 let scope = scope(domain, subgraph.pinned(), only);
                 if !std::mem::replace(&mut subgraph.listed, true) {

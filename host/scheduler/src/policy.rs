@@ -115,10 +115,10 @@ impl PolicyKind {
 impl Scheduler {
     /// Submits nodes of requests that were taken into a batch: their producers are complete, or ahead on this worker.
     pub(crate) fn hand_over(&mut self, worker: WorkerId, model: ModelId, cell_type: CellTypeId, rows: &[Row]) {
-        let merge = self.config.merge_steps && self.continues_last(worker, cell_type, rows.iter().copied());
+        let merge = self.config.merge_steps && self.continues_last(worker, cell_type, &self.out.rows, rows);
         self.launch(worker, cell_type, model, rows.iter().copied(), merge);
         for row in rows {
-            self.queue_node(row.lane, row.step, worker);
+            self.queue_nodes(row.lane, std::slice::from_ref(row), worker);
         }
     }
 
@@ -173,14 +173,14 @@ impl Scheduler {
         }
     }
 
-    /// Whether these rows are those of the launch before on this worker, each one step further, and may be one launch with it.
-    pub(crate) fn continues_last(&self, worker: WorkerId, cell_type: CellTypeId, rows: impl ExactSizeIterator<Item = Row>) -> bool {
+    /// Whether these rows are those of the launch before on this worker (which are among those `before`), each one step further, and may be one launch
+    /// with it.
+    pub(crate) fn continues_last(&self, worker: WorkerId, cell_type: CellTypeId, before: &[Row], rows: &[Row]) -> bool {
         let Some(last) = self.out.launches.last().filter(|last| last.worker == worker && last.cell_type == cell_type) else { return false };
-        let before = &self.out.rows[last.rows.clone()];
-        before.len() == rows.len()
-            && before
-                .iter()
-                .zip(rows)
-                .all(|(before, row)| row.lane == before.lane && row.step == before.step + last.steps && self.lanes[row.lane.index()].merges)
+        let before = &before[last.rows.clone()];
+        let goes_on = |(before, row): (&Row, &Row)| {
+            row.lane == before.lane && row.step == before.step + last.steps && self.lanes[row.lane.index()].merges
+        };
+        before.len() == rows.len() && before.iter().zip(rows).all(goes_on)
     }
 }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use cellwright_cell_graph::unfolded::Grouping;
 
-use crate::id::{Time, WorkerId};
+use crate::command::Row;
+use crate::id::{LaneId, Time, WorkerId};
 use crate::lane::{Ready, Status};
 
 /// A node of a stage whose steps may be executed in any order.
@@ -105,12 +106,19 @@ impl Nodes {
         }
     }
 
-    /// A ready node goes to a worker, where [`Nodes::fly`] counts it; since when, and for whom, it was ready.
-    pub(crate) fn queue(&mut self, step: u32, worker: WorkerId) -> Ready {
-        match std::mem::replace(&mut self.states[step as usize], NodeState::Queued(worker)) {
-            NodeState::Ready(ready) => ready,
-            _ => panic!("a node that is not ready was picked"),
+    /// The first of these ready nodes go to a worker, where [`Nodes::fly`] counts them: those that the same workers may run. Which those were, and how
+    /// many nodes have gone.
+    pub(crate) fn queue(&mut self, nodes: &[Row], worker: WorkerId) -> (Option<WorkerId>, usize) {
+        let mut first = None;
+        for (gone, node) in nodes.iter().enumerate() {
+            let state = &mut self.states[node.step as usize];
+            let NodeState::Ready(ready) = *state else { panic!("a node that is not ready was picked") };
+            if *first.get_or_insert(ready.only) != ready.only {
+                return (first.flatten(), gone);
+            }
+            *state = NodeState::Queued(worker);
         }
+        (first.flatten(), nodes.len())
     }
 
     /// So many nodes have gone to a worker.
@@ -163,23 +171,40 @@ pub(crate) struct Subgraph {
 impl Subgraph {
     /// A node became ready, or is for others than it was.
     pub(crate) fn note_ready(&mut self, step: u32, ready: Ready) {
-        if self.ready.back().is_none_or(|(last, before)| (before.time, *last) < (ready.time, step)) {
-            self.ready.push_back((step, ready));
-            return;
-        }
         match self.ready.binary_search_by_key(&(ready.time, step), |(step, ready)| (ready.time, *step)) {
             Ok(at) => self.ready[at].1 = ready,
             Err(at) => self.ready.insert(at, (step, ready)),
         }
     }
 
-    /// A ready node was submitted or dropped. Mostly it is the first, which costs nothing.
-    pub(crate) fn forget_ready(&mut self, step: u32, ready: Ready) {
-        if self.ready.pop_front_if(|(first, _)| *first == step).is_some() {
-            return;
+    /// Nodes became ready, in the order of their steps.
+    pub(crate) fn note_all_ready(&mut self, nodes: &[(LaneId, u32)], ready: Ready) {
+        let last = self.ready.back().map(|(step, ready)| (ready.time, *step));
+        if nodes.first().is_some_and(|(_, step)| last < Some((ready.time, *step))) {
+            self.ready.extend(nodes.iter().map(|(_, step)| (*step, ready)));
+        } else {
+            nodes.iter().for_each(|(_, step)| self.note_ready(*step, ready));
         }
+    }
+
+    /// A ready node was dropped.
+    pub(crate) fn forget_ready(&mut self, step: u32, ready: Ready) {
         if let Ok(at) = self.ready.binary_search_by_key(&(ready.time, step), |(step, ready)| (ready.time, *step)) {
             self.ready.remove(at);
+        }
+    }
+
+    /// Ready nodes are about to be submitted. Mostly they are the first.
+    pub(crate) fn forget_all_ready(&mut self, nodes: &[Row], states: &[NodeState]) {
+        let last = nodes.len().checked_sub(1).and_then(|last| self.ready.get(last));
+        if last.map(|(step, _)| *step) == nodes.last().map(|node| node.step) {
+            self.ready.drain(..nodes.len());
+            return;
+        }
+        for node in nodes {
+            if let NodeState::Ready(ready) = states[node.step as usize] {
+                self.forget_ready(node.step, ready);
+            }
         }
     }
 

@@ -1,78 +1,55 @@
 //! Nodes that go to a worker, and leave it: several of a lane at a time, because those that were listed together mostly run together.
 
+use crate::command::Row;
 use crate::id::{LaneId, WorkerId};
 use crate::lane::Progress;
 use crate::listing::scope;
-use crate::queues::Scope;
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
-    /// Hands a ready node to a worker.
-    pub(crate) fn queue_node(&mut self, lane: LaneId, step: u32, worker: WorkerId) {
-        self.queue_nodes(lane, std::iter::once(step), worker);
-    }
-
-    /// Hands ready nodes of a lane to a worker, of a stage in order the next one alone. They stay listed until `tidy`.
-    pub(crate) fn queue_nodes(&mut self, lane: LaneId, steps: impl ExactSizeIterator<Item = u32> + Clone, worker: WorkerId) {
-        let count = steps.len() as u32;
+    /// Hands ready nodes of a lane, all of one run or one subgraph, to a worker. They stay listed until `tidy`.
+    pub(crate) fn queue_nodes(&mut self, lane: LaneId, nodes: &[Row], worker: WorkerId) {
+        let count = nodes.len() as u32;
         let place = &mut self.lanes[lane.index()];
         let (request, model, domain, pinned) = (place.request, place.model, place.domain, place.pinned());
         place.flying += count;
         match &mut place.progress {
             Progress::Front(front) => {
-                assert!(steps.eq([front.queued]), "steps of an in-order stage are queued in order");
+                assert!(matches!(nodes, [node] if node.step == front.queued), "steps of an in-order stage are queued in order");
                 (front.queued, front.worker) = (front.queued + 1, worker);
                 if let Some(ready) = front.ready.take() {
                     self.count(lane, scope(domain, pinned, ready.only), -1);
                 }
             }
-            Progress::Each(nodes) => {
-                nodes.fly(worker, count);
-                let mut counted = (Scope::Nobody, 0);
-                for step in steps {
-                    let Some(ready) = self.lanes[lane.index()].nodes_mut().map(|nodes| nodes.queue(step, worker)) else { return };
-                    counted = self.count_alike(lane, counted, scope(domain, None, ready.only));
-                }
-                self.count(lane, counted.0, counted.1);
-            }
+            Progress::Each(_) => self.queue_alike(lane, nodes, None, worker),
             Progress::Grouped(grouped) => {
-                grouped.nodes.fly(worker, count);
-                self.queue_grouped(lane, steps, worker);
+                let group = nodes.first().map_or(0, |node| grouped.group(node.step));
+                let subgraph = &mut grouped.split.subgraphs[group as usize];
+                let before = subgraph.pinned();
+                subgraph.forget_all_ready(nodes, &grouped.nodes.states);
+                subgraph.flying += count;
+                subgraph.worker = worker;
+                self.queue_alike(lane, nodes, before, worker);
+                if before != Some(worker) {
+                    self.repin(lane, group, before, Some(worker));
+                }
             }
         }
         self.request_mut(request).flying += count;
         self.model_mut(model).flying += count;
     }
 
-    /// The same for nodes of any subgraphs of a lane: these are pinned to the worker from their first node on.
-    fn queue_grouped(&mut self, lane: LaneId, steps: impl Iterator<Item = u32>, worker: WorkerId) {
-        let mut counted = (Scope::Nobody, 0);
-        for step in steps {
-            let place = &mut self.lanes[lane.index()];
-            let domain = place.domain;
-            let Progress::Grouped(grouped) = &mut place.progress else { return };
-            let ready = grouped.nodes.queue(step, worker);
-            let group = grouped.group(step);
-            let subgraph = &mut grouped.split.subgraphs[group as usize];
-            subgraph.forget_ready(step, ready);
-            let pinned = subgraph.pinned();
-            subgraph.flying += 1;
-            subgraph.worker = worker;
-            counted = self.count_alike(lane, counted, scope(domain, pinned, ready.only));
-            if pinned != Some(worker) {
-                self.repin(lane, group, pinned, Some(worker));
-            }
+    /// Takes nodes of a lane whose subgraph is pinned to that worker, if to any, off the tallies.
+    fn queue_alike(&mut self, lane: LaneId, mut nodes: &[Row], pinned: Option<WorkerId>, worker: WorkerId) {
+        let domain = self.lane(lane).domain;
+        if let Some(all) = self.lane_mut(lane).nodes_mut() {
+            all.fly(worker, nodes.len() as u32);
         }
-        self.count(lane, counted.0, counted.1);
-    }
-
-    /// One ready node less for those workers: counts those before it, unless they were for the same.
-    fn count_alike(&mut self, lane: LaneId, (scope, by): (Scope, i32), next: Scope) -> (Scope, i32) {
-        if scope == next {
-            return (scope, by - 1);
+        while !nodes.is_empty() {
+            let Some((only, gone)) = self.lane_mut(lane).nodes_mut().map(|all| all.queue(nodes, worker)) else { return };
+            self.count(lane, scope(domain, pinned, only), -(gone as i32));
+            nodes = &nodes[gone..];
         }
-        self.count(lane, scope, by);
-        (next, -1)
     }
 
     /// Takes nodes off their worker; how many of them were to be executed at all.
@@ -103,7 +80,11 @@ impl Scheduler {
             Progress::Grouped(grouped) => {
                 grouped.nodes.flying.end(worker, count);
                 let live = steps.clone().filter(|step| grouped.nodes.complete(*step, limit)).count() as u32;
-                self.unpin(lane, steps, worker);
+                if grouped.split.subgraphs.len() == 1 {
+                    self.unpin_group(lane, 0, count, worker);
+                } else {
+                    self.unpin(lane, steps, worker);
+                }
                 live
             }
         }
@@ -114,11 +95,16 @@ impl Scheduler {
         for step in steps {
             let Progress::Grouped(grouped) = &mut self.lanes[lane.index()].progress else { return };
             let group = grouped.group(step);
-            let subgraph = &mut grouped.split.subgraphs[group as usize];
-            subgraph.flying -= 1;
-            if subgraph.flying == 0 {
-                self.repin(lane, group, Some(worker), None);
-            }
+            self.unpin_group(lane, group, 1, worker);
+        }
+    }
+
+    fn unpin_group(&mut self, lane: LaneId, group: u32, count: u32, worker: WorkerId) {
+        let Progress::Grouped(grouped) = &mut self.lanes[lane.index()].progress else { return };
+        let subgraph = &mut grouped.split.subgraphs[group as usize];
+        subgraph.flying -= count;
+        if subgraph.flying == 0 {
+            self.repin(lane, group, Some(worker), None);
         }
     }
 

@@ -14,35 +14,51 @@ use crate::listing::scope;
 use crate::queues::{Item, Key, Scope};
 use crate::scheduler::Scheduler;
 
-/// A node chosen for a batch.
+/// Nodes chosen for a batch that are listed together: the next step of a stage in order, or nodes of a run or a subgraph.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pick {
-    pub(crate) lane: LaneId,
-    pub(crate) step: u32,
-    /// When it became ready, where that says where it is listed.
-    pub(crate) ready: Option<Time>,
-    /// The first step of its run, or the number of its subgraph: those of one are listed together.
-    first: u32,
-    /// How many of its worker's group come before it.
+struct Pick {
+    lane: LaneId,
+    /// When they became ready, where that says where they are listed.
+    ready: Option<Time>,
+    /// Their place among what was picked, and how many they are.
+    first: usize,
+    count: usize,
+    /// How many of their worker's group come before them.
     after: usize,
 }
 
 /// What a batch is made of.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    /// Nodes from the queue, in its order.
+    /// What is taken from the queue, in its order; once those that join have joined, what is left of it.
     picks: Vec<Pick>,
+    /// Every node that was picked.
+    rows: Vec<Row>,
     /// So many of the worker's group.
     members: usize,
-    /// Picked nodes of lanes that do not join, with their places among the rows.
-    apart: Vec<(usize, Pick)>,
-    /// The model of all of those, if there is but one.
+    /// The model of what is left, if there is but one.
     sole: Option<ModelId>,
 }
 
 impl Batch {
     const fn len(&self) -> usize {
-        self.picks.len() + self.members
+        self.rows.len() + self.members
+    }
+
+    fn rows_of(&self, pick: &Pick) -> &[Row] {
+        &self.rows[pick.first..pick.first + pick.count]
+    }
+
+    /// Has one node less: its last.
+    fn cut(&mut self) {
+        match self.picks.last_mut().filter(|last| last.after == self.members) {
+            Some(last) => {
+                last.count -= 1;
+                self.rows.pop();
+                self.picks.pop_if(|last| last.count == 0);
+            }
+            None => self.members -= 1,
+        }
     }
 }
 
@@ -113,6 +129,7 @@ impl Scheduler {
     /// in one order.
     fn form_batch(&self, worker: WorkerId, cell_type: CellTypeId, sizes: BatchSizes, batch: &mut Batch) {
         batch.picks.clear();
+        batch.rows.clear();
         batch.members = 0;
         let Some(domain) = self.worker(worker).map(|state| state.domain) else { return };
         let queue = &self.types[cell_type.index()];
@@ -122,43 +139,44 @@ impl Scheduler {
         self.read_ahead(fronts.take(wanted.saturating_sub(members.len())));
         let mut before = 0;
         for (key, item) in queue.items(domain) {
-            if before + batch.picks.len() >= wanted {
+            if batch.rows.len() + before >= wanted {
                 break;
             }
             before = self.rows_before(members, before, key);
-            if before + batch.picks.len() >= wanted {
+            let (first, room) = (batch.rows.len(), wanted.saturating_sub(before + batch.rows.len()));
+            if room == 0 {
                 break;
             }
-            pick_ready(&self.lanes, *item, worker, (wanted - before, before), &mut batch.picks);
+            if let Some((lane, ready)) = pick_ready(&self.lanes, *item, worker, room, &mut batch.rows) {
+                batch.picks.push(Pick { lane, ready, first, count: batch.rows.len() - first, after: before });
+            }
         }
-        batch.members = members.len().min(wanted - batch.picks.len());
+        batch.members = members.len().min(wanted - batch.rows.len());
         let quantum = sizes.quantum as usize;
         let total = if batch.len() > quantum { batch.len() / quantum * quantum } else { batch.len() };
         while batch.len() > total {
-            if batch.picks.pop_if(|last| last.after == batch.members).is_none() {
-                batch.members -= 1;
-            }
+            batch.cut();
         }
     }
 
-    /// All ready nodes in a type's queue that a worker may run, in its order.
-    pub(crate) fn ready_for(&self, worker: WorkerId, cell_type: CellTypeId) -> impl Iterator<Item = Pick> {
+    /// All ready nodes in a type's queue that a worker may run, in its order, and since when they are, where that says where they are listed.
+    pub(crate) fn ready_for(&self, worker: WorkerId, cell_type: CellTypeId) -> impl Iterator<Item = (Row, Option<Time>)> {
         let items = self.worker(worker).into_iter().flat_map(move |state| self.types[cell_type.index()].items(state.domain));
         items.flat_map(move |(_, item)| {
-            let mut picks = Vec::new();
-            pick_ready(&self.lanes, *item, worker, (usize::MAX, 0), &mut picks);
-            picks
+            let mut rows = Vec::new();
+            let ready = pick_ready(&self.lanes, *item, worker, usize::MAX, &mut rows).and_then(|(_, ready)| ready);
+            rows.into_iter().map(move |row| (row, ready))
         })
     }
 
     /// Whether a node that was picked may still be submitted.
-    pub(crate) fn is_ready(&self, pick: &Pick) -> bool {
-        let lane = self.lane(pick.lane);
-        lane.status(pick.step) == Status::Waiting
+    pub(crate) fn is_ready(&self, node: Row) -> bool {
+        let lane = self.lane(node.lane);
+        lane.status(node.step) == Status::Waiting
             && match &lane.progress {
-                Progress::Front(front) => front.queued == pick.step && front.ready.is_some(),
+                Progress::Front(front) => front.queued == node.step && front.ready.is_some(),
                 Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => {
-                    matches!(nodes.states[pick.step as usize], NodeState::Ready(_))
+                    matches!(nodes.states[node.step as usize], NodeState::Ready(_))
                 }
             }
     }
@@ -168,14 +186,35 @@ impl Scheduler {
         while let Some(last) = self.group(cell_type, worker).and_then(|group| group.rows.get(batch.members..)?.last()) {
             self.part(last.lane);
         }
-        batch.apart.clear();
-        let (mut joined, same) = (0, batch.picks.is_empty());
+        let same = batch.picks.is_empty();
+        self.join_picks(cell_type, worker, batch);
+        self.launch_group(worker, cell_type, model, batch, (follows && self.config.merge_steps, same));
+        for pick in &batch.picks {
+            self.queue_nodes(pick.lane, batch.rows_of(pick), worker);
+        }
+        self.after_advanced(cell_type, worker);
+        for pick in &batch.picks {
+            self.after_queued(pick.lane, batch.rows_of(pick), worker);
+        }
+        for pick in &batch.picks {
+            if let Some(last) = batch.rows_of(pick).last() {
+                self.tidy(pick.lane, last.step, pick.ready);
+            }
+        }
+        self.settle_failures();
+    }
+
+    /// Who may join the worker's group joins it, and is of the batch's picks no more.
+    fn join_picks(&mut self, cell_type: CellTypeId, worker: WorkerId, batch: &mut Batch) {
+        let (mut joined, mut apart) = (0, 0);
         let mut run: (Option<Counted>, i32) = (None, 0);
-        for (index, pick) in batch.picks.iter().enumerate() {
+        for index in 0..batch.picks.len() {
+            let pick = batch.picks[index];
             let lane = self.lane(pick.lane);
             if !lane.joins {
-                batch.sole = Some(lane.model).filter(|model| batch.apart.is_empty() || batch.sole == Some(*model));
-                batch.apart.push((pick.after + index, *pick));
+                batch.sole = Some(lane.model).filter(|model| apart == 0 || batch.sole == Some(*model));
+                batch.picks[apart] = pick;
+                apart += 1;
                 continue;
             }
             let counted = Some(self.join(pick.lane, cell_type, worker, pick.after + joined));
@@ -187,127 +226,68 @@ impl Scheduler {
             run.1 += 1;
         }
         self.recount_joined(run.0, run.1, cell_type, worker);
-        self.launch_group(worker, cell_type, model, batch, (follows && self.config.merge_steps, same));
-        for (lane, picks) in runs(&batch.apart) {
-            self.queue_nodes(lane, steps(picks), worker);
-        }
-        self.after_advanced(cell_type, worker);
-        for (lane, picks) in runs(&batch.apart) {
-            self.after_queued(lane, steps(picks), worker);
-        }
-        for (lane, picks) in runs(&batch.apart) {
-            let last = picks.last().map(|(_, last)| (last.step, last.ready));
-            last.into_iter().for_each(|(step, ready)| self.tidy(lane, step, ready));
-        }
-        self.settle_failures();
+        batch.picks.truncate(apart);
     }
 
     /// Launches a step of a worker's group, and with it nodes of others at their places among the rows. If it `may` run with the launch before, and
     /// has the same rows (known to be `same` but for those that left), it does.
     fn launch_group(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, batch: &Batch, (may, same): (bool, bool)) {
         let group = self.group(cell_type, worker);
-        let apart = &batch.apart[..];
         let members = group.map_or(&[][..], |group| &group.rows[..]);
-        let sole = match (members, apart) {
-            (_, []) => group.and_then(|group| group.sole),
-            ([], _) => batch.sole,
+        let apart = batch.picks.iter().map(|pick| pick.count).sum::<usize>();
+        let (count, in_group) = (members.len() + apart, !members.is_empty());
+        let sole = match (in_group, apart) {
+            (_, 0) => group.and_then(|group| group.sole),
+            (false, _) => batch.sole,
             _ => batch.sole.filter(|sole| group.is_some_and(|group| group.sole == Some(*sole))),
         };
-        let count = members.len() + apart.len();
         let last = self.out.launches.last().filter(|last| may && last.worker == worker && last.cell_type == cell_type);
         let alike = last.is_some_and(|last| last.rows.len() == count);
-        let merge = if alike && same {
-            group.is_some_and(|group| group.unmergeable == 0)
-        } else {
-            alike && self.continues_last(worker, cell_type, Rows { members, apart, at: 0 })
-        };
-        let mut out = std::mem::take(&mut self.out.rows);
-        let group = self.group(cell_type, worker);
-        let members = group.map_or(&[][..], |group| &group.rows[..]);
-        if merge {
-            let charged = match sole {
-                Some(sole) => self.charge_ahead_one(cell_type, sole, count),
-                None => {
-                    let rows: Vec<Row> = Rows { members, apart, at: 0 }.collect();
-                    self.charge_ahead(cell_type, rows.into_iter())
-                }
-            };
+        let mut merge = alike && same && group.is_some_and(|group| group.unmergeable == 0);
+        if let Some(sole) = sole.filter(|_| merge) {
+            let charged = self.charge_ahead_one(cell_type, sole, count);
             self.launch_step_more(worker, cell_type, charged);
-            self.out.rows = out;
         } else {
-            let first = out.len();
-            let mut taken = 0;
-            for (place, pick) in apart {
-                let before = place + first - out.len();
-                out.extend_from_slice(&members[taken..taken + before]);
-                taken += before;
-                out.push(Row { lane: pick.lane, step: pick.step });
+            let mut rows = std::mem::take(&mut self.out.rows);
+            let first = rows.len();
+            lay_out(batch, self.group(cell_type, worker).map_or(&[][..], |group| &group.rows), &mut rows);
+            merge |= alike && !same && self.continues_last(worker, cell_type, &rows[..first], &rows[first..]);
+            if merge {
+                let charged = self.charge_ahead(cell_type, rows[first..].iter().copied());
+                self.launch_step_more(worker, cell_type, charged);
+                rows.truncate(first);
             }
-            out.extend_from_slice(&members[taken..]);
-            self.out.rows = out;
-            self.launch_rows(worker, cell_type, model, first, sole);
+            self.out.rows = rows;
+            if !merge {
+                self.launch_rows(worker, cell_type, model, first, sole);
+            }
+        }
+        if !in_group {
+            return;
         }
         if let Some(state) = self.workers[worker.index()].as_mut()
             && let Some(task) = state.tasks.back_mut()
-            && count > apart.len()
         {
             // A launch of several steps has such rows once, and lands them all: it is looked through.
-            task.walk |= merge && !apart.is_empty();
-            task.listed += apart.len();
-            state.landing.extend(apart.iter().map(|(_, pick)| Row { lane: pick.lane, step: pick.step }));
+            task.walk |= merge && apart > 0;
+            task.listed += apart;
+            batch.picks.iter().for_each(|pick| state.landing.extend(batch.rows_of(pick)));
         }
-        if count > apart.len() {
-            self.advance(cell_type, worker);
-        }
+        self.advance(cell_type, worker);
     }
 }
 
-/// Picked nodes in runs: those of one lane that are listed together.
-fn runs(picks: &[(usize, Pick)]) -> impl Iterator<Item = (LaneId, &[(usize, Pick)])> {
-    let runs = picks.chunk_by(|(_, one), (_, next)| (one.lane, one.first) == (next.lane, next.first));
-    runs.map(|run| (run[0].1.lane, run))
-}
-
-/// The steps of a run.
-fn steps(run: &[(usize, Pick)]) -> impl ExactSizeIterator<Item = u32> + Clone {
-    run.iter().map(|(_, pick)| pick.step)
-}
-
-/// The rows of a batch, in order.
-#[derive(Clone)]
-struct Rows<'a> {
-    members: &'a [Row],
-    apart: &'a [(usize, Pick)],
-    /// The next one's place.
-    at: usize,
-}
-
-impl Iterator for Rows<'_> {
-    type Item = Row;
-
-    fn next(&mut self) -> Option<Row> {
-        let row = match self.apart.split_first() {
-            Some(((place, pick), rest)) if *place == self.at => {
-                self.apart = rest;
-                Row { lane: pick.lane, step: pick.step }
-            }
-            _ => {
-                let (first, rest) = self.members.split_first()?;
-                self.members = rest;
-                *first
-            }
-        };
-        self.at += 1;
-        Some(row)
+/// The rows of a batch: members of a group, and picked nodes at their places among them.
+fn lay_out(batch: &Batch, members: &[Row], out: &mut Vec<Row>) {
+    let (first, mut taken) = (out.len(), 0);
+    for pick in &batch.picks {
+        let before = pick.after + pick.first + first - out.len();
+        out.extend_from_slice(&members[taken..taken + before]);
+        taken += before;
+        out.extend_from_slice(batch.rows_of(pick));
     }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.members.len() + self.apart.len();
-        (left, Some(left))
-    }
+    out.extend_from_slice(&members[taken..]);
 }
-
-impl ExactSizeIterator for Rows<'_> {}
 
 fn runnable(lane: &Lane, pinned: Option<WorkerId>, ready: Ready, worker: WorkerId) -> bool {
     match scope(lane.domain, pinned, ready.only) {
@@ -335,30 +315,35 @@ fn first_runnable(lane: &Lane, item: Item, worker: WorkerId) -> Option<(u32, Rea
     }
 }
 
-/// Adds the ready nodes of a listed subgraph (or run) that a worker may run, until there are `wanted`; so many of the group come before them.
-fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, (wanted, after): (usize, usize), picks: &mut Vec<Pick>) {
+/// Adds up to so many of the ready nodes of a listed subgraph (or run) that a worker may run. Of which lane they are, if there are any, and since when
+/// they are ready, where that says where they are listed.
+fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, room: usize, rows: &mut Vec<Row>) -> Option<(LaneId, Option<Time>)> {
     let (Item::Front(id) | Item::Run(id, ..) | Item::Subgraph(id, _)) = item;
-    let lane = &lanes[id.index()];
-    let room = wanted - picks.len();
+    let (lane, first) = (&lanes[id.index()], rows.len());
+    let mut since = None;
     match (&lane.progress, item) {
         (Progress::Front(front), _) => {
             let ready = front.ready.filter(|ready| runnable(lane, lane.pinned(), *ready, worker));
-            picks.extend(ready.map(|_| Pick { lane: id, step: front.queued, ready: None, first: 0, after }));
+            rows.extend(ready.map(|_| Row { lane: id, step: front.queued }));
         }
-        (Progress::Each(nodes), Item::Run(_, first, to)) => {
-            let ready = (first..to).filter_map(|step| match nodes.states[step as usize] {
-                NodeState::Ready(ready) if runnable(lane, None, ready, worker) => {
-                    Some(Pick { lane: id, step, ready: Some(ready.time), first, after })
+        (Progress::Each(nodes), Item::Run(_, from, to)) => {
+            let states = (from..to).zip(&nodes.states[from as usize..to as usize]);
+            let ready = states.filter_map(|(step, state)| match state {
+                NodeState::Ready(ready) if runnable(lane, None, *ready, worker) => {
+                    since = Some(ready.time);
+                    Some(Row { lane: id, step })
                 }
                 _ => None,
             });
-            picks.extend(ready.take(room));
+            rows.extend(ready.take(room));
         }
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
             let subgraph = &grouped.split.subgraphs[group as usize];
-            let ready = subgraph.ready.iter().filter(|(_, ready)| runnable(lane, subgraph.pinned(), *ready, worker));
-            picks.extend(ready.take(room).map(|(step, _)| Pick { lane: id, step: *step, ready: None, first: group, after }));
+            let pinned = subgraph.pinned();
+            let ready = subgraph.ready.iter().filter(|(_, ready)| runnable(lane, pinned, *ready, worker));
+            rows.extend(ready.take(room).map(|(step, _)| Row { lane: id, step: *step }));
         }
         _ => {}
     }
+    (rows.len() > first).then_some((id, since))
 }

@@ -8,11 +8,13 @@
 //! A level is never computed: it is what of the set is ready when the level before has been submitted.
 
 use crate::command::Row;
-use crate::id::{CellTypeId, ModelId, WorkerId};
-use crate::policy::cellular::Pick;
+use crate::id::{CellTypeId, ModelId, Time, WorkerId};
 use crate::policy::shelf::Member;
 use crate::queues::Key;
 use crate::scheduler::Scheduler;
+
+/// A ready node, and since when it is, where that says where it is listed.
+type Node = (Row, Option<Time>);
 
 /// Requests that run as one graph.
 #[derive(Debug)]
@@ -20,7 +22,7 @@ struct Set {
     model: ModelId,
     members: Vec<Member>,
     /// What is left of the current level, type by type, in the reverse of the order in which it is submitted.
-    level: Vec<(CellTypeId, Vec<Pick>)>,
+    level: Vec<(CellTypeId, Vec<Node>)>,
 }
 
 /// What runs: a set on each worker.
@@ -72,7 +74,7 @@ impl Scheduler {
     }
 
     /// All that is ready now, by type; the highest priority is submitted first.
-    fn next_level(&self, worker: WorkerId, model: ModelId) -> Vec<(CellTypeId, Vec<Pick>)> {
+    fn next_level(&self, worker: WorkerId, model: ModelId) -> Vec<(CellTypeId, Vec<Node>)> {
         let mut types: Vec<_> = self.model(model).types.iter().map(|known| (known.priority, known.cell_type)).collect();
         types.sort_unstable();
         let picks = types.into_iter().map(|(_, cell_type)| (cell_type, self.ready_in_set(worker, cell_type).collect::<Vec<_>>()));
@@ -89,7 +91,7 @@ impl Scheduler {
                 set.level.push((cell_type, rest));
             }
             // Requests may have been given up, and rows may have ridden along with another model's, since the level began.
-            picks.retain(|pick| self.is_ready(pick) && self.request(self.lane(pick.lane).request).batch == Some(worker));
+            picks.retain(|(node, _)| self.is_ready(*node) && self.request(self.lane(node.lane).request).batch == Some(worker));
             if !picks.is_empty() {
                 self.submit_picks(worker, cell_type, model, &picks);
                 return true;
@@ -98,14 +100,14 @@ impl Scheduler {
         false
     }
 
-    fn submit_picks(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, picks: &[Pick]) {
-        let rows: Vec<Row> = picks.iter().map(|pick| Row { lane: pick.lane, step: pick.step }).collect();
+    fn submit_picks(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, picks: &[Node]) {
+        let rows: Vec<Row> = picks.iter().map(|(node, _)| *node).collect();
         self.hand_over(worker, model, cell_type, &rows);
-        for pick in picks {
-            self.after_queued(pick.lane, std::iter::once(pick.step), worker);
+        for node in &rows {
+            self.after_queued(node.lane, std::slice::from_ref(node), worker);
         }
-        for pick in picks {
-            self.tidy(pick.lane, pick.step, pick.ready);
+        for (node, ready) in picks {
+            self.tidy(node.lane, node.step, *ready);
         }
         self.settle_failures();
     }
@@ -141,8 +143,8 @@ impl Scheduler {
     }
 
     /// Ready nodes of a worker's set.
-    fn ready_in_set(&self, worker: WorkerId, cell_type: CellTypeId) -> impl Iterator<Item = Pick> {
-        self.ready_for(worker, cell_type).filter(move |pick| self.request(self.lane(pick.lane).request).batch == Some(worker))
+    fn ready_in_set(&self, worker: WorkerId, cell_type: CellTypeId) -> impl Iterator<Item = Node> {
+        self.ready_for(worker, cell_type).filter(move |(node, _)| self.request(self.lane(node.lane).request).batch == Some(worker))
     }
 
     fn set(&self, worker: WorkerId) -> Option<&Set> {

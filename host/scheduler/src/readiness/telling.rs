@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::unfolded::{Dependency, UnfoldedChain};
+use cellwright_cell_graph::unfolded::{Dependency, Successors, UnfoldedChain};
 
+use crate::command::Row;
 use crate::id::{LaneId, RequestId, WorkerId};
 use crate::lane::{Lane, Progress, StageRef, Status};
 use crate::scheduler::Scheduler;
@@ -40,11 +41,11 @@ impl Scheduler {
     }
 
     /// Nodes of a lane were submitted together.
-    pub(crate) fn after_queued(&mut self, lane: LaneId, steps: impl Iterator<Item = u32> + Clone, worker: WorkerId) {
+    pub(crate) fn after_queued(&mut self, lane: LaneId, nodes: &[Row], worker: WorkerId) {
         let place = self.lane(lane);
         if !place.plain {
-            self.tell(lane, steps, Some(worker));
-        } else if let Some(next) = steps.last().map(|last| last + 1).filter(|next| *next < place.limit) {
+            self.tell(lane, nodes, Some(worker));
+        } else if let Some(next) = nodes.last().map(|last| last.step + 1).filter(|next| *next < place.limit) {
             self.set_ready(lane, next, Some(worker));
         }
         self.tell_end(lane);
@@ -53,13 +54,13 @@ impl Scheduler {
     /// Nodes of a lane are complete, those of them that were to be executed.
     pub(crate) fn after_done(&mut self, lane: LaneId, steps: impl Iterator<Item = u32> + Clone) {
         let place = self.lane(lane);
-        let done = place.limit;
-        let executed = steps.filter(move |step| *step < done);
+        let limit = place.limit;
+        let executed = steps.filter(move |step| *step < limit);
         if !place.plain {
-            self.tell(lane, executed, None);
+            executed.for_each(|step| self.tell(lane, &[Row { lane, step }], None));
         } else if place.flying == 0
             && place.member.is_none()
-            && let Some(next) = executed.last().map(|last| last + 1).filter(|next| *next < done)
+            && let Some(next) = executed.last().map(|last| last + 1).filter(|next| *next < limit)
         {
             self.set_ready(lane, next, None);
         }
@@ -67,7 +68,7 @@ impl Scheduler {
     }
 
     /// Looks again at whoever waits for nodes of a lane, which were just submitted to that worker, or are complete.
-    fn tell(&mut self, lane: LaneId, steps: impl Iterator<Item = u32> + Clone, queued: Option<WorkerId>) {
+    fn tell(&mut self, lane: LaneId, nodes: &[Row], queued: Option<WorkerId>) {
         let Lane { request: id, chain: number, stage, growth, .. } = *self.lane(lane);
         let Some(graph) = self.request(id).growth(growth).map(|growth| &growth.graph) else { return };
         let local = (number - graph.first_chain) as usize;
@@ -76,17 +77,17 @@ impl Scheduler {
         let names = !chain.stages[stage as usize].successors.targets.is_empty();
         if chain.sequential || chain.stages.len() > 1 {
             let graph = Arc::clone(graph);
-            for step in steps.clone() {
-                self.tell_own_chain(id, number, (stage, step), &graph.chains[local]);
+            for node in nodes {
+                self.tell_own_chain(id, number, (stage, node.step), &graph.chains[local]);
             }
         }
         if self.lane(lane).readers.is_some() {
-            for step in steps.clone() {
-                self.tell_readers_of(lane, step, bound);
+            for node in nodes {
+                self.tell_readers_of(lane, node.step, bound);
             }
         }
         if names {
-            self.tell_named(lane, steps, queued);
+            self.tell_named(lane, nodes, queued);
         }
     }
 
@@ -107,29 +108,29 @@ impl Scheduler {
 
     /// Tells nodes which name these that they were submitted to that worker, or are complete. Who has heard of all that it names, and knows that all are
     /// with the only worker, is ready; others are looked at.
-    fn tell_named(&mut self, lane: LaneId, steps: impl Iterator<Item = u32>, queued: Option<WorkerId>) {
+    fn tell_named(&mut self, lane: LaneId, nodes: &[Row], queued: Option<WorkerId>) {
         let Told { mut ready, mut again } = std::mem::take(&mut self.told);
         let counts = self.alone && !self.subgraphs();
         let Lane { request: id, chain, stage, growth, .. } = self.lanes[lane.index()];
         let request = &self.requests[id.index()];
         let Some(graph) = request.growth(growth).map(|growth| &growth.graph) else { return };
-        let successors = &graph.chains[(chain - graph.first_chain) as usize].stages[stage as usize].successors;
-        let mut last = None;
-        for step in steps {
-            let Some(&[from, to]) = successors.offsets.get(step as usize..step as usize + 2) else { continue };
-            for (chain, stage, step) in &successors.targets[from as usize..to as usize] {
-                let target = StageRef { chain: *chain, stage: *stage };
-                let held = match last {
-                    Some((same, held)) if same == target => held,
-                    _ => request.chain(*chain).filter(|chain| !chain.gone).map(|chain| chain.lane(*stage)),
-                };
-                last = Some((target, held));
-                let Some(other) = held else { continue };
-                let place = &mut self.lanes[other.index()];
-                match queued.and_then(|_| place.nodes_mut()?.hear(*step)) {
-                    Some(1..) => {}
-                    Some(0) if place.named && counts => ready.push((other, *step)),
-                    _ => again.push((other, *step)),
+        let Successors { offsets, targets } = &graph.chains[(chain - graph.first_chain) as usize].stages[stage as usize].successors;
+        for run in nodes.chunk_by(|one, next| one.step + 1 == next.step) {
+            let (first, last) = (run[0].step as usize, run[0].step as usize + run.len());
+            let Some((from, to)) = offsets.get(first).zip(offsets.get(last)) else { continue };
+            for alike in targets[*from as usize..*to as usize].chunk_by(|one, next| (one.0, one.1) == (next.0, next.1)) {
+                let (chain, stage, _) = alike[0];
+                let Some(chain) = request.chain(chain).filter(|chain| !chain.gone) else { continue };
+                let lane = chain.lane(stage);
+                let place = &mut self.lanes[lane.index()];
+                let knows = place.named && counts;
+                let mut all = place.nodes_mut().filter(|_| queued.is_some());
+                for (_, _, step) in alike {
+                    match all.as_mut().and_then(|all| all.hear(*step)) {
+                        Some(1..) => {}
+                        Some(0) if knows => ready.push((lane, *step)),
+                        _ => again.push((lane, *step)),
+                    }
                 }
             }
         }

@@ -297,6 +297,22 @@ fn latency_against_throughput_is_drawn() {
 }
 
 #[test]
+fn policies_are_compared_in_turns() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("plot.svg");
+    let options = ["--policy", "cellular,graph:4", "--rate", "40,80", "--duration", "0.5", "--plot", file.to_str().unwrap()];
+    let bench = |more: &[&str]| done(cellwright(&[&["bench", "serve", "examples/digits"], &options[..], more].concat(), ""));
+    let lines: Vec<Value> = bench(&["--json"]).lines().map(json).collect();
+    let turns: Vec<_> = lines.iter().map(|line| (line["policy"].as_str().unwrap(), line["rate"].as_f64().unwrap())).collect();
+    assert_eq!(turns, [("cellular", 40.0), ("graph:4", 40.0), ("cellular", 80.0), ("graph:4", 80.0)]);
+    assert!(lines.iter().all(|line| line["report"]["total"]["ok"].as_u64().is_some_and(|ok| ok > 5)), "{lines:?}");
+    let picture = std::fs::read_to_string(&file).unwrap();
+    assert!(picture.contains("cellular") && picture.contains("graph:4"), "{picture}");
+    let people = bench(&[]);
+    assert!(people.lines().next().is_some_and(|head| head.starts_with("policy ")) && people.lines().count() == 5, "{people}");
+}
+
+#[test]
 fn the_environment_goes_before_the_file_and_after_flags() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("cellwright.toml");

@@ -1,6 +1,6 @@
 //! The simulator as a person or a script meets it: what it prints, draws, and says of bad input.
 
-use cellwright_tests::binary::{Ran, cellwright};
+use cellwright_tests::binary::{Ran, cellwright, root};
 use serde_json::Value;
 
 fn runs(arguments: &[&str]) -> Vec<Value> {
@@ -33,6 +33,19 @@ fn a_run_is_one_object_and_the_same_for_the_same_seed() {
     }
     let p90 = |run: &Value| run["p90_ms"].as_f64().unwrap_or(f64::NAN);
     assert!((10.8..13.2).contains(&p90(&first[1])) && p90(&first[3]) > 100.0, "{first:?}");
+}
+
+#[test]
+fn clients_keep_as_many_requests_in_flight_as_there_are() {
+    let arguments = ["--clients", "64", "--batch-max", "64", "--fixed-length", "10", "--seconds", "1"];
+    let run = &runs(&arguments)[0];
+    assert_eq!((&run["clients"], &run["rate"], &run["unfinished"]), (&64.into(), &Value::Null, &64.into()));
+    // 64 rows in 250 us, ten times: the device is never short of work, and nobody waits for it.
+    assert!((25_000.0..25_700.0).contains(&run["throughput"].as_f64().unwrap_or(0.0)), "{run}");
+    assert!(
+        refused(&["--clients", "0"]).contains("--clients <N>")
+            && refused(&["--clients", "4", "--rate", "3"]).contains("cannot be used with")
+    );
 }
 
 #[test]
@@ -80,6 +93,44 @@ fn bad_input_is_named_by_file_line_and_field() {
     {
         assert!(!refused(&arguments).is_empty());
     }
+}
+
+#[test]
+fn figures_are_written_and_are_those_that_are_kept() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("figures");
+    let name = out.to_str().expect("a path in UTF-8");
+    let ran = cellwright(&["figures", "--out", name, "--only", "5,9"], "");
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    assert!(ran.stdout.contains("published above 100") && !ran.stdout.contains("\n! "), "{}", ran.stdout);
+    let mut written: Vec<String> = std::fs::read_dir(&out)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name in UTF-8"))
+        .collect();
+    written.sort();
+    // A table of some would hide the others.
+    assert_eq!(written, ["figure-5-cellular.svg", "figure-5-graph.svg", "figure-5.json", "figure-9.json", "figure-9.svg"]);
+    for file in written {
+        let kept = std::fs::read(root().join("tests/figures").join(&file)).expect("a figure that is kept");
+        assert!(std::fs::read(out.join(&file)).is_ok_and(|made| made == kept), "{file} is not what `cellwright figures` writes");
+    }
+}
+
+#[test]
+fn figures_that_there_are_not_or_cannot_be_written_are_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("a file");
+    let below = file.join("figures");
+    let said = |arguments: &[&str]| {
+        let ran = cellwright(&[&["figures"], arguments].concat(), "");
+        assert_eq!(ran.status, Some(1));
+        ran.stderr
+    };
+    assert!(said(&["--only", "6"]).starts_with("error: there is no figure `6`; there are 5, 7a, "));
+    let below = below.to_str().expect("a path in UTF-8");
+    let sentence = said(&["--only", "5", "--out", below]);
+    assert!(sentence.starts_with(&format!("error: the folder {below} cannot be made: ")) && sentence.lines().count() == 1, "{sentence}");
 }
 
 #[test]

@@ -223,9 +223,11 @@ const SERVE_BENCH_EXAMPLES: &str = "Examples:
   cellwright bench serve examples/digits
   cellwright bench serve examples/digits examples/dates --rate sweep --plot sweep.svg
   cellwright bench serve examples/digits --rate 500,1000,2000 --connections 64 --server http://models.example:8000
+  cellwright bench serve examples/dates --policy cellular,adaptive,graph:10 --rate 200,400
 
 Bundles are uploaded first; their samples are what is asked, again and again. Requests arrive at random (Poisson) whether or not earlier ones are
-done, and latency counts from the moment a request was meant to arrive.";
+done, and latency counts from the moment a request was meant to arrive. Of several policies each has a server of its own, all of them on this machine;
+they take turns at every rate, and the others have nothing to do meanwhile.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_BENCH_EXAMPLES)]
@@ -272,16 +274,16 @@ pub(crate) struct ServeBenchArguments {
     /// A worker of the server that is started: `cpu`, or `cpu:threads=N`; may be given several times
     #[arg(long = "worker", value_name = "SPEC", conflicts_with = "server")]
     pub(crate) workers: Vec<WorkerSpec>,
-    /// The policy of the server that is started
-    #[arg(long, value_name = "POLICY", default_value = "cellular", conflicts_with = "server")]
-    pub(crate) policy: PolicySpec,
+    /// The policy of the server that is started; of several, with commas between them, each has a server, and they take turns
+    #[arg(long, value_name = "POLICY", default_value = "cellular", value_delimiter = ',', conflicts_with = "server")]
+    pub(crate) policy: Vec<PolicySpec>,
 }
 
 impl ServeBenchArguments {
-    /// The options of the server that is started.
-    pub(crate) fn options(&self) -> Vec<String> {
+    /// The options of the server that is started for a policy.
+    pub(crate) fn options(&self, policy: PolicySpec) -> Vec<String> {
         let workers = self.workers.iter().flat_map(|worker| ["--worker".to_owned(), worker.to_string()]);
-        ["--policy".to_owned(), self.policy.to_string()].into_iter().chain(workers).collect()
+        ["--policy".to_owned(), policy.to_string()].into_iter().chain(workers).collect()
     }
 }
 

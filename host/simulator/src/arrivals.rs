@@ -9,13 +9,15 @@ pub const RATE_MAX: f64 = 1e8;
 /// Arrivals of a trace that are read, at most.
 const TRACE_MAX: usize = 1 << 24;
 
-/// When requests arrive, whether or not earlier ones are done.
+/// When requests arrive; but for [`Arrivals::Clients`], whether or not earlier ones are done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
     /// At random, so many per second (Poisson).
     Poisson(f64),
     /// At those times.
     Trace(Vec<Arrival>),
+    /// So many at once, and another one whenever one has ended.
+    Clients(u32),
 }
 
 /// One arrival of a trace.
@@ -92,6 +94,10 @@ impl Clock<'_> {
             Arrivals::Trace(arrivals) => {
                 self.next += 1;
                 arrivals.get(self.next - 1).copied()
+            }
+            Arrivals::Clients(clients) => {
+                self.next += 1;
+                (self.next <= *clients as usize).then_some(Arrival { at_ns: 0, lengths: None })
             }
         }
     }

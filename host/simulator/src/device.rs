@@ -34,6 +34,8 @@ pub struct Device {
     pub name: String,
     /// How long it takes to bring a request's state to another device.
     pub move_ns: u64,
+    /// How long it takes until the end of a task is heard of, beside the task.
+    pub handover_ns: u64,
     /// Whether several of it share one memory, as a CPU's workers do: any of them may go on with any request.
     pub shares_memory: bool,
     cells: BTreeMap<String, CellCosts>,
@@ -45,6 +47,7 @@ pub struct Device {
 struct Table {
     name: String,
     move_us: Option<toml::Spanned<f64>>,
+    handover_us: Option<toml::Spanned<f64>>,
     #[serde(default)]
     shares_memory: bool,
     default: Option<CellTable>,
@@ -110,6 +113,7 @@ impl Device {
         let cells = table.cells.iter().map(|(name, cell)| Ok((name.clone(), costs(&format!("cells.{name}"), cell)?)));
         Ok(Self {
             move_ns: nanoseconds("move_us", &table.move_us)? as u64,
+            handover_ns: nanoseconds("handover_us", &table.handover_us)? as u64,
             cells: cells.collect::<Result<_, Error>>()?,
             default: table.default.as_ref().map(|cell| costs("default", cell)).transpose()?,
             shares_memory: table.shares_memory,
@@ -131,7 +135,7 @@ impl Device {
     #[must_use]
     pub fn unit(step_ns: u64) -> Self {
         let costs = CellCosts { compute: Curve::constant(step_ns), ..CellCosts::default() };
-        Self { name: "unit".to_owned(), move_ns: 0, shares_memory: false, cells: BTreeMap::new(), default: Some(costs) }
+        Self { name: "unit".to_owned(), move_ns: 0, handover_ns: 0, shares_memory: false, cells: BTreeMap::new(), default: Some(costs) }
     }
 }
 

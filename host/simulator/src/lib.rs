@@ -7,6 +7,7 @@ pub mod arrivals;
 mod costs;
 pub mod crowd;
 pub mod device;
+mod driven;
 pub mod error;
 pub mod figures;
 pub mod meter;

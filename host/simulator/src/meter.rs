@@ -1,12 +1,12 @@
 //! Measures what tasks cost a running host, as the device that [`crate::run()`] takes.
 //!
 //! It sees what the scheduler is told and what it decides, while somebody else makes load at every batch size. So it measures what a task takes when
-//! all workers are busy, with gathering and scattering, and not what a batch takes alone.
+//! all workers are busy, with gathering and scattering, and not what a batch takes alone; and what passes beside a task until its end is heard of.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-use cellwright_scheduler::{CellTypeId, Commands, CostTable, Event, Knot, TaskSeq};
+use cellwright_scheduler::{CellTypeId, Commands, CostTable, Event, Knot, TaskSeq, Time};
 
 use crate::costs::Samples;
 
@@ -17,18 +17,22 @@ struct Task {
     cell_type: CellTypeId,
     rows: u32,
     steps: u32,
+    /// When it was launched, if its worker had nothing else to do.
+    alone_ns: Option<u64>,
 }
 
 /// What was seen of a host's tasks.
 #[derive(Debug, Default)]
 pub struct Meter {
+    now: Time,
     flying: Vec<VecDeque<Task>>,
     samples: Samples,
 }
 
 impl Meter {
-    /// The scheduler is told this.
-    pub fn told(&mut self, events: &[Event]) {
+    /// The scheduler is told this, at that time.
+    pub fn told(&mut self, now: Time, events: &[Event]) {
+        self.now = now;
         for event in events {
             let Event::Done { worker, up_to, busy_ns, .. } = event else { continue };
             let Some(flying) = self.flying.get_mut(worker.index()) else { continue };
@@ -36,6 +40,9 @@ impl Meter {
             let tasks: Vec<Task> = flying.drain(..count).collect();
             // Of several tasks together it is not known how long each took.
             if let [task] = tasks[..] {
+                if let Some(launched_ns) = task.alone_ns {
+                    self.samples.add_handover(now.0.saturating_sub(launched_ns).saturating_sub(*busy_ns));
+                }
                 self.samples.add(task.cell_type, task.rows, busy_ns / u64::from(task.steps.max(1)));
             }
         }
@@ -49,7 +56,9 @@ impl Meter {
                 self.flying.resize_with(worker + 1, VecDeque::new);
             }
             let rows = launch.rows.len() as u32;
-            self.flying[worker].push_back(Task { seq: launch.seq, cell_type: launch.cell_type, rows, steps: launch.steps });
+            let flying = &mut self.flying[worker];
+            let alone_ns = flying.is_empty().then_some(self.now.0);
+            flying.push_back(Task { seq: launch.seq, cell_type: launch.cell_type, rows, steps: launch.steps, alone_ns });
         }
     }
 
@@ -58,17 +67,19 @@ impl Meter {
     pub fn knots(&self, cell_type: CellTypeId) -> Vec<Knot> {
         CostTable::measured(self.samples.seen(cell_type)).knots().to_vec()
     }
+
+    /// What passes, beside the task, from its launch until its end is heard of, where a worker has nothing else to do.
+    #[must_use]
+    pub fn handover_ns(&self) -> u64 {
+        self.samples.handover_ns()
+    }
 }
 
-/// A device's table in TOML, of cells with their times. What a cell that it does not name costs is what the last one does.
-///
-/// Devices that share their memory are what a CPU's workers are.
+/// A table in TOML of a device like a CPU's workers, which share their memory: how long ends of tasks take to be heard of, and its cells with their times.
+/// What a cell that it does not name costs is what the last one does.
 #[must_use]
-pub fn table(name: &str, shares_memory: bool, cells: &[(String, Vec<Knot>)]) -> String {
-    let mut text = format!("name = {}\n", quoted(name));
-    if shares_memory {
-        text.push_str("shares_memory = true\n");
-    }
+pub fn table(name: &str, handover_ns: u64, cells: &[(String, Vec<Knot>)]) -> String {
+    let mut text = format!("name = {}\nshares_memory = true\nhandover_us = {}\n", quoted(name), handover_ns as f64 / 1e3);
     let mut cell = |head: String, knots: &[Knot]| {
         let knots: Vec<String> = knots.iter().map(|knot| format!("[{}, {}]", knot.rows, knot.nanoseconds as f64 / 1e3)).collect();
         // Writing to a String does not fail.
@@ -112,14 +123,19 @@ mod tests {
             let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }; rows], ..Commands::default() };
             let (cell_type, model) = (CellTypeId(3), ModelId(0));
             commands.launches.push(Launch { worker, cell_type, model, seq, steps: 2, rows: 0..rows });
+            // Each is alone: a microsecond and half passes beside it.
+            let launched = 1_000_000 * seq.0;
+            meter.told(Time(launched), &[]);
             meter.decided(&commands);
-            meter.told(&[Event::Done { worker, up_to: seq, busy_ns: 2 * busy_ns, stopped: Vec::new(), failed: Vec::new() }]);
+            let heard = Time(launched + 2 * busy_ns + 1500);
+            meter.told(heard, &[Event::Done { worker, up_to: seq, busy_ns: 2 * busy_ns, stopped: Vec::new(), failed: Vec::new() }]);
         }
         let knots = meter.knots(CellTypeId(3));
         assert_eq!(knots, [Knot { rows: 4, nanoseconds: 80_000 }]);
-        let text = table("two \"cpus\"", true, &[("a.cell".to_owned(), knots)]);
+        assert_eq!(meter.handover_ns(), 1500);
+        let text = table("two \"cpus\"", meter.handover_ns(), &[("a.cell".to_owned(), knots)]);
         let device = Device::from_toml("x.toml", &text).unwrap_or_else(|error| panic!("{error} in {text}"));
-        assert_eq!((device.name.as_str(), device.shares_memory), ("two \"cpus\"", true));
+        assert_eq!((device.name.as_str(), device.shares_memory, device.handover_ns), ("two \"cpus\"", true, 1500));
         for cell in ["a.cell", "any other"] {
             assert_eq!(device.costs(cell).unwrap().compute.at(4), 80_000);
         }

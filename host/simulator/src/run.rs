@@ -10,17 +10,16 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use cellwright_scheduler::{
-    Commands, Config, DomainId, Event, ModelId, NumericClass, PolicyKind, RequestId, Scheduler, Submission, TaskSeq, Time, WorkerId,
-};
+use cellwright_scheduler::{Config, DomainId, Event, ModelId, NumericClass, PolicyKind, RequestId, Submission, TaskSeq, Time, WorkerId};
 
 use crate::arrivals::{Arrival, Arrivals, RATE_MAX};
 use crate::device::Device;
+use crate::driven::{Driven, World};
 use crate::error::Error;
 use crate::outcome::{Outcome, Recorder, Shares};
 use crate::random::Random;
 use crate::timeline::Timeline;
-use crate::workload::{Drawn, Ids, Workload};
+use crate::workload::{Ids, Workload};
 
 use fleet::Fleet;
 pub(crate) use fleet::Flight;
@@ -30,8 +29,9 @@ pub(crate) use requests::Requests;
 const ARENA_SLOTS: u32 = 1 << 23;
 /// How often progress is told: once for so many instants.
 const PROGRESS_EVERY: u64 = 1 << 14;
-/// The scheduler may ask to be woken at once; so often in one instant it must have been told something new.
-const WAKES_MAX: u32 = 1000;
+
+/// How long a client takes to ask again. Not nothing: where everything is refused at once, time has to pass too.
+const AGAIN_NS: u64 = 1000;
 
 /// How putting a batch together is costed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -133,7 +133,7 @@ pub fn run(setup: &Setup, workload: &mut Workload, progress: &mut dyn FnMut(u64)
     let mut simulation = Simulation::new(setup, workload)?;
     let mut turns = 0_u64;
     while let Some(now) = simulation.next_instant() {
-        simulation.act(now, workload);
+        simulation.happen(now, workload);
         turns += 1;
         if turns.is_multiple_of(PROGRESS_EVERY) {
             progress(now);
@@ -148,13 +148,13 @@ enum Due {
     Done(WorkerId, TaskSeq),
     Moved(RequestId),
     Wake,
+    /// A client was answered and asks again.
+    Again,
 }
 
 struct Simulation<'a> {
     setup: &'a Setup,
-    scheduler: Scheduler,
-    events: Vec<Event>,
-    commands: Commands,
+    driven: Driven,
     clock: crate::arrivals::Clock<'a>,
     /// Arrivals and shapes have random numbers of their own: another policy, rate or limit meets the same requests.
     random_arrivals: Random,
@@ -166,8 +166,6 @@ struct Simulation<'a> {
     recorder: Recorder,
     timeline: Timeline,
     last_arrival_ns: u64,
-    /// What came to be due when the scheduler was last woken for it.
-    woken_at: Option<u64>,
 }
 
 impl<'a> Simulation<'a> {
@@ -180,17 +178,16 @@ impl<'a> Simulation<'a> {
             cell.batch.min = setup.batch_min.clamp(1, cell.batch.max);
             cell.cost = cost;
         }
-        let mut events = vec![Event::ModelUp(Arc::new(info))];
+        let mut driven = Driven::new(setup.config);
+        driven.events.push(Event::ModelUp(Arc::new(info)));
         for worker in 0..setup.devices.max(1) {
             let (worker, domain) = (WorkerId(worker), DomainId(if setup.device.shares_memory { 0 } else { worker }));
-            events.push(Event::WorkerUp { worker, domain, class: NumericClass(0), arena_slots: ARENA_SLOTS });
+            driven.events.push(Event::WorkerUp { worker, domain, class: NumericClass(0), arena_slots: ARENA_SLOTS });
         }
         let span_ns = (setup.seconds * 1e9) as u64;
         let mut simulation = Self {
             setup,
-            scheduler: Scheduler::new(setup.config),
-            events,
-            commands: Commands::default(),
+            driven,
             clock: setup.arrivals.begin(),
             random_arrivals: Random::new(setup.seed),
             random_shapes: Random::new(!setup.seed),
@@ -201,10 +198,9 @@ impl<'a> Simulation<'a> {
             recorder: Recorder::new((setup.warm_up.clamp(0.0, 0.99) * span_ns as f64) as u64, span_ns, setup.objective_ns),
             timeline: Timeline::new(setup.timeline_tasks, workload),
             last_arrival_ns: span_ns,
-            woken_at: None,
         };
         simulation.advance_arrivals();
-        simulation.handle(0);
+        simulation.act(0);
         Ok(simulation)
     }
 
@@ -222,13 +218,9 @@ impl<'a> Simulation<'a> {
     }
 
     /// Everything that happens at that time, and what the scheduler makes of it.
-    fn act(&mut self, now: u64, workload: &mut Workload) {
+    fn happen(&mut self, now: u64, workload: &mut Workload) {
         while let Some(arrival) = self.next_arrival.filter(|arrival| arrival.at_ns <= now) {
-            let drawn = match arrival.lengths {
-                None => workload.draw(&mut self.random_shapes),
-                Some((source, target)) => workload.of_lengths(source, target, &mut self.random_shapes),
-            };
-            self.submit(now, drawn);
+            self.arrive(now, arrival.lengths, workload);
             self.advance_arrivals();
         }
         while let Some(Reverse((at, _))) = self.due.peek()
@@ -236,49 +228,48 @@ impl<'a> Simulation<'a> {
         {
             let Some(Reverse((_, due))) = self.due.pop() else { break };
             match due {
-                Due::Done(worker, seq) => self.complete(now, worker, seq),
-                Due::Moved(request) => self.events.push(Event::Moved(request)),
-                Due::Wake => self.events.push(Event::Wake),
+                Due::Done(worker, seq) => self.complete(worker, seq),
+                Due::Moved(request) => self.driven.events.push(Event::Moved(request)),
+                Due::Wake => self.driven.events.push(Event::Wake),
+                Due::Again => self.arrive(now, None, workload),
             }
         }
-        self.handle(now);
+        self.act(now);
     }
 
-    fn submit(&mut self, now: u64, drawn: Drawn) {
+    fn arrive(&mut self, now: u64, lengths: Option<(u32, u32)>, workload: &mut Workload) {
+        let drawn = match lengths {
+            None => workload.draw(&mut self.random_shapes),
+            Some((source, target)) => workload.of_lengths(source, target, &mut self.random_shapes),
+        };
         let request = self.requests.arrive(now, &drawn);
         self.recorder.arrived(now);
         let deadline = self.setup.objective_ns.map(|objective| Time(now.saturating_add(objective)));
-        self.events.push(Event::Submit(Submission { request, model: ModelId(0), rank: 0, deadline, growth: drawn.growth }));
+        self.driven.events.push(Event::Submit(Submission { request, model: ModelId(0), rank: 0, deadline, growth: drawn.growth }));
     }
 
-    fn complete(&mut self, now: u64, worker: WorkerId, seq: TaskSeq) {
-        let Some(Flight { busy_ns, stopped, .. }) = self.fleet.complete(worker, seq) else { return };
-        self.recorder.busy(now.saturating_sub(busy_ns), now);
-        self.events.push(Event::Done { worker, up_to: seq, busy_ns, stopped, failed: Vec::new() });
+    fn complete(&mut self, worker: WorkerId, seq: TaskSeq) {
+        let Some(Flight { start_ns, end_ns, busy_ns, stopped, .. }) = self.fleet.complete(worker, seq) else { return };
+        self.recorder.busy(start_ns, end_ns);
+        self.driven.events.push(Event::Done { worker, up_to: seq, busy_ns, stopped, failed: Vec::new() });
     }
 
-    /// Lets the scheduler act until it is content, and carries out what it says.
-    fn handle(&mut self, now: u64) {
-        for _ in 0..WAKES_MAX {
-            self.scheduler.handle(Time(now), &mut self.events, &mut self.commands);
-            self.carry_out(now);
-            match self.commands.wake_at {
-                Some(at) if at.0 <= now => self.events.push(Event::Wake),
-                Some(at) => {
-                    if self.woken_at.is_none_or(|earlier| earlier <= now || at.0 < earlier) {
-                        self.due.push(Reverse((at.0, Due::Wake)));
-                        self.woken_at = Some(at.0);
-                    }
-                    return;
-                }
-                None => return,
-            }
-        }
+    fn end(self) -> Ran {
+        let left: Vec<u64> = self.requests.unfinished().collect();
+        let (queueing_ms, computation_ms) = self.recorder.shares();
+        let outcome = self.recorder.outcome(self.setup.devices.max(1), &left);
+        Ran { outcome, timeline: self.timeline, queueing_ms, computation_ms }
+    }
+}
+
+impl World for Simulation<'_> {
+    fn driven(&mut self) -> &mut Driven {
+        &mut self.driven
     }
 
-    /// In the order that [`Commands`] asks for.
+    /// In the order that [`cellwright_scheduler::Commands`] asks for.
     fn carry_out(&mut self, now: u64) {
-        let commands = &self.commands;
+        let commands = &self.driven.commands;
         for lane in &commands.released {
             self.requests.release(*lane);
         }
@@ -293,7 +284,8 @@ impl<'a> Simulation<'a> {
             let flight = self.fleet.launch(now, launch, rows, &mut self.requests);
             self.recorder.task(flight.start_ns, launch.steps, rows.len());
             self.timeline.task(launch, rows, &flight, &self.requests);
-            self.due.push(Reverse((flight.end_ns, Due::Done(launch.worker, launch.seq))));
+            let heard_ns = flight.end_ns.saturating_add(self.setup.device.handover_ns);
+            self.due.push(Reverse((heard_ns, Due::Done(launch.worker, launch.seq))));
         }
         for request in &commands.finished {
             if let Some(life) = self.requests.end(*request) {
@@ -306,13 +298,14 @@ impl<'a> Simulation<'a> {
                 self.recorder.failed(life.arrived_ns, now);
             }
         }
+        if matches!(self.setup.arrivals, Arrivals::Clients(_)) && now < self.last_arrival_ns {
+            let ended = commands.finished.len() + commands.failed.len();
+            self.due.extend((0..ended).map(|_| Reverse((now + AGAIN_NS, Due::Again))));
+        }
     }
 
-    fn end(self) -> Ran {
-        let left: Vec<u64> = self.requests.unfinished().collect();
-        let (queueing_ms, computation_ms) = self.recorder.shares();
-        let outcome = self.recorder.outcome(self.setup.devices.max(1), &left);
-        Ran { outcome, timeline: self.timeline, queueing_ms, computation_ms }
+    fn wake_at(&mut self, at: u64) {
+        self.due.push(Reverse((at, Due::Wake)));
     }
 }
 

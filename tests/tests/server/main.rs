@@ -5,6 +5,7 @@
 
 mod bad_requests;
 mod crashing;
+mod deadlines;
 mod http2;
 mod idle;
 mod leaving;

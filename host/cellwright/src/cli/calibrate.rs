@@ -13,7 +13,7 @@ const CALIBRATE_EXAMPLES: &str = "Examples:
   cellwright calibrate examples/digits --output digits.toml
 
 Load at every batch size goes through the engine, on all its workers at once, so that what is measured is what a task takes in service: the
-mean by cell and batch size. What passes between tasks is not in it.";
+mean by cell and batch size. Besides, what passes until the end of a task is heard of, where a worker has nothing else to do.";
 
 #[derive(Debug, Args)]
 #[command(after_help = CALIBRATE_EXAMPLES)]

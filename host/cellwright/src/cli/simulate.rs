@@ -23,6 +23,9 @@ The scheduler is the one that serves; only devices and time are made up. Its set
   compute_us = [[64, 185], [512, 784]]          # batch, microseconds; linear between, proportional above
   overhead_us = [[64, 65], [512, 117]]          # scheduling and gathering of a task; optional
 
+and before the cells, if need be, handover_us (until the end of a task is heard of), move_us (of a request's state to another device) and
+shares_memory = true (devices that need not move it).
+
 Lines of JSON have, for each run, policy, rate, throughput, mean_ms, p50_ms, p90_ms, p99_ms, queueing and computation (the same for the time
 before and after the first cell began), mean_batch, utilisation, answered, failed, unfinished and sla_violations.";
 
@@ -44,6 +47,9 @@ pub(crate) struct SimulateArguments {
     /// Requests per second, at random (Poisson); several, with commas between them
     #[arg(long, default_value = "5000", value_delimiter = ',', value_name = "RATE", conflicts_with = "trace")]
     pub(crate) rate: Vec<RequestRate>,
+    /// So many clients instead, each of which asks again when it is answered
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with_all = ["rate", "trace"])]
+    pub(crate) clients: Option<u32>,
     /// A file of arrivals instead: `microseconds[,length[,target length]]` a line, in order of time
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,

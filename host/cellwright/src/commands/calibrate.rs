@@ -33,8 +33,8 @@ impl Watching {
 }
 
 impl Observer for Watching {
-    fn told(&mut self, _now: Time, events: &[Event]) {
-        self.meter().told(events);
+    fn told(&mut self, now: Time, events: &[Event]) {
+        self.meter().told(now, events);
     }
 
     fn decided(&mut self, commands: &Commands) {
@@ -69,12 +69,13 @@ pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let cells = cells(&model, &watching.meter())?;
+    let meter = watching.meter();
+    let cells = cells(&model, &meter)?;
     let device = serving.engine().devices().next().map_or("cpu".to_owned(), |device| device.name.clone());
     let text = format!(
         "# Measured by `cellwright calibrate`: {} on {workers} x {device}, all busy; `simulate --devices {workers}` is this machine.\n{}",
         bundle.name(),
-        meter::table(&device, true, &cells)
+        meter::table(&device, meter.handover_ns(), &cells)
     );
     match &arguments.output {
         Some(file) => std::fs::write(file, text).with_context(|| format!("{} cannot be written", file.display())),

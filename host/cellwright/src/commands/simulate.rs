@@ -28,8 +28,9 @@ const WARM_UP: f64 = 0.2;
 #[derive(Debug, Serialize)]
 struct Run {
     policy: String,
-    /// None for a trace.
+    /// None for a trace, and for clients that wait for their answers.
     rate: Option<f64>,
+    clients: Option<u32>,
     workload: &'static str,
     device: String,
     devices: u32,
@@ -53,6 +54,7 @@ pub(crate) fn simulate(arguments: &SimulateArguments) -> anyhow::Result<()> {
             let run = Run {
                 policy: policy.to_string(),
                 rate: *rate,
+                clients: arguments.clients,
                 workload: workload.name(),
                 device: device.name.clone(),
                 devices: arguments.devices,
@@ -113,7 +115,7 @@ fn setup(arguments: &SimulateArguments, device: Device, arrivals: Arrivals, poli
 /// Seconds that arrivals take.
 fn span(arrivals: &Arrivals) -> f64 {
     match arrivals {
-        Arrivals::Poisson(_) => SECONDS,
+        Arrivals::Poisson(_) | Arrivals::Clients(_) => SECONDS,
         Arrivals::Trace(arrivals) => arrivals.last().map_or(0.0, |last| (last.at_ns + 1) as f64 / 1e9) + 1e-6,
     }
 }
@@ -143,6 +145,9 @@ fn device(name: &str) -> anyhow::Result<Device> {
 }
 
 fn offered(arguments: &SimulateArguments) -> anyhow::Result<Vec<(Option<f64>, Arrivals)>> {
+    if let Some(clients) = arguments.clients {
+        return Ok(vec![(None, Arrivals::Clients(clients))]);
+    }
     let Some(path) = &arguments.trace else {
         return Ok(arguments.rate.iter().map(|rate| (Some(rate.0), Arrivals::Poisson(rate.0))).collect());
     };
@@ -230,7 +235,11 @@ fn print(runs: &[Run]) -> anyhow::Result<()> {
         let outcome = &run.outcome;
         vec![
             run.policy.clone(),
-            run.rate.map_or("trace".to_owned(), |rate| rate.to_string()),
+            match (run.rate, run.clients) {
+                (Some(rate), _) => rate.to_string(),
+                (None, Some(clients)) => format!("{clients} clients"),
+                (None, None) => "trace".to_owned(),
+            },
             format!("{:.0}", outcome.throughput),
             format!("{:.2}", outcome.p50_ms),
             format!("{:.2}", outcome.p90_ms),

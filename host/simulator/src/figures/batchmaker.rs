@@ -99,14 +99,17 @@ pub(super) fn figure_7b(bench: &mut Bench<'_>) -> Result<Figure, Error> {
     let cellular = bench.curve("cellular, up to 64", &rates, &narrow, &workload)?;
     let wide = bench.curve("cellular, up to 512", &rates, &v100(), &workload)?;
     let padded = bench.curve("graph, up to 64", &rates[..6], &with_policy(&narrow, graph(10)), &workload)?;
+    let adaptive = bench.curve("adaptive, up to 64", &rates, &with_policy(&narrow, PolicyKind::Adaptive), &workload)?;
     let ratio = wide.at(4e3).p90_ms / cellular.at(4e3).p90_ms;
-    let compared = vec![
+    let mut compared = vec![
         Compared::new("cellular: p90 with 512 over p90 with 64, at 4000/s", "similar", ratio, "times").within(0.9, 1.1),
         // 64 rows in 250 µs, and 24 steps a request: section 7.3 has the two numbers.
         Compared::new("cellular: most answered with 64", "much lower", cellular.peak(), "/s").within(10_000.0, 11_000.0),
     ];
+    compared.extend(adaptive_over(&cellular, &adaptive));
     let title = "Figure 7(b): LSTM, batches of up to 64";
-    Ok(latency_figure("7b", title, "BatchMaker (EuroSys'18), figure 7(b) and section 7.2", vec![cellular, wide, padded], compared, LENGTHS))
+    let source = "BatchMaker (EuroSys'18), figure 7(b) and section 7.2";
+    Ok(latency_figure("7b", title, source, vec![cellular, wide, adaptive, padded], compared, LENGTHS))
 }
 
 pub(super) fn figure_8(bench: &mut Bench<'_>) -> Result<Figure, Error> {
@@ -185,7 +188,8 @@ pub(super) fn figure_11(bench: &mut Bench<'_>, variance: Variance) -> Result<Fig
     let workload = Workload::lstm(lengths);
     let cellular = bench.curve("cellular", &rates, &v100(), &workload)?;
     let padded = bench.curve("graph", &rates, &with_policy(&v100(), graph(width)), &workload)?;
-    let compared = match variance {
+    let adaptive = bench.curve("adaptive", &rates, &with_policy(&v100(), PolicyKind::Adaptive), &workload)?;
+    let mut compared = match variance {
         Variance::Fixed => vec![
             Compared::new("cellular: most answered", "87 % of 27136: 23600", cellular.peak(), "/s").within(22_892.0, 24_308.0),
             Compared::new("graph: most answered", "27136 at most", padded.peak(), "/s").within(26_000.0, 27_300.0),
@@ -196,6 +200,7 @@ pub(super) fn figure_11(bench: &mut Bench<'_>, variance: Variance) -> Result<Fig
                 .within(1.0, f64::MAX),
         ],
     };
+    compared.extend(adaptive_over(&cellular, &adaptive));
     let title = format!(
         "Figure 11: LSTM, {}",
         match variance {
@@ -204,7 +209,8 @@ pub(super) fn figure_11(bench: &mut Bench<'_>, variance: Variance) -> Result<Fig
             Variance::UpTo100 => "lengths clipped to 100",
         }
     );
-    Ok(latency_figure(name, &title, "BatchMaker (EuroSys'18), figure 11 and section 7.3", vec![cellular, padded], compared, LENGTHS))
+    let source = "BatchMaker (EuroSys'18), figure 11 and section 7.3";
+    Ok(latency_figure(name, &title, source, vec![cellular, adaptive, padded], compared, LENGTHS))
 }
 
 pub(super) fn figure_13(bench: &mut Bench<'_>, devices: u32) -> Result<Figure, Error> {

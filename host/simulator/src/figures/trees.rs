@@ -62,16 +62,18 @@ pub(super) fn figure_15(bench: &mut Bench<'_>) -> Result<Figure, Error> {
     let cellular = bench.curve("cellular, overhead as published", &rates, &setup(), &workload)?;
     let ours = bench.curve("cellular, gathering by moved rows", &rates, &served(), &workload)?;
     let merged = bench.curve("merge", &rates, &with_policy(&setup(), PolicyKind::Merge { requests: LIMIT }), &workload)?;
+    let adaptive = bench.curve("adaptive", &rates, &with_policy(&setup(), PolicyKind::Adaptive), &workload)?;
     // One graph for all: 31 cells one after the other, each with a row for every tree of the batch, and nothing to gather.
     let ideal = bench.curve("ideal", &rates, &with_policy(&setup(), graph(0)), &workload)?;
     let of_ideal = |peak: f64| 100.0 * peak / ideal.peak();
-    let compared = vec![
+    let mut compared = vec![
         Compared::new("cellular: part of the ideal, overhead as published", "about 70", of_ideal(cellular.peak()), "%").within(65.0, 75.0),
         Compared::new("cellular: part of the ideal, gathering by moved rows", "not in the paper", of_ideal(ours.peak()), "%")
             .within(90.0, 100.0),
         Compared::new("p90 at 1000/s, ideal over cellular", "above 1", ideal.at(1e3).p90_ms / cellular.at(1e3).p90_ms, "times")
             .within(1.0, f64::MAX),
     ];
+    compared.extend(adaptive_over(&cellular, &adaptive));
     let title = "Figure 15: complete trees of 16 leaves, tasks of up to 64";
     let assumed = [
         COSTS,
@@ -81,5 +83,5 @@ pub(super) fn figure_15(bench: &mut Bench<'_>) -> Result<Figure, Error> {
          schedule, on a thread of its own and ahead of the device, as on a server",
     ];
     let source = "BatchMaker (EuroSys'18), figure 15 and section 7.5";
-    Ok(latency_figure("15", title, source, vec![cellular, ours, merged, ideal], compared, &assumed))
+    Ok(latency_figure("15", title, source, vec![cellular, ours, adaptive, merged, ideal], compared, &assumed))
 }

@@ -8,16 +8,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use cellwright_scheduler::{
-    BatchSizes, Commands, Config, Event, LaneId, ModelInfo, PolicyKind, RequestId, Row, Scheduler, Submission, TaskSeq, Time, WorkerId,
-};
+use cellwright_scheduler::{BatchSizes, Config, Event, LaneId, ModelInfo, PolicyKind, RequestId, Row, Submission, TaskSeq, Time, WorkerId};
 
 use super::books::Books;
 use super::traffic::{Further, Traffic};
+use crate::driven::{Driven, World};
 use crate::outcome::{Outcome, Recorder};
 
-/// The scheduler may ask to be woken at once; so often in one instant it must have been told something new.
-const WAKES_MAX: u32 = 1000;
 /// A task of which nothing is known.
 const UNKNOWN_NS: u64 = 1000;
 
@@ -35,7 +32,7 @@ pub struct Change {
 /// What would have come of it; `progress` is told how many requests have arrived.
 #[must_use]
 pub fn what_if(traffic: &Traffic, change: Change, progress: &mut dyn FnMut(usize)) -> Outcome {
-    let mut world = World::new(traffic, change);
+    let mut world = Replay::new(traffic, change);
     while let Some(Reverse((now, _))) = world.due.peek().copied() {
         while let Some(Reverse((at, due))) = world.due.peek().copied()
             && at <= now
@@ -43,7 +40,7 @@ pub fn what_if(traffic: &Traffic, change: Change, progress: &mut dyn FnMut(usize
             world.due.pop();
             world.happens(now, due);
         }
-        world.handle(now);
+        world.act(now);
         progress(world.arrived);
     }
     world.end()
@@ -64,12 +61,10 @@ enum Due {
     Wake,
 }
 
-struct World<'a> {
+struct Replay<'a> {
     traffic: &'a Traffic,
     change: Change,
-    scheduler: Scheduler,
-    events: Vec<Event>,
-    commands: Commands,
+    driven: Driven,
     books: Books,
     due: BinaryHeap<Reverse<(u64, Due)>>,
     /// By number: its id while it is in flight, and how much of what it does next was told.
@@ -81,10 +76,9 @@ struct World<'a> {
     workers: u32,
     arrived: usize,
     recorder: Recorder,
-    woken_at: Option<u64>,
 }
 
-impl<'a> World<'a> {
+impl<'a> Replay<'a> {
     fn new(traffic: &'a Traffic, change: Change) -> Self {
         let mut due = BinaryHeap::new();
         due.extend(traffic.host.iter().enumerate().map(|(number, (at, _))| Reverse((*at, Due::Host(number)))));
@@ -92,9 +86,7 @@ impl<'a> World<'a> {
         Self {
             traffic,
             change,
-            scheduler: Scheduler::new(Config { policy: change.policy.unwrap_or(traffic.config.policy), ..traffic.config }),
-            events: Vec::new(),
-            commands: Commands::default(),
+            driven: Driven::new(Config { policy: change.policy.unwrap_or(traffic.config.policy), ..traffic.config }),
             books: Books::default(),
             due,
             ids: vec![None; traffic.requests.len()],
@@ -105,7 +97,6 @@ impl<'a> World<'a> {
             workers: 0,
             arrived: 0,
             recorder: Recorder::new(traffic.first_ns(), 0, None),
-            woken_at: None,
         }
     }
 
@@ -113,11 +104,11 @@ impl<'a> World<'a> {
         match due {
             Due::Host(number) => self.host(&self.traffic.host[number].1),
             Due::Done(worker, seq, busy_ns) => self.complete(now, worker, seq, busy_ns),
-            Due::Moved(request) => self.events.push(Event::Moved(request)),
+            Due::Moved(request) => self.driven.events.push(Event::Moved(request)),
             Due::Arrive(number) => self.arrive(now, number),
             Due::Further(number) => self.go_on(number),
-            Due::Cancel(number) => self.events.extend(self.ids[number].map(Event::Cancel)),
-            Due::Wake => self.events.push(Event::Wake),
+            Due::Cancel(number) => self.driven.events.extend(self.ids[number].map(Event::Cancel)),
+            Due::Wake => self.driven.events.push(Event::Wake),
         }
     }
 
@@ -129,7 +120,7 @@ impl<'a> World<'a> {
                     let worker = WorkerId(self.workers);
                     self.workers += 1;
                     self.free_at.push(0);
-                    self.events.push(Event::WorkerUp { worker, domain: *domain, class: *class, arena_slots: *arena_slots });
+                    self.driven.events.push(Event::WorkerUp { worker, domain: *domain, class: *class, arena_slots: *arena_slots });
                 }
             }
             Event::ModelUp(info) => {
@@ -141,9 +132,9 @@ impl<'a> World<'a> {
                     let max = self.change.batch_max.unwrap_or(cell.batch.max).max(1);
                     cell.batch = BatchSizes { min: cell.batch.min.min(max), quantum: cell.batch.quantum.min(max), max };
                 }
-                self.events.push(Event::ModelUp(Arc::new(info)));
+                self.driven.events.push(Event::ModelUp(Arc::new(info)));
             }
-            other => self.events.push(other.clone()),
+            other => self.driven.events.push(other.clone()),
         }
     }
 
@@ -160,7 +151,7 @@ impl<'a> World<'a> {
         self.recorder.arrived(now);
         let deadline = asked.deadline_ns.map(|deadline| Time(now.saturating_add(deadline)));
         let growth = asked.growth.clone();
-        self.events.push(Event::Submit(Submission { request, model: asked.model, rank: asked.rank, deadline, growth }));
+        self.driven.events.push(Event::Submit(Submission { request, model: asked.model, rank: asked.rank, deadline, growth }));
         if let Some(after) = asked.cancelled_ns {
             self.due.push(Reverse((now.saturating_add(after), Due::Cancel(number))));
         }
@@ -189,9 +180,9 @@ impl<'a> World<'a> {
         match further {
             Further::Grow(growth) => {
                 self.books.grow(request, growth.clone());
-                self.events.push(Event::Grow { request, growth: growth.clone() });
+                self.driven.events.push(Event::Grow { request, growth: growth.clone() });
             }
-            Further::Close => self.events.push(Event::Close(request)),
+            Further::Close => self.driven.events.push(Event::Close(request)),
         }
     }
 
@@ -206,7 +197,7 @@ impl<'a> World<'a> {
         }
         let failed = rows.iter().filter(|row| self.fails(**row)).map(|row| row.lane).collect();
         self.books.complete(worker, seq, now);
-        self.events.push(Event::Done { worker, up_to: seq, busy_ns, stopped, failed });
+        self.driven.events.push(Event::Done { worker, up_to: seq, busy_ns, stopped, failed });
         let mut requests: Vec<RequestId> = self.books.requests_of(&rows).collect();
         requests.sort_unstable();
         requests.dedup();
@@ -226,31 +217,29 @@ impl<'a> World<'a> {
         self.books.chain_of(row.lane).is_some_and(|(number, chain)| self.traffic.requests[number].fails == Some(chain))
     }
 
-    /// Lets the scheduler act until it is content, and carries out what it says.
-    fn handle(&mut self, now: u64) {
-        for _ in 0..WAKES_MAX {
-            self.scheduler.handle(Time(now), &mut self.events, &mut self.commands);
-            self.carry_out(now);
-            match self.commands.wake_at {
-                Some(at) if at.0 <= now => self.events.push(Event::Wake),
-                Some(at) => {
-                    if self.woken_at.is_none_or(|earlier| earlier <= now || at.0 < earlier) {
-                        self.due.push(Reverse((at.0, Due::Wake)));
-                        self.woken_at = Some(at.0);
-                    }
-                    return;
-                }
-                None => return,
-            }
+    fn leave(&mut self, id: RequestId) {
+        if let Some(life) = self.books.life(id) {
+            self.ids[life.number] = None;
         }
     }
 
+    fn end(self) -> Outcome {
+        let left: Vec<u64> = self.books.unfinished().collect();
+        self.recorder.outcome(self.workers.max(1), &left)
+    }
+}
+
+impl World for Replay<'_> {
+    fn driven(&mut self) -> &mut Driven {
+        &mut self.driven
+    }
+
     fn carry_out(&mut self, now: u64) {
-        self.books.follow(&self.commands, now);
-        for moved in &self.commands.moves {
+        self.books.follow(&self.driven.commands, now);
+        for moved in &self.driven.commands.moves {
             self.due.push(Reverse((now, Due::Moved(moved.request))));
         }
-        for launch in &self.commands.launches {
+        for launch in &self.driven.commands.launches {
             let rows = launch.rows.len() as u32;
             let cost = self.traffic.costs.get(launch.cell_type.index()).and_then(|costs| costs.nanoseconds(rows)).unwrap_or(UNKNOWN_NS);
             let busy_ns = cost.saturating_mul(u64::from(launch.steps));
@@ -261,15 +250,15 @@ impl<'a> World<'a> {
             let heard = start + busy_ns + self.traffic.handover_ns;
             self.due.push(Reverse((heard, Due::Done(launch.worker, launch.seq, busy_ns))));
         }
-        for index in 0..self.commands.finished.len() {
-            let id = self.commands.finished[index];
+        for index in 0..self.driven.commands.finished.len() {
+            let id = self.driven.commands.finished[index];
             self.leave(id);
             if let Some(life) = self.books.end(id) {
                 self.recorder.finished(life.arrived_ns, life.started_ns.unwrap_or(now), now);
             }
         }
-        for index in 0..self.commands.failed.len() {
-            let id = self.commands.failed[index].0;
+        for index in 0..self.driven.commands.failed.len() {
+            let id = self.driven.commands.failed[index].0;
             self.leave(id);
             if let Some(life) = self.books.end(id) {
                 self.recorder.failed(life.arrived_ns, now);
@@ -277,14 +266,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn leave(&mut self, id: RequestId) {
-        if let Some(life) = self.books.life(id) {
-            self.ids[life.number] = None;
-        }
-    }
-
-    fn end(self) -> Outcome {
-        let left: Vec<u64> = self.books.unfinished().collect();
-        self.recorder.outcome(self.workers.max(1), &left)
+    fn wake_at(&mut self, at: u64) {
+        self.due.push(Reverse((at, Due::Wake)));
     }
 }

@@ -47,6 +47,21 @@ fn the_same_seed_gives_the_same_run_and_another_another() {
     assert_ne!(outcome(7), outcome(8));
 }
 
+/// Four clients of a device that takes four rows at once: it is always full, and all of them go on step by step.
+#[test]
+fn clients_ask_again_when_they_are_answered() {
+    let setup = Setup { batch_max: vec![4], seconds: 1.0, warm_up: 0.0, ..Setup::new(Device::unit(UNIT), Arrivals::Clients(4)) };
+    let outcome = |setup: &Setup| run(setup, &mut Workload::lstm(Lengths::Fixed(5)), &mut |_| ()).unwrap().outcome;
+    let four = outcome(&setup);
+    assert!((790..=800).contains(&four.answered) && four.unfinished == 4, "{four:?}");
+    let one = outcome(&Setup { arrivals: Arrivals::Clients(1), ..setup.clone() });
+    assert!((195..=200).contains(&one.answered), "{one:?}");
+    // Who can never be in time is refused at once, again and again, and yet the run ends.
+    let config = Config { policy: PolicyKind::Adaptive, ..setup.config };
+    let late = outcome(&Setup { config, seconds: 0.01, drain: true, objective_ns: Some(1), ..setup });
+    assert!(late.answered == 0 && late.failed > 1000 && late.unfinished == 0, "{late:?}");
+}
+
 #[test]
 fn every_kind_of_request_is_answered_on_every_number_of_devices() {
     for devices in [1, 2, 4] {

@@ -40,6 +40,18 @@ fn a_list_is_drawn_from_as_often_as_it_says() {
 }
 
 #[test]
+fn a_preorder_is_a_tree_and_nothing_else_is() {
+    assert_eq!(Tree::preorder("L"), Some(Tree { leaves: 1, children: vec![] }));
+    // ((0 1) 2): the inner pair is internal node 3.
+    assert_eq!(Tree::preorder("BBLLL"), Some(Tree { leaves: 3, children: vec![[0, 1], [3, 2]] }));
+    for text in ["", "B", "LL", "BL", "BLLL", "BxL"] {
+        assert_eq!(Tree::preorder(text), None, "{text}");
+    }
+    assert_eq!(Tree::balanced(3).children, [[0, 1], [3, 2]]);
+    assert_eq!(Tree::balanced(20).children.len(), 19);
+}
+
+#[test]
 fn what_is_wrong_with_a_list_is_said_with_its_line_and_field() {
     let lengths = |text: &str| Lengths::from_list("l.csv", text).unwrap_err().to_string();
     assert_eq!(lengths("length\n3\n0\n"), "l.csv: line 3: length: `0` is no length from 1 to 100000");

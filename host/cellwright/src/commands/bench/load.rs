@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use cellwright_simulator::workload::{LENGTH_MAX, Lengths};
 use clap::ValueEnum;
 
 /// What requests are.
@@ -43,18 +44,11 @@ impl FromStr for Rate {
 /// Where lengths come from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum LengthSource {
-    /// All the same.
-    Fixed(u32),
-    /// `exp(N(mu, sigma²))`, rounded and clipped to 1..=max.
-    Lognormal { mu: f64, sigma: f64, max: u32 },
+    /// They are drawn.
+    Random(Lengths),
     /// One per line of a file, in its order, again and again. A column is named by the file's first line, or counted from 1.
     File { path: PathBuf, column: Option<String> },
 }
-
-/// Sentences of Europarl as the cellular batching paper had them: mean 24, 99 % under 100, longest 330.
-const EUROPARL: LengthSource = LengthSource::Lognormal { mu: 2.95, sigma: 0.68, max: 330 };
-/// Longer requests are refused: their graphs would be.
-pub(crate) const LENGTH_MAX: u32 = 100_000;
 
 impl FromStr for LengthSource {
     type Err = String;
@@ -62,13 +56,13 @@ impl FromStr for LengthSource {
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
         match (kind, rest) {
-            ("lognormal", None) => Ok(EUROPARL),
+            ("lognormal", None) => Ok(Self::Random(Lengths::EUROPARL)),
             ("lognormal", Some(numbers)) => {
-                lognormal(numbers).ok_or_else(|| format!("`{numbers}` is not MU:SIGMA:MAX, such as 2.95:0.68:330"))
+                lognormal(numbers).map(Self::Random).ok_or_else(|| format!("`{numbers}` is not MU:SIGMA:MAX, such as 2.95:0.68:330"))
             }
-            ("fixed", Some(number)) => {
-                length(number).map(Self::Fixed).ok_or_else(|| format!("`{number}` is no length from 1 to {LENGTH_MAX}"))
-            }
+            ("fixed", Some(number)) => length(number)
+                .map(|length| Self::Random(Lengths::Fixed(length)))
+                .ok_or_else(|| format!("`{number}` is no length from 1 to {LENGTH_MAX}")),
             ("file", Some(rest)) if !rest.is_empty() => {
                 let (path, column) = rest.rsplit_once(':').map_or((rest, None), |(path, column)| (path, Some(column.to_owned())));
                 Ok(Self::File { path: path.into(), column })
@@ -82,12 +76,12 @@ fn length(text: &str) -> Option<u32> {
     text.parse().ok().filter(|length| (1..=LENGTH_MAX).contains(length))
 }
 
-fn lognormal(text: &str) -> Option<LengthSource> {
+fn lognormal(text: &str) -> Option<Lengths> {
     let mut numbers = text.split(':');
     let (mu, sigma) = (numbers.next()?.parse::<f64>().ok()?, numbers.next()?.parse::<f64>().ok()?);
     let max = length(numbers.next()?)?;
     let sound = mu.is_finite() && (0.0..=10.0).contains(&sigma) && numbers.next().is_none();
-    sound.then_some(LengthSource::Lognormal { mu, sigma, max })
+    sound.then_some(Lengths::Lognormal { mu, sigma, max })
 }
 
 #[cfg(test)]
@@ -96,9 +90,9 @@ mod tests {
 
     #[test]
     fn lengths_are_read_as_they_are_written() {
-        assert_eq!("fixed:3".parse(), Ok(LengthSource::Fixed(3)));
-        assert_eq!("lognormal".parse(), Ok(EUROPARL));
-        assert_eq!("lognormal:1:0.5:9".parse(), Ok(LengthSource::Lognormal { mu: 1.0, sigma: 0.5, max: 9 }));
+        assert_eq!("fixed:3".parse(), Ok(LengthSource::Random(Lengths::Fixed(3))));
+        assert_eq!("lognormal".parse(), Ok(LengthSource::Random(Lengths::EUROPARL)));
+        assert_eq!("lognormal:1:0.5:9".parse(), Ok(LengthSource::Random(Lengths::Lognormal { mu: 1.0, sigma: 0.5, max: 9 })));
         assert_eq!("file:a/b.csv:de".parse(), Ok(LengthSource::File { path: "a/b.csv".into(), column: Some("de".into()) }));
         for text in ["", "fixed", "fixed:0", "lognormal:1:2", "lognormal:1:2:3:4", "lognormal:nan:1:3", "file:", "uniform:3"] {
             text.parse::<LengthSource>().unwrap_err();

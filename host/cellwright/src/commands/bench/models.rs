@@ -6,8 +6,9 @@ use cellwright_cell_graph::{Attribute, AttributeValue, Tensor, Weights};
 use cellwright_protocol::InferRequest;
 
 use cellwright_simulator::Random;
+use cellwright_simulator::workload::{LENGTH_MAX, Tree};
 
-use super::load::{LENGTH_MAX, ModelKind};
+use super::load::ModelKind;
 use super::shapes::Shape;
 
 /// Words of a tree's vocabulary, and classes of its answer: small, so that the cells are what is measured.
@@ -94,9 +95,9 @@ fn gaussian(name: &str, shape: &[usize], random: &mut Random) -> Tensor {
 pub(crate) fn request(shape: &Shape, hidden: u32, random: &mut Random) -> InferRequest {
     let inputs = match shape {
         Shape::Sequence(length) => vec![gaussian("x", &[*length as usize, hidden as usize], random)],
-        Shape::Tree { leaves, children } => {
+        Shape::Tree(Tree { leaves, children }) => {
             let tokens: Vec<i64> = (0..*leaves).map(|_| i64::try_from(random.below(VOCABULARY)).unwrap_or(0)).collect();
-            let children: Vec<i64> = children.iter().flatten().copied().collect();
+            let children: Vec<i64> = children.iter().flatten().map(|child| i64::from(*child)).collect();
             vec![Tensor::from_i64("tokens", &[tokens.len()], &tokens), Tensor::from_i64("children", &[children.len() / 2, 2], &children)]
         }
     };

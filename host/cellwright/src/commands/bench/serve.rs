@@ -2,7 +2,9 @@
 
 mod plot;
 
+use std::fs;
 use std::io::{Write, stderr, stdout};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,13 +12,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use cellwright_bundle::Bundle;
 use cellwright_client::load::{self, Arrivals, Plan, Report, Target};
-use cellwright_client::{Address, Client, ClientOptions, Form, PushOptions};
+use cellwright_client::{Address, ClientOptions, Form, PushOptions};
 use cellwright_protocol::InferRequest;
 use serde_json::json;
 
 use crate::cli::{ServeBenchArguments, SweepRate};
 use crate::commands::remote::{block_on, connect, table, trust};
 use crate::local_server::LocalServer;
+use crate::policy::PolicySpec;
 use crate::progress;
 
 /// Steps of a sweep, as shares of what the server can take at most.
@@ -29,30 +32,31 @@ struct Asked {
     requests: Vec<InferRequest>,
 }
 
+/// A server that is asked.
+struct Contender {
+    /// None of a server that was there.
+    policy: Option<String>,
+    url: String,
+    address: Address,
+    local: Option<LocalServer>,
+}
+
 /// One rate of a run and what became of it.
 struct Point {
+    policy: Option<String>,
     /// Requests offered per second; none: as many as were answered.
     rate: Option<f64>,
     report: Report,
 }
 
 pub(crate) fn serve(arguments: &ServeBenchArguments) -> anyhow::Result<()> {
-    let data = tempfile::tempdir().context("a temporary folder for the server's data")?;
-    let local = match &arguments.server {
-        Some(_) => None,
-        None => Some(LocalServer::start(data.path(), &arguments.options())?),
-    };
-    let url = local.as_ref().map(|server| server.url().to_owned()).or_else(|| arguments.server.clone()).unwrap_or_default();
-    let options = ClientOptions { key: arguments.key.clone(), trust: trust(arguments.ca.as_deref()), ..ClientOptions::default() };
-    let client = connect(&url, &options)?;
-    let mut asked = Vec::new();
-    for folder in &arguments.bundles {
-        asked.push(push(&client, folder, arguments.requests.as_deref())?);
+    let asked = arguments.bundles.iter().map(|folder| asked(folder, arguments.requests.as_deref())).collect::<anyhow::Result<Vec<_>>>()?;
+    let folder = tempfile::tempdir().context("a temporary folder for data of servers")?;
+    let contenders = contenders(arguments, folder.path())?;
+    for contender in &contenders {
+        contender.prepare(arguments, &asked)?;
     }
-    if let Some(server) = &local {
-        writeln!(stderr(), "a server on this machine, ready after {} ms; it and the load share the cores", server.ready_after.as_millis())?;
-    }
-    let bench = Bench { arguments, address: Address::parse(&url)?, asked: &asked };
+    let bench = Bench { arguments, contenders: &contenders, asked: &asked };
     let points = bench.points()?;
     bench.print(&points)?;
     if let Some(file) = &arguments.plot {
@@ -64,22 +68,56 @@ pub(crate) fn serve(arguments: &ServeBenchArguments) -> anyhow::Result<()> {
     }
 }
 
-/// Uploads a bundle and gives what will be asked of it.
-fn push(client: &Client, folder: &Path, requests: Option<&Path>) -> anyhow::Result<Asked> {
+/// The server that was named, or one of each policy, with data in that folder.
+fn contenders(arguments: &ServeBenchArguments, folder: &Path) -> anyhow::Result<Vec<Contender>> {
+    if let Some(url) = &arguments.server {
+        return Ok(vec![Contender { policy: None, url: url.clone(), address: Address::parse(url)?, local: None }]);
+    }
+    let start = |(number, policy): (usize, &PolicySpec)| {
+        let data = folder.join(number.to_string());
+        // What the first measures of its cells holds for all: a comparison of policies with different batch limits would be one of limits.
+        let cache = folder.join("cache");
+        fs::create_dir_all(&data)
+            .and_then(|()| fs::create_dir_all(&cache))
+            .and_then(|()| symlink(&cache, data.join("cache")))
+            .context("folders for data of servers")?;
+        let local = LocalServer::start(&data, &arguments.options(*policy))?;
+        let (policy, url) = (Some(policy.to_string()), local.url().to_owned());
+        Ok(Contender { policy, address: Address::parse(&url)?, url, local: Some(local) })
+    };
+    arguments.policy.iter().enumerate().map(start).collect()
+}
+
+impl Contender {
+    /// Uploads what it will be asked for.
+    fn prepare(&self, arguments: &ServeBenchArguments, asked: &[Asked]) -> anyhow::Result<()> {
+        let options = ClientOptions { key: arguments.key.clone(), trust: trust(arguments.ca.as_deref()), ..ClientOptions::default() };
+        let client = connect(&self.url, &options)?;
+        for (folder, Asked { name, .. }) in arguments.bundles.iter().zip(asked) {
+            let bar = progress::spinner(format!("uploading {name}"));
+            block_on(async { Ok(client.push(name, folder, PushOptions::default(), |_| {}).await?) })?;
+            bar.finish_and_clear();
+        }
+        if let Some(server) = &self.local {
+            let ready = server.ready_after.as_millis();
+            writeln!(stderr(), "a server on this machine, ready after {ready} ms; it and the load share the cores")?;
+        }
+        Ok(())
+    }
+}
+
+/// What will be asked of a bundle's model.
+fn asked(folder: &Path, requests: Option<&Path>) -> anyhow::Result<Asked> {
     let bundle = Bundle::open(folder).with_context(|| format!("the bundle {} cannot be used", folder.display()))?;
-    let name = bundle.name().to_owned();
-    let bar = progress::spinner(format!("uploading {name}"));
-    block_on(async { Ok(client.push(&name, folder, PushOptions::default(), |_| {}).await?) })?;
-    bar.finish_and_clear();
     let requests = match requests {
         None => bundle.samples().all.iter().map(|sample| sample.request.clone()).collect(),
         Some(file) => read(file).with_context(|| format!("the requests in {} cannot be used", file.display()))?,
     };
-    Ok(Asked { name, requests })
+    Ok(Asked { name: bundle.name().to_owned(), requests })
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<InferRequest>> {
-    let text = std::fs::read_to_string(file)?;
+    let text = fs::read_to_string(file)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let requests = lines.map(|(number, line)| InferRequest::from_json(line.as_bytes()).with_context(|| format!("line {}", number + 1)));
     requests.collect()
@@ -87,21 +125,22 @@ fn read(file: &Path) -> anyhow::Result<Vec<InferRequest>> {
 
 struct Bench<'a> {
     arguments: &'a ServeBenchArguments,
-    address: Address,
+    contenders: &'a [Contender],
     asked: &'a [Asked],
 }
 
 impl Bench<'_> {
+    /// Every rate, offered to one server after the other.
     fn points(&self) -> anyhow::Result<Vec<Point>> {
         let mut points = Vec::new();
         for rate in &self.arguments.rate {
             match rate {
-                SweepRate::PerSecond(rate) => points.push(self.point(Some(*rate))?),
-                SweepRate::Max => points.push(self.point(None)?),
+                SweepRate::PerSecond(rate) => points.extend(self.turn(|_| Some(*rate))?),
+                SweepRate::Max => points.extend(self.turn(|_| None)?),
                 SweepRate::Sweep => {
-                    let most = self.point(None)?.report.total.throughput;
+                    let most: Vec<f64> = self.turn(|_| None)?.iter().map(|point| point.report.total.throughput).collect();
                     for share in SWEEP {
-                        points.push(self.point(Some(most * share))?);
+                        points.extend(self.turn(|number| Some(most[number] * share))?);
                     }
                 }
             }
@@ -109,13 +148,18 @@ impl Bench<'_> {
         Ok(points)
     }
 
-    fn point(&self, rate: Option<f64>) -> anyhow::Result<Point> {
+    /// Offers each server a rate.
+    fn turn(&self, rate: impl Fn(usize) -> Option<f64>) -> anyhow::Result<Vec<Point>> {
+        self.contenders.iter().enumerate().map(|(number, contender)| self.point(contender, rate(number))).collect()
+    }
+
+    fn point(&self, contender: &Contender, rate: Option<f64>) -> anyhow::Result<Point> {
         let measured = Duration::from_secs_f64(self.arguments.duration);
         let form = if self.arguments.json_tensors { Form::Json } else { Form::Binary };
         let key = self.arguments.key.as_deref();
-        let target = |asked: &Asked| Target::infer(&self.address, key, asked.name.as_str(), asked.requests.iter().cloned(), form);
+        let target = |asked: &Asked| Target::infer(&contender.address, key, asked.name.as_str(), asked.requests.iter().cloned(), form);
         let plan = Plan {
-            address: self.address.clone(),
+            address: contender.address.clone(),
             trust: trust(self.arguments.ca.as_deref()),
             targets: self.asked.iter().map(target).collect::<Result<_, _>>()?,
             arrivals: rate.map_or(Arrivals::Closed, Arrivals::Poisson),
@@ -137,20 +181,23 @@ impl Bench<'_> {
         });
         bar.finish_and_clear();
         let report = report.map_err(|_| anyhow::anyhow!("the load generator failed"))??;
-        Ok(Point { rate, report })
+        Ok(Point { policy: contender.policy.clone(), rate, report })
     }
 
     fn print(&self, points: &[Point]) -> anyhow::Result<()> {
         let mut out = stdout();
         if self.arguments.json {
-            for point in points {
-                writeln!(out, "{}", json!({ "rate": point.rate, "connections": self.arguments.connections, "report": point.report }))?;
+            for Point { policy, rate, report } in points {
+                let connections = self.arguments.connections;
+                writeln!(out, "{}", json!({ "policy": policy, "rate": rate, "connections": connections, "report": report }))?;
             }
             return Ok(());
         }
-        let rows: Vec<Vec<String>> = points.iter().flat_map(rows).collect();
-        let head = ["offered/s", "model", "answered/s", "p50 us", "p90 us", "p99 us", "p99.9 us", ""];
-        out.write_all(table(&head, &rows).as_bytes())?;
+        let head = ["policy", "offered/s", "model", "answered/s", "p50 us", "p90 us", "p99 us", "p99.9 us", ""];
+        // Of one server it goes without saying.
+        let first = usize::from(self.contenders.len() == 1);
+        let rows: Vec<Vec<String>> = points.iter().flat_map(rows).map(|row| row[first..].to_vec()).collect();
+        out.write_all(table(&head[first..], &rows).as_bytes())?;
         Ok(())
     }
 }
@@ -171,7 +218,8 @@ fn rows(point: &Point) -> Vec<Vec<String>> {
             notes.push("did not keep up".to_owned());
         }
         let [p50, p90, p99, p999] = [latency.p50_us, latency.p90_us, latency.p99_us, latency.p999_us].map(us);
-        vec![offered, figures.name.clone(), format!("{:.0}", figures.throughput), p50, p90, p99, p999, notes.join(", ")]
+        let policy = point.policy.clone().unwrap_or_default();
+        vec![policy, offered, figures.name.clone(), format!("{:.0}", figures.throughput), p50, p90, p99, p999, notes.join(", ")]
     };
     targets.iter().chain(all).map(row).collect()
 }

@@ -18,11 +18,12 @@ use serde_json::json;
 use crate::cli::UnfoldArguments;
 use crate::host::{self, Setup};
 use cellwright_simulator::Random;
+use cellwright_simulator::workload::Tree;
 
 use super::figures::Times;
 use super::load::ModelKind;
 use super::models;
-use super::shapes::{Shape, balanced};
+use super::shapes::Shape;
 
 const HIDDEN: u32 = 16;
 
@@ -63,7 +64,7 @@ fn cases(arguments: &UnfoldArguments) -> anyhow::Result<Vec<Case>> {
     let stock = [
         ("chain of 24 steps", ModelKind::Chain, Shape::Sequence(24)),
         ("chain of 330 steps", ModelKind::Chain, Shape::Sequence(330)),
-        ("tree of 20 leaves", ModelKind::Tree, balanced(20)),
+        ("tree of 20 leaves", ModelKind::Tree, Shape::Tree(Tree::balanced(20))),
     ];
     let case = |(name, kind, shape): (&str, ModelKind, Shape)| -> anyhow::Result<Case> {
         let bundle = models::bundle(kind, HIDDEN, &mut random)?;

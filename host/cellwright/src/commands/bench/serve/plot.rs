@@ -8,6 +8,9 @@ use cellwright_simulator::plot::{self, Line, Picture};
 
 use super::Point;
 
+/// What is drawn of a latency.
+type Quantile = fn(&Latency) -> f64;
+
 /// Draws latencies of all models together against the answers per second, as an SVG: p50, p90 and p99 of one server, p90 of each of several.
 pub(super) fn draw(file: &Path, points: &[Point]) -> anyhow::Result<()> {
     let mut points: Vec<&Point> = points.iter().filter(|point| point.rate.is_some() && point.report.total.ok > 0).collect();
@@ -15,7 +18,7 @@ pub(super) fn draw(file: &Path, points: &[Point]) -> anyhow::Result<()> {
     let mut policies: Vec<&Option<String>> = points.iter().map(|point| &point.policy).collect();
     policies.sort_unstable();
     policies.dedup();
-    let line = |name: String, points: &[&Point], bars: bool, choose: fn(&Latency) -> f64| {
+    let line = |name: String, points: &[&Point], bars: bool, choose: Quantile| {
         let place = |point: &&Point| (point.report.total.throughput, choose(&point.report.total.latency) / 1e3);
         let bar = |point: &&Point| (point.report.total.latency.p50_us / 1e3, point.report.total.latency.p99_us / 1e3);
         let bars = if bars { points.iter().map(bar).collect() } else { Vec::new() };
@@ -23,7 +26,7 @@ pub(super) fn draw(file: &Path, points: &[Point]) -> anyhow::Result<()> {
     };
     let p90 = |latency: &Latency| latency.p90_us;
     let (y, lines): (_, Vec<Line>) = if let [_] = policies[..] {
-        let lines: [(&str, fn(&Latency) -> f64); 3] = [("p50", |latency| latency.p50_us), ("p90", p90), ("p99", |latency| latency.p99_us)];
+        let lines: [(&str, Quantile); 3] = [("p50", |latency| latency.p50_us), ("p90", p90), ("p99", |latency| latency.p99_us)];
         ("latency, ms", lines.map(|(name, choose)| line(name.to_owned(), &points, false, choose)).into())
     } else {
         let of_policy = |policy: &&Option<String>| {

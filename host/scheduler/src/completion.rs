@@ -44,16 +44,15 @@ impl Scheduler {
         let Some(state) = self.workers[worker.index()].as_mut() else { return };
         let all = task.walk || task.tick == 0;
         let rows = std::mem::take(if all { &mut state.rows } else { &mut state.landing });
-        let mut left = rows.range(..if all { task.rows } else { task.listed }).copied();
-        while let Some(row) = left.next() {
-            // Rows of one step are mostly several of a lane.
-            let alike = if task.steps == 1 { left.clone().take_while(|next| next.lane == row.lane).count() } else { 0 };
-            if alike == 0 {
-                self.land_row(row, task.steps, worker, task.tick);
-            } else {
-                let others = left.clone().take(alike).map(|row| row.step);
-                self.complete(row.lane, std::iter::once(row.step).chain(others), worker);
-                left.nth(alike - 1);
+        let (count, (one, other)) = (if all { task.rows } else { task.listed }, rows.as_slices());
+        let first = one.len().min(count);
+        for part in [&one[..first], &other[..count - first]] {
+            // Rows of one step are often several of a lane.
+            for run in part.chunk_by(|row, next| row.lane == next.lane && task.steps == 1) {
+                match run {
+                    [row] => self.land_row(*row, task.steps, worker, task.tick),
+                    run => self.complete(run[0].lane, run.iter().map(|row| row.step), worker),
+                }
             }
         }
         if let Some(state) = self.workers[worker.index()].as_mut() {
@@ -78,8 +77,8 @@ impl Scheduler {
     }
 
     /// Nodes of a lane left their worker, executed or not.
-    pub(crate) fn complete(&mut self, lane: LaneId, steps: impl Iterator<Item = u32> + Clone, worker: WorkerId) {
-        let count = steps.clone().count() as u32;
+    pub(crate) fn complete(&mut self, lane: LaneId, steps: impl ExactSizeIterator<Item = u32> + Clone, worker: WorkerId) {
+        let count = steps.len() as u32;
         let live = self.land_nodes(lane, steps.clone(), worker);
         let (id, number, model) = (self.lane(lane).request, self.lane(lane).chain, self.lane(lane).model);
         self.let_go(model, count);
@@ -93,13 +92,13 @@ impl Scheduler {
         }
         let Some(chain) = request.chain_mut(number) else { return };
         chain.remaining -= u64::from(live);
-        let stops = chain.stops;
+        let (stops, over) = (chain.stops, chain.remaining == 0);
         // What is queued with the only worker is as good as complete, unless it may turn out not to count.
         let told = self.alone && !stops && !self.subgraphs();
         if live > 0 && !self.in_order(model) && !told {
             self.after_done(lane, steps);
         }
-        if live > 0 {
+        if live > 0 && over {
             self.end_chain_if_over(id, number);
         }
         if live < count {

@@ -8,12 +8,15 @@ mod nodes;
 use cellwright_cell_graph::unfolded::{Dependency, Grouping, UnfoldedChain};
 
 use crate::group::Membership;
-use crate::id::{CellTypeId, DomainId, ModelId, RequestId, Slot, Time, WorkerId};
+use crate::id::{CellTypeId, DomainId, LaneId, ModelId, RequestId, Slot, Time, WorkerId};
 use crate::readiness::Readers;
 pub(crate) use nodes::{Grouped, NodeState, Nodes};
 
 /// No slot: a stage that holds nothing.
 pub(crate) const NO_SLOT: Slot = Slot(u32::MAX);
+
+/// No lane: a stage whose chain gave its place back.
+pub(crate) const NO_LANE: LaneId = LaneId(u32::MAX);
 
 /// A stage of a request: true whatever lane it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

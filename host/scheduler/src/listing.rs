@@ -61,35 +61,32 @@ impl Scheduler {
     }
 
     /// So many more (or fewer) ready nodes of a model, of its type at that position. Neighbours are mostly counted alike, and then together.
+    #[inline]
     pub(crate) fn count_of(&mut self, (model, position): (ModelId, u32), cell_type: CellTypeId, scope: Scope, by: i32) {
-        self.types[cell_type.index()].changed();
-        let same = |known: &Uncounted| known.model == model && known.position == position && known.cell_type == cell_type;
-        if !same(&self.uncounted) {
-            self.settle_counts();
-            self.uncounted = Uncounted { model, position, cell_type, ..Uncounted::default() };
-        }
         let known = &mut self.uncounted;
-        let slot = match scope {
-            Scope::Domain(domain) if known.by_domain == 0 || known.domain == domain => {
-                known.domain = domain;
-                &mut known.by_domain
-            }
-            Scope::Worker(worker) if known.by_worker == 0 || known.worker == worker => {
-                known.worker = worker;
-                &mut known.by_worker
-            }
-            Scope::Nobody => return,
-            Scope::Domain(_) | Scope::Worker(_) => {
+        let same = known.model == model && known.position == position && known.cell_type == cell_type;
+        match scope {
+            Scope::Worker(worker) if same && known.worker == worker => known.by_worker += by,
+            Scope::Domain(domain) if same && known.domain == domain => known.by_domain += by,
+            _ => {
                 self.settle_counts();
-                return self.count_of((model, position), cell_type, scope, by);
+                self.uncounted = Uncounted { model, position, cell_type, ..Uncounted::default() };
+                match scope {
+                    Scope::Worker(worker) => (self.uncounted.worker, self.uncounted.by_worker) = (worker, by),
+                    Scope::Domain(domain) => (self.uncounted.domain, self.uncounted.by_domain) = (domain, by),
+                    Scope::Nobody => {}
+                }
             }
-        };
-        *slot += by;
+        }
     }
 
     /// Counts what has not been counted yet. Tallies are true afterwards.
     pub(crate) fn settle_counts(&mut self) {
         let Uncounted { model: id, position, cell_type, domain, worker, by_domain, by_worker } = std::mem::take(&mut self.uncounted);
+        if let Some(queue) = self.types.get_mut(cell_type.index()) {
+            // Though as many are ready as were, they may be others.
+            queue.changed();
+        }
         for (scope, by) in [(Scope::Domain(domain), by_domain), (Scope::Worker(worker), by_worker)] {
             if by == 0 {
                 continue;
@@ -237,16 +234,17 @@ impl Scheduler {
         let (domain, cell_type) = (place.domain, place.cell_type);
         let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage);
         let key = |time, step| Key { rank, time, order, chain, stage, step };
-        let queue = &mut self.types[cell_type.index()];
+        let types = &mut self.types;
         match &mut place.progress {
             Progress::Front(front) => {
                 if let (true, None, Some(entered)) = (front.listed, front.ready, front.entered) {
-                    queue.unlist(domain, &key(entered, 0));
+                    types[cell_type.index()].unlist(domain, &key(entered, 0));
                     front.listed = false;
                 }
             }
             Progress::Each(nodes) => {
                 let Some(time) = ready else { return };
+                let queue = &mut types[cell_type.index()];
                 let Some((found, Item::Run(held, from, to))) = queue.run_mut(domain, &key(time, step)) else { return };
                 if *held != lane || *to <= step {
                     return;
@@ -262,7 +260,7 @@ impl Scheduler {
                 let group = grouped.group(step);
                 let subgraph = &mut grouped.split.subgraphs[group as usize];
                 if let (true, true, Some(entered)) = (subgraph.listed, subgraph.ready.is_empty(), subgraph.entered) {
-                    queue.unlist(domain, &key(entered, subgraph.first));
+                    types[cell_type.index()].unlist(domain, &key(entered, subgraph.first));
                     subgraph.listed = false;
                 }
             }

@@ -6,13 +6,10 @@
 
 use crate::command::{Move, Placement};
 use crate::id::{DomainId, LaneId, NumericClass, RequestId, Slot, WorkerId};
-use crate::lane::{Lane, NO_SLOT, Progress};
+use crate::lane::{Lane, NO_LANE, NO_SLOT, Progress};
 use crate::queues::Item;
 use crate::request::{Block, Moving, Phase};
 use crate::scheduler::Scheduler;
-
-/// No lane: a stage whose chain gave its place back.
-const NO_LANE: LaneId = LaneId(u32::MAX);
 
 /// Choosing.
 impl Scheduler {

@@ -21,16 +21,25 @@ impl Scheduler {
                     self.count(lane, scope(domain, pinned, ready.only), -1);
                 }
             }
-            Progress::Each(_) => self.queue_alike(lane, nodes, None, worker),
+            Progress::Each(all) => {
+                all.fly(worker, count);
+                let (only, gone) = all.queue(nodes, worker);
+                self.count(lane, scope(domain, None, only), -(gone as i32));
+                self.queue_others(lane, &nodes[gone..], None, worker);
+            }
             Progress::Grouped(grouped) => {
                 let group = nodes.first().map_or(0, |node| grouped.group(node.step));
                 let subgraph = &mut grouped.split.subgraphs[group as usize];
                 let before = subgraph.pinned();
                 subgraph.forget_all_ready(nodes, &grouped.nodes.states);
+                let left = !subgraph.ready.is_empty();
                 subgraph.flying += count;
                 subgraph.worker = worker;
-                self.queue_alike(lane, nodes, before, worker);
-                if before != Some(worker) {
+                grouped.nodes.fly(worker, count);
+                let (only, gone) = grouped.nodes.queue(nodes, worker);
+                self.count(lane, scope(domain, before, only), -(gone as i32));
+                self.queue_others(lane, &nodes[gone..], before, worker);
+                if left && before != Some(worker) {
                     self.repin(lane, group, before, Some(worker));
                 }
             }
@@ -39,12 +48,9 @@ impl Scheduler {
         self.model_mut(model).flying += count;
     }
 
-    /// Takes nodes of a lane whose subgraph is pinned to that worker, if to any, off the tallies.
-    fn queue_alike(&mut self, lane: LaneId, mut nodes: &[Row], pinned: Option<WorkerId>, worker: WorkerId) {
+    /// The same for those which are for others than the first ones were. Their subgraph was pinned to that worker, if to any.
+    fn queue_others(&mut self, lane: LaneId, mut nodes: &[Row], pinned: Option<WorkerId>, worker: WorkerId) {
         let domain = self.lane(lane).domain;
-        if let Some(all) = self.lane_mut(lane).nodes_mut() {
-            all.fly(worker, nodes.len() as u32);
-        }
         while !nodes.is_empty() {
             let Some((only, gone)) = self.lane_mut(lane).nodes_mut().map(|all| all.queue(nodes, worker)) else { return };
             self.count(lane, scope(domain, pinned, only), -(gone as i32));
@@ -53,8 +59,8 @@ impl Scheduler {
     }
 
     /// Takes nodes off their worker; how many of them were to be executed at all.
-    pub(crate) fn land_nodes(&mut self, lane: LaneId, steps: impl Iterator<Item = u32> + Clone, worker: WorkerId) -> u32 {
-        let count = steps.clone().count() as u32;
+    pub(crate) fn land_nodes(&mut self, lane: LaneId, steps: impl ExactSizeIterator<Item = u32> + Clone, worker: WorkerId) -> u32 {
+        let count = steps.len() as u32;
         let place = &mut self.lanes[lane.index()];
         let (domain, limit, before) = (place.domain, place.limit, place.pinned());
         place.flying -= count;

@@ -10,8 +10,7 @@ use crate::event::BatchSizes;
 use crate::group::Counted;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
 use crate::lane::{Grouped, Lane, NodeState, Progress, Ready, Status};
-use crate::listing::scope;
-use crate::queues::{Item, Key, Scope};
+use crate::queues::{Item, Key};
 use crate::scheduler::Scheduler;
 
 /// Nodes chosen for a batch that are listed together: the next step of a stage in order, or nodes of a run or a subgraph.
@@ -193,9 +192,12 @@ impl Scheduler {
             self.queue_nodes(pick.lane, batch.rows_of(pick), worker);
         }
         self.after_advanced(cell_type, worker);
+        let ahead = batch.picks.iter().filter_map(|pick| self.successors_of(pick.lane, batch.rows[pick.first].step));
+        std::hint::black_box(ahead.fold(0, u32::wrapping_add));
         for pick in &batch.picks {
             self.after_queued(pick.lane, batch.rows_of(pick), worker);
         }
+        self.settle_told(Some(worker));
         for pick in &batch.picks {
             if let Some(last) = batch.rows_of(pick).last() {
                 self.tidy(pick.lane, last.step, pick.ready);
@@ -289,27 +291,24 @@ fn lay_out(batch: &Batch, members: &[Row], out: &mut Vec<Row>) {
     out.extend_from_slice(&members[taken..]);
 }
 
-fn runnable(lane: &Lane, pinned: Option<WorkerId>, ready: Ready, worker: WorkerId) -> bool {
-    match scope(lane.domain, pinned, ready.only) {
-        Scope::Domain(_) => true,
-        Scope::Worker(only) => only == worker,
-        Scope::Nobody => false,
-    }
+/// Whether a worker may run a ready node of a subgraph that is pinned, if it is: as [`crate::listing::scope`] says.
+fn runnable(pinned: Option<WorkerId>, ready: Ready, worker: WorkerId) -> bool {
+    pinned.is_none_or(|pinned| pinned == worker) && ready.only.is_none_or(|only| only == worker)
 }
 
 /// The first ready node of a listed subgraph (or run) that a worker may run.
 fn first_runnable(lane: &Lane, item: Item, worker: WorkerId) -> Option<(u32, Ready)> {
     match (&lane.progress, item) {
         (Progress::Front(front), _) => {
-            front.ready.filter(|ready| runnable(lane, lane.pinned(), *ready, worker)).map(|ready| (front.queued, ready))
+            front.ready.filter(|ready| runnable(lane.pinned(), *ready, worker)).map(|ready| (front.queued, ready))
         }
         (Progress::Each(nodes), Item::Run(_, from, to)) => (from..to).find_map(|step| match nodes.states[step as usize] {
-            NodeState::Ready(ready) if runnable(lane, None, ready, worker) => Some((step, ready)),
+            NodeState::Ready(ready) if runnable(None, ready, worker) => Some((step, ready)),
             _ => None,
         }),
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
             let subgraph = &grouped.split.subgraphs[group as usize];
-            subgraph.ready.iter().find(|(_, ready)| runnable(lane, subgraph.pinned(), *ready, worker)).copied()
+            subgraph.ready.iter().find(|(_, ready)| runnable(subgraph.pinned(), *ready, worker)).copied()
         }
         _ => None,
     }
@@ -323,13 +322,13 @@ fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, room: usize, rows: &
     let mut since = None;
     match (&lane.progress, item) {
         (Progress::Front(front), _) => {
-            let ready = front.ready.filter(|ready| runnable(lane, lane.pinned(), *ready, worker));
+            let ready = front.ready.filter(|ready| runnable(lane.pinned(), *ready, worker));
             rows.extend(ready.map(|_| Row { lane: id, step: front.queued }));
         }
         (Progress::Each(nodes), Item::Run(_, from, to)) => {
             let states = (from..to).zip(&nodes.states[from as usize..to as usize]);
             let ready = states.filter_map(|(step, state)| match state {
-                NodeState::Ready(ready) if runnable(lane, None, *ready, worker) => {
+                NodeState::Ready(ready) if runnable(None, *ready, worker) => {
                     since = Some(ready.time);
                     Some(Row { lane: id, step })
                 }
@@ -340,7 +339,7 @@ fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, room: usize, rows: &
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
             let subgraph = &grouped.split.subgraphs[group as usize];
             let pinned = subgraph.pinned();
-            let ready = subgraph.ready.iter().filter(|(_, ready)| runnable(lane, pinned, *ready, worker));
+            let ready = subgraph.ready.iter().filter(|(_, ready)| runnable(pinned, *ready, worker));
             rows.extend(ready.take(room).map(|(step, _)| Row { lane: id, step: *step }));
         }
         _ => {}

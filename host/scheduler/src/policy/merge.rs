@@ -106,6 +106,7 @@ impl Scheduler {
         for node in &rows {
             self.after_queued(node.lane, std::slice::from_ref(node), worker);
         }
+        self.settle_told(Some(worker));
         for (node, ready) in picks {
             self.tidy(node.lane, node.step, *ready);
         }

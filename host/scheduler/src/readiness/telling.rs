@@ -7,16 +7,41 @@ use cellwright_cell_graph::unfolded::{Dependency, Successors, UnfoldedChain};
 
 use crate::command::Row;
 use crate::id::{LaneId, RequestId, WorkerId};
-use crate::lane::{Lane, Progress, StageRef, Status};
+use crate::lane::{Lane, NO_LANE, Progress, StageRef, Status};
+use crate::request::Request;
 use crate::scheduler::Scheduler;
 
-/// What follows for nodes of a task's nodes that they name. Empty but for that moment.
+/// Nodes that were told of others which they name, and what is to be done about them. Empty but while a task is submitted or completed.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     /// They have heard of all.
     ready: Vec<(LaneId, u32)>,
     /// They have to be looked at.
     again: Vec<(LaneId, u32)>,
+}
+
+impl Told {
+    /// Tells the successors of nodes of a request; if those were `queued`, they count it.
+    fn tell(&mut self, nodes: &[Row], successors: &Successors, request: &Request, lanes: &mut [Lane], queued: bool) {
+        let (mut known, mut lane) = (StageRef { chain: u32::MAX, stage: 0 }, NO_LANE);
+        for node in nodes {
+            let Some(&[from, to]) = successors.offsets.get(node.step as usize..node.step as usize + 2) else { continue };
+            for &(chain, stage, step) in &successors.targets[from as usize..to as usize] {
+                // Mostly all are of one stage.
+                if known != (StageRef { chain, stage }) {
+                    known = StageRef { chain, stage };
+                    lane = request.chain(chain).filter(|chain| !chain.gone).map_or(NO_LANE, |chain| chain.lane(stage));
+                }
+                let Some(place) = lanes.get_mut(lane.index()) else { continue };
+                let heard = if queued { place.nodes_mut().and_then(|all| all.hear(step)) } else { None };
+                match heard {
+                    Some(1..) => {}
+                    Some(0) if place.named => self.ready.push((lane, step)),
+                    _ => self.again.push((lane, step)),
+                }
+            }
+        }
+    }
 }
 
 impl Scheduler {
@@ -40,7 +65,7 @@ impl Scheduler {
         }
     }
 
-    /// Nodes of a lane were submitted together.
+    /// Nodes of a lane were submitted together. Who names them is told, and looked at with `settle_told`.
     pub(crate) fn after_queued(&mut self, lane: LaneId, nodes: &[Row], worker: WorkerId) {
         let place = self.lane(lane);
         if !place.plain {
@@ -58,6 +83,7 @@ impl Scheduler {
         let executed = steps.filter(move |step| *step < limit);
         if !place.plain {
             executed.for_each(|step| self.tell(lane, &[Row { lane, step }], None));
+            self.settle_told(None);
         } else if place.flying == 0
             && place.member.is_none()
             && let Some(next) = executed.last().map(|last| last + 1).filter(|next| *next < limit)
@@ -67,28 +93,55 @@ impl Scheduler {
         self.tell_end(lane);
     }
 
-    /// Looks again at whoever waits for nodes of a lane, which were just submitted to that worker, or are complete.
+    /// Reads who names a node, as [`Scheduler::read_ahead`] does: of a graph that has waited nothing is in a cache.
+    pub(crate) fn successors_of(&self, lane: LaneId, step: u32) -> Option<u32> {
+        let place = self.lane(lane);
+        let graph = &self.request(place.request).growth(place.growth)?.graph;
+        let stage = graph.chains.get((place.chain - graph.first_chain) as usize)?.stages.get(place.stage as usize)?;
+        let first = stage.successors.offsets.get(step as usize)?;
+        stage.successors.targets.get(*first as usize).map(|(_, _, step)| *step)
+    }
+
+    /// Tells whoever waits for nodes of a lane, which were just submitted to that worker, or are complete.
     fn tell(&mut self, lane: LaneId, nodes: &[Row], queued: Option<WorkerId>) {
-        let Lane { request: id, chain: number, stage, growth, .. } = *self.lane(lane);
-        let Some(graph) = self.request(id).growth(growth).map(|growth| &growth.graph) else { return };
+        let Self { lanes, requests, told, .. } = self;
+        let Lane { request: id, chain: number, stage, growth, ref readers, .. } = lanes[lane.index()];
+        let (request, is_read) = (&requests[id.index()], readers.is_some());
+        let Some(graph) = request.growth(growth).map(|growth| &growth.graph) else { return };
         let local = (number - graph.first_chain) as usize;
         let chain = &graph.chains[local];
-        let bound = chain.length.bound;
-        let names = !chain.stages[stage as usize].successors.targets.is_empty();
-        if chain.sequential || chain.stages.len() > 1 {
+        let (bound, linked) = (chain.length.bound, chain.sequential || chain.stages.len() > 1);
+        let successors = &chain.stages[stage as usize].successors;
+        if !successors.targets.is_empty() {
+            told.tell(nodes, successors, request, lanes, queued.is_some());
+        }
+        if linked {
             let graph = Arc::clone(graph);
             for node in nodes {
                 self.tell_own_chain(id, number, (stage, node.step), &graph.chains[local]);
             }
         }
-        if self.lane(lane).readers.is_some() {
+        if is_read {
             for node in nodes {
                 self.tell_readers_of(lane, node.step, bound);
             }
         }
-        if names {
-            self.tell_named(lane, nodes, queued);
+    }
+
+    /// Who has heard of all that it names, and knows that all are with the only worker, is ready; others that were told are looked at.
+    pub(crate) fn settle_told(&mut self, queued: Option<WorkerId>) {
+        let Told { mut ready, mut again } = std::mem::take(&mut self.told);
+        if self.alone && !self.subgraphs() {
+            for nodes in ready.chunk_by_mut(|(one, _), (next, _)| one == next) {
+                nodes.sort_unstable();
+                self.set_all_ready(nodes, queued);
+            }
+            ready.clear();
         }
+        for (lane, step) in ready.drain(..).chain(again.drain(..)) {
+            self.look_at(lane, step);
+        }
+        self.told = Told { ready, again };
     }
 
     /// Looks again at who waits for a step of a lane of `bound` steps.
@@ -104,45 +157,6 @@ impl Scheduler {
                 None => self.look_at_all(reader),
             }
         }
-    }
-
-    /// Tells nodes which name these that they were submitted to that worker, or are complete. Who has heard of all that it names, and knows that all are
-    /// with the only worker, is ready; others are looked at.
-    fn tell_named(&mut self, lane: LaneId, nodes: &[Row], queued: Option<WorkerId>) {
-        let Told { mut ready, mut again } = std::mem::take(&mut self.told);
-        let counts = self.alone && !self.subgraphs();
-        let Lane { request: id, chain, stage, growth, .. } = self.lanes[lane.index()];
-        let request = &self.requests[id.index()];
-        let Some(graph) = request.growth(growth).map(|growth| &growth.graph) else { return };
-        let Successors { offsets, targets } = &graph.chains[(chain - graph.first_chain) as usize].stages[stage as usize].successors;
-        for run in nodes.chunk_by(|one, next| one.step + 1 == next.step) {
-            let (first, last) = (run[0].step as usize, run[0].step as usize + run.len());
-            let Some((from, to)) = offsets.get(first).zip(offsets.get(last)) else { continue };
-            for alike in targets[*from as usize..*to as usize].chunk_by(|one, next| (one.0, one.1) == (next.0, next.1)) {
-                let (chain, stage, _) = alike[0];
-                let Some(chain) = request.chain(chain).filter(|chain| !chain.gone) else { continue };
-                let lane = chain.lane(stage);
-                let place = &mut self.lanes[lane.index()];
-                let knows = place.named && counts;
-                let mut all = place.nodes_mut().filter(|_| queued.is_some());
-                for (_, _, step) in alike {
-                    match all.as_mut().and_then(|all| all.hear(*step)) {
-                        Some(1..) => {}
-                        Some(0) if knows => ready.push((lane, *step)),
-                        _ => again.push((lane, *step)),
-                    }
-                }
-            }
-        }
-        ready.sort_unstable();
-        for nodes in ready.chunk_by(|(one, _), (next, _)| one == next) {
-            self.set_all_ready(nodes, queued);
-        }
-        for (lane, step) in again.drain(..) {
-            self.look_at(lane, step);
-        }
-        ready.clear();
-        self.told = Told { ready, again };
     }
 
     /// Looks again at those of its own chain that wait for a node.

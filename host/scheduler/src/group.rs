@@ -201,10 +201,9 @@ impl Scheduler {
     pub(crate) fn advance(&mut self, cell_type: CellTypeId, worker: WorkerId) {
         let now = self.now;
         self.types[cell_type.index()].changed();
-        self.group_mut(cell_type, worker).advance(now);
-        let tick = self.group_mut(cell_type, worker).launched;
-        let leavers = std::mem::take(&mut self.group_mut(cell_type, worker).leavers);
-        let sole = self.group_mut(cell_type, worker).sole;
+        let group = self.group_mut(cell_type, worker);
+        group.advance(now);
+        let (tick, sole, leavers) = (group.launched, group.sole, std::mem::take(&mut group.leavers));
         self.read_ahead(leavers.iter().copied());
         if let Some((model, first)) = sole.zip(leavers.first()) {
             let position = self.lane(*first).type_position;

@@ -52,30 +52,47 @@ pub(crate) enum Scope {
 /// Ready nodes by who may run them.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    domains: Vec<u32>,
-    workers: Vec<u32>,
+    domains: Counts,
+    workers: Counts,
+}
+
+/// Numbers by index. Mostly there is one of whatever is counted: the first is in place.
+#[derive(Debug, Default)]
+struct Counts {
+    first: u32,
+    others: Vec<u32>,
+}
+
+impl Counts {
+    fn get(&self, index: usize) -> u32 {
+        if index == 0 { self.first } else { self.others.get(index - 1).copied().unwrap_or(0) }
+    }
+
+    fn get_mut(&mut self, index: usize) -> &mut u32 {
+        if index == 0 {
+            return &mut self.first;
+        }
+        if index > self.others.len() {
+            self.others.resize(index, 0);
+        }
+        &mut self.others[index - 1]
+    }
 }
 
 impl Tally {
     #[inline]
     pub(crate) fn change(&mut self, scope: Scope, by: i32) {
-        let (counts, index) = match scope {
-            Scope::Domain(domain) => (&mut self.domains, domain.index()),
-            Scope::Worker(worker) => (&mut self.workers, worker.index()),
+        let count = match scope {
+            Scope::Domain(domain) => self.domains.get_mut(domain.index()),
+            Scope::Worker(worker) => self.workers.get_mut(worker.index()),
             Scope::Nobody => return,
         };
-        match counts.get_mut(index) {
-            Some(count) => *count = count.checked_add_signed(by).expect("fewer ready nodes than none"),
-            None => {
-                counts.resize(index + 1, 0);
-                counts[index] = by.try_into().expect("fewer ready nodes than none");
-            }
-        }
+        *count = count.checked_add_signed(by).expect("fewer ready nodes than none");
     }
 
     /// Ready nodes that this worker may run.
     pub(crate) fn runnable(&self, worker: WorkerId, domain: DomainId) -> u32 {
-        self.domains.get(domain.index()).copied().unwrap_or(0) + self.workers.get(worker.index()).copied().unwrap_or(0)
+        self.domains.get(domain.index()) + self.workers.get(worker.index())
     }
 }
 

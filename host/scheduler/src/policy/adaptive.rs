@@ -1,12 +1,13 @@
 //! Adaptive batching, ours: cellular batching (`cellular`) that also knows deadlines and what tasks cost.
 //!
-//! It decides as cellular batching does, but for two things. A request that has not begun and can no longer be done by its deadline is given up at
-//! once, so that what it would have taken goes to those that still can. And where cellular batching always runs the deepest type first, nodes that are
+//! It decides as cellular batching does, but for three things. A request that has not begun and can no longer be done by its deadline is given up at
+//! once, so that what it would have taken goes to those that still can. Where cellular batching always runs the deepest type first, nodes that are
 //! further behind go first if the cost tables say that catching up pays: all who are concerned, taken together, are done sooner if the two go on as one
-//! batch, and no deadline is missed by it. That is LazyBatching's preemption (HPCA'21, section IV-A), decided by what it saves.
+//! batch, and no deadline is missed by it. That is LazyBatching's preemption (HPCA'21, section IV-A), decided by what it saves. And among layers that take
+//! turns step by step (stacked recurrent layers, a decoder with its projection) the fullest goes first, so that the few meet the many.
 //!
-//! Without deadlines and cost tables it is cellular batching, and so it is among nodes of which a request has many (recurrent cells, trees): there
-//! nodes join at any step, and nothing is gained by waiting for one. Tenants' shares and ranks are everybody's, see `fairness` and `queues`.
+//! Without deadlines and cost tables it is cellular batching, and so it is among other nodes of which a request has many (a recurrent layer alone,
+//! trees): there nodes join at any step, and nothing is gained by waiting for one. Tenants' shares and ranks are everybody's, see `fairness` and `queues`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -37,6 +38,8 @@ struct Known {
     nodes: Vec<u64>,
     /// By type: whether a request ever had several.
     recurs: Vec<bool>,
+    /// By type: whether it ever was one of several layers that take turns step by step.
+    stacked: Vec<bool>,
     /// Those requests.
     requests: u64,
 }
@@ -53,16 +56,19 @@ impl Scheduler {
     /// A request of an adaptive model came: notes which types recur in it, and until when it may begin.
     pub(crate) fn note_submission(&mut self, id: RequestId, graph: &UnfoldedGrowth) {
         let Request { model, deadline, .. } = *self.request(id);
-        let known = self.model(model);
+        let Some(Some(known)) = self.models.get(model.index()) else { return };
         let mut nodes = vec![0_u64; known.types.len()];
-        for chain in &graph.chains {
-            for stage in &chain.stages {
-                nodes[known.type_of_cell[stage.cell as usize] as usize] += u64::from(chain.length.bound);
-            }
-        }
         let noted = self.adaptive.models.entry(model).or_default();
         noted.recurs.resize(nodes.len(), false);
+        noted.stacked.resize(nodes.len(), false);
         noted.nodes.resize(nodes.len(), 0);
+        for chain in &graph.chains {
+            for stage in &chain.stages {
+                let at = known.type_of_cell[stage.cell as usize] as usize;
+                nodes[at] += u64::from(chain.length.bound);
+                noted.stacked[at] |= chain.stages.len() > 1 && chain.length.bound > 1;
+            }
+        }
         for (at, nodes) in nodes.into_iter().enumerate() {
             noted.recurs[at] |= nodes > 1;
             noted.nodes[at] = noted.nodes[at].saturating_add(nodes);
@@ -81,8 +87,10 @@ impl Scheduler {
         let model = self.request(id).model;
         let Some(noted) = self.adaptive.models.get_mut(&model) else { return };
         let Some(Some(known)) = self.models.get(model.index()) else { return };
-        for stage in graph.chains.iter().flat_map(|chain| &chain.stages) {
-            noted.recurs[known.type_of_cell[stage.cell as usize] as usize] = true;
+        for (chain, stage) in graph.chains.iter().flat_map(|chain| chain.stages.iter().map(move |stage| (chain, stage))) {
+            let at = known.type_of_cell[stage.cell as usize] as usize;
+            noted.recurs[at] = true;
+            noted.stacked[at] |= chain.stages.len() > 1;
         }
     }
 
@@ -177,7 +185,29 @@ impl Scheduler {
             }
             runs = at;
         }
-        runs
+        self.fullest(known, types, runs, ready)
+    }
+
+    /// Of the stacked types, the one of which most rows are done in a time, if that is a tenth more than of the chosen one. Cellular batching runs those
+    /// that are furthest on, however few, to their end while all others wait; here a few wait for the many that will come by the same layers in the
+    /// next step. Nobody waits for ever: whoever goes on comes to an end. While a request is about to be late, those that are furthest on go first.
+    fn fullest(&self, known: &Known, types: &[ModelType], chosen: usize, ready: impl Fn(usize) -> u32) -> usize {
+        let rate = |at: usize| {
+            let rows = ready(at).min(types[at].batch.max);
+            let time = types[at].cost.nanoseconds(rows).filter(|_| rows > 0 && known.stacked.get(at).is_some_and(|stacked| *stacked))?;
+            Some((u128::from(rows) << 64) / u128::from(time.max(1)))
+        };
+        let Some(own) = rate(chosen) else { return chosen };
+        let best = (0..types.len()).filter_map(|at| Some((rate(at)?, at))).max().filter(|(rate, _)| *rate > own + own / 10);
+        best.filter(|_| !self.is_late(known, types)).map_or(chosen, |(_, at)| at)
+    }
+
+    /// Whether a request has no longer than a request takes alone.
+    fn is_late(&self, known: &Known, types: &[ModelType]) -> bool {
+        let Some((deadline, _)) = known.deadlines.first() else { return false };
+        let alone =
+            types.iter().zip(&known.nodes).map(|(one, nodes)| u128::from(*nodes) * u128::from(one.cost.nanoseconds(1).unwrap_or(0)));
+        u128::from(self.now.0) + alone.sum::<u128>() / u128::from(known.requests.max(1)) > u128::from(deadline.0)
     }
 
     /// Whether so many nodes of a type that is `behind` had better catch up with those `ahead`: whether the times at which all are done, taken together,

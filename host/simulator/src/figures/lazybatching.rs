@@ -65,7 +65,7 @@ impl Network {
         (self == Self::Gnmt).then_some(
             "not matched: a newcomer's encoder, some 70 cells of 46 us, preempts all that decode, and at 1000/s the next one comes before it is through; the \
              conservative sum lets no more than 13 requests of 7.2 ms into 100 ms, so that batches stay too small for the load. What in the paper's GNMT \
-             lets them meet earlier it does not say",
+             lets them meet earlier it does not say. Adaptive batching has the few wait for the many there, and nobody is late",
         )
     }
 
@@ -158,22 +158,24 @@ fn compare(network: Network, curves: &[Curve]) -> Vec<Compared> {
     });
     let lazy = named("lazy");
     let windows: Vec<&Curve> = curves.iter().filter(|curve| curve.name.starts_with("graph")).collect();
-    let ratio = |rate: &f64| {
-        let best = windows.iter().map(|curve| curve.at(*rate).mean_ms).fold(f64::INFINITY, f64::min);
-        best / lazy.at(*rate).mean_ms
+    let adaptive = named("adaptive");
+    let over = |curve: &Curve| {
+        let best = |rate: f64| windows.iter().map(|window| window.at(rate).mean_ms).fold(f64::INFINITY, f64::min);
+        RATES.iter().map(|rate| best(*rate) / curve.at(*rate).mean_ms).sum::<f64>() / RATES.len() as f64
     };
-    let ratio = RATES.iter().map(ratio).sum::<f64>() / RATES.len() as f64;
+    let ratio = over(&lazy);
+    compared.push(
+        Compared::new("average latency, best window over adaptive (mean over loads)", "ours", over(&adaptive), "times")
+            .within(1.0, f64::MAX),
+    );
     let published = network.published().map_or("not in the paper", |(_, _, ratio)| ratio);
     let ratio = Compared::new("average latency, best window over lazy (mean over loads)", published, ratio, "times");
     let late = lazy.at(1e3).sla_violations.unwrap_or(u64::MAX) as f64;
     let late = Compared::new("lazy: answers later than 100 ms at 1000/s", "0", late, "requests");
-    let adaptive = named("adaptive");
     let given_up = adaptive.at(1e3).sla_violations.unwrap_or(u64::MAX) as f64;
-    compared.push(Compared::new("adaptive: answers later than 100 ms or given up, at 1000/s", "ours", given_up, "requests"));
-    let [answered, p99] = adaptive_over(&named("cellular"), &adaptive);
-    // Where a device cannot keep up within the objective, what is given up at once is not what would have been late: 2.1 % fewer in time at 1000/s.
-    let answered = if network == Network::Gnmt { answered.within(0.97, f64::MAX) } else { answered };
-    compared.extend([answered, p99]);
+    compared
+        .push(Compared::new("adaptive: answers later than 100 ms or given up, at 1000/s", "ours", given_up, "requests").within(0.0, 0.0));
+    compared.extend(adaptive_over(&named("cellular"), &adaptive));
     compared.extend(match network.not_matched() {
         None => [ratio.within(1.0, f64::MAX), late.within(0.0, 0.0)],
         Some(_) => [ratio, late],

@@ -3,7 +3,7 @@
 use cellwright_scheduler::Release;
 
 use super::*;
-use crate::workload::{Decoding, Lengths, Pairs, Trees};
+use crate::workload::{Decoding, Layers, Lengths, Pairs, Trees};
 
 const UNIT: u64 = 1_000_000;
 
@@ -82,6 +82,19 @@ fn every_kind_of_request_is_answered_on_every_number_of_devices() {
                     workload.name()
                 );
             }
+        }
+    }
+}
+
+/// Layers that wait for one another from step to step are released step by step, whatever the rule.
+#[test]
+fn stacked_layers_are_answered_under_both_release_rules() {
+    for layers in [Layers::DeepSpeech, Layers::Transformer, Layers::Gnmt] {
+        let setup =
+            Setup { seconds: 1.0, drain: true, warm_up: 0.0, ..Setup::new(Device::built_in("npu").unwrap(), Arrivals::Poisson(50.0)) };
+        for setup in [setup.clone().as_published(), setup] {
+            let outcome = run(&setup, &mut Workload::layers(layers, Pairs::EUROPARL), &mut |_| ()).unwrap().outcome;
+            assert!(outcome.answered > 20 && outcome.unfinished == 0 && outcome.failed == 0, "{layers:?} {outcome:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::unfolded::{Dependency, UnfoldedChain, UnfoldedStage};
+use cellwright_cell_graph::unfolded::{Dependency, Grouping, UnfoldedChain, UnfoldedStage};
 
 use super::graphs::{growth, independent, recurrent, stage};
 
@@ -109,6 +109,8 @@ fn decoder(first: u32, count: u32, steps: u32, encoder: u32) -> UnfoldedChain {
     let mut chain = recurrent(steps, stages);
     chain.stages[0].depends.push(Dependency::Previous { stage: count });
     chain.stages.extend(projection);
+    // A layer's steps are no subgraph of their own: the projection comes between any two.
+    chain.stages.iter_mut().for_each(|stage| stage.grouping = Grouping::Each);
     chain.stop = Some((count, 1));
     chain
 }

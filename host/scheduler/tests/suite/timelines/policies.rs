@@ -280,6 +280,33 @@ fn nodes_catch_up_where_it_pays() {
     ");
 }
 
+/// Two layers that take turns. The first request is at the second layer when two more come: cellular batching would run it to its end before them.
+/// Here it waits for them to come by, and all go on together.
+#[test]
+fn the_few_of_stacked_layers_wait_for_the_many() {
+    let mut timeline = adaptively(1, 1);
+    let stacked = |length| {
+        let layers = vec![crate::suite::graphs::whole(0, &[Dependency::Previous { stage: 0 }]), stage(1, &[Dependency::Sibling { stage: 0 }])];
+        growth(0, vec![chain(length, layers)], None)
+    };
+    timeline.arrive(&stacked(2));
+    timeline.act();
+    timeline.arrive(&stacked(2));
+    timeline.arrive(&stacked(3));
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0]
+    1 lstm: 0.0[1] 1.0[0] 2.0[0]
+    2 leaf: 0.0[0] 0.0[1] 1.0[0] 2.0[0]
+    3 lstm: 1.0[1] 2.0[1]
+    3 request 0 leaves
+    4 leaf: 1.0[1] 2.0[1]
+    5 lstm: 2.0[2]
+    5 request 1 leaves
+    6 leaf: 2.0[2]
+    7 request 2 leaves
+    ");
+}
+
 /// A batch of four costs four times what a row does: nothing is saved by waiting.
 #[test]
 fn nodes_do_not_wait_where_batches_save_nothing() {

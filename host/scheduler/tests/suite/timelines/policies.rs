@@ -286,7 +286,8 @@ fn nodes_catch_up_where_it_pays() {
 fn the_few_of_stacked_layers_wait_for_the_many() {
     let mut timeline = adaptively(1, 1);
     let stacked = |length| {
-        let layers = vec![crate::suite::graphs::whole(0, &[Dependency::Previous { stage: 0 }]), stage(1, &[Dependency::Sibling { stage: 0 }])];
+        let layers =
+            vec![crate::suite::graphs::whole(0, &[Dependency::Previous { stage: 0 }]), stage(1, &[Dependency::Sibling { stage: 0 }])];
         growth(0, vec![chain(length, layers)], None)
     };
     timeline.arrive(&stacked(2));

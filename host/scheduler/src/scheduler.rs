@@ -5,6 +5,8 @@
 //! (who is done and who is given up), `moving`, `fairness`, and the policies. All of them change this one structure and none keeps state
 //! besides it.
 
+use cellwright_cell_graph::unfolded::{Delivery, Dependency, UnfoldedStage};
+
 use crate::arena::Arena;
 use crate::command::{Commands, Failure};
 use crate::config::Config;
@@ -260,17 +262,19 @@ impl Scheduler {
     }
 }
 
-/// Reads the beginnings of the graphs that come with several events, for the same reason: another thread made them.
+/// Reads what placing them needs of the graphs that come with events, for the same reason: another thread made them.
 fn read_ahead(events: &[Event]) {
-    const CHAINS: usize = 2;
-    let read = |event: &Event| match event {
-        Event::Submit(Submission { growth, .. }) => {
-            let stages = growth.chains.iter().take(CHAINS).filter_map(|chain| chain.stages.first());
-            stages.map(|stage| stage.depends.len() + stage.named_producers.first().map_or(0, |named| *named as usize)).sum()
-        }
-        _ => 0,
+    const CHAINS: usize = 4;
+    const NUMBERS_PER_LINE: usize = 16;
+    let read = |stage: &UnfoldedStage| {
+        let waits = stage.depends.first().is_some_and(|depends| matches!(depends, Dependency::End { .. }));
+        let delivered = stage.delivery.first().is_some_and(|delivery| *delivery == Delivery::All);
+        let named = stage.named_producers.iter().step_by(NUMBERS_PER_LINE).fold(0, |sum: u32, count| sum.wrapping_add(*count));
+        usize::from(waits) + usize::from(delivered) + named as usize
     };
-    std::hint::black_box(events.iter().map(read).fold(0, usize::wrapping_add));
+    let graphs = events.iter().filter_map(|event| if let Event::Submit(Submission { growth, .. }) = event { Some(growth) } else { None });
+    let stages = graphs.flat_map(|graph| graph.chains.iter().take(CHAINS)).filter_map(|chain| chain.stages.first());
+    std::hint::black_box(stages.map(read).fold(0, usize::wrapping_add));
 }
 
 /// Views for metrics and tests.

@@ -84,9 +84,9 @@ impl Scheduler {
                 self.wait_for_end(id, reader, *chain);
             }
             Dependency::Nodes { input } => {
-                let Source::Nodes { of, .. } = &stage.inputs[*input as usize].source else { return };
                 let first = self.request(id).growth(self.lane(lane).growth).map_or(0, |growth| growth.graph.first_chain);
                 if first > 0 || reads.is_some() {
+                    let Source::Nodes { of, .. } = &stage.inputs[*input as usize].source else { return };
                     named.extend(of.iter().map(|node| node.chain));
                     named.sort_unstable();
                     named.dedup();

@@ -54,9 +54,9 @@ impl Scheduler {
         let model = self.model(id);
         match model.policy {
             PolicyKind::Cellular | PolicyKind::Adaptive => {
-                let asks = self.worker(worker).is_some_and(|state| state.outstanding <= self.config.low_water);
+                let asks = || self.worker(worker).is_some_and(|state| state.outstanding <= self.config.low_water);
                 // Whatever is ready, one worker alone could run it.
-                asks && model.ready > 0 && (self.alone || model.types.iter().any(|known| known.tally.runnable(worker, domain) > 0))
+                model.ready > 0 && asks() && (self.alone || model.types.iter().any(|known| known.tally.runnable(worker, domain) > 0))
             }
             PolicyKind::Graph { .. } | PolicyKind::Serial => self.oldest_whole(worker, id).is_some(),
             PolicyKind::Merge { .. } => self.oldest_merged(worker, id).is_some(),

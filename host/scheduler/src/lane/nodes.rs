@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use cellwright_cell_graph::unfolded::Grouping;
 
 use crate::command::Row;
+use crate::few::Few;
 use crate::id::{LaneId, Time, WorkerId};
 use crate::lane::{Ready, Status};
 
@@ -223,7 +224,7 @@ pub(crate) struct Grouped {
 /// How a stage's steps form subgraphs.
 #[derive(Debug, Default)]
 pub(crate) struct Split {
-    pub(crate) subgraphs: Vec<Subgraph>,
+    pub(crate) subgraphs: Few<Subgraph>,
     /// Steps, subgraph by subgraph, ascending in each; empty if there is but one.
     members: Vec<u32>,
     /// Each step's subgraph; empty if there is but one.
@@ -236,8 +237,9 @@ impl Grouped {
         let group_of = match grouping {
             Grouping::Components(groups) => groups.clone(),
             Grouping::Whole | Grouping::Each => {
-                let whole = Subgraph { members: (0, bound), ..Subgraph::default() };
-                return Self { nodes, split: Box::new(Split { subgraphs: vec![whole], ..Split::default() }) };
+                let mut split = Split::default();
+                split.subgraphs.push_back(Subgraph { members: (0, bound), ..Subgraph::default() });
+                return Self { nodes, split: Box::new(split) };
             }
         };
         let count = group_of.iter().max().map_or(1, |last| last + 1);
@@ -263,7 +265,9 @@ impl Grouped {
         for subgraph in &mut subgraphs {
             subgraph.handed = subgraph.members.0;
         }
-        Self { nodes, split: Box::new(Split { subgraphs, members, group_of }) }
+        let mut split = Split { members, group_of, ..Split::default() };
+        subgraphs.into_iter().for_each(|subgraph| split.subgraphs.push_back(subgraph));
+        Self { nodes, split: Box::new(split) }
     }
 
     /// The step of a member, by its place.

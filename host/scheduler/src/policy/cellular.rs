@@ -192,8 +192,7 @@ impl Scheduler {
             self.queue_nodes(pick.lane, batch.rows_of(pick), worker);
         }
         self.after_advanced(cell_type, worker);
-        let ahead = batch.picks.iter().filter_map(|pick| self.successors_of(pick.lane, batch.rows[pick.first].step));
-        std::hint::black_box(ahead.fold(0, u32::wrapping_add));
+        self.read_successors_ahead(batch.picks.iter().map(|pick| batch.rows[pick.first]));
         for pick in &batch.picks {
             self.after_queued(pick.lane, batch.rows_of(pick), worker);
         }

@@ -43,14 +43,15 @@ impl Samples {
         handovers.get(handovers.len() / 2).copied().unwrap_or(0)
     }
 
+    /// Their mean: what they cost together, those included that waited for a processor.
+    pub(crate) fn mean_handover_ns(&self) -> u64 {
+        mean(&self.handovers)
+    }
+
     /// Means of a cell type by batch size, ascending.
     pub(crate) fn seen(&self, cell_type: CellTypeId) -> Vec<Knot> {
         let of_type = self.times.get(cell_type.index()).into_iter().flatten().filter(|(_, times)| times.len() >= TIMES_LEAST);
-        let mean = of_type.map(|(rows, times)| {
-            let sum: u128 = times.iter().map(|time| u128::from(*time)).sum();
-            Knot { rows: *rows, nanoseconds: u64::try_from(sum / times.len() as u128).unwrap_or(u64::MAX) }
-        });
-        mean.collect()
+        of_type.map(|(rows, times)| Knot { rows: *rows, nanoseconds: mean(times) }).collect()
     }
 
     /// The curve of a cell type that was calibrated so.
@@ -68,6 +69,12 @@ impl Samples {
     }
 }
 
+/// Nothing, if there are none.
+fn mean(times: &[u64]) -> u64 {
+    let sum: u128 = times.iter().map(|time| u128::from(*time)).sum();
+    u64::try_from(sum / times.len().max(1) as u128).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,7 +90,7 @@ mod tests {
         samples.add(CellTypeId(2), 32, 1);
         assert_eq!(samples.handover_ns(), 0);
         [9, 70, 8].into_iter().for_each(|ns| samples.add_handover(ns));
-        assert_eq!(samples.handover_ns(), 9);
+        assert_eq!((samples.handover_ns(), samples.mean_handover_ns()), (9, 29));
         let table = samples.table(CellTypeId(2), &calibrated);
         assert_eq!(table.knots(), [knot(1, 152), knot(8, 305), knot(64, 1220)]);
         assert_eq!(samples.table(CellTypeId(0), &calibrated), calibrated);

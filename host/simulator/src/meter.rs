@@ -68,10 +68,10 @@ impl Meter {
         CostTable::measured(self.samples.seen(cell_type)).knots().to_vec()
     }
 
-    /// What passes, beside the task, from its launch until its end is heard of, where a worker has nothing else to do.
+    /// What passes on average, beside the task, from its launch until its end is heard of, where a worker has nothing else to do.
     #[must_use]
     pub fn handover_ns(&self) -> u64 {
-        self.samples.handover_ns()
+        self.samples.mean_handover_ns()
     }
 }
 

@@ -234,6 +234,7 @@ impl Scheduler {
     /// Tells who waits for the ends of those that have left.
     pub(crate) fn after_advanced(&mut self, cell_type: CellTypeId, worker: WorkerId) {
         let mut leavers = std::mem::take(&mut self.group_mut(cell_type, worker).leavers);
+        self.read_waiters_ahead(&leavers);
         for lane in leavers.drain(..) {
             self.tell_end(lane);
         }

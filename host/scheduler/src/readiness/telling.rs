@@ -105,6 +105,19 @@ impl Scheduler {
         std::hint::black_box(nodes.filter_map(read).fold(0, u32::wrapping_add));
     }
 
+    /// Reads who waits for the ends of chains, in the same way.
+    pub(crate) fn read_waiters_ahead(&self, lanes: &[LaneId]) {
+        let read = |lane: &LaneId| {
+            let place = self.lane(*lane);
+            let request = self.request(place.request);
+            let waiter = *request.chain(place.chain)?.end_waiters().first()?;
+            let place = self.lane(self.held(place.request, waiter)?);
+            let (_, _, stage) = Self::stage_of(request, place)?;
+            Some(place.limit as usize + stage.depends.len())
+        };
+        std::hint::black_box(lanes.iter().filter_map(read).fold(0, usize::wrapping_add));
+    }
+
     /// Tells whoever waits for nodes of a lane, which were just submitted to that worker, or are complete.
     fn tell(&mut self, lane: LaneId, nodes: &[Row], queued: Option<WorkerId>) {
         let Self { lanes, requests, told, .. } = self;

@@ -17,7 +17,7 @@ use cellwright_cell_graph::unfolded::Dependency;
 
 use crate::command::Failure;
 use crate::fleet::ModelType;
-use crate::id::{ModelId, RequestId, Time, WorkerId};
+use crate::id::{DomainId, ModelId, RequestId, Time, WorkerId};
 use crate::request::{Phase, Request};
 use crate::scheduler::Scheduler;
 
@@ -185,21 +185,26 @@ impl Scheduler {
             }
             runs = at;
         }
-        self.fullest(known, types, runs, ready)
+        self.fullest(known, types, (worker, state.domain), runs)
     }
 
     /// Of the stacked types, the one of which most rows are done in a time, if that is a tenth more than of the chosen one. Cellular batching runs those
     /// that are furthest on, however few, to their end while all others wait; here a few wait for the many that will come by the same layers in the
-    /// next step. Nobody waits for ever: whoever goes on comes to an end. While a request is about to be late, those that are furthest on go first.
-    fn fullest(&self, known: &Known, types: &[ModelType], chosen: usize, ready: impl Fn(usize) -> u32) -> usize {
-        let rate = |at: usize| {
-            let rows = ready(at).min(types[at].batch.max);
-            let time = types[at].cost.nanoseconds(rows).filter(|_| rows > 0 && known.stacked.get(at).is_some_and(|stacked| *stacked))?;
-            Some((u128::from(rows) << 64) / u128::from(time.max(1)))
-        };
+    /// next step. They wait for one round through all layers, in which whoever comes by has come, and not while a request is about to be late.
+    fn fullest(&self, known: &Known, types: &[ModelType], (worker, domain): (WorkerId, DomainId), chosen: usize) -> usize {
+        let rows = |at: usize| types[at].tally.runnable(worker, domain).min(types[at].batch.max);
+        let stacked = |at: &usize| known.stacked.get(*at).is_some_and(|stacked| *stacked);
+        let time = |at: usize| types[at].cost.nanoseconds(rows(at).max(1)).map(|time| time.max(1));
+        let rate =
+            |at: usize| time(at).filter(|_| rows(at) > 0 && stacked(&at)).map(|time| (u128::from(rows(at)) << 64) / u128::from(time));
         let Some(own) = rate(chosen) else { return chosen };
         let best = (0..types.len()).filter_map(|at| Some((rate(at)?, at))).max().filter(|(rate, _)| *rate > own + own / 10);
-        best.filter(|_| !self.is_late(known, types)).map_or(chosen, |(_, at)| at)
+        let round: u64 = (0..types.len()).filter(stacked).filter_map(time).fold(0, u64::saturating_add);
+        let waits = |at: usize| {
+            let oldest = self.oldest(types[at].cell_type, worker, domain, None);
+            oldest.is_some_and(|oldest| oldest.time.0.saturating_add(round) >= self.now.0)
+        };
+        best.filter(|_| waits(chosen) && !self.is_late(known, types)).map_or(chosen, |(_, at)| at)
     }
 
     /// Whether a request has no longer than a request takes alone.

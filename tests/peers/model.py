@@ -1,30 +1,33 @@
 """The model that the peers serve, in PyTorch: an embedding and one LSTM layer, from the weights that Cellwright serves too."""
 
-import json
 import os
 from pathlib import Path
 
 import numpy as np
 import torch
 
+import weights
+
 BATCH_MAX = 64
 BATCH_WAIT_MS = 5
+
+torch.set_num_interop_threads(1)
 
 
 class Model:
     """Batches of token sequences to final hidden states; `PEER_FOLDER` names the bundle, `PEER_PADDING` how batches are made."""
 
     def __init__(self):
-        torch.set_num_threads(int(os.environ.get("PEER_THREADS", os.cpu_count() or 1)))
-        torch.set_num_interop_threads(1)
+        self._threads = int(os.environ.get("PEER_THREADS", os.cpu_count() or 1))
         torch.set_flush_denormal(True)
-        weights = read_safetensors(Path(os.environ["PEER_FOLDER"]) / "weights.safetensors")
+        found = weights.read_safetensors(Path(os.environ["PEER_FOLDER"]) / "weights.safetensors")
+        tensors = {name: torch.from_numpy(array) for name, array in found.items()}
         self._packed = os.environ.get("PEER_PADDING", "padded") == "packed"
-        gates, hidden = weights["lstm.weight_hh_l0"].shape
+        gates, hidden = tensors["lstm.weight_hh_l0"].shape
         assert gates == 4 * hidden
-        self._embedding = torch.nn.Embedding.from_pretrained(weights["embedding.weight"])
+        self._embedding = torch.nn.Embedding.from_pretrained(tensors["embedding.weight"])
         self._lstm = torch.nn.LSTM(self._embedding.embedding_dim, hidden, batch_first=True)
-        self._lstm.load_state_dict({name.removeprefix("lstm."): value for name, value in weights.items() if name.startswith("lstm.")})
+        self._lstm.load_state_dict({name.removeprefix("lstm."): value for name, value in tensors.items() if name.startswith("lstm.")})
         self._lstm.eval()
         # The first calls allocate and choose kernels.
         for batch in (1, BATCH_MAX, BATCH_MAX):
@@ -33,6 +36,8 @@ class Model:
     @torch.inference_mode()
     def __call__(self, sequences: list[np.ndarray]) -> list[bytes]:
         """The final hidden state of each sequence, as little-endian floats."""
+        # OpenMP keeps this for each thread that calls, and not every server calls from the thread that made the model.
+        torch.set_num_threads(self._threads)
         rows = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(sequence) for sequence in sequences], batch_first=True)
         lengths = torch.tensor([len(sequence) for sequence in sequences])
         embedded = self._embedding(rows)
@@ -44,15 +49,3 @@ class Model:
             steps, _ = self._lstm(embedded)
             states = steps[torch.arange(len(sequences)), lengths - 1]
         return [state.tobytes() for state in states.numpy()]
-
-
-def read_safetensors(path: Path) -> dict:
-    """Every tensor of a file of 32-bit floats."""
-    bytes_ = path.read_bytes()
-    length = int.from_bytes(bytes_[:8], "little")
-    tensors = {}
-    for name, tensor in json.loads(bytes_[8 : 8 + length]).items():
-        begin, end = (8 + length + offset for offset in tensor["data_offsets"])
-        array = np.frombuffer(bytes_[begin:end], dtype="<f4").reshape(tensor["shape"]).copy()
-        tensors[name] = torch.from_numpy(array)
-    return tensors

@@ -1,5 +1,6 @@
 """The model under LitServe: `python serve_litserve.py PORT`. A request is JSON (LitServe reads nothing plainer), an answer raw bytes."""
 
+import os
 import sys
 
 import litserve
@@ -32,5 +33,6 @@ class Lstm(litserve.LitAPI):
 if __name__ == "__main__":
     api = Lstm(max_batch_size=BATCH_MAX, batch_timeout=BATCH_WAIT_MS / 1000)
     # The queue over ZeroMQ is the faster of LitServe's two.
-    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1, timeout=60, fast_queue=True)
+    workers = int(os.environ.get("PEER_WORKERS", "1"))
+    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=workers, timeout=60, fast_queue=True)
     server.run(host="127.0.0.1", port=int(sys.argv[1]), num_api_servers=1, log_level="warning", generate_client_file=False, access_log=False)

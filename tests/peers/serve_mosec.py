@@ -1,5 +1,7 @@
 """The model under mosec: `python serve_mosec.py --address 127.0.0.1 --port 9001 --timeout 60000`. A request and an answer are raw bytes."""
 
+import os
+
 import numpy as np
 from mosec import Server, Worker
 
@@ -24,5 +26,5 @@ class Lstm(Worker):
 
 if __name__ == "__main__":
     server = Server()
-    server.append_worker(Lstm, num=1, max_batch_size=BATCH_MAX, max_wait_time=BATCH_WAIT_MS, timeout=60)
+    server.append_worker(Lstm, num=int(os.environ.get("PEER_WORKERS", "1")), max_batch_size=BATCH_MAX, max_wait_time=BATCH_WAIT_MS, timeout=60)
     server.run()

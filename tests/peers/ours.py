@@ -1,0 +1,62 @@
+"""What the rows that compare with libraries share: Cellwright behind HTTP in its best configuration, and libraries in theirs."""
+
+from pathlib import Path
+
+import asked
+from cellwright import Cellwright, called, workers
+from library import Library
+from server import FIRST, Asked, agree, tried
+from setting import CannotRun, Figures, Setting, version
+
+AT_MOST = "requests/s at most"
+# Those who have all requests at hand are compared with a server that has as many as it can use.
+CONNECTIONS = 128
+
+
+def served(setting: Setting, figures: Figures, bundle: Path, requests: list, ask, tables: tuple = (False, True), longer: int = 1) -> dict[str, Asked]:
+    """Cellwright in f32 without and with a table by token, each in its best configuration; `longer` is how much longer than others it is tried for."""
+    found = {}
+    seconds = longer * setting.trial
+    for table in tables:
+        name = called("f32", table)
+        server = lambda each: Asked(setting, Cellwright(setting, bundle, ask, each, "f32", table), requests, figures.row)  # noqa: E731
+        made = figures.attempt(name, lambda: {how: server(each) for how, each in workers(setting).items()})
+        chosen = made and figures.choose(name, {how: (lambda each=each: tried(each, seconds, CONNECTIONS)) for how, each in made.items()})
+        if chosen is not None:
+            found[name] = made[chosen]
+    return found
+
+
+def library(setting: Setting, figures: Figures, package: str, program: str, model: Path, requests: list, how: dict) -> Library | None:
+    """A rival in the way in which it is fastest: `how` names ways, each with what differs in a `Library`."""
+    file = setting.work / f"{figures.row}.json"
+    asked.write(file, requests)
+    try:
+        name = f"{package} {version(package)}"
+    except CannotRun as reason:
+        figures.skipped[package] = str(reason)
+        return None
+    ways = {}
+    for label, differs in how.items():
+        differs = dict(differs)
+        part = differs.pop("part", 1)
+        ways[label] = (Library(name, program, model, file, **differs), part)
+    chosen = figures.choose(name, {label: (lambda way=way: way[0].passed(way[1])) for label, way in ways.items()})
+    return chosen and ways[chosen][0]
+
+
+def same(figures: Figures, servers: dict[str, Asked], libraries: list[Library]) -> None:
+    """Whose answers to the first requests are not those of Cellwright is out."""
+    answers = {name: (server.answers, 1e-4) for name, server in servers.items()}
+    agree(figures, answers | {each.name: ((lambda each=each: each.answers(FIRST)), 1e-4) for each in libraries})
+
+
+def passes(setting: Setting, figures: Figures, servers: dict[str, Asked], libraries: list[Library]) -> dict:
+    """What measures, of each of them, the most that it does."""
+
+    def server(name: str, asked_: Asked) -> None:
+        with asked_.running() as running:
+            figures.add(AT_MOST, name, asked_.most(running, setting.seconds, CONNECTIONS)["rate"])
+
+    found = {each.name: (lambda each=each: figures.add(AT_MOST, each.name, each.passed())) for each in libraries}
+    return found | {name: (lambda name=name, each=each: server(name, each)) for name, each in servers.items()}

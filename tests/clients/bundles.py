@@ -22,7 +22,7 @@ def trees(folder: Path) -> Path:
         ]
     }
     weights = {"emb.weight": (VOCABULARY, EMBEDDING)}
-    weights |= _linear("leaf", 3 * HIDDEN, EMBEDDING) | _linear("node", 5 * HIDDEN, 2 * HIDDEN) | _linear("head", CLASSES, HIDDEN)
+    weights |= linear("leaf", 3 * HIDDEN, EMBEDDING) | linear("node", 5 * HIDDEN, 2 * HIDDEN) | linear("head", CLASSES, HIDDEN)
     parameters = {
         "mode": "arrays",
         "embedding": EMBEDDING,
@@ -33,14 +33,14 @@ def trees(folder: Path) -> Path:
         "node": "node.",
         "head": "head.",
     }
-    return _bundle(folder / "trees", "builtin:tree", parameters, weights, sample)
+    return bundle(folder / "trees", "builtin:tree", parameters, weights, sample)
 
 
 def numbers(folder: Path) -> Path:
     """An encoder-decoder over ids: `source` INT64 [T] to `target` INT64 [-1], streamed, at most `MAX_STEPS` of them."""
     sample = {"inputs": [{"name": "source", "datatype": "INT64", "shape": [3], "data": [1, 2, 3]}]}
     weights = {"src.weight": (VOCABULARY, EMBEDDING), "tgt.weight": (VOCABULARY, EMBEDDING)}
-    weights |= _lstm("encoder") | _lstm("decoder") | _linear("out", VOCABULARY, HIDDEN)
+    weights |= lstm("encoder") | lstm("decoder") | linear("out", VOCABULARY, HIDDEN)
     parameters = {
         "mode": "ids",
         "cell": "lstm",
@@ -59,13 +59,13 @@ def numbers(folder: Path) -> Path:
         "go": VOCABULARY - 2,
         "max_steps": MAX_STEPS,
     }
-    return _bundle(folder / "numbers", "builtin:seq2seq", parameters, weights, sample)
+    return bundle(folder / "numbers", "builtin:seq2seq", parameters, weights, sample)
 
 
 def tokens(folder: Path, hidden: int, vocabulary: int, embedding: int, seed: int = 0) -> Path:
     """An LSTM over token ids, `tokens` INT64 [T] to `hidden` FP32: the plainest model of a size."""
     sample = {"inputs": [{"name": "tokens", "datatype": "INT64", "shape": [3], "data": [1, 2, 3]}]}
-    weights = {"embedding.weight": (vocabulary, embedding)} | _lstm("lstm", embedding, hidden)
+    weights = {"embedding.weight": (vocabulary, embedding)} | lstm("lstm", embedding, hidden)
     parameters = {
         "cell": "lstm",
         "input": "tokens",
@@ -76,7 +76,7 @@ def tokens(folder: Path, hidden: int, vocabulary: int, embedding: int, seed: int
         "output": "last",
         "weights": "lstm.",
     }
-    return _bundle(folder / "tokens", "builtin:chain", parameters, weights, sample, seed)
+    return bundle(folder / "tokens", "builtin:chain", parameters, weights, sample, seed)
 
 
 def rows(folder: Path, hidden: int, length: int, seed: int = 0) -> Path:
@@ -84,14 +84,18 @@ def rows(folder: Path, hidden: int, length: int, seed: int = 0) -> Path:
     values = np.random.default_rng(seed).standard_normal(length * hidden, dtype=np.float32)
     sample = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [length, hidden], "data": values.tolist()}]}
     parameters = {"cell": "lstm", "input": "x", "features": hidden, "hidden": hidden, "output": "last", "weights": "lstm."}
-    return _bundle(folder / "rows", "builtin:chain", parameters, _lstm("lstm", hidden, hidden), sample, seed)
+    return bundle(folder / "rows", "builtin:chain", parameters, lstm("lstm", hidden, hidden), sample, seed)
 
 
-def _linear(name: str, outputs: int, inputs: int) -> dict:
+def made_up(random: np.random.Generator, shape: tuple) -> np.ndarray:
+    return random.standard_normal(shape, dtype=np.float32) / np.sqrt(shape[-1], dtype=np.float32)
+
+
+def linear(name: str, outputs: int, inputs: int) -> dict:
     return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
 
 
-def _lstm(name: str, inputs: int = EMBEDDING, hidden: int = HIDDEN) -> dict:
+def lstm(name: str, inputs: int = EMBEDDING, hidden: int = HIDDEN) -> dict:
     gates = 4 * hidden
     return {
         f"{name}.weight_ih_l0": (gates, inputs),
@@ -101,10 +105,11 @@ def _lstm(name: str, inputs: int = EMBEDDING, hidden: int = HIDDEN) -> dict:
     }
 
 
-def _bundle(folder: Path, plugin: str, parameters: dict, weights: dict, sample: dict, seed: int = 0) -> Path:
+def bundle(folder: Path, plugin: str, parameters: dict, weights: dict, sample: dict, seed: int = 0) -> Path:
+    """A bundle in a new folder. Weights are arrays, or shapes of what is made up."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(seed)
-    arrays = {name: random.standard_normal(shape, dtype=np.float32) / np.sqrt(shape[-1], dtype=np.float32) for name, shape in weights.items()}
+    arrays = {name: made_up(random, each) if isinstance(each, tuple) else each for name, each in weights.items()}
     write_safetensors(folder / "weights.safetensors", arrays)
     (folder / "samples.jsonl").write_text(json.dumps(sample) + "\n", encoding="utf-8")
     lines = [f'name = "{folder.name}"', f'plugin = "{plugin}"', 'weights = "weights.safetensors"', "", "[parameters]"]

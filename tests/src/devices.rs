@@ -32,8 +32,7 @@ pub struct Gate(Arc<Barrier>);
 
 #[derive(Debug)]
 struct Barrier {
-    /// Tasks that may still pass.
-    left: Mutex<u64>,
+    queue: Mutex<Queue>,
     opened: Condvar,
     /// Slots that its workers were asked for.
     read: AtomicU64,
@@ -41,9 +40,23 @@ struct Barrier {
     zeroed: AtomicU64,
 }
 
+/// Who may pass a gate and who waits there.
+#[derive(Debug)]
+struct Queue {
+    /// Tasks that may still pass.
+    left: u64,
+    /// Workers that stand before it.
+    waiting: usize,
+}
+
 impl Default for Barrier {
     fn default() -> Self {
-        Self { left: Mutex::new(u64::MAX), opened: Condvar::new(), read: AtomicU64::new(0), zeroed: AtomicU64::new(0) }
+        Self {
+            queue: Mutex::new(Queue { left: u64::MAX, waiting: 0 }),
+            opened: Condvar::new(),
+            read: AtomicU64::new(0),
+            zeroed: AtomicU64::new(0),
+        }
     }
 }
 
@@ -55,7 +68,7 @@ impl Gate {
 
     /// So many tasks are completed from now on, and no more.
     pub fn close_after(&self, tasks: u64) {
-        *self.0.left.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).left = tasks;
         self.0.opened.notify_all();
     }
 
@@ -64,10 +77,11 @@ impl Gate {
         self.close_after(u64::MAX);
     }
 
-    /// Whether all tasks that were to be let through have been.
+    /// Whether a worker stands before it: all tasks that were to be let through have been, the worker has more, and does nothing else until it may go on.
     #[must_use]
-    pub fn is_shut(&self) -> bool {
-        *self.0.left.lock().unwrap_or_else(PoisonError::into_inner) == 0
+    pub fn holds_somebody(&self) -> bool {
+        let queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.left == 0 && queue.waiting > 0
     }
 
     /// How many slots its workers have read for somebody else.
@@ -153,12 +167,12 @@ impl Wrapped {
     fn pass(&self, doing: Doing) -> Result<(), DeviceLost> {
         match &self.trouble {
             Trouble::Gate(barrier) if doing == Doing::Tasks => {
-                let mut left = barrier.left.lock().unwrap_or_else(PoisonError::into_inner);
-                while *left == 0 {
-                    left = barrier.opened.wait(left).unwrap_or_else(PoisonError::into_inner);
-                }
-                if *left < u64::MAX {
-                    *left -= 1;
+                let mut queue = barrier.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                queue.waiting += 1;
+                queue = barrier.opened.wait_while(queue, |queue| queue.left == 0).unwrap_or_else(PoisonError::into_inner);
+                queue.waiting -= 1;
+                if queue.left < u64::MAX {
+                    queue.left -= 1;
                 }
                 Ok(())
             }

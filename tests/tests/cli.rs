@@ -198,6 +198,35 @@ fn check_says_what_a_bundle_is_made_of() {
     let report: Value = serde_json::from_str(&ran.stdout).expect("one JSON value");
     let cells = report["cells"].as_array().expect("cells");
     assert!(cells.iter().all(|cell| cell["name"].is_string() && cell["batch_max"].as_u64() >= Some(1)), "{report}");
+    let precisions = report["precisions"].as_array().expect("precisions");
+    let names: Vec<_> = precisions.iter().map(|of| of["precision"].as_str().expect("a name")).collect();
+    assert_eq!((report["precision"].as_str(), names.as_slice()), (Some("f32"), &["f32", "bf16", "int8"][..]));
+    let error = |at: usize| precisions[at]["error"].as_f64().expect("logits are floats");
+    assert!(error(0).abs() < f64::MIN_POSITIVE && error(1) > 0.0 && error(1) < 0.05 && error(2) > 0.0 && error(2) < 0.2, "{report}");
+    assert!(precisions.iter().all(|of| of["labelled"] == 10 && of["right"] == 10 && of["same"] == 10), "{report}");
+}
+
+#[test]
+fn a_run_may_be_at_another_precision() {
+    let line = std::fs::read_to_string(root().join("examples/digits/samples.jsonl")).expect("samples");
+    let line = line.lines().next().expect("a sample");
+    let run = |precision: &[&str]| {
+        let ran = cellwright(&[&["run", "examples/digits", "--input", "-", "--json"], precision].concat(), line);
+        assert_status(&ran, 0);
+        let answer: Value = serde_json::from_str(&ran.stdout).expect("one JSON value");
+        let output = |at: usize| answer["outputs"][at]["data"].clone();
+        (output(0), output(1))
+    };
+    let (logits, label) = run(&[]);
+    assert_eq!(run(&["--precision", "f32"]), (logits.clone(), label.clone()));
+    for precision in ["bf16", "int8"] {
+        let (other, same) = run(&["--precision", precision]);
+        assert_eq!(same, label);
+        assert_ne!(other, logits, "{precision} rounds");
+    }
+    let ran = cellwright(&["run", "examples/digits", "--input", "-", "--precision", "fp8"], line);
+    assert_status(&ran, 2);
+    assert!(ran.stderr.contains("`fp8` is no precision; they are `f32`, `bf16` and `int8`"), "{}", ran.stderr);
 }
 
 #[test]
@@ -281,7 +310,7 @@ fn wrong_usage_is_status_2_and_says_what_to_do() {
 
 #[test]
 fn help_shows_how_each_verb_is_used() {
-    for verb in [&["run"][..], &["check"], &["bench", "unfold"], &["bench", "engine"], &["completions"]] {
+    for verb in [&["run"][..], &["check"], &["bench", "unfold"], &["bench", "engine"], &["bench", "cell"], &["completions"]] {
         let ran = cellwright(&[verb, &["--help"]].concat(), "");
         assert_status(&ran, 0);
         assert!(ran.stdout.contains(&format!("cellwright {}", verb.join(" "))), "{}", ran.stdout);
@@ -311,4 +340,40 @@ fn benchmarks_run_and_report_in_json() {
     let ran = cellwright(&[&engine[..], &["--policy", "cellular,graph:10"]].concat(), "");
     assert_status(&ran, 0);
     assert_eq!(lines(&ran).len(), 2, "one report for each policy:\n{}", ran.stdout);
+}
+
+#[test]
+fn a_cell_is_measured_against_the_processor_and_drawn() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let plot = folder.path().join("roofline.svg").display().to_string();
+    for kind in ["lstm", "gru", "rnn", "tree", "leaf", "projection"] {
+        let measured = ["bench", "cell", "--cell", kind, "--hidden", "24", "--vocabulary", "50", "--batch", "1,7", "--threads", "2"];
+        let ran = cellwright(&[&measured[..], &["--seconds", "0.05", "--json", "--plot", &plot]].concat(), "");
+        assert_status(&ran, 0);
+        let figures = lines(&ran);
+        assert_eq!(figures.iter().map(|line| line["batch"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(7)], "{}", ran.stdout);
+        for line in &figures {
+            assert_eq!((&line["cell"], &line["precision"]), (&kind.into(), &"f32".into()));
+            for figure in ["gflops", "peak_gflops", "peak_share", "gb_per_s", "read_gb_per_s", "read_share", "roof_share", "gemm_us"] {
+                assert!(line[figure].as_f64().is_some_and(|figure| figure > 0.0), "{figure} of {line}");
+            }
+            // Each figure from the others: a step's operations over its time.
+            let flops = line["row_flops"].as_f64().expect("a number") * line["batch"].as_f64().expect("a number");
+            let gflops = flops / line["step_us"].as_f64().expect("a number") / 1e3;
+            assert!((line["gflops"].as_f64().expect("a number") / gflops - 1.0).abs() < 1e-6, "{line}");
+        }
+        assert!(std::fs::read_to_string(&plot).is_ok_and(|svg| svg.starts_with("<svg") && svg.contains("GFLOP/s")));
+    }
+    let refused = |arguments: &[&str]| {
+        let ran = cellwright(&[&["bench", "cell"], arguments].concat(), "");
+        assert_ne!(ran.status, Some(0), "{}", ran.stdout);
+        ran.stderr
+    };
+    assert!(refused(&["--precision", "f31"]).contains("`f31` is no precision; they are `f32`, `bf16` and `int8`"));
+    assert!(refused(&["--batch", "0"]).contains("0 is not in 1..=4096"));
+    assert!(refused(&["--cell", "gate"]).contains("invalid value 'gate'"));
+    assert!(
+        refused(&["--seconds", "0.05", "--hidden", "16", "--plot", "/no/such/folder/x.svg"])
+            .contains("/no/such/folder/x.svg cannot be drawn")
+    );
 }

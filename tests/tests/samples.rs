@@ -9,10 +9,11 @@ use std::time::Duration;
 use cellwright_backend::Backend;
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_bundle::{Bundle, Sample};
+use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Datatype, Tensor};
 use cellwright_engine::EngineOptions;
 use cellwright_plugin_runtime::{Compiler, RuntimeOptions};
-use cellwright_serving::samples::{self, SampleBounds, SampleReport};
+use cellwright_serving::samples::{self, PrecisionFigures, SampleBounds, SampleReport};
 use cellwright_serving::{Delivery, Serving, ServingOptions};
 
 fn host(workers: usize) -> Serving {
@@ -20,14 +21,13 @@ fn host(workers: usize) -> Serving {
 }
 
 fn host_with(workers: usize, answers_bytes_max: Option<u64>) -> Serving {
+    host_of(workers, answers_bytes_max, EngineOptions::default())
+}
+
+fn host_of(workers: usize, answers_bytes_max: Option<u64>, engine: EngineOptions) -> Serving {
     let domain = CpuDomain::new(DomainOptions::default()).unwrap();
     let backends = (0..workers).map(|_| -> Box<dyn Backend> { Box::new(CpuWorker::new(domain.clone(), CpuOptions::default()).unwrap()) });
-    let options = ServingOptions {
-        runtime: RuntimeOptions::new(Compiler::InProcess),
-        engine: EngineOptions::default(),
-        plugin_threads: 2,
-        answers_bytes_max,
-    };
+    let options = ServingOptions { runtime: RuntimeOptions::new(Compiler::InProcess), engine, plugin_threads: 2, answers_bytes_max };
     Serving::start(options, backends.collect()).unwrap()
 }
 
@@ -126,4 +126,28 @@ fn samples_that_have_no_room_all_at_once_pass_one_after_the_other() {
     let model = serving.load(&bundle, "tests").unwrap();
     let reports = samples::run(&serving, &model, &bundle, &SampleBounds::default());
     assert!(reports.len() > 2 && reports.iter().all(|report| report.fault.is_none()), "{reports:?}");
+}
+
+/// A host with room for the model and no more has none for its twins beside it: they say so, and that is all.
+#[test]
+fn a_precision_that_does_not_fit_says_so() {
+    let bundle = bundle("digits").with_precision(Precision::Bf16);
+    let weights = host(1).load(&bundle, "tests").unwrap().loaded().weight_bytes();
+    let serving = host_of(1, None, EngineOptions { weight_bytes_max: Some(weights), ..EngineOptions::default() });
+    let model = serving.load(&bundle, "tests").unwrap();
+    let [f32, bf16, int8] = precisions(&serving, &bundle);
+    assert!(f32.unwrap_err().contains("unload another model"));
+    let bf16 = bf16.unwrap();
+    assert_eq!((bf16.answered, bf16.error, bf16.right), (0, None, bf16.labelled));
+    assert!(int8.is_err() && bf16.labelled > 0);
+    serving.unload(&model);
+    for found in precisions(&serving, &bundle) {
+        assert_eq!(found.unwrap().answered, bundle.samples().all.len());
+    }
+}
+
+fn precisions(serving: &Serving, bundle: &Bundle) -> [Result<PrecisionFigures, String>; 3] {
+    let reports = samples::precisions(serving, bundle, "tests", &SampleBounds::default());
+    let found: Vec<_> = reports.into_iter().map(|report| report.found).collect();
+    found.try_into().unwrap()
 }

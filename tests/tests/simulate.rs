@@ -146,6 +146,18 @@ fn a_machine_that_was_measured_is_a_device() {
     let run = &runs(&["--device", name, "--devices", "2", "--rate", "1000", "--seconds", "0.5"])[0];
     assert!(run["answered"].as_u64().is_some_and(|answered| answered > 300), "{run}");
 
+    // The same by clients over HTTP, who ask what they are told to.
+    let measure = ["calibrate", "examples/digits", "--http", "--requests", "examples/digits/samples.jsonl"];
+    let ran = cellwright(&[&measure[..], &["--seconds", "0.1", "--worker", "cpu", "--cache", "none", "--output", name]].concat(), "");
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    let text = std::fs::read_to_string(&file).expect("a table");
+    assert!(text.contains("digits on 1 x cpu") && text.contains("with clients over HTTP"), "{text}");
+    assert_eq!(runs(&["--device", name, "--rate", "100", "--seconds", "0.5"]).len(), 1);
+
+    let said = cellwright(&["calibrate", "--http"], "").stderr;
+    assert!(said.contains("<BUNDLE>"), "{said}");
+    let said = cellwright(&["calibrate", "examples/digits", "--http", "--requests", "no/such/file"], "").stderr;
+    assert!(said.contains("the requests in no/such/file cannot be used"), "{said}");
     let said = cellwright(&["calibrate", "--seconds", "0"], "").stderr;
     assert!(said.contains("--seconds is 0; give 0.1 to 3600 seconds"), "{said}");
     let said = cellwright(&["calibrate", "no/such/bundle"], "").stderr;

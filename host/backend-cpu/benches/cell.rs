@@ -1,6 +1,7 @@
 //! One step of an LSTM, gathered from slots and scattered to them: time, GFLOP/s and where the time goes.
 //!
-//! `cargo bench -p cellwright-backend-cpu --bench cell -- 1024 128 16`: the arguments are hidden sizes, and, after an `x`, batches: `1024 x16 x64`.
+//! `cargo bench -p cellwright-backend-cpu --bench cell -- 1024 128 16`: the arguments are hidden sizes, after an `x` batches, and precisions:
+//! `1024 x16 x64 f32 bf16`, numbers of threads after a `t`, and `own` leaves the library out.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use cellwright_backend::{CellIndex, LaneIndex, Row, Task};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Kernels, Shares};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Delivery, Retention, Source};
 use cellwright_cell_graph::{Tensor, TypedCell};
 
@@ -18,7 +20,7 @@ use cellwright_cell_graph::{Tensor, TypedCell};
 const BUDGET: Duration = Duration::from_millis(700);
 
 /// The LSTM whose states are as wide as its input.
-fn lstm(hidden: usize) -> Arc<TypedCell> {
+fn lstm(hidden: usize, precision: Precision) -> Arc<TypedCell> {
     let weight = |name: &str| {
         let shape = if name.starts_with("bias") { vec![4 * hidden] } else { vec![4 * hidden, hidden] };
         let mut rng = Rng::new(name.len() as u64 + u64::from(name.ends_with("hh")));
@@ -26,7 +28,7 @@ fn lstm(hidden: usize) -> Arc<TypedCell> {
         let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.float() * scale).collect();
         Tensor::from_f32(name, &shape, &values)
     };
-    cells::lstm(&format!("lstm {hidden}"), hidden, hidden, &weight).resolve()
+    cells::lstm(&format!("lstm {hidden}"), hidden, hidden, &weight).at(precision).resolve()
 }
 
 /// So many endless chains on a fresh worker.
@@ -81,33 +83,48 @@ fn worker(kernels: Kernels, threads: usize) -> CpuWorker {
 #[expect(clippy::print_stdout, reason = "a bench prints")]
 fn main() {
     let sizes: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
-    let batches: Vec<usize> = std::env::args().filter_map(|argument| argument.strip_prefix('x')?.parse().ok()).collect();
+    let after = |letter| move |argument: String| argument.strip_prefix(letter)?.parse().ok();
+    let batches: Vec<usize> = std::env::args().filter_map(after('x')).collect();
+    let threads_of: Vec<usize> = std::env::args().filter_map(after('t')).collect();
+    let threads_of = if threads_of.is_empty() { vec![1, 2] } else { threads_of };
+    let kernels_of: &[Kernels] =
+        if std::env::args().any(|argument| argument == "own") { &[Kernels::Best] } else { &[Kernels::Best, Kernels::Library] };
     let batches = if batches.is_empty() { vec![1, 4, 16, 64, 512] } else { batches };
     let sizes = if sizes.is_empty() { vec![1024, 128, 16] } else { sizes };
-    println!("kernels\tthreads  hidden  batch  median µs   best µs  GFLOP/s (median, best)  best ns/row | products  others  transfer %");
-    for threads in [1, 2] {
+    let precisions: Vec<Precision> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    let precisions = if precisions.is_empty() { vec![Precision::F32] } else { precisions };
+    println!(
+        "kernels\tprecision  threads  hidden  batch  median µs   best µs  GFLOP/s (median, best)  best ns/row | products  others  transfer %"
+    );
+    for threads in threads_of {
         for hidden in &sizes {
-            let cell = lstm(*hidden);
             for batch in &batches {
-                let batch = *batch;
-                for kernels in [Kernels::Best, Kernels::Library] {
-                    let (mut driver, lanes_of) = lanes(worker(kernels, threads), &cell, batch);
-                    let (median, best) = measure(&mut driver, &lanes_of);
-                    let shares = shares(kernels, threads, &cell, batch);
-                    let flops = (16 * hidden * hidden * batch) as f64 / 1e3;
-                    println!(
-                        "{kernels:?}\t{threads:>7} {hidden:>7} {batch:>6} {median:>10.2} {best:>9.2} {:>10.1} {:>9.1} {:>15.0} | {:>8.1} {:>7.1} {:>9.1}",
-                        flops / median,
-                        flops / best,
-                        best * 1e3 / batch as f64,
-                        shares[0],
-                        shares[1],
-                        shares[2],
-                    );
+                for precision in &precisions {
+                    for kernels in kernels_of {
+                        line(*kernels, threads, &lstm(*hidden, *precision), (*hidden, *batch));
+                    }
                 }
             }
         }
     }
+}
+
+#[expect(clippy::print_stdout, reason = "a bench prints")]
+fn line(kernels: Kernels, threads: usize, cell: &Arc<TypedCell>, (hidden, batch): (usize, usize)) {
+    let (mut driver, lanes_of) = lanes(worker(kernels, threads), cell, batch);
+    let (median, best) = measure(&mut driver, &lanes_of);
+    let shares = shares(kernels, threads, cell, batch);
+    let flops = (16 * hidden * hidden * batch) as f64 / 1e3;
+    println!(
+        "{kernels:?}\t{:>9} {threads:>8} {hidden:>7} {batch:>6} {median:>10.2} {best:>9.2} {:>10.1} {:>9.1} {:>15.0} | {:>8.1} {:>7.1} {:>9.1}",
+        cell.precision.name(),
+        flops / median,
+        flops / best,
+        best * 1e3 / batch as f64,
+        shares[0],
+        shares[1],
+        shares[2],
+    );
 }
 
 /// Percent of the worker's time in products, in the rest of the plan, and in gathering and scattering.

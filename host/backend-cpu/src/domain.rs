@@ -1,6 +1,8 @@
-//! What the workers of one memory domain share: the arena, and each cell type's compiled plan with its packed weights.
+//! What the workers of one memory domain share: the arena, and each cell type's compiled plans with their packed weights, and tables by
+//! token.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -9,11 +11,18 @@ use cellwright_backend::{LoadError, SLOT_BYTES};
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
 
 use crate::arena::Arena;
+use crate::compiled::{Compiled, Hoisting};
 use crate::level::{Kernels, Level};
-use crate::plan::{Plan, SharedPlan};
+use crate::matrix::Packs;
 
 /// The arena's size where nothing is said and memory is plenty.
 const ARENA_BYTES: u64 = 4 << 30;
+
+/// The tables' size where nothing is said and memory is plenty.
+const TABLE_BYTES: u64 = 1 << 30;
+
+/// What the second-level cache of a core keeps from step to step anyway.
+const AHEAD_WEIGHTS_LEAST: u64 = 1 << 20;
 
 /// Domains that this process has made.
 static DOMAINS: AtomicU32 = AtomicU32::new(0);
@@ -21,14 +30,24 @@ static DOMAINS: AtomicU32 = AtomicU32::new(0);
 /// How large a domain is, and what it computes with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DomainOptions {
-    /// Bytes of the arena: a quarter of the machine's memory, at most 4 GiB, if not said. Pages nobody uses take no memory.
+    /// Bytes of the arena: a quarter of the machine's memory (of its part, as below, if there are several domains), at most 4 GiB, if not said. Pages nobody uses take no memory.
     pub arena_bytes: Option<u64>,
     /// Bytes that plans and their weights may take: half of the machine's memory if not said.
     pub weight_bytes: Option<u64>,
+    /// Bytes that tables by token may take together: an eighth of the machine's memory, at most 1 GiB, if not said; 0: there are none. Rows nobody
+    /// asked for take no memory.
+    pub table_bytes: Option<u64>,
+    /// Bytes of a cell's weights from which on products that wait for no state are computed for several steps at once: 1 MiB if not said.
+    pub ahead_weights_least: Option<u64>,
     /// The instruction set: the best of this processor if not said. One that it lacks is lowered to that.
     pub level: Option<Level>,
     /// Who multiplies matrices.
     pub kernels: Kernels,
+    /// The NUMA node whose workers it is for, which keep to that ([`CpuOptions::processors`](crate::CpuOptions::processors)): for people. Its memory is
+    /// there because they are, and touch it first.
+    pub node: Option<usize>,
+    /// Domains among which the machine's memory is divided where nothing is said: 1 if not said.
+    pub domains: Option<NonZeroU32>,
 }
 
 /// Why a domain or a worker cannot be made.
@@ -50,13 +69,16 @@ pub enum DomainError {
 pub struct CpuDomain {
     /// Tells it from the process's other domains.
     pub(crate) number: u32,
+    pub(crate) node: Option<usize>,
     pub(crate) arena: Arena,
     pub(crate) level: Level,
     pub(crate) kernels: Kernels,
     /// The processor by its own name, and how many cores of it this process may use.
     pub(crate) hardware: String,
     weight_bytes: u64,
-    plans: Mutex<BTreeMap<CellTypeKey, Weak<Plan>>>,
+    table_bytes: u64,
+    ahead_weights_least: u64,
+    plans: Mutex<BTreeMap<CellTypeKey, Weak<Compiled>>>,
 }
 
 impl CpuDomain {
@@ -65,24 +87,26 @@ impl CpuDomain {
     /// # Errors
     /// If the system refuses the reservation.
     pub fn new(options: DomainOptions) -> Result<Arc<Self>, DomainError> {
-        let memory = memory_bytes();
+        let memory = memory_bytes() / options.domains.map_or(1, |domains| u64::from(domains.get()));
         let bytes = options.arena_bytes.unwrap_or_else(|| ARENA_BYTES.min(memory / 4));
         let slots = u32::try_from(bytes / SLOT_BYTES as u64).unwrap_or(u32::MAX).max(1);
         let arena = Arena::new(slots).ok_or(DomainError::Arena { bytes })?;
-        let best = Level::detect();
         Ok(Arc::new(Self {
             number: DOMAINS.fetch_add(1, Ordering::Relaxed),
+            node: options.node,
             arena,
-            level: options.level.map_or(best, |level| level.min(best)),
+            level: Level::up_to(options.level.unwrap_or(Level::Amx)),
             kernels: options.kernels,
             hardware: processor(),
             weight_bytes: options.weight_bytes.unwrap_or(memory / 2),
+            table_bytes: options.table_bytes.unwrap_or_else(|| TABLE_BYTES.min(memory / 8)),
+            ahead_weights_least: options.ahead_weights_least.unwrap_or(AHEAD_WEIGHTS_LEAST),
             plans: Mutex::default(),
         }))
     }
 
     /// The cell's plan: the one another worker or model holds already, or a new one.
-    pub(crate) fn plan(&self, cell: &TypedCell) -> Result<SharedPlan, LoadError> {
+    pub(crate) fn plan(&self, cell: &TypedCell) -> Result<Arc<Compiled>, LoadError> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         plans.retain(|_, plan| plan.strong_count() > 0);
         if let Some(plan) = plans.get(&cell.key).and_then(Weak::upgrade) {
@@ -94,18 +118,23 @@ impl CpuDomain {
         if cell.weight_bytes > available {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: cell.weight_bytes, available });
         }
-        let plan = Arc::new(Plan::compile(cell, self.level, self.kernels)?);
+        let tables: u64 = plans.values().filter_map(Weak::upgrade).filter_map(|plan| Some(plan.table()?.1.bytes())).sum();
+        let table_bytes = self.table_bytes.saturating_sub(tables);
+        let hoisting = Hoisting { table_bytes, ahead_weights_least: self.ahead_weights_least };
+        let mut packs = Packs::within(available);
+        let plan = Arc::new(Compiled::new(cell, (self.level, self.kernels), hoisting, &mut packs)?);
+        // As packed, weights may take many times what they take in the bundle.
+        let needed = packs.bytes().max(plan.bytes() as u64);
+        if needed > available {
+            return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed, available });
+        }
         plans.insert(cell.key, Arc::downgrade(&plan));
         Ok(plan)
     }
 
     /// What results of one worker must share with another's for both to be bit-identical.
     pub(crate) fn numeric_class(&self) -> String {
-        let level = match self.level {
-            Level::Portable => std::env::consts::ARCH,
-            Level::Avx2 => "avx2",
-            Level::Avx512 => "avx512",
-        };
+        let level = self.level.class();
         match self.kernels {
             Kernels::Best => format!("cpu-{level}"),
             Kernels::Library => format!("cpu-{level}-library"),

@@ -8,6 +8,7 @@ pub(crate) mod convert;
 pub(crate) mod element;
 pub(crate) mod math;
 pub(crate) mod rows;
+pub(crate) mod running;
 
 /// Compiles a function for each [`crate::level::Level`] and picks one: `dispatch!(level, f::<T>, (a: A, …) -> R)` gives an `unsafe fn` pointer.
 macro_rules! dispatch {
@@ -30,7 +31,7 @@ macro_rules! dispatch {
         }
         match $level {
             #[cfg(target_arch = "x86_64")]
-            $crate::level::Level::Avx512 => avx512::<$($generic),*> as unsafe fn($($type),*),
+            level if level >= $crate::level::Level::Avx512 => avx512::<$($generic),*> as unsafe fn($($type),*),
             #[cfg(target_arch = "x86_64")]
             $crate::level::Level::Avx2 => avx2::<$($generic),*> as unsafe fn($($type),*),
             _ => portable::<$($generic),*> as unsafe fn($($type),*),

@@ -9,15 +9,21 @@
 )]
 
 mod arena;
+mod compiled;
 mod domain;
 mod kernels;
 mod level;
 mod matrix;
 mod memory;
 mod plan;
+mod roofline;
+mod table;
 mod team;
+mod topology;
 mod worker;
 
 pub use domain::{CpuDomain, DomainError, DomainOptions};
 pub use level::{Kernels, Level};
-pub use worker::{CpuOptions, CpuWorker, Shares};
+pub use roofline::Roofline;
+pub use topology::{Node, Processors, Seat, Topology};
+pub use worker::{CellWork, CpuOptions, CpuWorker, Shares};

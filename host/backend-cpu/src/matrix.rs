@@ -2,42 +2,69 @@
 //!
 //! A weight is packed once, when its cell is loaded, in the form of the kernel that will read it; the form depends on K and N alone, never on a
 //! batch. Within a product an element of y is the bias plus one sum over k, in order, term by term: so a row's bits depend on nothing but the
-//! row. Threads share a product by columns.
+//! row. Instead of a bias, sums may begin with what lies where the result is to be: what an earlier product put down is taken up again, bit by bit.
+//! Threads share a product by columns.
 
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 mod library;
+#[cfg(target_arch = "x86_64")]
+mod panels;
 mod plain;
+pub(crate) mod rounded;
+mod stretches;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
+
+use cellwright_cell_graph::Tensor;
 
 use crate::level::{Kernels, Level};
 use crate::memory::Lines;
 
-/// Columns of a packed panel, and the unit in which columns are given to threads.
+#[cfg(target_arch = "x86_64")]
+use panels::{Isa, Layout};
+use rounded::Rounded;
+
+pub(crate) use cellwright_cell_graph::sums::TERMS;
+
+/// Columns of a packed panel of rounded numbers, and the unit in which columns of all but [`Form::Panels`] are given to threads.
 pub(crate) const PANEL: usize = 32;
 
 /// Who multiplies a weight, and so how it is packed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
-    /// Panels of [`PANEL`] columns, K rows each; the last is padded with zeros.
+    /// Panels of up to three vectors of columns, K rows each; where columns end within a vector it is padded with zeros.
     #[cfg(target_arch = "x86_64")]
-    Panels,
+    Panels(Isa),
     /// K × N for the library.
     Library,
     /// K × N for products so thin that the library takes other paths for them.
     Plain,
+    /// Panels of rounded numbers.
+    Rounded(Rounded),
 }
 
 impl Form {
     /// The form for a weight of that many rows and columns.
     pub(crate) fn choose(level: Level, kernels: Kernels, k: usize, n: usize) -> Self {
         #[cfg(target_arch = "x86_64")]
-        if level == Level::Avx512 && kernels == Kernels::Best {
-            return Self::Panels;
+        match (level, kernels) {
+            (Level::Portable, _) | (_, Kernels::Library) => {}
+            (Level::Avx2, Kernels::Best) => return Self::Panels(Isa::Avx2),
+            (_, Kernels::Best) => return Self::Panels(Isa::Avx512),
         }
         let _ = (level, kernels);
         if k <= 2 || n <= 1 { Self::Plain } else { Self::Library }
+    }
+
+    /// Bytes of a weight of that many rows and columns as packed.
+    fn packed_bytes(self, k: usize, n: usize) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Panels(isa) => Lines::rounded(Layout::new(isa, n).columns() * k * size_of::<f32>()),
+            Self::Library | Self::Plain => Lines::rounded(n * k * size_of::<f32>()),
+            Self::Rounded(rounded) => rounded.packed_bytes(k, n),
+        }
     }
 }
 
@@ -46,16 +73,44 @@ impl Form {
 pub(crate) struct Packed {
     pub(crate) k: usize,
     data: Lines,
+    /// Of integers: what is known of the columns.
+    columns: Lines,
 }
 
 /// The weights and the bias of one product.
 #[derive(Debug)]
 pub(crate) struct Product {
     form: Form,
+    /// What loops are compiled for.
+    level: Level,
     n: usize,
-    weights: Vec<Packed>,
-    /// Padded to whole panels.
+    weights: Vec<Arc<Packed>>,
+    /// In the order of packed columns.
     bias: Option<Lines>,
+    /// Whether sums begin with what is there already where the result is to be.
+    onto_result: bool,
+}
+
+/// Weights that were packed already, so that the whole of a cell and its halves share them: by tensor, whether it is transposed, factor, form and
+/// columns. Tensors are told apart by address, so they must outlive this.
+#[derive(Debug)]
+pub(crate) struct Packs {
+    packed: BTreeMap<(*const Tensor, bool, u32, Form, usize), Arc<Packed>>,
+    /// What all of them take, and may take.
+    bytes: u64,
+    bytes_most: u64,
+}
+
+impl Packs {
+    /// Packs no more than so many bytes. What does not fit is counted, but stays empty: what needs it must not run.
+    pub(crate) const fn within(bytes_most: u64) -> Self {
+        Self { packed: BTreeMap::new(), bytes: 0, bytes_most }
+    }
+
+    /// What all weights take as packed, those that did not fit included.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 /// Where the rows of a term's left-hand side are: `rows` of `k` floats, `stride` floats apart.
@@ -73,36 +128,94 @@ pub(crate) struct Target {
 }
 
 impl Product {
-    pub(crate) fn new(form: Form, n: usize) -> Self {
-        Self { form, n, weights: Vec::new(), bias: None }
+    pub(crate) fn new(form: Form, level: Level, n: usize) -> Self {
+        Self { form, level, n, weights: Vec::new(), bias: None, onto_result: false }
     }
 
     /// Adds a term with the weight `w(k, n)`.
+    #[cfg(test)]
     pub(crate) fn push(&mut self, k: usize, w: &dyn Fn(usize, usize) -> f32) {
+        let packed = Arc::new(self.pack(k, w));
+        self.weights.push(packed);
+    }
+
+    /// Adds a term with a factor times a weight of floats and two dimensions, `[K, N]` or, if it is transposed, `[N, K]`.
+    pub(crate) fn push_weight(&mut self, packs: &mut Packs, w: &Arc<Tensor>, transposed: bool, alpha: f32) {
         let n = self.n;
-        let mut data = match self.form {
-            #[cfg(target_arch = "x86_64")]
-            Form::Panels => Lines::zeroed(n.div_ceil(PANEL) * PANEL * k * size_of::<f32>()),
-            Form::Library | Form::Plain => Lines::zeroed(n * k * size_of::<f32>()),
+        let key = (Arc::as_ptr(w), transposed, alpha.to_bits(), self.form, n);
+        if let Some(packed) = packs.packed.get(&key) {
+            self.weights.push(packed.clone());
+            return;
+        }
+        let k = w.shape[usize::from(transposed)];
+        packs.bytes = packs.bytes.saturating_add(self.form.packed_bytes(k, n) as u64);
+        let packed = if packs.bytes > packs.bytes_most {
+            Packed { k, data: Lines::default(), columns: Lines::default() }
+        } else {
+            let values = w.to_f32().unwrap_or_default();
+            self.pack(k, &|row, column| alpha * values[if transposed { column * k + row } else { row * n + column }])
         };
+        let packed = Arc::new(packed);
+        packs.packed.insert(key, packed.clone());
+        self.weights.push(packed);
+    }
+
+    fn pack(&self, k: usize, w: &dyn Fn(usize, usize) -> f32) -> Packed {
+        let n = self.n;
+        if let Form::Rounded(rounded) = self.form {
+            return rounded.pack((k, n), w);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if let Some(layout) = self.layout() {
+            let mut data = Lines::zeroed(layout.columns() * k * size_of::<f32>());
+            let floats = data.floats_mut();
+            for (column, columns, packed_columns) in layout.panels() {
+                for row in 0..k {
+                    let into = &mut floats[column * k + row * packed_columns..][..columns];
+                    into.iter_mut().enumerate().for_each(|(at, into)| *into = w(row, column + at));
+                }
+            }
+            return Packed { k, data, columns: Lines::default() };
+        }
+        let mut data = Lines::zeroed(n * k * size_of::<f32>());
         let floats = data.floats_mut();
         for row in 0..k {
             for column in 0..n {
-                let at = match self.form {
-                    #[cfg(target_arch = "x86_64")]
-                    Form::Panels => (column / PANEL * k + row) * PANEL + column % PANEL,
-                    Form::Library | Form::Plain => row * n + column,
-                };
-                floats[at] = w(row, column);
+                floats[row * n + column] = w(row, column);
             }
         }
-        self.weights.push(Packed { k, data });
+        Packed { k, data, columns: Lines::default() }
+    }
+
+    /// Sums begin with what is there already where the result is to be.
+    pub(crate) fn begin_with_result(&mut self) {
+        self.onto_result = true;
     }
 
     pub(crate) fn set_bias(&mut self, bias: &[f32]) {
-        let mut lines = Lines::zeroed(bias.len().next_multiple_of(PANEL) * size_of::<f32>());
+        #[cfg(target_arch = "x86_64")]
+        if let Some(layout) = self.layout() {
+            let mut lines = Lines::zeroed(layout.columns() * size_of::<f32>());
+            lines.floats_mut()[..self.n].copy_from_slice(bias);
+            self.bias = Some(lines);
+            return;
+        }
+        let mut lines = Lines::zeroed(size_of_val(bias));
         lines.floats_mut()[..bias.len()].copy_from_slice(bias);
         self.bias = Some(lines);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn layout(&self) -> Option<Layout> {
+        match self.form {
+            Form::Panels(isa) => Some(Layout::new(isa, self.n)),
+            _ => None,
+        }
+    }
+
+    /// Whether it multiplies rounded numbers.
+    pub(crate) fn is_rounded(&self) -> bool {
+        matches!(self.form, Form::Rounded(_))
     }
 
     /// Floating-point operations of one row.
@@ -110,31 +223,25 @@ impl Product {
         self.weights.iter().map(|weight| 2 * weight.k * self.n).sum()
     }
 
-    /// Values of a left-hand row in all terms.
-    #[cfg(target_arch = "x86_64")]
-    fn depth(&self) -> usize {
-        self.weights.iter().map(|weight| weight.k).sum()
-    }
-
     /// Floats of scratch memory that each thread needs to compute so many rows.
     pub(crate) fn scratch(&self, rows: usize) -> usize {
         match self.form {
-            #[cfg(target_arch = "x86_64")]
-            Form::Panels => avx512::scratch(self, rows),
-            Form::Library | Form::Plain => 0,
+            Form::Rounded(rounded) => rounded::scratch(rounded, self, rows),
+            _ => 0,
         }
     }
 
     /// Bytes of packed weights.
     pub(crate) fn bytes(&self) -> usize {
-        self.weights.iter().map(|weight| weight.data.bytes()).sum()
+        self.weights.iter().map(|weight| weight.data.bytes() + weight.columns.bytes()).sum()
     }
 
     /// In how many pieces columns can be given away.
     fn units(&self) -> usize {
         match self.form {
             #[cfg(target_arch = "x86_64")]
-            Form::Panels => self.n.div_ceil(PANEL),
+            Form::Panels(isa) => Layout::new(isa, self.n).units,
+            Form::Rounded(_) => self.n.div_ceil(PANEL),
             // The last unit takes the remainder, because the library sums single columns in another order.
             Form::Library | Form::Plain => (self.n / PANEL).max(1),
         }
@@ -150,25 +257,31 @@ impl Product {
     ///
     /// # Safety
     /// `lefts` has one entry for each term, whose rows are readable; `result`'s rows are writable and no other thread touches these columns.
-    /// Both have room for two rows even if `rows` is one, and `scratch`, which is this thread's alone, for what [`Self::scratch`] says. The processor has what the weights were packed for.
+    /// Both have room for two rows even if `rows` is one, and `scratch`, which is this thread's alone, for what [`Self::scratch`] says. The processor has
+    /// what the weights were packed for, and the product's level.
     pub(crate) unsafe fn run(&self, lefts: &[Left], result: Target, rows: usize, units: Range<usize>, scratch: *mut f32) {
         debug_assert_eq!(lefts.len(), self.weights.len());
         if units.is_empty() || rows == 0 {
             return;
         }
-        let _ = scratch;
         match self.form {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller's promise; panels are packed only where AVX-512 was found.
-            Form::Panels => unsafe { avx512::run(self, lefts, result, rows, units, scratch) },
+            // SAFETY: the caller's promise; panels are packed only for what was found.
+            Form::Panels(isa) => unsafe { panels::run(self, &Layout::new(isa, self.n), lefts, result, rows, units) },
             // SAFETY: the caller's promise.
             Form::Library => unsafe { library::run(self, lefts, result, rows, self.columns(units)) },
+            // SAFETY: the caller's promise; kernels are chosen by what was found.
+            Form::Rounded(rounded) => unsafe { rounded::run(rounded, self, lefts, result, units, (rows, scratch)) },
             // SAFETY: the caller's promise.
             Form::Plain => unsafe { plain::run(self, lefts, result, rows, self.columns(units)) },
         }
     }
 
     fn columns(&self, units: Range<usize>) -> Range<usize> {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(layout) = self.layout() {
+            return layout.columns_of(units);
+        }
         let end = if units.end == self.units() { self.n } else { units.end * PANEL };
         units.start * PANEL..end
     }
@@ -182,10 +295,13 @@ impl Product {
     /// # Safety
     /// As for [`Self::run`].
     unsafe fn begin(&self, result: Target, rows: usize, columns: &Range<usize>) {
+        if self.onto_result {
+            return;
+        }
         for row in 0..rows {
             // SAFETY: the result has these rows and columns.
             unsafe {
-                let target = result.rows.add(row * result.stride + columns.start);
+                let target = result.rows.wrapping_add(row * result.stride + columns.start);
                 match self.bias() {
                     Some(bias) => std::ptr::copy_nonoverlapping(bias.add(columns.start), target, columns.len()),
                     None => std::ptr::write_bytes(target, 0, columns.len()),

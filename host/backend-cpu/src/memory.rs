@@ -9,6 +9,10 @@ const LINE: usize = 64;
 /// A large page.
 const LARGE_PAGE: usize = 2 << 20;
 
+/// What nothing points to where there is nothing: aligned as everything else.
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "for its size")] [u8; LINE]);
+
 /// A growable run of zeroed bytes.
 #[derive(Debug)]
 pub(crate) struct Lines {
@@ -23,14 +27,14 @@ unsafe impl Sync for Lines {}
 
 impl Default for Lines {
     fn default() -> Self {
-        Self { start: NonNull::dangling(), bytes: 0 }
+        Self { start: NonNull::<Line>::dangling().cast(), bytes: 0 }
     }
 }
 
 impl Lines {
     /// At least so many zeroed bytes.
     pub(crate) fn zeroed(bytes: usize) -> Self {
-        let bytes = bytes.next_multiple_of(LINE);
+        let bytes = Self::rounded(bytes);
         if bytes == 0 {
             return Self::default();
         }
@@ -44,6 +48,11 @@ impl Lines {
             unsafe { std::ptr::write_bytes(start.as_ptr(), 0, bytes) };
         }
         Self { start, bytes }
+    }
+
+    /// How many there are if so many are asked for.
+    pub(crate) const fn rounded(bytes: usize) -> usize {
+        bytes.next_multiple_of(LINE)
     }
 
     fn layout(bytes: usize) -> Layout {
@@ -105,4 +114,16 @@ pub(crate) fn advise_large_pages(start: NonNull<u8>, bytes: usize) {
         let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), whole, rustix::mm::Advice::LinuxHugepage) };
     }
     let _ = (start, bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_lines_begin_at_a_cache_line_none_too() {
+        for bytes in [0, 1, 100, LARGE_PAGE] {
+            assert!(Lines::zeroed(bytes).pointer().addr().is_multiple_of(LINE), "{bytes}");
+        }
+    }
 }

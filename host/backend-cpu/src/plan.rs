@@ -1,26 +1,28 @@
 //! A cell compiled once: matrix products, and between them fused groups of everything element-wise, over buffers whose places are fixed.
 //!
-//! A plan knows rows only by number. It is made in four passes: [`lower`] turns operations into few kinds with all broadcasting and axis order
-//! resolved, [`storage`] says which values share memory so that splits and concatenations need no copies, [`fuse`] orders steps and forms groups,
+//! A plan knows rows only by number. It is made in five passes: [`lower`] turns operations into few kinds with all broadcasting and axis order
+//! resolved, [`project`] puts products together with what alone reads them, [`storage`] says which values share memory so that splits and concatenations need no copies, [`fuse`] orders steps and forms groups,
 //! [`run`] carries them out.
 
 mod fuse;
 mod lower;
+mod project;
 mod run;
 mod storage;
-mod sums;
 
 use std::sync::Arc;
 
 use cellwright_backend::LoadError;
+use cellwright_cell_graph::sums::Summed;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 pub(crate) use run::{Frame, Memory, RefusedRow, share};
 
 use crate::kernels::element::{Element, Kernel};
 use crate::kernels::rows::{RowKernel, Shape};
+use crate::kernels::running::Keeper;
 use crate::level::{Kernels, Level};
-use crate::matrix::Product;
+use crate::matrix::{Packs, Product};
 use crate::memory::Lines;
 
 /// Elements that a fused group works on at a time: few enough that they and its intermediate values stay in the nearest cache.
@@ -118,9 +120,22 @@ struct Whole {
     second: Option<Place>,
 }
 
+/// A product of which the first few elements of each row are kept, in an order, and the others are never written down.
+#[derive(Debug)]
+struct Projection {
+    product: Product,
+    lefts: Vec<Place>,
+    keeper: Keeper,
+    /// The elements if there is a second result, else their columns.
+    result: Place,
+    /// Their columns.
+    second: Option<Place>,
+}
+
 #[derive(Debug)]
 enum StepKind {
     Linear(Linear),
+    Project(Projection),
     Group(Group),
     Assembly(Assembly),
     Lookup(Lookup),
@@ -132,6 +147,17 @@ struct Step {
     kind: StepKind,
     /// Roughly how long a row takes, in picoseconds: whether threads are worth it.
     row_ps: usize,
+}
+
+impl StepKind {
+    /// The product that it is, and how many rows it has for one of the batch.
+    fn product(&self) -> Option<(&Product, usize)> {
+        match self {
+            Self::Linear(linear) => Some((&linear.product, linear.lead)),
+            Self::Project(projection) => Some((&projection.product, 1)),
+            _ => None,
+        }
+    }
 }
 
 /// A compiled cell.
@@ -148,24 +174,33 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Compiles a cell.
+    /// Compiles a cell, or half of one, of which those are the sums. What was packed before is packed once.
     ///
     /// # Errors
     /// If it has an operation or a datatype that there is no kernel for.
-    pub(crate) fn compile(cell: &TypedCell, level: Level, kernels: Kernels) -> Result<Self, LoadError> {
+    pub(crate) fn compile(
+        (cell, sums): (&TypedCell, &[Summed]),
+        (level, kernels): (Level, Kernels),
+        packs: &mut Packs,
+    ) -> Result<Self, LoadError> {
         let unsupported = |what: String| LoadError::Unsupported { cell: cell.name.clone(), device: "the CPU worker".to_owned(), what };
-        let lowered = lower::lower(cell, level, kernels).map_err(unsupported)?;
+        let lowered = lower::lower((cell, sums), (level, kernels), packs).map_err(unsupported)?;
         fuse::plan(lowered, level).map_err(unsupported)
+    }
+
+    /// Floating-point operations of one row in matrix products, and bytes of their packed weights.
+    pub(crate) fn products(&self) -> (usize, usize) {
+        let products = self.steps.iter().filter_map(|step| step.kind.product());
+        products.map(|(product, lead)| (product.flops() * lead, product.bytes())).fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1))
     }
 
     /// Bytes of weights and constants.
     pub(crate) fn bytes(&self) -> usize {
-        let products = self.steps.iter().map(|step| match &step.kind {
-            StepKind::Linear(linear) => linear.product.bytes(),
+        let weights = self.steps.iter().map(|step| match &step.kind {
             StepKind::Lookup(lookup) => lookup.table.data.len(),
-            _ => 0,
+            kind => kind.product().map_or(0, |(product, _)| product.bytes()),
         });
-        products.sum::<usize>() + self.constants.iter().map(Lines::bytes).sum::<usize>()
+        weights.sum::<usize>() + self.constants.iter().map(Lines::bytes).sum::<usize>()
     }
 }
 
@@ -180,9 +215,6 @@ pub(crate) const fn element_of(datatype: Datatype) -> Option<Element> {
         _ => return None,
     })
 }
-
-/// A plan that workers share.
-pub(crate) type SharedPlan = Arc<Plan>;
 
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::topology::Processors;
+
 /// How often a waiting thread looks before it looks at the clock.
 const LOOKS: u32 = 32;
 
@@ -41,8 +43,9 @@ pub(crate) struct Team {
 }
 
 impl Team {
-    /// A team of so many threads, the caller's included; helpers without work spin for a while before they sleep.
-    pub(crate) fn new(threads: usize, spin: Duration) -> std::io::Result<Self> {
+    /// A team of so many threads, the caller's included; helpers without work spin for a while before they sleep. They keep to those processors, if any
+    /// are named.
+    pub(crate) fn new(threads: usize, spin: Duration, processors: Option<&Processors>) -> std::io::Result<Self> {
         let helpers = threads.saturating_sub(1);
         let shared = Arc::new(Shared {
             generation: AtomicU32::new(0),
@@ -56,7 +59,14 @@ impl Team {
         let mut team = Self { shared: shared.clone(), helpers: Vec::new() };
         for helper in 0..helpers {
             let shared = shared.clone();
-            let work = move || help(&shared, helper);
+            let processors = processors.cloned();
+            let work = move || {
+                // Before it touches any memory, which is then near to it.
+                if let Some(processors) = processors {
+                    processors.keep_thread();
+                }
+                help(&shared, helper);
+            };
             team.helpers.push(std::thread::Builder::new().name(format!("cpu-helper-{helper}")).spawn(work)?);
         }
         Ok(team)
@@ -167,7 +177,7 @@ mod tests {
     #[test]
     fn every_number_is_called_once_per_job_awake_or_asleep() {
         for threads in 1..=4 {
-            let mut team = Team::new(threads, Duration::from_micros(50)).unwrap();
+            let mut team = Team::new(threads, Duration::from_micros(50), None).unwrap();
             let counts: Vec<AtomicU32> = (0..threads).map(|_| AtomicU32::new(0)).collect();
             for round in 0..200_u32 {
                 team.run(&|thread| {
@@ -184,8 +194,18 @@ mod tests {
 
     #[test]
     fn a_panic_on_a_helper_reaches_the_caller() {
-        let mut team = Team::new(2, Duration::ZERO).unwrap();
+        let mut team = Team::new(2, Duration::ZERO, None).unwrap();
         let outcome = catch_unwind(AssertUnwindSafe(|| team.run(&|thread| assert!(thread == 0, "helper"))));
         assert!(outcome.is_err());
+    }
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn helpers_keep_to_their_processors() {
+        let before = Processors::allowed();
+        let last = Processors::new(before.numbers().last().copied());
+        let mut team = Team::new(3, Duration::ZERO, Some(&last)).unwrap();
+        let seen = std::sync::Mutex::new(vec![Processors::default(); 3]);
+        team.run(&|thread| seen.lock().unwrap()[thread] = Processors::allowed());
+        assert_eq!(seen.into_inner().unwrap(), [before, last.clone(), last]);
     }
 }

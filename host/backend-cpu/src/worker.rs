@@ -3,6 +3,7 @@
 //! Tasks run in [`Backend::complete`], on the caller's thread and the worker's helpers. On the steady path nothing is allocated: frames, row lists
 //! and completions are used again.
 
+mod ahead;
 mod epilogue;
 mod transfer;
 
@@ -10,12 +11,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, Lane, LoadError, NodeLayout, Row, SLOT_BYTES, Slot, Task};
+use cellwright_backend::{
+    Backend, CellIndex, Completed, DeviceInfo, DeviceLost, Lane, LoadError, NodeLayout, Row, SLOT_BYTES, Slot, TableInfo, Task,
+};
 use cellwright_cell_graph::TypedCell;
 
+use crate::compiled::Compiled;
 use crate::domain::{CpuDomain, DomainError};
-use crate::plan::{Frame, RefusedRow, SharedPlan};
+use crate::plan::{Frame, Memory, Plan, RefusedRow};
 use crate::team::Team;
+use crate::topology::Processors;
 
 /// Completions kept to be used again: more than an engine has outstanding.
 const SPARES: usize = 16;
@@ -23,40 +28,48 @@ const SPARES: usize = 16;
 /// Bytes of outputs that such a completion keeps room for.
 const SPARE_BYTES: usize = 4 << 20;
 
-/// Bytes that the rows of a plan may take at once, if there is more than one.
-const FRAME_BYTES: usize = 256 << 20;
-
 /// How a worker runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CpuOptions {
     /// Threads, the worker's own included; at least one.
     pub threads: usize,
     /// How long a helper thread without work looks for more before it sleeps: what a step has to wait for it is less, what others get of its
     /// core is less too.
     pub spin: Duration,
+    /// Where its threads run, the one included that loads its cells; none: wherever the system puts them.
+    pub processors: Option<Processors>,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { threads: 1, spin: Duration::from_micros(40) }
+        Self { threads: 1, spin: Duration::from_micros(40), processors: None }
     }
 }
 
 /// Where a worker's time went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
-    /// Matrix products.
+    /// Matrix products, those that run ahead or fill a table included.
     pub products: Duration,
     /// Everything else of the plans.
     pub others: Duration,
-    /// Gathering inputs and scattering outputs.
+    /// Gathering inputs, looking up in tables and scattering outputs.
     pub transfer: Duration,
+}
+
+/// What a cell's matrix products are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellWork {
+    /// Floating-point operations of one row.
+    pub row_flops: usize,
+    /// Bytes of packed weights, which every step reads once at least.
+    pub packed_bytes: usize,
 }
 
 /// A cell as this worker runs it.
 struct Loaded {
     name: String,
-    plan: SharedPlan,
+    plan: Arc<Compiled>,
     layout: NodeLayout,
 }
 
@@ -67,16 +80,21 @@ struct Active {
     /// Beyond the chain's bound: zeros in, nothing out.
     is_padding: bool,
     is_refused: bool,
+    /// Its row in what the cell's first half gave.
+    given: usize,
 }
 
 /// A worker on the CPU.
 pub struct CpuWorker {
     domain: Arc<CpuDomain>,
     team: Team,
+    /// Until its own thread keeps to them.
+    processors: Option<Processors>,
     cells: Vec<Option<Loaded>>,
     lanes: Vec<Option<Arc<Lane>>>,
     queue: VecDeque<Task>,
     frame: Frame,
+    ahead: ahead::Ahead,
     batch: Vec<Active>,
     refused: Mutex<Vec<RefusedRow>>,
     spares: Vec<Completed>,
@@ -89,14 +107,16 @@ impl CpuWorker {
     /// # Errors
     /// If its threads cannot be started.
     pub fn new(domain: Arc<CpuDomain>, options: CpuOptions) -> Result<Self, DomainError> {
-        let team = Team::new(options.threads.max(1), options.spin).map_err(DomainError::Threads)?;
+        let team = Team::new(options.threads.max(1), options.spin, options.processors.as_ref()).map_err(DomainError::Threads)?;
         Ok(Self {
             domain,
             team,
+            processors: options.processors,
             cells: Vec::new(),
             lanes: Vec::new(),
             queue: VecDeque::new(),
             frame: Frame::default(),
+            ahead: ahead::Ahead::default(),
             batch: Vec::new(),
             refused: Mutex::default(),
             spares: Vec::new(),
@@ -108,6 +128,14 @@ impl CpuWorker {
     #[must_use]
     pub fn accounting(self, account: Arc<Mutex<Shares>>) -> Self {
         Self { account: Some(account), ..self }
+    }
+
+    /// What the products of a loaded cell are.
+    #[must_use]
+    pub fn work(&self, index: CellIndex) -> Option<CellWork> {
+        let loaded = self.cells.get(index.index())?.as_ref()?;
+        let (row_flops, packed_bytes) = loaded.plan.products();
+        Some(CellWork { row_flops, packed_bytes })
     }
 
     fn lost(&self, cause: String) -> DeviceLost {
@@ -135,58 +163,71 @@ impl CpuWorker {
 
     fn execute(&mut self, task: &mut Task, completed: &mut Completed) -> Result<(), DeviceLost> {
         self.begin(task);
-        for step in 0..task.steps {
-            self.select(&task.rows, step)?;
-            if !self.batch.is_empty() {
-                self.step(task.cell, completed)?;
+        let mut step = 0;
+        while step < task.steps {
+            let ahead = self.steps_ahead(task, step);
+            if ahead > 1 {
+                self.run_ahead(task, step, ahead)?;
             }
+            for at in 0..ahead {
+                self.select(&task.rows, (step, at, ahead))?;
+                if !self.batch.is_empty() {
+                    self.step(task.cell, ahead > 1, completed)?;
+                }
+            }
+            step += ahead;
         }
         Ok(())
     }
 
-    /// Collects the rows that are worth computing: all but those of dead requests and ended chains.
-    fn select(&mut self, rows: &[Row], ahead: u32) -> Result<(), DeviceLost> {
+    /// Collects the rows that are worth computing: all but those of dead requests and ended chains. Of so many steps from the task's `first` on it is
+    /// number `at`.
+    fn select(&mut self, rows: &[Row], (first, at, of): (u32, u32, u32)) -> Result<(), DeviceLost> {
         self.batch.clear();
-        for row in rows {
+        for (position, row) in rows.iter().enumerate() {
             let Some(lane) = self.lanes.get(row.lane.index()).and_then(Option::as_ref) else {
                 return Err(self.lost(format!("a task names lane {}, which never joined", row.lane.0)));
             };
-            let step = row.step.saturating_add(ahead);
+            let step = row.step.saturating_add(first).saturating_add(at);
             let is_padding = step >= lane.chain().length.bound;
             if is_padding || (step < lane.executed() && !lane.growth.flags.dead.load(std::sync::atomic::Ordering::Relaxed)) {
-                self.batch.push(Active { row: Row { lane: row.lane, step }, is_padding, is_refused: false });
+                let given = position * of as usize + at as usize;
+                self.batch.push(Active { row: Row { lane: row.lane, step }, is_padding, is_refused: false, given });
             }
         }
         Ok(())
     }
 
-    /// Runs the cell once over the batch: at once, or, if its rows are so long that they would take too much memory, in parts, which no row can tell.
-    fn step(&mut self, cell: CellIndex, completed: &mut Completed) -> Result<(), DeviceLost> {
+    /// Runs the cell once over the batch: at once, or, if it is large, in parts of about equal size, which no row can tell. With what its first half gave
+    /// `ahead`, the second alone.
+    fn step(&mut self, cell: CellIndex, ahead: bool, completed: &mut Completed) -> Result<(), DeviceLost> {
         let Some(loaded) = self.cells.get(cell.index()).and_then(Option::as_ref) else {
             return Err(self.lost(format!("a task names cell {}, which is not loaded", cell.0)));
         };
         let account = self.account.as_deref();
-        let rows_most = loaded.plan.rows_within(FRAME_BYTES);
-        for batch in self.batch.chunks_mut(rows_most) {
-            let memory = self.frame.prepare(&loaded.plan, batch.len(), self.team.size());
-            let transfer = transfer::Transfer { arena: &self.domain.arena, cells: &self.cells, lanes: &self.lanes, loaded, memory };
+        let body = loaded.plan.ahead().filter(|_| ahead).map_or_else(|| loaded.plan.one_step(), |split| &split.step);
+        let rows_most = body.plan.rows_most(self.team.size());
+        let rows = self.batch.len();
+        let part_rows = rows.div_ceil(rows.div_ceil(rows_most).max(1));
+        for batch in self.batch.chunks_mut(part_rows.max(1)) {
+            let memory = self.frame.prepare(&body.plan, batch.len(), self.team.size());
+            let (arena, cells, lanes) = (&self.domain.arena, &*self.cells, &*self.lanes);
             let mut clock = Clock::start(account);
-            transfer.gather(batch, &mut self.team);
-            clock.lap(|shares, time| shares.transfer += time);
-            if account.is_none() {
-                loaded.plan.run(memory, batch.len(), &mut self.team, &self.refused);
-            } else {
-                let (products, others) = loaded.plan.run_timed(memory, batch.len(), &mut self.team, &self.refused);
-                clock.lap(|shares, _| {
-                    shares.products += products;
-                    shares.others += others;
-                });
+            let plain = transfer::Transfer { arena, cells, lanes, loaded, body, memory, given: None };
+            if let Some(table) = loaded.plan.table() {
+                self.ahead.look_up(table, batch, &plain, &mut self.team, &mut clock);
             }
+            let transfer = transfer::Transfer { given: Some(self.ahead.given()), ..plain };
+            transfer.gather(batch, &mut self.team);
+            clock.run(&body.plan, (memory, batch.len()), &mut self.team, &self.refused);
             let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if ahead || loaded.plan.table().is_some() {
+                self.ahead.tell_refused(batch, refused);
+            }
             epilogue::refuse(refused, batch, &self.lanes, &loaded.name, completed);
             transfer.scatter(batch, &mut self.team);
             epilogue::finish(&transfer, batch, completed);
-            clock.lap(|shares, time| shares.transfer += time);
+            clock.transferred();
         }
         Ok(())
     }
@@ -195,8 +236,9 @@ impl CpuWorker {
 impl Backend for CpuWorker {
     fn info(&self) -> DeviceInfo {
         let threads = self.team.size();
+        let place = self.domain.node.map_or_else(String::new, |node| format!(" on node {node}"));
         DeviceInfo {
-            name: format!("cpu: {threads} {}, {}", if threads == 1 { "thread" } else { "threads" }, self.domain.level.name()),
+            name: format!("cpu: {threads} {}{place}, {}", if threads == 1 { "thread" } else { "threads" }, self.domain.level.name()),
             numeric_class: self.domain.numeric_class(),
             domain: format!("cpu-{}", self.domain.number),
             arena_slots: self.domain.arena.slots(),
@@ -205,12 +247,21 @@ impl Backend for CpuWorker {
     }
 
     fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError> {
+        // The first thing that a worker is told, on the thread that it has for good: whatever memory it touches from now on is near to it.
+        if let Some(processors) = self.processors.take() {
+            processors.keep_thread();
+        }
         let plan = self.domain.plan(cell)?;
         if index.index() >= self.cells.len() {
             self.cells.resize_with(index.index() + 1, || None);
         }
         self.cells[index.index()] = Some(Loaded { name: cell.name.clone(), plan, layout: NodeLayout::of(cell) });
         Ok(())
+    }
+
+    fn table(&self, index: CellIndex) -> Option<TableInfo> {
+        let loaded = self.cells.get(index.index())?.as_ref()?;
+        loaded.plan.table().map(|(_, table)| table.info())
     }
 
     fn unload(&mut self, index: CellIndex) {
@@ -260,14 +311,17 @@ impl Backend for CpuWorker {
         }
     }
 
+    // Of a cell that has a table: the rest of the cell, as if every token were in it already.
     fn time_batch(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
         let Some(loaded) = self.cells.get(index.index()).and_then(Option::as_ref) else {
             return Err(self.lost(format!("cell {} is to be timed, but is not loaded", index.0)));
         };
         let rows = rows.max(1) as usize;
-        let rows_most = loaded.plan.rows_within(FRAME_BYTES);
-        let memory = self.frame.prepare(&loaded.plan, rows.min(rows_most), self.team.size());
-        transfer::zero_inputs(loaded, memory, rows.min(rows_most));
+        let plan = &loaded.plan.one_step().plan;
+        let rows_most = plan.rows_most(self.team.size());
+        let part_rows = rows.div_ceil(rows.div_ceil(rows_most));
+        let memory = self.frame.prepare(plan, part_rows, self.team.size());
+        transfer::zero_inputs(plan, memory, part_rows);
         let budget = Instant::now();
         let mut least = Duration::MAX;
         for run in 0..TIMED_RUNS {
@@ -275,8 +329,8 @@ impl Backend for CpuWorker {
                 break;
             }
             let began = Instant::now();
-            for part in (0..rows).step_by(rows_most) {
-                loaded.plan.run(memory, rows_most.min(rows - part), &mut self.team, &self.refused);
+            for part in (0..rows).step_by(part_rows) {
+                plan.run(memory, part_rows.min(rows - part), &mut self.team, &self.refused);
                 // A cell may refuse zeros. They are nobody's, and must not meet the rows of the task that comes next.
                 self.refused.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
             }
@@ -296,11 +350,23 @@ impl<'a> Clock<'a> {
         Self { account: account.map(|account| (account, Instant::now())) }
     }
 
-    fn lap(&mut self, add: impl FnOnce(&mut Shares, Duration)) {
+    /// What passed since the last time was spent on transfer.
+    fn transferred(&mut self) {
         if let Some((account, began)) = &mut self.account {
-            add(&mut account.lock().unwrap_or_else(PoisonError::into_inner), began.elapsed());
+            account.lock().unwrap_or_else(PoisonError::into_inner).transfer += began.elapsed();
             *began = Instant::now();
         }
+    }
+
+    /// Runs a plan over so many rows. What passed before was spent on transfer.
+    fn run(&mut self, plan: &Plan, (memory, rows): (Memory<'_>, usize), team: &mut Team, refused: &Mutex<Vec<RefusedRow>>) {
+        self.transferred();
+        let Some((account, began)) = &mut self.account else { return plan.run(memory, rows, team, refused) };
+        let (products, others) = plan.run_timed(memory, rows, team, refused);
+        let mut shares = account.lock().unwrap_or_else(PoisonError::into_inner);
+        shares.products += products;
+        shares.others += others;
+        *began = Instant::now();
     }
 }
 

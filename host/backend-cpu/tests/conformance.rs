@@ -3,11 +3,23 @@
 use std::sync::Arc;
 
 use cellwright_backend::Backend;
-use cellwright_backend::conformance::{self, Tolerance};
+use cellwright_backend::conformance::{self, Tolerance, hoisting};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Kernels, Level};
+use cellwright_cell_graph::generate::Rng;
+use cellwright_cell_graph::typed::Precision;
 
 fn domain(level: Option<Level>, kernels: Kernels) -> Arc<CpuDomain> {
     CpuDomain::new(DomainOptions { arena_bytes: Some(16 << 20), level, kernels, ..DomainOptions::default() }).expect("16 MiB are there")
+}
+
+/// What workers do with what they may compute before it is needed: leave it, compute it ahead, look it up.
+fn hoisting_domains(level: Option<Level>, kernels: Kernels) -> [Arc<CpuDomain>; 3] {
+    [(0, u64::MAX), (0, 0), (1 << 20, u64::MAX)].map(|(table_bytes, ahead_weights_least)| {
+        let (table_bytes, ahead_weights_least) = (Some(table_bytes), Some(ahead_weights_least));
+        let options =
+            DomainOptions { arena_bytes: Some(16 << 20), level, kernels, table_bytes, ahead_weights_least, ..DomainOptions::default() };
+        CpuDomain::new(options).expect("16 MiB are there")
+    })
 }
 
 fn worker(domain: Arc<CpuDomain>, threads: usize) -> Box<dyn Backend> {
@@ -39,6 +51,55 @@ fn avx2() {
 }
 
 #[test]
+fn avx512_without_sums_of_products() {
+    suite(Some(Level::Avx512), Kernels::Best, 2);
+}
+
+#[test]
+fn avx512_without_tiles() {
+    suite(Some(Level::Avx512Bf16), Kernels::Best, 1);
+}
+
+#[test]
 fn portable() {
     suite(Some(Level::Portable), Kernels::Best, 1);
+}
+
+#[test]
+fn halves_mean_the_whole() {
+    hoisting::halves_mean_the_whole();
+}
+
+#[test]
+fn whatever_is_computed_ahead_or_looked_up_no_bit_changes() {
+    let ways = [(None, Kernels::Best, 1), (None, Kernels::Best, 2), (None, Kernels::Library, 1), (Some(Level::Avx2), Kernels::Best, 1)];
+    let lower = [Level::Avx512Bf16, Level::Avx512, Level::Portable].map(|level| (Some(level), Kernels::Best, 1));
+    let ways = ways.into_iter().chain(lower);
+    for (level, kernels, threads) in ways {
+        let domains = hoisting_domains(level, kernels);
+        for recurrent in Precision::ALL.into_iter().flat_map(hoisting::recurrent_cells) {
+            let mut seed = 3;
+            let mut run = |domain: &Arc<CpuDomain>| {
+                seed += 1;
+                hoisting::deliveries(&mut || worker(domain.clone(), threads), &recurrent, (24, 9), &mut Rng::new(seed))
+            };
+            let whole = run(&domains[0]);
+            for (way, domain) in ["ahead", "a table"].into_iter().zip(&domains[1..]) {
+                assert!(
+                    run(domain) == whole,
+                    "`{}` in {} with {way}: {level:?}, {kernels:?}, {threads} threads",
+                    recurrent.cell.name,
+                    recurrent.cell.precision
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_suite_with_everything_ahead() {
+    let [_, ahead, table] = hoisting_domains(None, Kernels::Best);
+    for domain in [ahead, table] {
+        hoisting::run(&mut || worker(domain.clone(), 1));
+    }
 }

@@ -1,14 +1,16 @@
 //! What is the CPU worker's own: threads, domains that workers share, and what it refuses.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cellwright_backend::conformance::cells::{self, Draft};
 use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
 use cellwright_backend::{Backend, CellIndex, LoadError, Task};
-use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Kernels, Shares};
+use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Kernels, Level, Shares};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Retention, Source};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
@@ -35,8 +37,8 @@ fn worker(domain: &Arc<CpuDomain>, threads: usize) -> CpuWorker {
     CpuWorker::new(domain.clone(), CpuOptions { threads, ..CpuOptions::default() }).expect("threads start")
 }
 
-/// Three steps of so many chains: every output of every step.
-fn outputs(worker: CpuWorker, cell: &Arc<TypedCell>, chains: usize) -> Vec<Vec<u8>> {
+/// Three steps of these chains: every output of every step.
+fn outputs(worker: CpuWorker, cell: &Arc<TypedCell>, chains: Range<usize>) -> Vec<Vec<u8>> {
     let mut driver = Driver::new(Box::new(worker), std::slice::from_ref(cell));
     let width = cell.inputs[0].shape[0] as usize;
     let place = |number: usize| {
@@ -47,7 +49,7 @@ fn outputs(worker: CpuWorker, cell: &Arc<TypedCell>, chains: usize) -> Vec<Vec<u
         let tensor = Arc::new(random(number as u64, &[3, width], 1.0));
         driver.place(Arc::new(growth_of(vec![chain])), &[tensor], 0, &[]).lanes[0][0]
     };
-    let lanes: Vec<_> = (0..chains).map(place).collect();
+    let lanes: Vec<_> = chains.map(place).collect();
     for step in 0..3 {
         let rows: Vec<_> = lanes.iter().map(|lane| (*lane, step)).collect();
         driver.task(CellIndex(0), &rows, 1);
@@ -58,12 +60,26 @@ fn outputs(worker: CpuWorker, cell: &Arc<TypedCell>, chains: usize) -> Vec<Vec<u
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
     let cell = lstm(163);
-    for kernels in [Kernels::Best, Kernels::Library] {
-        let one = outputs(worker(&domain(DomainOptions { kernels, ..DomainOptions::default() }), 1), &cell, 70);
+    for (kernels, level) in [(Kernels::Best, None), (Kernels::Best, Some(Level::Avx2)), (Kernels::Library, None)] {
+        let options = DomainOptions { kernels, level, ..DomainOptions::default() };
+        let one = outputs(worker(&domain(options), 1), &cell, 0..70);
         for threads in [2, 3, 5] {
-            let several = outputs(worker(&domain(DomainOptions { kernels, ..DomainOptions::default() }), threads), &cell, 70);
-            assert!(several == one, "{kernels:?}, {threads} threads");
+            let several = outputs(worker(&domain(options), threads), &cell, 0..70);
+            assert!(several == one, "{kernels:?}, {level:?}, {threads} threads");
         }
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_parts_that_a_batch_is_computed_in() {
+    let cell = lstm(163);
+    let outputs = |chains| outputs(worker(&domain(DomainOptions::default()), 1), &cell, chains);
+    // More rows than stay near.
+    let many = outputs(0..700);
+    let each = many.len() / 700;
+    for first in (0..700).step_by(20) {
+        let few = outputs(first..first + 20);
+        assert!(many[first * each..(first + 20) * each] == few[..], "chains from {first} on");
     }
 }
 
@@ -93,6 +109,22 @@ fn workers_of_a_domain_share_slots_and_weights() {
 }
 
 #[test]
+fn weights_that_packed_take_more_than_there_is_are_refused() {
+    // Columns are padded to whole panels, and depth to whole cache lines: 256 bytes become some thousands.
+    let draft = Draft::new("thin").input("x", Datatype::Fp32, &[64]).weight(Tensor::from_f32("w", &[64, 1], &[0.5; 64]));
+    let cell = draft.operator("MatMul", &["x", "w"], &["y"]).output("y", Datatype::Fp32, &[1]).at(Precision::Int8).resolve();
+    assert_eq!(cell.weight_bytes, 256);
+    let load = |weight_bytes| {
+        let options = DomainOptions { weight_bytes: Some(weight_bytes), ..DomainOptions::default() };
+        worker(&domain(options), 1).load(CellIndex(0), &cell)
+    };
+    let packed = 64 * 32 + 2 * 32 * 4;
+    let refused = load(packed - 1);
+    assert!(matches!(refused, Err(LoadError::OutOfMemory { needed, .. }) if needed == packed), "{refused:?}");
+    assert_eq!(load(packed), Ok(()));
+}
+
+#[test]
 fn what_it_cannot_do_it_says_in_a_sentence() {
     let mut worker = worker(&domain(DomainOptions::default()), 1);
     let mut strange = (*Draft::new("strange")
@@ -114,9 +146,36 @@ fn what_it_cannot_do_it_says_in_a_sentence() {
 fn it_accounts_for_its_time() {
     let account = Arc::default();
     let measured = worker(&domain(DomainOptions::default()), 1).accounting(Arc::clone(&account));
-    outputs(measured, &lstm(96), 20);
+    outputs(measured, &lstm(96), 0..20);
     let Shares { products, others, transfer } = *account.lock().expect("nobody panicked");
     assert!(products > Duration::ZERO && others > Duration::ZERO && transfer > Duration::ZERO);
+}
+
+/// All products of these cells can be computed before their state is known: they are accounted for as products nevertheless.
+#[test]
+fn it_accounts_for_products_that_run_ahead_or_fill_a_table() {
+    let matrix = |name: &str, shape: &[usize]| Tensor { name: name.to_owned(), ..random(3, shape, 0.5) };
+    let of_rows = Draft::new("of rows").known("x", Datatype::Fp32, &[48]);
+    let of_tokens = Draft::new("of tokens").known("x", Datatype::Int64, &[]).weight(matrix("e", &[7, 48]));
+    let of_tokens = of_tokens.operator("Gather", &["e", "x"], &["row"]);
+    for (draft, left, source) in
+        [(of_rows, "x", Source::Rows { tensor: 0, at: Affine::EVERY }), (of_tokens, "row", Source::Ints(vec![3, 1, 3]))]
+    {
+        let draft = draft.input("h", Datatype::Fp32, &[32]).weight(matrix("w", &[48, 32]));
+        let draft = draft.operator("MatMul", &[left, "w"], &["xw"]).operator("Mul", &["xw", "h"], &["next"]);
+        let cell = draft.output("next", Datatype::Fp32, &[32]).resolve();
+        let options = DomainOptions { table_bytes: Some(1 << 20), ahead_weights_least: Some(0), ..DomainOptions::default() };
+        let account = Arc::default();
+        let measured = worker(&domain(options), 1).accounting(Arc::clone(&account));
+        let mut driver = Driver::new(Box::new(measured), std::slice::from_ref(&cell));
+        let mut chain = independent(0, 1, vec![source, Source::Zeros], 3);
+        chain.stages[0].retention = Retention::Double;
+        chain.stages[0].inputs[1].feedback = Some((0, 0));
+        let lane = driver.place(Arc::new(growth_of(vec![chain])), &[Arc::new(random(4, &[3, 48], 1.0))], 0, &[]).lanes[0][0];
+        driver.task(CellIndex(0), &[(lane, 0)], 3);
+        let Shares { products, others, transfer } = *account.lock().expect("nobody panicked");
+        assert!(products > Duration::ZERO && others > Duration::ZERO && transfer > Duration::ZERO, "`{}`", cell.name);
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub mod behaviour;
 pub mod cells;
 pub mod driver;
 pub mod families;
+pub mod hoisting;
 pub mod invariance;
 pub mod operators;
 
@@ -62,4 +63,5 @@ pub fn run(make: &mut Make<'_>, tolerance: Tolerance) {
     families::run(make, tolerance);
     behaviour::run(make);
     invariance::run(make);
+    hoisting::run(make);
 }

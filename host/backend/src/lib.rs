@@ -14,6 +14,7 @@ pub mod resolve;
 pub mod task;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use cellwright_cell_graph::TypedCell;
@@ -36,6 +37,17 @@ pub struct DeviceInfo {
     pub arena_slots: u32,
     /// What it is made of, by its own name: measured times hold for this alone.
     pub hardware: String,
+}
+
+/// A table of what a cell computes of each token, filled as tokens are seen. It holds exactly what would be computed without it.
+#[derive(Clone, Debug)]
+pub struct TableInfo {
+    /// Bytes that it may come to take.
+    pub bytes: u64,
+    /// How many tokens there are.
+    pub tokens: u64,
+    /// How many of them have been seen.
+    pub filled: Arc<AtomicU64>,
 }
 
 /// Why a cell cannot be loaded on a device.
@@ -87,6 +99,12 @@ pub trait Backend: Send {
     /// If the device cannot run the cell or has no room for it.
     fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError>;
 
+    /// The table by which the device looks up what a loaded cell computes of a token, if it has one.
+    fn table(&self, index: CellIndex) -> Option<TableInfo> {
+        let _ = index;
+        None
+    }
+
     /// Forgets a cell that no task in flight names.
     fn unload(&mut self, index: CellIndex);
 
@@ -121,7 +139,8 @@ pub trait Backend: Send {
     }
 
     /// Time of one step of that cell over a batch of so many rows of scratch data: the least of several runs if they are short, because what
-    /// else the machine does can only add to it. What the cell refuses of that data concerns no task.
+    /// else the machine does can only add to it. What the cell refuses of that data concerns no task. Where a backend looks up what it computed
+    /// before ([`Self::table`]), it is the time of a step that finds all it looks for, as most do: one that fills the table takes longer.
     ///
     /// # Errors
     /// If the device is lost.

@@ -1,9 +1,11 @@
 //! What a cell means: one row, in 64-bit floats, operation by operation, as slowly and as plainly as can be.
 //!
 //! This is the oracle of the conformance suite. It shares no code with any backend, knows nothing of batches, and follows ONNX's text: shapes are
-//! walked index by index. Integers wrap to their datatype; what a backend stores as FP32 is kept exact here until it leaves the cell.
+//! walked index by index. Integers wrap to their datatype; what a backend stores as FP32 is kept exact here until it leaves the cell. What a
+//! precision rounds is rounded here just so, and then summed exactly.
 
 mod operators;
+mod rounding;
 
 use cellwright_cell_graph::typed::{Compute, Operation, Origin, Value, ValueId};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
@@ -190,14 +192,17 @@ impl Scope<'_> {
         let (k, n) = if transposed { (weight[1], weight[0]) } else { (weight[0], weight[1]) };
         let shape = &self.value(operation.results[0]).shape;
         let summand = operation.operands.get(2).map(|c| self.spread(*c, shape).floats());
-        let rows = x.len() / k;
-        let mut y = Vec::with_capacity(rows * n);
-        for row in 0..rows {
-            for column in 0..n {
-                let weight_at = |depth: usize| if transposed { w[column * k + depth] } else { w[depth * n + column] };
-                let product: f64 = (0..k).map(|depth| x[row * k + depth] * weight_at(depth)).sum();
+        let columns: Vec<Vec<f64>> = (0..n)
+            .map(|column| (0..k).map(|depth| alpha * if transposed { w[column * k + depth] } else { w[depth * n + column] }).collect())
+            .map(|column: Vec<f64>| rounding::stretch(self.cell.precision, &column))
+            .collect();
+        let mut y = Vec::with_capacity(x.len() / k * n);
+        for (row, x) in x.chunks(k).enumerate() {
+            let x = rounding::stretch(self.cell.precision, x);
+            for (column, w) in columns.iter().enumerate() {
+                let product: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
                 let summand = summand.as_ref().map_or(0.0, |summand| beta * summand[row * n + column]);
-                y.push(alpha * product + summand);
+                y.push(product + summand);
             }
         }
         Elements::Floats(y)

@@ -115,6 +115,13 @@ impl Bundle {
         self
     }
 
+    /// The same bundle computed at another precision; its samples keep their tolerance.
+    #[must_use]
+    pub fn with_precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
+    }
+
     /// The model's name.
     #[must_use]
     pub fn name(&self) -> &str {

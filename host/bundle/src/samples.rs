@@ -43,9 +43,7 @@ impl Samples {
         if let Some(expected) = &settings.expected {
             read_expected(folder, expected, settings, &mut all)?;
         }
-        let tolerance = settings.tolerance.unwrap_or(match precision {
-            Precision::F32 => 1e-4,
-        });
+        let tolerance = settings.tolerance.unwrap_or(precision.tolerance());
         Ok(Self { all, tolerance })
     }
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use cellwright_bundle::{Bundle, CellSettings};
+use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{AttributeValue, Datatype};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -94,6 +95,24 @@ fn a_stock_plugin_and_no_weights_will_do() {
     assert!(bundle.plugin_bytes().starts_with(b"\0asm") && bundle.weights().is_empty() && bundle.samples().all[0].expected.is_none());
 }
 
+#[test]
+fn precision_decides_the_tolerance_unless_it_is_given() {
+    let folder = whole();
+    for (more, precision, tolerance) in [
+        ("precision = \"bf16\"\n", Precision::Bf16, 2e-2),
+        ("precision = \"int8\"\n", Precision::Int8, 5e-2),
+        ("precision = \"f32\"\n", Precision::F32, 1e-4),
+        ("", Precision::F32, 1e-4),
+    ] {
+        fs::write(folder.path().join("model.toml"), format!("{more}{MODEL}")).unwrap();
+        let bundle = Bundle::open(folder.path()).unwrap();
+        assert_eq!(bundle.precision(), precision);
+        assert!((bundle.samples().tolerance - tolerance).abs() < 1e-12);
+        fs::write(folder.path().join("model.toml"), format!("{more}{MODEL}tolerance = 0.5\n")).unwrap();
+        assert!((Bundle::open(folder.path()).unwrap().samples().tolerance - 0.5).abs() < 1e-12);
+    }
+}
+
 /// Replaces a piece of `model.toml`.
 fn edited(from: &str, to: &str) -> impl Fn(&Path) {
     let text = MODEL.replace(from, to);
@@ -147,7 +166,10 @@ fn a_wrong_key_or_value_is_named() {
     assert_refused(edited("nodes_max = 100", "nodes_max = -1"), "line 13: invalid value: integer `-1`, expected u64");
     assert_refused(edited("nodes_max = 100", "nodes_max = 0"), "limits.nodes_max is 0; it must be at least 1");
     assert_refused(edited("batch_max = 8", "batch_max = 0"), "cells.step.batch_max is 0; it must be at least 1");
-    assert_refused(edited("[parameters]", "precision = \"bf16\"\n[parameters]"), "unknown variant `bf16`, expected `f32`");
+    assert_refused(
+        edited("[parameters]", "precision = \"fp8\"\n[parameters]"),
+        "unknown variant `fp8`, expected one of `f32`, `bf16`, `int8`",
+    );
     assert_refused(edited("[samples]", "[samples]\ntolerance = 2.0"), "samples.tolerance is 2; it must be a number from 0 to 1");
     assert_refused(edited("[samples]", "[samples"), "model.toml: line 19: ");
     for name in ["", "a b", "../x", ".hidden", "ü", &"n".repeat(65)] {

@@ -29,9 +29,14 @@ pub use wild::{garble, wild};
 /// If the generator's own cells do not resolve.
 #[must_use]
 pub fn model(seed: u64) -> Arc<Model> {
+    model_of(shape_of(seed), seed)
+}
+
+/// The widths of [`model`].
+#[must_use]
+pub fn shape_of(seed: u64) -> ModelShape {
     let mut rng = Rng::new(seed);
-    let shape = ModelShape { width: rng.between(1, 6), hidden: rng.between(2, 8), vocabulary: rng.between(4, 12) };
-    model_of(shape, seed)
+    ModelShape { width: rng.between(1, 6), hidden: rng.between(2, 8), vocabulary: rng.between(4, 12) }
 }
 
 /// The same cells with those widths.
@@ -40,9 +45,18 @@ pub fn model(seed: u64) -> Arc<Model> {
 /// If the generator's own cells do not resolve.
 #[must_use]
 pub fn model_of(shape: ModelShape, seed: u64) -> Arc<Model> {
+    model_at(shape, seed, Precision::F32)
+}
+
+/// The same computed at that precision.
+///
+/// # Panics
+/// If the generator's own cells do not resolve.
+#[must_use]
+pub fn model_at(shape: ModelShape, seed: u64, precision: Precision) -> Arc<Model> {
     let mut rng = Rng::new(seed);
     let weights = weights(shape, &mut rng);
-    let context = ResolveContext { weights: &weights, precision: Precision::F32, tenant: "test", limits: CellLimits::default() };
+    let context = ResolveContext { weights: &weights, precision, tenant: "test", limits: CellLimits::default() };
     match Model::resolve(description(shape), &context) {
         Ok(model) => Arc::new(model),
         Err(error) => panic!("{error}"),

@@ -10,9 +10,11 @@ pub mod datatype;
 #[cfg(any(test, feature = "testing"))]
 pub mod generate;
 pub mod graph;
+pub mod hoist;
 #[cfg(any(test, feature = "testing"))]
 pub mod oracle;
 pub mod resolve;
+pub mod sums;
 pub mod tensor;
 pub mod typed;
 pub mod unfolded;

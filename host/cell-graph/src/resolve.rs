@@ -11,6 +11,7 @@ mod identity;
 mod linear;
 mod normalize;
 mod operator;
+mod parts;
 mod prune;
 mod reduce;
 mod reshape;
@@ -144,8 +145,20 @@ impl TypedCell {
         prune::drop_dead(&mut typed);
         cost::measure(&mut typed, context.limits).map_err(within)?;
         typed.key = identity::key(&typed, context.tenant);
+        if parts::cut(&mut typed, context.limits.weight_bytes_max) {
+            tidy(&mut typed);
+        }
         Ok(typed)
     }
+}
+
+/// Drops what a cell that was made of others' parts does not need, and says what it costs. It is no more than the cell that it was made of.
+pub(crate) fn tidy(cell: &mut TypedCell) -> Vec<bool> {
+    let alive = prune::drop_dead(cell);
+    let limits = CellLimits { weight_bytes_max: u64::MAX, flops_max: u64::MAX, ..CellLimits::default() };
+    // Without a limit it cannot be refused.
+    let _ = cost::measure(cell, limits);
+    alive
 }
 
 fn resolve_operator<'a>(scope: &mut Scope<'a>, operator: &'a Operator) -> Result<(), CellFault> {

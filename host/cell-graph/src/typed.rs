@@ -26,13 +26,65 @@ impl fmt::Debug for CellTypeKey {
     }
 }
 
-/// How weights and activations are stored and summed.
+/// How a cell's matrix products are computed. Everything else of a cell, and what it takes and gives, is 32-bit floats at every precision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// 32-bit floats throughout.
+    /// In 32-bit floats.
     #[default]
     F32,
+    /// Both sides of a [`Compute::Linear`]'s product (of the weight, what alpha makes of it) are rounded to bf16, to nearest, ties to even; the
+    /// products are summed in 32-bit floats. A device may take denormal numbers, and sums that come near them, for zero.
+    Bf16,
+    /// Both sides are rounded to integers from −127 to 127 times a scale of its own for each row of the left and each column of the right-hand
+    /// side: a 127th of the largest magnitude in it. Their products are summed without rounding, and that sum is scaled in 32-bit floats, by the
+    /// row's scale and then by the column's. A row with an infinity or a NaN gives NaN; one whose numbers are all so small that 127 divided by the
+    /// largest overflows gives zeros.
+    Int8,
+}
+
+impl Precision {
+    /// Every precision, the most exact first.
+    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
+
+    /// As `model.toml` has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+        }
+    }
+
+    /// How far an answer may be from the expected one where nothing else is said: `tolerance · (1 + |expected|)`.
+    #[must_use]
+    pub const fn tolerance(self) -> f64 {
+        match self {
+            Self::F32 => 1e-4,
+            Self::Bf16 => 2e-2,
+            Self::Int8 => 5e-2,
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that names no [`Precision`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no precision; they are `f32`, `bf16` and `int8`")]
+pub struct NoPrecision(String);
+
+impl std::str::FromStr for Precision {
+    type Err = NoPrecision;
+
+    fn from_str(text: &str) -> Result<Self, NoPrecision> {
+        Self::ALL.into_iter().find(|precision| precision.name() == text).ok_or_else(|| NoPrecision(text.to_owned()))
+    }
 }
 
 /// A value of a body, by position in [`TypedCell::values`].
@@ -121,7 +173,9 @@ pub enum ReduceKind {
 /// What an operation computes. Axes count the dimensions of a row (ONNX's axis − 1); constants are resolved.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Compute {
-    /// `y[.., n] = alpha · Σ_k x[.., k] · w[k, n] + beta · c[n]`: ONNX Gemm and MatMul with a constant right-hand side.
+    /// `y[.., n] = alpha · Σ_k x[.., k] · w[k, n] + beta · c[n]`: ONNX Gemm and MatMul with a constant right-hand side. Its sum is what a
+    /// [`Precision`] is about. Of a concatenation of parts that are known at different times it is as many products as there are such parts, which are
+    /// added up (`resolve` cuts it), each with its own rows of w.
     /// Operands: x (batched, rank 1 or more), w (constant, rank 2), and c if there is one (constant or batched, broadcast to y).
     Linear {
         /// Whether w is stored as `[N, K]` (Gemm's `transB`).

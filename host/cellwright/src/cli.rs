@@ -1,6 +1,7 @@
 //! The command line: verbs, options and their help.
 
 mod calibrate;
+mod cell;
 mod remote;
 mod replay;
 mod serve;
@@ -10,6 +11,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use cellwright_cell_graph::typed::Precision;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -18,6 +20,7 @@ use crate::policy::PolicySpec;
 use crate::worker::WorkerSpec;
 
 pub(crate) use calibrate::CalibrateArguments;
+pub(crate) use cell::{CellArguments, CellKind};
 pub(crate) use remote::{
     AdminArguments, DemoArguments, InferArguments, KeyScope, KeysAction, KeysArguments, ModelsAction, ModelsArguments, PushArguments,
     ServerArguments, SettingsArguments, TenantsAction, TenantsArguments,
@@ -99,6 +102,9 @@ pub(crate) struct RunArguments {
     /// A file of requests, one JSON object per line; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) input: PathBuf,
+    /// Compute at this precision, whatever the bundle says: `f32`, `bf16` or `int8`
+    #[arg(long, value_name = "PRECISION")]
+    pub(crate) precision: Option<Precision>,
     /// Take the lines as the chunks of one session, not as requests of their own
     #[arg(long)]
     pub(crate) session: bool,
@@ -129,7 +135,10 @@ const CHECK_EXAMPLES: &str = "Examples:
   cellwright check examples/digits --json | jq .cells
   cellwright check examples/digits --recalibrate
 
-Exit status 0 means that a server would take this bundle: it loads, its samples run, and their answers are the expected ones within the tolerance.";
+Exit status 0 means that a server would take this bundle: it loads, its samples run, and their answers are the expected ones within the tolerance.
+The samples are also run at every precision: `error` is the largest difference of a float from what it is in f32, |a - b| / (1 + |b|); `same` counts
+samples whose other outputs are as in f32; `right` counts those with the labels they are expected to have, outputs that are no floats. That is for
+information: neither these figures nor a precision at which the bundle cannot be loaded changes the exit status.";
 
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES)]
@@ -149,7 +158,7 @@ pub(crate) struct CheckArguments {
 /// What every verb that runs models takes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct HostArguments {
-    /// A worker: `cpu`, or `cpu:threads=N`; may be given several times [default: one `cpu` with a thread per core, at most 8]
+    /// A worker: `cpu`, `cpu:threads=N`, with `node=N` on the cores and in the memory of a NUMA node, with `table_mib=N` MiB for tables by token (`cpu:threads=2,table_mib=0`: none); may be given several times [default: one for each NUMA node, with a thread per core, at most 8]
     #[arg(long = "worker", value_name = "SPEC")]
     pub(crate) workers: Vec<WorkerSpec>,
     /// Where compiled plugins and measured batch sizes are kept; `none` keeps nothing [default: the user's cache folder]
@@ -186,6 +195,8 @@ pub(crate) enum Bench {
     Unfold(UnfoldArguments),
     /// What deciding costs: nodes per second of the scheduler, with a device that completes every task at once
     Scheduler(SchedulerBenchArguments),
+    /// One step of a cell on the CPU worker, against what the processor can do at most
+    Cell(CellArguments),
     /// Requests per second and latency of the engine under open-loop load, in this process
     Engine(EngineArguments),
     /// Requests per second and latency of a server under open-loop load, over HTTP

@@ -16,7 +16,7 @@ use crate::policy::PolicySpec;
 use crate::worker;
 
 /// Whose models the command line's are.
-const TENANT: &str = "local";
+pub(crate) const TENANT: &str = "local";
 /// Threads on which plugins are called back.
 const PLUGIN_THREADS: usize = 2;
 
@@ -46,7 +46,7 @@ impl HostArguments {
         Ok(Serving::start(options, worker::backends(&self.workers)?)?)
     }
 
-    fn cache_dir(&self) -> Option<PathBuf> {
+    pub(crate) fn cache_dir(&self) -> Option<PathBuf> {
         match &self.cache {
             Some(none) if none.as_os_str() == "none" => None,
             Some(folder) => Some(folder.clone()),
@@ -76,7 +76,7 @@ pub(crate) fn serving_options(setup: Setup, cache: Option<PathBuf>) -> anyhow::R
 }
 
 /// The user's cache folder as the XDG base directory specification has it.
-fn default_cache() -> Option<PathBuf> {
+pub(crate) fn default_cache() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
     Some(cache.join("cellwright"))

@@ -10,12 +10,14 @@ use cellwright_cell_graph::CellTypeKey;
 use crate::calibration::Calibration;
 
 /// Raised whenever something else is measured, or is measured in another way; what was kept before then counts as not there.
-const METHOD: u32 = 2;
+const METHOD: u32 = 3;
 
 /// What a calibration is of.
 pub(crate) struct Subject<'a> {
     pub(crate) cell: CellTypeKey,
     pub(crate) device: &'a DeviceInfo,
+    /// Whether the device looks up what the cell computes of a token.
+    pub(crate) table: bool,
     pub(crate) batch_max: u32,
     pub(crate) task_time_max: Duration,
 }
@@ -30,6 +32,7 @@ impl Subject<'_> {
             hash.update(&(text.len() as u64).to_le_bytes());
             hash.update(text.as_bytes());
         }
+        hash.update(&[u8::from(self.table)]);
         hash.update(&self.batch_max.to_le_bytes());
         hash.update(&self.task_time_max.as_nanos().to_le_bytes());
         format!("{}.calibration", hash.finalize().to_hex())
@@ -100,14 +103,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = CalibrationStore::new(folder.path().join("deeper"));
         let (here, elsewhere) = (device("a"), device("b"));
-        let subject =
-            |device, batch_max| Subject { cell: CellTypeKey([7; 32]), device, batch_max, task_time_max: Duration::from_millis(50) };
+        let subject = |device, batch_max| Subject {
+            cell: CellTypeKey([7; 32]),
+            device,
+            table: false,
+            batch_max,
+            task_time_max: Duration::from_millis(50),
+        };
         let calibration = Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }] };
         assert_eq!(store.find(&subject(&here, 8)), None);
         store.keep(&subject(&here, 8), &calibration);
         assert_eq!(store.find(&subject(&here, 8)), Some(calibration));
         assert_eq!(store.find(&subject(&here, 16)), None);
         assert_eq!(store.find(&subject(&elsewhere, 8)), None);
+        assert_eq!(store.find(&Subject { table: true, ..subject(&here, 8) }), None);
         let other_processor = DeviceInfo { hardware: "i".to_owned(), ..here.clone() };
         assert_eq!(store.find(&subject(&other_processor, 8)), None);
     }
@@ -117,7 +126,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = CalibrationStore::new(folder.path().to_owned());
         let device = device("a");
-        let subject = Subject { cell: CellTypeKey([7; 32]), device: &device, batch_max: 8, task_time_max: Duration::from_millis(50) };
+        let subject =
+            Subject { cell: CellTypeKey([7; 32]), device: &device, table: false, batch_max: 8, task_time_max: Duration::from_millis(50) };
         store.keep(&subject, &Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }] });
         let file = folder.path().join(subject.file_name());
         let mut bytes = std::fs::read(&file).unwrap();

@@ -19,6 +19,7 @@ mod requests;
 mod worker;
 
 pub use calibration::{BatchLimits, Calibration};
+pub use cellwright_backend::TableInfo;
 pub use cellwright_scheduler::{PolicyKind, PolicyNameError};
 pub use engine::{Canceller, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError, Urgency};
 pub use figures::{CellCounters, Counters, DomainSnapshot, ModelCounters, ModelCounts, RequestTimes, Snapshot, WorkerSnapshot};

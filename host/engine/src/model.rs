@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use cellwright_backend::CellIndex;
+use cellwright_backend::{CellIndex, TableInfo};
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
 use cellwright_scheduler::{CellTypeId, ModelId, PolicyKind};
 
@@ -58,6 +58,8 @@ pub struct LoadedCell {
     pub limits: BatchLimits,
     /// What its type has done, for all models that share it.
     pub counters: Arc<CellCounters>,
+    /// The table by which workers look up what it computes of a token, if they have one.
+    pub table: Option<TableInfo>,
 }
 
 /// A model that is loaded. Requests name it; it stays until [`crate::Engine::unload`].
@@ -110,6 +112,7 @@ pub(crate) struct TypeEntry {
 pub(crate) struct TypeShared {
     pub(crate) calibration: Arc<Calibration>,
     pub(crate) counters: Arc<CellCounters>,
+    pub(crate) table: Option<TableInfo>,
 }
 
 impl CellTypes {

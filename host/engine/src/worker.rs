@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Slot, Task};
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Slot, TableInfo, Task};
 use cellwright_cell_graph::TypedCell;
 use cellwright_scheduler::WorkerId;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
@@ -14,8 +14,8 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 pub(crate) enum ToWorker {
     /// Run this, and take back what a completion before it no longer needs.
     Task(Task, Option<Completed>),
-    /// Load a cell.
-    Load { index: CellIndex, cell: Arc<TypedCell>, reply: Sender<Result<(), LoadError>> },
+    /// Load a cell, and say by which table its results are looked up.
+    Load { index: CellIndex, cell: Arc<TypedCell>, reply: Sender<Result<Option<TableInfo>, LoadError>> },
     /// Forget a cell.
     Unload { index: CellIndex, reply: Sender<()> },
     /// Measure a batch.
@@ -96,6 +96,9 @@ impl Worker {
         if let Some(completed) = self.backend.complete()? {
             self.outstanding -= 1;
             let _ = self.engine.send(FromWorker::Completed(self.id, completed));
+            // Where there are no more processors than workers, the engine's thread may wait for this one: it may go first, since whoever could join the
+            // next task, or has its answer now, would wait for all of that task.
+            std::thread::yield_now();
         }
         Ok(())
     }
@@ -109,7 +112,8 @@ impl Worker {
         match control {
             ToWorker::Task(..) => unreachable!("tasks are taken by `run`"),
             ToWorker::Load { index, cell, reply } => {
-                let _ = reply.send(self.backend.load(index, &cell));
+                let loaded = self.backend.load(index, &cell);
+                let _ = reply.send(loaded.map(|()| self.backend.table(index)));
             }
             ToWorker::Unload { index, reply } => {
                 self.backend.unload(index);

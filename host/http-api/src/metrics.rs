@@ -159,6 +159,19 @@ fn cells(page: &mut Page, models: &[ModelFigures]) {
             }
         }
     }
+    for (name, help, value) in [
+        ("cellwright_cell_table_bytes", "Bytes that the table of a cell's results by token may take; of cells that have one", 0),
+        ("cellwright_cell_table_tokens", "Tokens that there are in it", 1),
+        ("cellwright_cell_table_filled", "Tokens whose results it has", 2),
+    ] {
+        page.family(name, "gauge", help);
+        for model in models {
+            for (cell, table) in model.cells.iter().filter_map(|cell| Some((cell, cell.table?))) {
+                let labels = [&labels_of(model)[..], &[("cell", &cell.name as &dyn Display), ("type", &cell.key)]].concat();
+                page.sample(name, &labels, [table.bytes, table.tokens, table.filled][value]);
+            }
+        }
+    }
 }
 
 fn engine(page: &mut Page, figures: &Figures) {

@@ -12,7 +12,7 @@ use cellwright_registry::{ModelName, Registry, Tenant, TenantName, TenantSetting
 use cellwright_serving::figures::{CallFiguresView, TotalView, latency_bound};
 use cellwright_serving::{Call, ChangeError, Client, Deployed, InferError, LookupError, NewUpload, Platform, Readiness, platform};
 
-use crate::figures::{CellFigures, DomainFigures, Figures, ModelFigures, Total, WorkerFigures};
+use crate::figures::{CellFigures, DomainFigures, Figures, ModelFigures, TableFigures, Total, WorkerFigures};
 use crate::host::{Answering, Endpoint, Host, IndexEntry};
 use crate::refusal::Refusal;
 
@@ -240,6 +240,11 @@ fn cell_figures(cell: &platform::CellFigures) -> CellFigures {
         rows: counters.rows.load(Ordering::Relaxed),
         busy_ns: counters.busy_ns.load(Ordering::Relaxed),
         batches: by_size(&batches),
+        table: cell.table.as_ref().map(|table| TableFigures {
+            bytes: table.bytes,
+            tokens: table.tokens,
+            filled: table.filled.load(Ordering::Relaxed),
+        }),
     }
 }
 

@@ -14,7 +14,14 @@ impl Scheduler {
     }
 
     /// Carries out what was put off: failures, ends, releases.
+    #[inline]
     pub(crate) fn settle(&mut self) {
+        if !self.doomed.is_empty() || !self.over.is_empty() {
+            self.settle_ends();
+        }
+    }
+
+    fn settle_ends(&mut self) {
         self.settle_failures();
         let mut next = 0;
         while let Some(&id) = self.over.get(next) {
@@ -29,7 +36,14 @@ impl Scheduler {
         self.over.clear();
     }
 
+    #[inline]
     pub(crate) fn settle_failures(&mut self) {
+        if !self.doomed.is_empty() {
+            self.fail_doomed();
+        }
+    }
+
+    fn fail_doomed(&mut self) {
         for index in 0..self.doomed.len() {
             let (id, failure) = self.doomed[index];
             self.fail(id, failure);

@@ -135,6 +135,20 @@ impl Scheduler {
     }
 }
 
+/// Who had least of all that work, and how much that is if others had as little.
+fn owed_most<T>(all: impl Iterator<Item = (T, i128)>, works: impl Fn(&T) -> bool) -> Option<(T, Option<i128>)> {
+    let mut owed: Option<(T, i128)> = None;
+    let mut tied = false;
+    for (one, charged) in all {
+        let least = owed.as_ref().map(|(_, least)| *least);
+        if least.is_none_or(|least| charged <= least) && works(&one) {
+            tied = least == Some(charged);
+            owed = Some((one, charged));
+        }
+    }
+    owed.map(|(one, least)| (one, tied.then_some(least)))
+}
+
 /// Whose turn it is.
 impl Scheduler {
     /// The tenant that is owed most, of those with work that this worker may run, and of its models the one that is; then who has
@@ -143,28 +157,19 @@ impl Scheduler {
         let domain = self.worker(worker)?.domain;
         let has_work = |id: &ModelId| self.has_work(*id, worker, domain);
         let age = |id: ModelId| self.oldest_work(id, worker, domain);
-        let mut owed: Option<(&Tenant, i128)> = None;
-        let mut tied = false;
-        for tenant in self.tenants.iter().flatten() {
-            let (charged, least) = (tenant.share.charged, owed.map(|(_, least)| least));
-            if least.is_some_and(|least| least < charged) || !tenant.active.iter().any(has_work) {
-                continue;
-            }
-            tied = least == Some(charged);
-            owed = Some((tenant, charged));
-        }
-        let (mut tenant, least) = owed?;
-        if tied {
-            let rivals = self.tenants.iter().flatten().filter(|rival| rival.share.charged == least);
+        let works = |tenant: &&Tenant| tenant.active.iter().any(has_work);
+        let tenants = || self.tenants.iter().flatten().map(|tenant| (tenant, tenant.share.charged));
+        let (mut tenant, tied) = owed_most(tenants(), works)?;
+        if let Some(least) = tied {
+            let rivals = tenants().filter(|(_, charged)| *charged == least).map(|(rival, _)| rival);
             let oldest = |rival: &&Tenant| (rival.active.iter().filter(|id| has_work(id)).filter_map(|id| age(*id)).min(), rival.id);
-            tenant = rivals.filter(|rival| rival.active.iter().any(has_work)).min_by_key(oldest)?;
+            tenant = rivals.filter(works).min_by_key(oldest)?;
         }
-        let models = || tenant.active.iter().copied().filter(has_work);
-        let least = models().map(|id| self.model(id).share.charged).min()?;
-        let mut owed = models().filter(|id| self.model(*id).share.charged == least);
-        let first = owed.next()?;
-        let Some(second) = owed.next() else { return Some(first) };
-        [first, second].into_iter().chain(owed).min_by_key(|id| (age(*id), *id))
+        let models = || tenant.active.iter().map(|id| (*id, self.model(*id).share.charged));
+        let (model, tied) = owed_most(models(), has_work)?;
+        let Some(least) = tied else { return Some(model) };
+        let rivals = models().filter(|(_, charged)| *charged == least).map(|(id, _)| id);
+        rivals.filter(has_work).min_by_key(|id| (age(*id), *id))
     }
 }
 
@@ -185,7 +190,7 @@ impl Scheduler {
     }
 
     /// Charges rows' models, each by its number of rows; `used` is what they are known to have had.
-    fn charge(&mut self, rows: impl ExactSizeIterator<Item = Row>, nanoseconds: i128, used: u128) {
+    fn charge(&mut self, rows: impl ExactSizeIterator<Item = Row>, nanoseconds: i128, used: u64) {
         let total = rows.len();
         let mut run: Option<(ModelId, usize)> = None;
         for row in rows {
@@ -205,9 +210,9 @@ impl Scheduler {
     }
 
     /// Charges a model and its tenant for `count` rows of `total`.
-    fn charge_model(&mut self, id: ModelId, (nanoseconds, used): (i128, u128), (count, total): (usize, usize)) {
+    fn charge_model(&mut self, id: ModelId, (nanoseconds, used): (i128, u64), (count, total): (usize, usize)) {
         let part = |of: i128| if count == total { of } else { of * count as i128 / total as i128 };
-        let (charged, complete) = (part(nanoseconds << FRACTION), part((used as i128) << FRACTION));
+        let (charged, complete) = (part(nanoseconds << FRACTION), part(i128::from(used) << FRACTION));
         let model = self.model_mut(id);
         model.share.charged += charged;
         model.share.complete += complete;
@@ -238,21 +243,23 @@ impl Scheduler {
         let rows = std::mem::take(&mut state.rows);
         let done = tasks.partition_point(|task| task.seq <= up_to);
         let charged: u128 = tasks.range(..done).map(|task| u128::from(task.charged_ns)).sum();
-        let steps: u128 = tasks.range(..done).map(|task| u128::from(task.steps)).sum();
+        let steps: u64 = tasks.range(..done).map(|task| u64::from(task.steps)).sum();
+        let part = |of: u64, all: u128| u64::try_from(u128::from(busy_ns) * u128::from(of) / all).unwrap_or(busy_ns);
         let mut first = 0;
         for task in tasks.range(..done) {
             let measured = match charged {
-                0 => u128::from(busy_ns) * u128::from(task.steps) / steps.max(1),
-                charged => u128::from(busy_ns) * u128::from(task.charged_ns) / charged,
+                _ if done == 1 => busy_ns,
+                0 => part(u64::from(task.steps), u128::from(steps.max(1))),
+                charged => part(task.charged_ns, charged),
             };
-            let correction = measured as i128 - i128::from(task.charged_ns);
+            let correction = i128::from(measured) - i128::from(task.charged_ns);
             match task.sole {
                 Some(sole) => self.charge_model(sole, (correction, measured), (task.rows, task.rows)),
                 None => self.charge(rows.range(first..first + task.rows).copied(), correction, measured),
             }
             first += task.rows;
             let queue = &mut self.types[task.cell_type.index()];
-            let each = (measured / u128::from(task.steps)) as i128;
+            let each = i128::from(measured / u64::from(task.steps));
             let before = i128::from(queue.estimate_ns);
             let estimate = if before == 0 { each } else { before + (each - before) / SMOOTHING };
             queue.estimate_ns = u64::try_from(estimate).unwrap_or(0);

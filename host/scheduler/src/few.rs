@@ -1,4 +1,4 @@
-//! A queue that mostly has one entry: the first is kept in place, so that whoever has no other needs no memory elsewhere.
+//! A queue, or a list, that mostly has one entry: the first is kept in place, so that whoever has no other needs no memory elsewhere.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -80,6 +80,20 @@ impl<T> Few<T> {
     }
 }
 
+impl<T: Default> Few<T> {
+    /// The entry with that number, made if need be, and all before it.
+    #[inline]
+    pub(crate) fn at(&mut self, index: usize) -> &mut T {
+        if index == 0 {
+            return self.first.get_or_insert_default();
+        }
+        while self.len() <= index {
+            self.push_back(T::default());
+        }
+        &mut self[index]
+    }
+}
+
 impl<T> Index<usize> for Few<T> {
     type Output = T;
 
@@ -121,6 +135,11 @@ mod tests {
                 prop_assert!(few.iter().eq(&queue) && few.iter_mut().eq(&mut queue));
                 prop_assert_eq!((few.len(), few.is_empty(), few.front()), (queue.len(), queue.is_empty(), queue.front()));
                 prop_assert!((0..=queue.len()).all(|index| few.get(index) == queue.get(index)));
+                if number % 16 == 15 {
+                    let more = queue.len() + number % 3;
+                    queue.resize(more + 1, 0);
+                    prop_assert_eq!(*few.at(more), 0);
+                }
                 if let Some(last) = queue.len().checked_sub(1) {
                     (few[last], queue[last]) = (number + 1000, number + 1000);
                     prop_assert_eq!(few[last], queue[last]);

@@ -122,11 +122,7 @@ impl Scheduler {
     }
 
     fn group_mut(&mut self, cell_type: CellTypeId, worker: WorkerId) -> &mut Group {
-        let groups = &mut self.types[cell_type.index()].groups;
-        if worker.index() >= groups.len() {
-            groups.resize_with(worker.index() + 1, Group::default);
-        }
-        &mut groups[worker.index()]
+        self.types[cell_type.index()].groups.at(worker.index())
     }
 
     /// How many of a group's rows, from the `from`th on, come before a place in the queue.
@@ -233,6 +229,9 @@ impl Scheduler {
 
     /// Tells who waits for the ends of those that have left.
     pub(crate) fn after_advanced(&mut self, cell_type: CellTypeId, worker: WorkerId) {
+        if self.group(cell_type, worker).is_none_or(|group| group.leavers.is_empty()) {
+            return;
+        }
         let mut leavers = std::mem::take(&mut self.group_mut(cell_type, worker).leavers);
         self.read_waiters_ahead(&leavers);
         for lane in leavers.drain(..) {

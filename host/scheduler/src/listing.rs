@@ -23,6 +23,8 @@ pub(crate) const fn scope(domain: DomainId, pinned: Option<WorkerId>, only: Opti
 /// Ready nodes of one model and type, more or fewer than its tallies say.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Uncounted {
+    /// Whether any were counted here: though as many may be ready as were, they are others.
+    any: bool,
     model: ModelId,
     position: u32,
     cell_type: CellTypeId,
@@ -64,13 +66,13 @@ impl Scheduler {
     #[inline]
     pub(crate) fn count_of(&mut self, (model, position): (ModelId, u32), cell_type: CellTypeId, scope: Scope, by: i32) {
         let known = &mut self.uncounted;
-        let same = known.model == model && known.position == position && known.cell_type == cell_type;
+        let same = known.any && known.model == model && known.position == position && known.cell_type == cell_type;
         match scope {
             Scope::Worker(worker) if same && known.worker == worker => known.by_worker += by,
             Scope::Domain(domain) if same && known.domain == domain => known.by_domain += by,
             _ => {
                 self.settle_counts();
-                self.uncounted = Uncounted { model, position, cell_type, ..Uncounted::default() };
+                self.uncounted = Uncounted { any: true, model, position, cell_type, ..Uncounted::default() };
                 match scope {
                     Scope::Worker(worker) => (self.uncounted.worker, self.uncounted.by_worker) = (worker, by),
                     Scope::Domain(domain) => (self.uncounted.domain, self.uncounted.by_domain) = (domain, by),
@@ -81,12 +83,16 @@ impl Scheduler {
     }
 
     /// Counts what has not been counted yet. Tallies are true afterwards.
+    #[inline]
     pub(crate) fn settle_counts(&mut self) {
-        let Uncounted { model: id, position, cell_type, domain, worker, by_domain, by_worker } = std::mem::take(&mut self.uncounted);
-        if let Some(queue) = self.types.get_mut(cell_type.index()) {
-            // Though as many are ready as were, they may be others.
-            queue.changed();
+        if self.uncounted.any {
+            self.count_uncounted();
         }
+    }
+
+    fn count_uncounted(&mut self) {
+        let Uncounted { model: id, position, cell_type, domain, worker, by_domain, by_worker, .. } = std::mem::take(&mut self.uncounted);
+        self.types[cell_type.index()].changed();
         for (scope, by) in [(Scope::Domain(domain), by_domain), (Scope::Worker(worker), by_worker)] {
             if by == 0 {
                 continue;

@@ -7,6 +7,7 @@ mod line;
 
 use std::cell::Cell;
 
+use crate::few::Few;
 use crate::group::Group;
 use crate::id::{DomainId, LaneId, ModelId, Time, WorkerId};
 use crate::queues::line::Line;
@@ -99,10 +100,10 @@ impl Tally {
 /// A cell type's queue, one part for each domain: what waits in one cannot run in another.
 #[derive(Debug, Default)]
 pub(crate) struct TypeQueue {
-    domains: Vec<Line>,
+    domains: Few<Line>,
     pub(crate) tally: Tally,
     /// Chains that go on together, by worker.
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Few<Group>,
     /// Counts changes of what is ready, and of how old it is.
     changes: u64,
     seen: Cell<Option<Seen>>,
@@ -139,10 +140,7 @@ impl TypeQueue {
     }
 
     pub(crate) fn list(&mut self, domain: DomainId, key: Key, item: Item) {
-        if domain.index() >= self.domains.len() {
-            self.domains.resize_with(domain.index() + 1, Line::default);
-        }
-        self.domains[domain.index()].insert(key, item);
+        self.domains.at(domain.index()).insert(key, item);
     }
 
     pub(crate) fn unlist(&mut self, domain: DomainId, key: &Key) -> Option<Item> {

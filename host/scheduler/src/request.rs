@@ -82,7 +82,7 @@ pub(crate) struct Links {
     /// Chains that read it and have not ended (counted where chains are freed one by one).
     pub(crate) readers: u32,
     /// Who waits for its end.
-    pub(crate) end_waiters: Vec<StageRef>,
+    pub(crate) end_waiters: Few<StageRef>,
     /// What they were told.
     pub(crate) end_seen: Option<WorkerId>,
 }
@@ -117,8 +117,9 @@ impl Chain {
         self.links.as_ref().map_or(&[], |links| &links.followers)
     }
 
-    pub(crate) fn end_waiters(&self) -> &[StageRef] {
-        self.links.as_ref().map_or(&[], |links| &links.end_waiters)
+    /// Who waits for its end, by number.
+    pub(crate) fn end_waiter(&self, index: usize) -> Option<StageRef> {
+        self.links.as_ref()?.end_waiters.get(index).copied()
     }
 
     pub(crate) fn is_read(&self) -> bool {
@@ -126,7 +127,7 @@ impl Chain {
     }
 
     pub(crate) fn is_waited_for(&self) -> bool {
-        !self.end_waiters().is_empty()
+        self.end_waiter(0).is_some()
     }
 
     pub(crate) fn stages(&self) -> u32 {

@@ -128,12 +128,11 @@ impl Scheduler {
         }
     }
 
-    /// Takes every event from `events`, in order, and writes what follows from them to `commands`, which is cleared first.
+    /// Takes every event from `events`, in order, and says in `commands` what follows from them, and nothing else.
     ///
     /// Time must not run backwards; if it does, it stands still.
     pub fn handle(&mut self, now: Time, events: &mut Vec<Event>, commands: &mut Commands) {
-        commands.clear();
-        std::mem::swap(&mut self.out, commands);
+        self.out.clear();
         self.now = self.now.max(now);
         self.tick += 1;
         self.release_late_lanes();

@@ -139,6 +139,12 @@ impl Deployed {
         self.entry.name.as_str()
     }
 
+    /// What serves it.
+    #[must_use]
+    pub const fn served(&self) -> &Arc<ServedModel> {
+        &self.served
+    }
+
     /// Which version of it this is.
     #[must_use]
     pub const fn version(&self) -> u64 {

@@ -69,6 +69,8 @@ pub struct CellSummary {
     pub batch_max: u32,
     /// Its rank among the model's types.
     pub priority: i32,
+    /// Bytes of the table by which workers look up what it computes of a token, if they have one.
+    pub table_bytes: Option<u64>,
 }
 
 /// A model that serves.
@@ -189,5 +191,6 @@ fn summary(loaded: &LoadedCell) -> CellSummary {
         calibrated: loaded.calibration.knee(),
         batch_max: loaded.limits.max,
         priority: loaded.priority,
+        table_bytes: loaded.table.as_ref().map(|table| table.bytes),
     }
 }

@@ -2,6 +2,7 @@
 
 mod compare;
 mod determinism;
+mod precisions;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +18,8 @@ use crate::error::{ChangeError, ErrorKind, InferError};
 use crate::model::ServedModel;
 use crate::reply::{Delivery, Reply};
 use crate::serving::Serving;
+
+pub use precisions::{PrecisionFigures, PrecisionReport, precisions};
 
 /// Time that all samples of a bundle may take together.
 pub const TIME_MAX: Duration = Duration::from_secs(600);
@@ -69,37 +72,14 @@ impl Default for SampleBounds {
 #[must_use]
 pub fn run(serving: &Serving, model: &Arc<ServedModel>, bundle: &Bundle, bounds: &SampleBounds) -> Vec<SampleReport> {
     let until = Instant::now() + bounds.time_max.min(TIME_MAX);
-    let over = || {
-        if bounds.abandoned.is_so() {
-            return Some(InferError::Engine(RequestFailure::Cancelled));
-        }
-        (Instant::now() >= until).then_some(InferError::Late)
-    };
-    let begin = |sample: &Sample| match over() {
-        Some(error) => Err(error),
-        None => serving.infer(model, sample.request.clone(), Delivery::Whole),
-    };
+    let mut runner = Runner { serving, model, until, abandoned: &bounds.abandoned, stays_busy: false };
     let samples = &bundle.samples().all;
     let mut reports = Vec::with_capacity(samples.len());
-    let mut stays_busy = false;
     // As many at once as a host holds, whatever rows each may have.
     for group in samples.chunks(AT_ONCE) {
-        let replies: Vec<_> = group.iter().map(begin).collect();
-        let end = |reply: Result<Reply, InferError>| reply.and_then(|reply| reply.wait_until(until, &bounds.abandoned));
-        let mut answers: Vec<_> = replies.into_iter().map(end).collect();
-        let is_busy = |answer: &Result<_, InferError>| answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
-        for (sample, answer) in group.iter().zip(&mut answers) {
-            // Perhaps there was too little room for all of them at once, or the answer before still has some.
-            let mut tries = if stays_busy { 0 } else { AGAIN_MAX };
-            while tries > 0 && is_busy(answer) {
-                std::thread::sleep(AGAIN_AFTER);
-                *answer = end(begin(sample));
-                tries -= 1;
-            }
-            stays_busy |= is_busy(answer);
-        }
+        let answers = runner.answers(group);
         for (sample, answer) in group.iter().zip(answers) {
-            let fault = match (answer, over()) {
+            let fault = match (answer, runner.over()) {
                 (Err(InferError::Late), _) | (Ok(_), Some(InferError::Late)) => Some((late(bounds.time_max.min(TIME_MAX)), None)),
                 (Ok(_), Some(error)) => Some((error.to_string(), Some(error.kind()))),
                 (answer, _) => judge(sample.expected.as_deref(), answer, bundle.samples().tolerance)
@@ -113,6 +93,51 @@ pub fn run(serving: &Serving, model: &Arc<ServedModel>, bundle: &Bundle, bounds:
         }
     }
     reports
+}
+
+/// Has samples answered, as requests would be.
+struct Runner<'a> {
+    serving: &'a Serving,
+    model: &'a Arc<ServedModel>,
+    until: Instant,
+    abandoned: &'a Abandoned,
+    /// The host was busy for longer than this waits.
+    stays_busy: bool,
+}
+
+impl Runner<'_> {
+    /// Why nothing more is begun.
+    fn over(&self) -> Option<InferError> {
+        if self.abandoned.is_so() {
+            return Some(InferError::Engine(RequestFailure::Cancelled));
+        }
+        (Instant::now() >= self.until).then_some(InferError::Late)
+    }
+
+    /// The answers to samples that are in flight together; those that met a busy host are tried again by themselves.
+    fn answers(&mut self, group: &[Sample]) -> Vec<Result<InferResponse, InferError>> {
+        let begin = |sample: &Sample| match self.over() {
+            Some(error) => Err(error),
+            None => self.serving.infer(self.model, sample.request.clone(), Delivery::Whole),
+        };
+        let end = |reply: Result<Reply, InferError>| reply.and_then(|reply| reply.wait_until(self.until, self.abandoned));
+        let replies: Vec<_> = group.iter().map(begin).collect();
+        let mut answers: Vec<_> = replies.into_iter().map(end).collect();
+        let is_busy = |answer: &Result<_, InferError>| answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
+        let mut stays_busy = self.stays_busy;
+        for (sample, answer) in group.iter().zip(&mut answers) {
+            // Perhaps there was too little room for all of them at once, or the answer before still has some.
+            let mut tries = if stays_busy { 0 } else { AGAIN_MAX };
+            while tries > 0 && is_busy(answer) {
+                std::thread::sleep(AGAIN_AFTER);
+                *answer = end(begin(sample));
+                tries -= 1;
+            }
+            stays_busy |= is_busy(answer);
+        }
+        self.stays_busy = stays_busy;
+        answers
+    }
 }
 
 /// All of them must have passed. Only if every one that did not met a host that has too much to do is that what the error says.

@@ -5,16 +5,37 @@ use std::collections::BTreeMap;
 
 use cellwright_scheduler::{CellTypeId, CostTable, Knot};
 
-/// Times kept for a batch size.
+/// Times kept for a median.
 const TIMES_MAX: usize = 1 << 10;
 /// Batch sizes of which fewer tasks were seen say nothing.
-const TIMES_LEAST: usize = 5;
+const TIMES_LEAST: u64 = 5;
+
+/// Times of which only the mean is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    count: u64,
+    sum_ns: u128,
+}
+
+impl Times {
+    fn add(&mut self, ns: u64) {
+        self.count += 1;
+        self.sum_ns += u128::from(ns);
+    }
+
+    /// Nothing, if there are none.
+    fn mean(self) -> u64 {
+        u64::try_from(self.sum_ns / u128::from(self.count.max(1))).unwrap_or(u64::MAX)
+    }
+}
 
 /// Tasks that were seen.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
-    times: Vec<BTreeMap<u32, Vec<u64>>>,
-    handovers: Vec<u64>,
+    times: Vec<BTreeMap<u32, Times>>,
+    handovers: Times,
+    /// The first of them.
+    handovers_first: Vec<u64>,
 }
 
 impl Samples {
@@ -23,35 +44,33 @@ impl Samples {
         if cell_type.index() >= self.times.len() {
             self.times.resize_with(cell_type.index() + 1, BTreeMap::new);
         }
-        let times = self.times[cell_type.index()].entry(rows).or_default();
-        if times.len() < TIMES_MAX {
-            times.push(step_ns);
-        }
+        self.times[cell_type.index()].entry(rows).or_default().add(step_ns);
     }
 
-    /// A worker that had nothing else to do was told of a task, and its end heard of, so long after one another beside the task itself.
+    /// The end of a task was heard of so long after it.
     pub(crate) fn add_handover(&mut self, ns: u64) {
-        if self.handovers.len() < TIMES_MAX {
-            self.handovers.push(ns);
+        self.handovers.add(ns);
+        if self.handovers_first.len() < TIMES_MAX {
+            self.handovers_first.push(ns);
         }
     }
 
     /// The median of those times.
     pub(crate) fn handover_ns(&self) -> u64 {
-        let mut handovers = self.handovers.clone();
+        let mut handovers = self.handovers_first.clone();
         handovers.sort_unstable();
         handovers.get(handovers.len() / 2).copied().unwrap_or(0)
     }
 
     /// Their mean: what they cost together, those included that waited for a processor.
     pub(crate) fn mean_handover_ns(&self) -> u64 {
-        mean(&self.handovers)
+        self.handovers.mean()
     }
 
     /// Means of a cell type by batch size, ascending.
     pub(crate) fn seen(&self, cell_type: CellTypeId) -> Vec<Knot> {
-        let of_type = self.times.get(cell_type.index()).into_iter().flatten().filter(|(_, times)| times.len() >= TIMES_LEAST);
-        of_type.map(|(rows, times)| Knot { rows: *rows, nanoseconds: mean(times) }).collect()
+        let of_type = self.times.get(cell_type.index()).into_iter().flatten().filter(|(_, times)| times.count >= TIMES_LEAST);
+        of_type.map(|(rows, times)| Knot { rows: *rows, nanoseconds: times.mean() }).collect()
     }
 
     /// The curve of a cell type that was calibrated so.
@@ -67,12 +86,6 @@ impl Samples {
         let above = calibrated.knots().iter().filter(|knot| knot.rows > last.rows).map(|knot| level(*knot, last));
         CostTable::measured(below.chain(seen.iter().copied()).chain(above))
     }
-}
-
-/// Nothing, if there are none.
-fn mean(times: &[u64]) -> u64 {
-    let sum: u128 = times.iter().map(|time| u128::from(*time)).sum();
-    u64::try_from(sum / times.len().max(1) as u128).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

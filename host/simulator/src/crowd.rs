@@ -2,7 +2,6 @@
 //!
 //! It prepares events and takes in what the scheduler wants; whoever measures does it around [`Crowd::decide`], which is `handle` and nothing else.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cellwright_scheduler::{
@@ -55,8 +54,8 @@ pub struct Crowd {
     now: Time,
     /// Requests that are not in flight.
     idle: Vec<RequestId>,
-    /// Launches in flight, and their rows.
-    launched: VecDeque<(TaskSeq, u64)>,
+    /// The last launch in flight, and how long all of them took.
+    launched: Option<(TaskSeq, u64)>,
     decided: Decided,
 }
 
@@ -79,7 +78,7 @@ impl Crowd {
             commands: Commands::default(),
             now: Time(0),
             idle: (0..members.in_flight).rev().map(RequestId).collect(),
-            launched: VecDeque::new(),
+            launched: None,
             decided: Decided::default(),
             members,
         };
@@ -87,15 +86,13 @@ impl Crowd {
         crowd
     }
 
-    /// The next events: whoever has finished is followed by another, and the device completes its next launch.
+    /// The next events: whoever has finished is followed by another, and the device has completed all that it was given.
     pub fn prepare(&mut self) {
         while let Some(request) = self.idle.pop() {
             let event = self.submission(request);
             self.events.push(event);
         }
-        if let Some((up_to, rows)) = self.launched.pop_front() {
-            // A time of which shares can be counted, though none passes.
-            let busy_ns = 1000 + rows;
+        if let Some((up_to, busy_ns)) = self.launched.take() {
             self.events.push(Event::Done { worker: WORKER, up_to, busy_ns, stopped: Vec::new(), failed: Vec::new() });
         }
         self.now.0 += 1;
@@ -127,7 +124,9 @@ impl Crowd {
     pub fn take_in(&mut self) {
         for launch in &self.commands.launches {
             let rows = launch.rows.len() as u64;
-            self.launched.push_back((launch.seq, rows * u64::from(launch.steps)));
+            // A time of which shares can be counted, though none passes.
+            let busy_ns = 1000 + rows * u64::from(launch.steps);
+            self.launched = Some((launch.seq, busy_ns + self.launched.map_or(0, |(_, before)| before)));
             self.decided.tasks += u64::from(launch.steps);
             self.decided.nodes += rows * u64::from(launch.steps);
         }

@@ -34,7 +34,7 @@ pub struct Device {
     pub name: String,
     /// How long it takes to bring a request's state to another device.
     pub move_ns: u64,
-    /// How long it takes until the end of a task is heard of, beside the task.
+    /// How long it takes until the scheduler hears of the end of a task, or of a request.
     pub handover_ns: u64,
     /// Whether several of it share one memory, as a CPU's workers do: any of them may go on with any request.
     pub shares_memory: bool,

@@ -1,7 +1,8 @@
 //! Measures what tasks cost a running host, as the device that [`crate::run()`] takes.
 //!
 //! It sees what the scheduler is told and what it decides, while somebody else makes load at every batch size. So it measures what a task takes when
-//! all workers are busy, with gathering and scattering, and not what a batch takes alone; and what passes beside a task until its end is heard of.
+//! all workers are busy, with gathering and scattering, and not what a batch takes alone; and what passes after a task until its end is heard of, which
+//! is long where the engine's thread waits for a processor that a worker has.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -10,6 +11,9 @@ use cellwright_scheduler::{CellTypeId, Commands, CostTable, Event, Knot, TaskSeq
 
 use crate::costs::Samples;
 
+/// Tasks one after the other of which it is reckoned when they ended: what passes between two of them is not seen, and adds up.
+const RECKONED_MAX: u32 = 8;
+
 /// Tasks in flight.
 #[derive(Clone, Copy, Debug)]
 struct Task {
@@ -17,15 +21,36 @@ struct Task {
     cell_type: CellTypeId,
     rows: u32,
     steps: u32,
-    /// When it was launched, if its worker had nothing else to do.
-    alone_ns: Option<u64>,
+    launched_ns: u64,
+    /// Whether its worker had nothing else to do.
+    alone: bool,
+}
+
+/// A worker, as far as it can be seen.
+#[derive(Debug, Default)]
+struct Worker {
+    flying: VecDeque<Task>,
+    /// When its last task ended, reckoned from when it had nothing to do and how long its tasks took since.
+    ended_ns: u64,
+    /// Tasks since then.
+    reckoned: u32,
+}
+
+impl Worker {
+    /// Tasks are done that took so long together; when the last of them ended, if that is known.
+    fn done(&mut self, tasks: &[Task], busy_ns: u64) -> Option<u64> {
+        let first = tasks.first()?;
+        self.reckoned = if first.alone { 0 } else { self.reckoned.saturating_add(1) };
+        self.ended_ns = self.ended_ns.max(first.launched_ns).saturating_add(busy_ns);
+        (self.reckoned < RECKONED_MAX).then_some(self.ended_ns)
+    }
 }
 
 /// What was seen of a host's tasks.
 #[derive(Debug, Default)]
 pub struct Meter {
     now: Time,
-    flying: Vec<VecDeque<Task>>,
+    workers: Vec<Worker>,
     samples: Samples,
 }
 
@@ -35,14 +60,14 @@ impl Meter {
         self.now = now;
         for event in events {
             let Event::Done { worker, up_to, busy_ns, .. } = event else { continue };
-            let Some(flying) = self.flying.get_mut(worker.index()) else { continue };
-            let count = flying.iter().take_while(|task| task.seq <= *up_to).count();
-            let tasks: Vec<Task> = flying.drain(..count).collect();
+            let Some(seen) = self.workers.get_mut(worker.index()) else { continue };
+            let count = seen.flying.iter().take_while(|task| task.seq <= *up_to).count();
+            let tasks: Vec<Task> = seen.flying.drain(..count).collect();
+            if let Some(ended_ns) = seen.done(&tasks, *busy_ns) {
+                self.samples.add_handover(now.0.saturating_sub(ended_ns));
+            }
             // Of several tasks together it is not known how long each took.
             if let [task] = tasks[..] {
-                if let Some(launched_ns) = task.alone_ns {
-                    self.samples.add_handover(now.0.saturating_sub(launched_ns).saturating_sub(*busy_ns));
-                }
                 self.samples.add(task.cell_type, task.rows, busy_ns / u64::from(task.steps.max(1)));
             }
         }
@@ -52,13 +77,13 @@ impl Meter {
     pub fn decided(&mut self, commands: &Commands) {
         for launch in &commands.launches {
             let worker = launch.worker.index();
-            if worker >= self.flying.len() {
-                self.flying.resize_with(worker + 1, VecDeque::new);
+            if worker >= self.workers.len() {
+                self.workers.resize_with(worker + 1, Worker::default);
             }
             let rows = launch.rows.len() as u32;
-            let flying = &mut self.flying[worker];
-            let alone_ns = flying.is_empty().then_some(self.now.0);
-            flying.push_back(Task { seq: launch.seq, cell_type: launch.cell_type, rows, steps: launch.steps, alone_ns });
+            let flying = &mut self.workers[worker].flying;
+            let (launched_ns, alone) = (self.now.0, flying.is_empty());
+            flying.push_back(Task { seq: launch.seq, cell_type: launch.cell_type, rows, steps: launch.steps, launched_ns, alone });
         }
     }
 
@@ -68,14 +93,16 @@ impl Meter {
         CostTable::measured(self.samples.seen(cell_type)).knots().to_vec()
     }
 
-    /// What passes on average, beside the task, from its launch until its end is heard of, where a worker has nothing else to do.
+    /// What passes on average from a task's end until it is heard of; where the worker had nothing else to do, with what passed from its launch until it
+    /// began.
     #[must_use]
     pub fn handover_ns(&self) -> u64 {
         self.samples.mean_handover_ns()
     }
 }
 
-/// A table in TOML of a device like a CPU's workers, which share their memory: how long ends of tasks take to be heard of, and its cells with their times.
+/// A table in TOML of a device like a CPU's workers, which share their memory: how long it takes until ends of tasks are heard of (and, it is assumed,
+/// requests, by the same thread), and its cells with their times.
 /// What a cell that it does not name costs is what the last one does.
 #[must_use]
 pub fn table(name: &str, handover_ns: u64, cells: &[(String, Vec<Knot>)]) -> String {
@@ -139,5 +166,42 @@ mod tests {
         for cell in ["a.cell", "any other"] {
             assert_eq!(device.costs(cell).unwrap().compute.at(4), 80_000);
         }
+    }
+
+    /// A task of a millisecond for each of these is launched at that moment.
+    fn launch(meter: &mut Meter, at: u64, seqs: &[u64]) {
+        let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }], ..Commands::default() };
+        let (worker, cell_type, model) = (WorkerId(0), CellTypeId(0), ModelId(0));
+        let launches = seqs.iter().map(|seq| Launch { worker, cell_type, model, seq: TaskSeq(*seq), steps: 1, rows: 0..1 });
+        commands.launches.extend(launches);
+        meter.told(Time(at), &[]);
+        meter.decided(&commands);
+    }
+
+    fn done(meter: &mut Meter, at: u64, up_to: u64, busy_ns: u64) {
+        let up_to = TaskSeq(up_to);
+        meter.told(Time(at), &[Event::Done { worker: WorkerId(0), up_to, busy_ns, stopped: Vec::new(), failed: Vec::new() }]);
+    }
+
+    #[test]
+    fn ends_of_tasks_that_wait_are_reckoned_from_the_first_of_them() {
+        let mut meter = Meter::default();
+        launch(&mut meter, 0, &[1, 2]);
+        done(&mut meter, 1_000_100, 1, 1_000_000);
+        // It has been running since a million.
+        launch(&mut meter, 1_000_100, &[3]);
+        done(&mut meter, 2_000_300, 2, 1_000_000);
+        assert_eq!(meter.handover_ns(), 200);
+        // After some, what is not seen between them has added up: they are not asked any more, until the worker has had nothing to do.
+        for seq in 3..20 {
+            launch(&mut meter, seq * 2_000_000, &[seq + 1]);
+            done(&mut meter, seq * 2_000_000, seq, 1_000_000);
+        }
+        let before = meter.handover_ns();
+        done(&mut meter, 100_000_000, 20, 1_000_000);
+        assert_eq!(meter.handover_ns(), before);
+        launch(&mut meter, 200_000_000, &[21]);
+        done(&mut meter, 300_000_000, 21, 1_000_000);
+        assert!(meter.handover_ns() > before);
     }
 }

@@ -209,18 +209,23 @@ impl<'a> Simulation<'a> {
         self.next_arrival = self.clock.next(&mut self.random_arrivals).filter(|arrival| arrival.at_ns < last);
     }
 
+    /// When the scheduler hears of what happens at that time.
+    fn heard_ns(&self, at_ns: u64) -> u64 {
+        at_ns.saturating_add(self.setup.device.handover_ns)
+    }
+
     /// The time of what happens next; none at the end.
     fn next_instant(&self) -> Option<u64> {
         let due = self.due.peek().map(|Reverse((at, _))| *at);
-        let arrival = self.next_arrival.map(|arrival| arrival.at_ns);
+        let arrival = self.next_arrival.map(|arrival| self.heard_ns(arrival.at_ns));
         let next = due.into_iter().chain(arrival).min()?;
         (self.setup.drain || next < self.last_arrival_ns).then_some(next)
     }
 
     /// Everything that happens at that time, and what the scheduler makes of it.
     fn happen(&mut self, now: u64, workload: &mut Workload) {
-        while let Some(arrival) = self.next_arrival.filter(|arrival| arrival.at_ns <= now) {
-            self.arrive(now, arrival.lengths, workload);
+        while let Some(arrival) = self.next_arrival.filter(|arrival| self.heard_ns(arrival.at_ns) <= now) {
+            self.arrive(arrival.at_ns, arrival.lengths, workload);
             self.advance_arrivals();
         }
         while let Some(Reverse((at, _))) = self.due.peek()
@@ -231,12 +236,13 @@ impl<'a> Simulation<'a> {
                 Due::Done(worker, seq) => self.complete(worker, seq),
                 Due::Moved(request) => self.driven.events.push(Event::Moved(request)),
                 Due::Wake => self.driven.events.push(Event::Wake),
-                Due::Again => self.arrive(now, None, workload),
+                Due::Again => self.arrive(now.saturating_sub(self.setup.device.handover_ns), None, workload),
             }
         }
         self.act(now);
     }
 
+    /// A request that came at that time is heard of.
     fn arrive(&mut self, now: u64, lengths: Option<(u32, u32)>, workload: &mut Workload) {
         let drawn = match lengths {
             None => workload.draw(&mut self.random_shapes),
@@ -284,8 +290,7 @@ impl World for Simulation<'_> {
             let flight = self.fleet.launch(now, launch, rows, &mut self.requests);
             self.recorder.task(flight.start_ns, launch.steps, rows.len());
             self.timeline.task(launch, rows, &flight, &self.requests);
-            let heard_ns = flight.end_ns.saturating_add(self.setup.device.handover_ns);
-            self.due.push(Reverse((heard_ns, Due::Done(launch.worker, launch.seq))));
+            self.due.push(Reverse((self.heard_ns(flight.end_ns), Due::Done(launch.worker, launch.seq))));
         }
         for request in &commands.finished {
             if let Some(life) = self.requests.end(*request) {
@@ -300,7 +305,8 @@ impl World for Simulation<'_> {
         }
         if matches!(self.setup.arrivals, Arrivals::Clients(_)) && now < self.last_arrival_ns {
             let ended = commands.finished.len() + commands.failed.len();
-            self.due.extend((0..ended).map(|_| Reverse((now + AGAIN_NS, Due::Again))));
+            let again_ns = self.heard_ns(now + AGAIN_NS);
+            self.due.extend((0..ended).map(|_| Reverse((again_ns, Due::Again))));
         }
     }
 

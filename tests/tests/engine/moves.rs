@@ -65,8 +65,8 @@ impl Bench {
         let counters = engine.counters();
         wait_until("all have arrived", || counters.in_flight.load(Ordering::Relaxed) == REQUESTS as u64);
         first.close_after(TASKS);
-        // Were the second done before, it would take one request after the other from the first.
-        wait_until("the first stands still", || first.is_shut());
+        // Were the second done before, it would take one request after the other from the first; and a first worker that is not held up yet would give the state away before the test goes on.
+        wait_until("the first stands still", || first.holds_somebody());
         second.open();
         wait_until("somebody is on the way", || counters.moves.load(Ordering::Relaxed) > 0);
         Self { first, second, engine, loaded, model, cases, pending }

@@ -1,16 +1,19 @@
 //! Calls beyond what a tenant or a model may have in flight, calls without time, and the end of a platform's day.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cellwright_cell_graph::Tensor;
 use cellwright_protocol::{InferRequest, InferResponse};
 use cellwright_registry::TenantSettings;
-use cellwright_serving::{Call, ErrorKind, InferError, Readiness};
+use cellwright_serving::{Call, Client, Deployed, ErrorKind, InferError, Platform, Readiness};
 use cellwright_tests::bundle_folder::BundleFolder;
-use cellwright_tests::platform::{archive, begin, call, infer, model, options, other_tenant, start, start_with, summing, tenant};
+use cellwright_tests::devices::{Gate, domain, worker};
+use cellwright_tests::graphs::wait_until;
+use cellwright_tests::platform::{archive, begin, call, infer, model, options, other_tenant, start, start_on, start_with, summing, tenant};
 use cellwright_tests::requests;
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Sender, bounded};
 use tempfile::TempDir;
 
 /// Rows of a call that is still there when the next one comes.
@@ -110,38 +113,75 @@ fn draining_lets_calls_end_and_takes_no_more() {
     assert_eq!(refused.kind(), ErrorKind::Draining, "{refused}");
 }
 
-/// How many of the calls that came first were answered when the last one was.
-fn answered_before(first: &[Receiver<Result<InferResponse, InferError>>], last: &Receiver<Result<InferResponse, InferError>>) -> usize {
-    last.recv().unwrap().unwrap();
-    first.iter().filter(|answer| !answer.is_empty()).count()
+/// Says when a call has ended, among others.
+struct Numbered(usize, Sender<(usize, bool)>);
+
+impl Client for Numbered {
+    fn part(&mut self, _: Tensor) {}
+
+    fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
+        let _ = self.1.send((self.0, result.is_ok()));
+    }
+}
+
+/// A platform whose only worker stands still until all of some calls have come.
+struct HeldUp {
+    gate: Gate,
+    platform: Arc<Platform>,
+}
+
+impl HeldUp {
+    fn new(folder: &TempDir) -> Self {
+        let gate = Gate::default();
+        let platform = start_on(folder.path(), options(), vec![gate.before(worker(&domain(64)))]);
+        Self { gate, platform }
+    }
+
+    /// How many of 400 calls of the one model have ended when one of the other has, which came last.
+    fn ended_before(&self, many: &Arc<Deployed>, last: (&Arc<Deployed>, u32)) -> usize {
+        const MANY: usize = 400;
+        let (ends, ended) = bounded(MANY + 1);
+        let counters = self.platform.serving().engine().counters();
+        wait_until("nothing else goes on", || counters.in_flight.load(Ordering::Relaxed) == 0);
+        self.gate.close();
+        let request = |number: usize| call(requests::sum(number, 1000));
+        for number in 0..MANY {
+            let _ = self.platform.infer(many, request(number), Box::new(Numbered(number, ends.clone()))).unwrap();
+        }
+        let (deployed, priority) = last;
+        let _ = self.platform.infer(deployed, Call { priority, ..request(MANY) }, Box::new(Numbered(MANY, ends))).unwrap();
+        wait_until("all have come", || counters.in_flight.load(Ordering::Relaxed) == MANY as u64 + 1);
+        self.gate.open();
+        let ended: Vec<(usize, bool)> = ended.iter().collect();
+        assert!(ended.len() == MANY + 1 && ended.iter().all(|(_, is_answered)| *is_answered));
+        ended.iter().position(|(number, _)| *number == MANY).unwrap()
+    }
 }
 
 #[test]
 fn a_call_of_high_priority_goes_before_those_that_came_first() {
     let folder = TempDir::new().unwrap();
-    let platform = start(folder.path());
+    let held_up = HeldUp::new(&folder);
+    let platform = &held_up.platform;
     platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
     let deployed = platform.find(&tenant(), "sums", None).unwrap();
-    let many: Vec<_> = (0..400).map(|seed| begin(&platform, &deployed, call(requests::sum(seed, 1000))).unwrap()).collect();
-    let first = begin(&platform, &deployed, Call { priority: 1, ..call(requests::sum(1, 1000)) }).unwrap();
-    let before = answered_before(&many, &first);
-    assert!(before < 200, "{before} of 400 calls went before the one of the highest priority");
-    assert!(many.iter().all(|answer| answer.recv().unwrap().is_ok()));
+    let before = held_up.ended_before(&deployed, (&deployed, 1));
+    assert!(before < 100, "{before} of 400 calls went before the one of the highest priority");
+    let before = held_up.ended_before(&deployed, (&deployed, 0));
+    assert!(before > 300, "{before} of 400 calls went before the last one of no priority");
 }
 
 #[test]
 fn a_tenant_that_floods_does_not_keep_others_waiting() {
     let folder = TempDir::new().unwrap();
-    let platform = start(folder.path());
-    let other = other_tenant(&platform, "other");
+    let held_up = HeldUp::new(&folder);
+    let platform = &held_up.platform;
+    let other = other_tenant(platform, "other");
     for tenant in [&tenant(), &other] {
         platform.upload(tenant, &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
     }
     let flooding = platform.find(&tenant(), "sums", None).unwrap();
     let quiet = platform.find(&other, "sums", None).unwrap();
-    let flood: Vec<_> = (0..400).map(|seed| begin(&platform, &flooding, call(requests::sum(seed, 1000))).unwrap()).collect();
-    let last = begin(&platform, &quiet, call(requests::sum(1, 1000))).unwrap();
-    let before = answered_before(&flood, &last);
-    assert!(before < 200, "{before} of 400 calls of the tenant that floods went before the other tenant's only one");
-    assert!(flood.iter().all(|answer| answer.recv().unwrap().is_ok()));
+    let before = held_up.ended_before(&flooding, (&quiet, 0));
+    assert!(before < 100, "{before} of 400 calls of the tenant that floods went before the other tenant's only one");
 }

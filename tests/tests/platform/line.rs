@@ -198,7 +198,8 @@ impl Client for Slow {
 fn a_call_that_is_cancelled_counts_as_what_it_was_cancelled_for() {
     let bench = Bench::new(1, 1);
     let (sender, ended) = bounded(1);
-    bench.platform.infer(&bench.sums, call(requests::sum(1, 3)), Box::new(Slow(sender))).unwrap().cancel();
+    // So long that it is not answered before the engine hears of it.
+    bench.platform.infer(&bench.sums, call(requests::sum(1, 100_000)), Box::new(Slow(sender))).unwrap().cancel();
     bench.gate.open();
     assert_eq!(ended.recv().unwrap(), Some(ErrorKind::TooLarge));
     bench.is_over();

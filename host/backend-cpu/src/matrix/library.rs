@@ -26,7 +26,7 @@ pub(super) unsafe fn run(product: &Product, lefts: &[Left], result: Target, rows
                     rows,
                     columns.len(),
                     depth.len(),
-                    result.rows.add(columns.start),
+                    result.rows.wrapping_add(columns.start),
                     1,
                     result.stride as isize,
                     true,

@@ -4,14 +4,13 @@ use std::ops::Range;
 
 use super::{Left, Product, Target};
 use crate::kernels::dispatch;
-use crate::level::Level;
 
 /// # Safety
 /// As for [`Product::run`].
 pub(super) unsafe fn run(product: &Product, lefts: &[Left], result: Target, rows: usize, columns: Range<usize>) {
     // The same bits on every level; where there are no fused multiply-adds, they are many times slower.
     let multiply = dispatch!(
-        Level::detect(),
+        product.level,
         multiply::<>,
         [],
         (product: &Product, lefts: &[Left], result: Target, rows: usize, columns: Range<usize>)
@@ -28,7 +27,7 @@ unsafe fn multiply(product: &Product, lefts: &[Left], result: Target, rows: usiz
     unsafe { product.begin(result, rows, &columns) };
     for row in 0..rows {
         // SAFETY: the result has this row and these columns.
-        let y = unsafe { std::slice::from_raw_parts_mut(result.rows.add(row * result.stride + columns.start), columns.len()) };
+        let y = unsafe { std::slice::from_raw_parts_mut(result.rows.wrapping_add(row * result.stride + columns.start), columns.len()) };
         for (weight, left) in product.weights.iter().zip(lefts) {
             // SAFETY: x has this row of k floats.
             let x = unsafe { std::slice::from_raw_parts(left.rows.add(row * left.stride), weight.k) };

@@ -1,10 +1,13 @@
 //! Products against sums in 64 bits, and the promise of this module: a row's bits are the row's own.
 
-use super::{Form, Left, PANEL, Product, Target};
+#[cfg(target_arch = "x86_64")]
+use super::Isa;
+use super::{Form, Left, Product, Rounded, Target};
 use crate::level::{Kernels, Level};
+use cellwright_cell_graph::typed::Precision;
 
 /// Deterministic values that are not symmetric in anything.
-fn value(seed: usize) -> f32 {
+pub(super) fn value(seed: usize) -> f32 {
     let mut state = (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x1234_5678_9abc_def1);
     state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -12,7 +15,7 @@ fn value(seed: usize) -> f32 {
 }
 
 fn product(form: Form, ks: &[usize], n: usize, bias: bool) -> Product {
-    let mut product = Product::new(form, n);
+    let mut product = Product::new(form, Level::detect(), n);
     for (term, k) in ks.iter().enumerate() {
         product.push(*k, &|row, column| value(term * 1_000_003 + row * 4099 + column));
     }
@@ -23,26 +26,32 @@ fn product(form: Form, ks: &[usize], n: usize, bias: bool) -> Product {
 }
 
 /// How many different rows there are.
-const ROWS: usize = 600;
+pub(super) const ROWS: usize = 600;
 
 /// All rows of every term, and one more that is nobody's.
-fn pool(ks: &[usize]) -> Vec<Vec<f32>> {
+pub(super) fn pool(ks: &[usize]) -> Vec<Vec<f32>> {
     let rows = |(term, k): (usize, &usize)| (0..(ROWS + 1) * k).map(|at| value(term * 31 + 7919 * at)).collect();
     ks.iter().enumerate().map(rows).collect()
 }
 
-fn run(product: &Product, ks: &[usize], pool: &[Vec<f32>], rows: &[usize], threads: usize) -> Vec<f32> {
+pub(super) fn run(product: &Product, ks: &[usize], pool: &[Vec<f32>], rows: &[usize], threads: usize) -> Vec<f32> {
     let gather = |(pool, k): (&Vec<f32>, &usize)| rows.iter().chain([&ROWS]).flat_map(|row| pool[row * k..][..*k].to_vec()).collect();
     let inputs: Vec<Vec<f32>> = pool.iter().zip(ks).map(gather).collect();
+    run_inputs(product, ks, &inputs, rows.len(), threads)
+}
+
+/// `inputs` have a row more than `rows`.
+pub(super) fn run_inputs(product: &Product, ks: &[usize], inputs: &[Vec<f32>], rows: usize, threads: usize) -> Vec<f32> {
     let lefts: Vec<Left> = inputs.iter().zip(ks).map(|(input, k)| Left { rows: input.as_ptr(), stride: *k }).collect();
-    let mut y = vec![f32::NAN; (rows.len() + 1) * product.n];
-    let mut scratch = vec![f32::NAN; product.scratch(rows.len())];
+    let mut y = vec![f32::NAN; (rows + 1) * product.n];
+    let mut scratch = crate::memory::Lines::zeroed(product.scratch(rows) * size_of::<f32>());
+    scratch.floats_mut().fill(f32::NAN);
     for thread in 0..threads {
         let target = Target { rows: y.as_mut_ptr(), stride: product.n };
         // SAFETY: the buffers have a row more than `rows`, and threads run one after the other.
-        unsafe { product.run(&lefts, target, rows.len(), product.share(thread, threads), scratch.as_mut_ptr()) };
+        unsafe { product.run(&lefts, target, rows, product.share(thread, threads), scratch.floats_mut().as_mut_ptr()) };
     }
-    y.truncate(rows.len() * product.n);
+    y.truncate(rows * product.n);
     y
 }
 
@@ -52,13 +61,15 @@ fn forms(k: usize, n: usize) -> Vec<Form> {
         forms.push(Form::Library);
     }
     #[cfg(target_arch = "x86_64")]
-    if Level::detect() == Level::Avx512 {
-        forms.push(Form::Panels);
+    {
+        let found = Level::detect();
+        forms.extend((found >= Level::Avx2).then_some(Form::Panels(Isa::Avx2)));
+        forms.extend((found >= Level::Avx512).then_some(Form::Panels(Isa::Avx512)));
     }
     forms
 }
 
-const SHAPES: [(&[usize], usize); 14] = [
+pub(super) const SHAPES: [(&[usize], usize); 14] = [
     (&[1], 1),
     (&[2], 3),
     (&[3], 2),
@@ -130,10 +141,25 @@ fn a_row_is_the_same_at_every_batch_size_up_to_600_and_for_every_number_of_threa
 }
 
 #[test]
+fn what_a_weight_takes_is_known_before_it_is_packed() {
+    let rounded = [Precision::Bf16, Precision::Int8]
+        .map(|precision| Form::Rounded(Rounded::choose(precision, Level::Portable, Kernels::Best).expect("it rounds")));
+    for (ks, n) in SHAPES {
+        for k in ks {
+            for form in forms(*k, n).into_iter().chain(rounded) {
+                let mut product = Product::new(form, Level::detect(), n);
+                product.push(*k, &|row, column| value(row + column));
+                assert_eq!(form.packed_bytes(*k, n), product.bytes(), "{form:?} {k} × {n}");
+            }
+        }
+    }
+}
+
+#[test]
 fn threads_share_all_columns_once() {
     for n in [1, 31, 32, 33, 63, 64, 65, 4096] {
         for form in forms(8, n) {
-            let product = Product::new(form, n);
+            let product = Product::new(form, Level::detect(), n);
             for threads in 1..=5 {
                 let mut next = 0;
                 for thread in 0..threads {
@@ -141,7 +167,7 @@ fn threads_share_all_columns_once() {
                     assert_eq!(share.start, next);
                     next = share.end;
                 }
-                assert!(product.columns(0..next).end >= n && next * PANEL >= n / PANEL * PANEL);
+                assert_eq!(next, product.units());
             }
         }
     }
@@ -149,8 +175,13 @@ fn threads_share_all_columns_once() {
 
 #[test]
 fn the_form_follows_the_processor_and_the_option() {
-    assert_eq!(Form::choose(Level::Avx2, Kernels::Best, 100, 100), Form::Library);
+    #[cfg(target_arch = "x86_64")]
+    {
+        assert_eq!(Form::choose(Level::Avx512, Kernels::Best, 1, 1), Form::Panels(Isa::Avx512));
+        assert_eq!(Form::choose(Level::Avx2, Kernels::Best, 100, 100), Form::Panels(Isa::Avx2));
+    }
+    assert_eq!(Form::choose(Level::Portable, Kernels::Best, 100, 100), Form::Library);
     assert_eq!(Form::choose(Level::Avx512, Kernels::Library, 100, 100), Form::Library);
-    assert_eq!(Form::choose(Level::Avx2, Kernels::Best, 2, 100), Form::Plain);
-    assert_eq!(Form::choose(Level::Avx2, Kernels::Best, 100, 1), Form::Plain);
+    assert_eq!(Form::choose(Level::Portable, Kernels::Best, 2, 100), Form::Plain);
+    assert_eq!(Form::choose(Level::Portable, Kernels::Best, 100, 1), Form::Plain);
 }

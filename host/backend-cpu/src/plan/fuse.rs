@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use super::lower::{LowOp, Lowered, Operand, Val};
 use super::storage::Storage;
-use super::{Assembly, Group, Instruction, Linear, Lookup, Place, Plan, Source, Step, StepKind, TILE, Terminal, Whole};
+use super::{
+    Assembly, Group, Instruction, Linear, Lookup, Place, Plan, Projection, Source, Step, StepKind, TILE, Terminal, Whole, project,
+};
 use crate::kernels::element::{Element, ElementOp};
 use crate::kernels::rows::Shape;
+use crate::kernels::running::Keeper;
 use crate::level::Level;
 use crate::memory::Lines;
 
@@ -19,10 +22,13 @@ enum Work {
 
 /// Makes the plan.
 pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
+    project::fold(&mut lowered, level);
     let storage = Storage::share(&mut lowered);
     let order = order(&lowered);
     let registers = registers(&lowered, &storage, &order);
-    let (places, strides) = storage.allocate(&lowered, |value| !registers[value.0]);
+    let mut is_made = vec![false; lowered.values.len()];
+    lowered.inputs.iter().copied().chain(lowered.ops.iter().flat_map(LowOp::results)).for_each(|value| is_made[value.0] = true);
+    let (places, strides) = storage.allocate(&lowered, |value| is_made[value.0] && !registers[value.0]);
     let terminals = |values: &[Val]| -> Result<Vec<Terminal>, String> {
         let terminal = |value: &Val| {
             let low = lowered.values[value.0];
@@ -52,10 +58,7 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
 }
 
 fn values_of(operands: &[Operand]) -> impl Iterator<Item = Val> {
-    operands.iter().filter_map(|operand| match operand {
-        Operand::Value(value) => Some(*value),
-        Operand::Constant(_) => None,
-    })
+    operands.iter().filter_map(|operand| operand.value())
 }
 
 /// Everything in an order in which it can be done: what is not element-wise as early as it can, so that groups become large.
@@ -150,7 +153,7 @@ impl Builder {
 
     fn single(&mut self, op: LowOp, sizes: &[(Element, usize)], constants: &[Vec<u8>]) -> Result<(), String> {
         match op {
-            LowOp::Linear { product, lefts, lead, n, result } => {
+            LowOp::Linear { product, lefts, lead, n, result, .. } => {
                 let lefts = lefts.into_iter().map(|(left, k)| Ok((self.place(left)?, k))).collect::<Result<_, String>>()?;
                 let row_ps = product.flops() * lead * 10;
                 let result = self.place(result)?;
@@ -183,6 +186,13 @@ impl Builder {
                 let second = second.map(|second| self.place(second)).transpose()?;
                 let (source, result) = (self.place(source)?, self.place(result)?);
                 self.push(StepKind::Whole(Whole { kernel, shape, source, result, second }), outer * (n + 16) * 500);
+            }
+            LowOp::Project { product, lefts, op, k, result, second } => {
+                let keeper = Keeper::new(op, k, self.level).ok_or_else(|| format!("{op:?}"))?;
+                let lefts = lefts.into_iter().map(|(left, _)| self.place(left)).collect::<Result<_, String>>()?;
+                let second = second.map(|second| self.place(second)).transpose()?;
+                let (row_ps, result) = (product.flops() * 10, self.place(result)?);
+                self.push(StepKind::Project(Projection { product, lefts, keeper, result, second }), row_ps);
             }
             // A view is a place.
             LowOp::View { .. } => {}

@@ -1,17 +1,23 @@
 //! From a cell's operations to few kinds that know nothing of axes and broadcasting: every shape question is answered here, once.
 
+mod linear;
+mod shape;
+mod whole;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cellwright_cell_graph::typed::{BinaryKind, Compute, Operation, Origin, Value, ValueId};
+use cellwright_cell_graph::sums::Summed;
+use cellwright_cell_graph::typed::{Compute, Operation, Origin, Value, ValueId};
 use cellwright_cell_graph::{Tensor, TypedCell};
 
-use super::sums::{self, Summed};
 use super::{Run, element_of};
 use crate::kernels::element::{Element, ElementOp};
 use crate::kernels::rows::RowOp;
 use crate::level::{Kernels, Level};
-use crate::matrix::{Form, Product};
+use crate::matrix::{Packs, Product};
+
+use shape::{broadcast_offsets, runs, slice_offsets};
 
 /// A batched value, by position in [`Lowered::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +28,15 @@ pub(super) struct Val(pub(super) usize);
 pub(super) enum Operand {
     Value(Val),
     Constant(usize),
+}
+
+impl Operand {
+    pub(super) const fn value(self) -> Option<Val> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Constant(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +56,8 @@ pub(super) enum LowOp {
     Linear {
         product: Product,
         lefts: Vec<(Val, usize)>,
+        /// What it is added onto, where that lies: nothing else reads it.
+        begin: Option<Val>,
         lead: usize,
         n: usize,
         result: Val,
@@ -80,12 +97,22 @@ pub(super) enum LowOp {
         result: Val,
         second: Option<Val>,
     },
+    /// A product of which only the first few elements are read (`project`).
+    Project {
+        product: Product,
+        lefts: Vec<(Val, usize)>,
+        op: RowOp,
+        k: usize,
+        result: Val,
+        second: Option<Val>,
+    },
 }
 
 impl LowOp {
     pub(super) fn operands(&self) -> Vec<Operand> {
         match self {
-            Self::Linear { lefts, .. } => lefts.iter().map(|(left, _)| Operand::Value(*left)).collect(),
+            Self::Linear { lefts, begin, .. } => lefts.iter().map(|(left, _)| *left).chain(*begin).map(Operand::Value).collect(),
+            Self::Project { lefts, .. } => lefts.iter().map(|(left, _)| Operand::Value(*left)).collect(),
             Self::Element { operands, .. } => operands.clone(),
             Self::View { source, .. } | Self::Whole { source, .. } => vec![Operand::Value(*source)],
             Self::Assemble { parts, .. } => parts.iter().map(|(operand, _)| *operand).collect(),
@@ -95,7 +122,7 @@ impl LowOp {
 
     pub(super) fn results(&self) -> impl Iterator<Item = Val> {
         let (result, second) = match self {
-            Self::Whole { result, second, .. } => (*result, *second),
+            Self::Whole { result, second, .. } | Self::Project { result, second, .. } => (*result, *second),
             Self::Linear { result, .. }
             | Self::Element { result, .. }
             | Self::View { result, .. }
@@ -119,16 +146,19 @@ pub(super) struct Lowered {
 /// Why a cell cannot be lowered: what of it cannot run.
 type Why = String;
 
-/// Lowers a cell.
-pub(super) fn lower(cell: &TypedCell, level: Level, kernels: Kernels) -> Result<Lowered, Why> {
-    let mut lowering = Lowering { cell, level, kernels, lowered: Lowered::default(), known: BTreeMap::new() };
+/// Lowers a cell with those sums.
+pub(super) fn lower(
+    (cell, all_summed): (&TypedCell, &[Summed]),
+    (level, kernels): (Level, Kernels),
+    packs: &mut Packs,
+) -> Result<Lowered, Why> {
+    let mut lowering = Lowering { cell, level, kernels, packs, lowered: Lowered::default(), known: BTreeMap::new() };
     for index in 0..cell.inputs.len() {
         let value = lowering.define(ValueId(index as u32))?;
         lowering.lowered.inputs.push(value);
     }
-    let summed = sums::find(cell);
-    for (index, operation) in cell.operations.iter().enumerate() {
-        match &summed[index] {
+    for (operation, summed) in cell.operations.iter().zip(all_summed) {
+        match summed {
             Summed::Apart => lowering.operation(operation)?,
             Summed::Inside => {}
             Summed::Whole(sum) => lowering.sum(sum, operation.results[0])?,
@@ -145,6 +175,7 @@ struct Lowering<'a> {
     cell: &'a TypedCell,
     level: Level,
     kernels: Kernels,
+    packs: &'a mut Packs,
     lowered: Lowered,
     known: BTreeMap<ValueId, Val>,
 }
@@ -329,234 +360,4 @@ impl Lowering<'_> {
         self.lowered.ops.push(LowOp::Lookup { table: tensor, table_rows, row_bytes: rest * element.size(), index, result });
         Ok(())
     }
-
-    /// A row operation over some axes, which are brought to the end first and, if they are kept, back afterwards.
-    fn along(&mut self, op: RowOp, operation: &Operation, axes: &[u32], k: usize) -> Result<(), Why> {
-        let id = operation.operands[0];
-        let (shape, element) = (self.value(id).shape.clone(), self.element(id)?);
-        if op.kernel(element, Level::Portable).is_none() {
-            return Err(format!("{:?} of {}", operation.compute, self.value(id).datatype));
-        }
-        let order: Vec<usize> =
-            (0..shape.len()).filter(|axis| !axes.contains(&(*axis as u32))).chain(axes.iter().map(|axis| *axis as usize)).collect();
-        let n: usize = axes.iter().map(|axis| shape[*axis as usize]).product();
-        let outer = shape.iter().product::<usize>() / n.max(1);
-        let in_place = order.is_sorted();
-        let mut source = self.batched(id)?;
-        if !in_place {
-            let moved = self.new_value(element, outer * n);
-            self.pick(source, &permutation(&shape, &order), moved);
-            source = moved;
-        }
-        // An axis that stays (softmax, top-k) has to go back to its place; one that is reduced leaves the others in order.
-        let stays = matches!(op, RowOp::Softmax | RowOp::LogSoftmax | RowOp::TopK { .. });
-        let results: Vec<Val> = operation.results.iter().map(|id| self.define(*id)).collect::<Result<_, _>>()?;
-        let targets: Vec<Val> = if in_place || !stays {
-            results.clone()
-        } else {
-            results
-                .iter()
-                .map(|result| self.lowered.values[result.0])
-                .map(|value| (value.element, value.count))
-                .collect::<Vec<_>>()
-                .into_iter()
-                .map(|(element, count)| self.new_value(element, count))
-                .collect()
-        };
-        self.lowered.ops.push(LowOp::Whole { op, outer, n, k, epsilon: 0.0, source, result: targets[0], second: targets.get(1).copied() });
-        if in_place || !stays {
-            return Ok(());
-        }
-        for ((id, target), result) in operation.results.iter().zip(targets).zip(results) {
-            let shape = self.value(*id).shape.clone();
-            let back = inverse(&permutation(&shape, &order));
-            self.pick(target, &back, result);
-        }
-        Ok(())
-    }
-
-    /// Normalises, then scales and shifts element by element.
-    fn normalize(&mut self, op: RowOp, operation: &Operation, axis: usize, epsilon: f32) -> Result<(), Why> {
-        let id = operation.operands[0];
-        let (shape, element) = (self.value(id).shape.clone(), self.element(id)?);
-        if element != Element::F32 {
-            return Err(format!("normalisation of {}", self.value(id).datatype));
-        }
-        let n: usize = shape[axis..].iter().product();
-        let count: usize = shape.iter().product();
-        let outer = count / n.max(1);
-        let source = self.batched(id)?;
-        let mut current = self.new_value(element, count);
-        self.lowered.ops.push(LowOp::Whole { op, outer, n, k: 1, epsilon, source, result: current, second: None });
-        let factors = [BinaryKind::Mul, BinaryKind::Add];
-        let more = &operation.operands[1..];
-        for (at, (kind, id)) in factors.into_iter().zip(more).enumerate() {
-            let operand = self.broadcast(*id, &shape)?;
-            let result = if at + 1 == more.len() { self.define(operation.results[0])? } else { self.new_value(element, count) };
-            self.element_op(ElementOp::Binary(kind), element, vec![Operand::Value(current), operand], result);
-            current = result;
-        }
-        Ok(())
-    }
-
-    /// A product by itself.
-    fn linear(&mut self, operation: &Operation) -> Result<(), Why> {
-        let Compute::Linear { beta, .. } = operation.compute else { return Ok(()) };
-        let result_id = operation.results[0];
-        let Some(c) = operation.operands.get(2).copied() else {
-            return self.sum(&sums::Sum { linears: vec![operation.clone()], constants: Vec::new() }, result_id);
-        };
-        // A summand that is not one bias for all rows is added element by element.
-        let shape = self.value(result_id).shape.clone();
-        let mut summand = self.broadcast(c, &shape)?;
-        let count = self.value(result_id).elements();
-        if beta.to_bits() != 1.0_f32.to_bits() {
-            let scale = self.constant(beta.to_le_bytes().repeat(count));
-            let scaled = self.new_value(Element::F32, count);
-            self.element_op(ElementOp::Binary(BinaryKind::Mul), Element::F32, vec![summand, Operand::Constant(scale)], scaled);
-            summand = Operand::Value(scaled);
-        }
-        let product = self.new_value(Element::F32, count);
-        let without = Operation { operands: operation.operands[..2].to_vec(), ..operation.clone() };
-        self.product(&sums::Sum { linears: vec![without], constants: Vec::new() }, result_id, product)?;
-        let result = self.define(result_id)?;
-        self.element_op(ElementOp::Binary(BinaryKind::Add), Element::F32, vec![Operand::Value(product), summand], result);
-        Ok(())
-    }
-
-    fn sum(&mut self, sum: &sums::Sum, result: ValueId) -> Result<(), Why> {
-        let value = self.define(result)?;
-        self.product(sum, result, value)
-    }
-
-    /// One product of several terms, with all its constant summands as its bias.
-    fn product(&mut self, sum: &sums::Sum, like: ValueId, result: Val) -> Result<(), Why> {
-        let shape = &self.value(like).shape;
-        let n = *shape.last().ok_or("a product without columns")?;
-        let lead = shape.iter().product::<usize>() / n.max(1);
-        let mut weights = Vec::new();
-        let mut lefts = Vec::new();
-        for linear in &sum.linears {
-            let Compute::Linear { transposed, alpha, .. } = linear.compute else { continue };
-            let w = self.tensor(linear.operands[1])?;
-            let values = w.to_f32().ok_or_else(|| format!("a product with a weight of datatype {}", w.datatype))?;
-            let k = if transposed { w.shape[1] } else { w.shape[0] };
-            if k == 0 {
-                return Err("a product over no elements".to_owned());
-            }
-            lefts.push((self.batched(linear.operands[0])?, k));
-            weights.push((k, transposed, alpha, values));
-        }
-        let thinnest = weights.iter().map(|(k, ..)| *k).min().unwrap_or(1);
-        let mut product = Product::new(Form::choose(self.level, self.kernels, thinnest, n), n);
-        for (k, transposed, alpha, values) in weights {
-            product.push(k, &|row, column| alpha * values[if transposed { column * k + row } else { row * n + column }]);
-        }
-        let mut bias = vec![0.0_f64; n];
-        for (constant, factor) in &sum.constants {
-            let tensor = self.tensor(*constant)?;
-            let values = tensor.to_f32().ok_or_else(|| format!("a bias of datatype {}", tensor.datatype))?;
-            for (column, bias) in bias.iter_mut().enumerate() {
-                *bias += f64::from(*factor) * f64::from(values[if values.len() == 1 { 0 } else { column }]);
-            }
-        }
-        if !sum.constants.is_empty() {
-            product.set_bias(&bias.iter().map(|bias| *bias as f32).collect::<Vec<_>>());
-        }
-        self.lowered.ops.push(LowOp::Linear { product, lefts, lead, n, result });
-        Ok(())
-    }
-}
-
-/// For each element of `shape`, which element of `from` it is when that is spread over it; none if it does not fit. Leading extents of 1 that
-/// `shape` does not have (a batch dimension written out) do not count.
-fn broadcast_offsets(from: &[usize], shape: &[usize]) -> Option<Vec<usize>> {
-    let extra = from.len().saturating_sub(shape.len());
-    if from[..extra].iter().any(|extent| *extent != 1) {
-        return None;
-    }
-    let from = &from[extra..];
-    let missing = shape.len() - from.len();
-    let mut strides = vec![0; shape.len()];
-    let mut stride = 1;
-    for axis in (0..from.len()).rev() {
-        if from[axis] == shape[missing + axis] {
-            strides[missing + axis] = stride;
-        } else if from[axis] != 1 {
-            return None;
-        }
-        stride *= from[axis];
-    }
-    Some(offsets(shape, 0, &strides))
-}
-
-/// Row-major walk over `shape`: the offset of each element, for strides that may be negative or zero.
-fn walk(shape: &[usize], base: i64, strides: &[i64]) -> Vec<usize> {
-    let count: usize = shape.iter().product();
-    let mut at = vec![0_usize; shape.len()];
-    let mut offset = base;
-    let mut found = Vec::with_capacity(count);
-    for _ in 0..count {
-        found.push(offset as usize);
-        for axis in (0..shape.len()).rev() {
-            at[axis] += 1;
-            offset += strides[axis];
-            if at[axis] < shape[axis] {
-                break;
-            }
-            offset -= strides[axis] * shape[axis] as i64;
-            at[axis] = 0;
-        }
-    }
-    found
-}
-
-fn offsets(shape: &[usize], base: usize, strides: &[usize]) -> Vec<usize> {
-    walk(shape, base as i64, &strides.iter().map(|stride| *stride as i64).collect::<Vec<_>>())
-}
-
-fn row_major(shape: &[usize]) -> Vec<i64> {
-    let mut strides = vec![1_i64; shape.len()];
-    for axis in (1..shape.len()).rev() {
-        strides[axis - 1] = strides[axis] * shape[axis] as i64;
-    }
-    strides
-}
-
-fn slice_offsets(from: &[usize], shape: &[usize], axes: &[(u32, u32, i32)]) -> Vec<usize> {
-    let mut strides = row_major(from);
-    let mut base = 0;
-    for (axis, start, step) in axes {
-        let stride = &mut strides[*axis as usize];
-        base += *stride * i64::from(*start);
-        *stride *= i64::from(*step);
-    }
-    walk(shape, base, &strides)
-}
-
-/// Element i of the value with its axes in `order` is element `permutation[i]` of the value of `shape`.
-fn permutation(shape: &[usize], order: &[usize]) -> Vec<usize> {
-    let strides = row_major(shape);
-    let (shape, strides): (Vec<usize>, Vec<i64>) = order.iter().map(|axis| (shape[*axis], strides[*axis])).unzip();
-    walk(&shape, 0, &strides)
-}
-
-fn inverse(permutation: &[usize]) -> Vec<usize> {
-    let mut inverse = vec![0; permutation.len()];
-    for (at, offset) in permutation.iter().enumerate() {
-        inverse[*offset] = at;
-    }
-    inverse
-}
-
-/// Offsets of elements as stretches of bytes.
-fn runs(offsets: &[usize], size: usize) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for (at, offset) in offsets.iter().enumerate() {
-        match runs.last_mut() {
-            Some(run) if run.source + run.bytes == offset * size => run.bytes += size,
-            _ => runs.push(Run { source: offset * size, result: at * size, bytes: size }),
-        }
-    }
-    runs
 }

@@ -4,16 +4,24 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::sums::TERMS;
 use super::{Assembly, Group, Instruction, Linear, Lookup, Place, Plan, Source, StepKind, Whole};
 use crate::kernels::element::Element;
 use crate::kernels::rows::Rows;
-use crate::matrix::{Left, Target};
+use crate::matrix::{Left, TERMS, Target};
 use crate::memory::Lines;
 use crate::team::Team;
 
 /// Work below so many picoseconds is done by one thread: waking another takes as long.
 const WORTH_SHARING_PS: usize = 4_000_000;
+
+/// Bytes of a frame that stay near while a thread works on its part of them.
+const NEAR_BYTES: usize = 1280 << 10;
+/// Rows of each thread for which weights are read once, so that reading them stays in the background however many threads there are; and how many
+/// they are at least.
+const ROWS_WORTH: usize = 16;
+const ROWS_LEAST: usize = 64;
+/// Bytes that a frame takes at most, if it has more than one row.
+const FRAME_BYTES: usize = 256 << 20;
 
 /// The memory in which a plan runs, reused from task to task.
 #[derive(Debug, Default)]
@@ -57,11 +65,11 @@ impl Memory<'_> {
         self.base.wrapping_add(self.offsets[place.buffer] + place.offset + row * self.strides[place.buffer])
     }
 
-    fn stride(&self, place: Place) -> usize {
+    pub(super) fn stride(&self, place: Place) -> usize {
         self.strides[place.buffer]
     }
 
-    fn scratch(&self, thread: usize) -> *mut f32 {
+    pub(super) fn scratch(&self, thread: usize) -> *mut f32 {
         self.base.wrapping_add(self.scratch.0 + thread * self.scratch.1).cast()
     }
 
@@ -100,6 +108,7 @@ impl Plan {
     fn scratch(&self, rows: usize) -> usize {
         let of = |step: &super::Step| match &step.kind {
             StepKind::Linear(linear) => linear.product.scratch(rows * linear.lead),
+            StepKind::Project(projection) => projection.scratch(rows),
             _ => 0,
         };
         self.steps.iter().map(of).max().unwrap_or(0)
@@ -108,6 +117,16 @@ impl Plan {
     /// How many rows take no more than so many bytes; one at least.
     pub(crate) fn rows_within(&self, bytes: usize) -> usize {
         (bytes / self.strides.iter().sum::<usize>().max(1)).max(1)
+    }
+
+    /// How many rows a frame takes at once: as many as stay in the threads' near caches from the gathering of their inputs to the scattering of their
+    /// outputs, or so many that reading all weights for them is worth it; fewer if they are so long that they would take too much memory.
+    pub(crate) fn rows_most(&self, threads: usize) -> usize {
+        let row = self.strides.iter().sum::<usize>().max(1);
+        // Rounded numbers are multiplied several times as fast as they are read.
+        let is_rounded = self.steps.iter().any(|step| step.kind.product().is_some_and(|(product, _)| product.is_rounded()));
+        let worth = (ROWS_WORTH * threads).max(ROWS_LEAST) * if is_rounded { 4 } else { 1 };
+        (NEAR_BYTES * threads / row).max(worth).min(FRAME_BYTES / row).max(1)
     }
 
     /// Computes outputs from inputs for the first `rows` rows of a frame that was prepared for this plan and at least as many rows. Rows that
@@ -130,17 +149,18 @@ impl Plan {
         for step in &self.steps {
             let began = Instant::now();
             self.step(&step.kind, step.row_ps, memory, rows, team, refused);
-            *(if matches!(step.kind, StepKind::Linear(_)) { &mut products } else { &mut others }) += began.elapsed();
+            *(if step.kind.product().is_some() { &mut products } else { &mut others }) += began.elapsed();
         }
         (products, others)
     }
 
     fn step(&self, kind: &StepKind, row_ps: usize, memory: Memory<'_>, rows: usize, team: &mut Team, refused: &Mutex<Vec<RefusedRow>>) {
         let threads = if row_ps.saturating_mul(rows) < WORTH_SHARING_PS { 1 } else { team.size() };
+        let mut run = |job: &(dyn Fn(usize) + Sync)| if threads == 1 { job(0) } else { team.run(job) };
+        if let StepKind::Project(projection) = kind {
+            return projection.run(memory, rows, threads, run);
+        }
         let job = |thread: usize| {
-            if thread >= threads {
-                return;
-            }
             let mine = share(rows, thread, threads);
             // SAFETY: the frame was prepared for this plan and these rows; threads take different columns of a product and different rows of
             // everything else; kernels were chosen for this processor when the plan was compiled.
@@ -151,10 +171,11 @@ impl Plan {
                     StepKind::Assembly(assembly) => assembly.run(&self.constants, memory, mine),
                     StepKind::Lookup(lookup) => lookup.run(memory, mine, refused),
                     StepKind::Whole(whole) => whole.run(memory, mine),
+                    StepKind::Project(_) => {}
                 }
             }
         };
-        if threads == 1 { job(0) } else { team.run(&job) }
+        run(&job);
     }
 }
 

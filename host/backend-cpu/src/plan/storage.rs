@@ -1,4 +1,5 @@
-//! Which values share memory: a stretch of another value is a view of it, and what is concatenated is computed where it will stand.
+//! Which values share memory: a stretch of another value is a view of it, what is concatenated is computed where it will
+//! stand, and what a product is added onto is put where the product will be.
 
 use super::Place;
 use super::lower::{LowOp, Lowered, Operand, Val};
@@ -29,6 +30,12 @@ impl Storage {
             if let LowOp::View { source, offset, result } = op {
                 storage.parents[result.0] = Some((*source, *offset));
                 is_view[result.0] = true;
+            }
+        }
+        // A product that is added onto a row is computed where that row is put.
+        for op in &lowered.ops {
+            if let LowOp::Linear { begin: Some(begin), result, .. } = op {
+                storage.parents[begin.0] = Some((*result, 0));
             }
         }
         // Last first, so that a concatenation is placed in another before what it concatenates is placed in it.

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use cellwright_backend::conformance::cells::{self, Draft};
-use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
+use cellwright_cell_graph::typed::Precision;
+use cellwright_cell_graph::{Datatype, Tensor, TypedCell, sums};
 
 use super::{Plan, StepKind};
 use crate::level::{Kernels, Level};
+use crate::matrix::Packs;
 
 fn weight(sizes: &'static [(&'static str, &'static [usize])]) -> impl Fn(&str) -> Tensor {
     move |name| {
@@ -17,9 +19,11 @@ fn weight(sizes: &'static [(&'static str, &'static [usize])]) -> impl Fn(&str) -
 
 /// The kinds of steps, in order.
 fn steps(cell: &Arc<TypedCell>) -> Vec<&'static str> {
-    let plan = Plan::compile(cell, Level::detect(), Kernels::Best).expect("it compiles");
+    let plan =
+        Plan::compile((cell, &sums::find(cell)), (Level::detect(), Kernels::Best), &mut Packs::within(u64::MAX)).expect("it compiles");
     let kind = |kind: &StepKind| match kind {
         StepKind::Linear(_) => "product",
+        StepKind::Project(_) => "projection",
         StepKind::Group(_) => "group",
         StepKind::Assembly(_) => "copy",
         StepKind::Lookup(_) => "lookup",
@@ -33,7 +37,8 @@ fn a_recurrent_cell_is_products_and_one_group() {
     let lstm = weight(&[("weight_ih", &[28, 5]), ("weight_hh", &[28, 7]), ("bias_ih", &[28]), ("bias_hh", &[28])]);
     let cell = cells::lstm("lstm", 5, 7, &lstm).resolve();
     assert_eq!(steps(&cell), ["product", "group"], "both products are one, gates are views of it");
-    let plan = Plan::compile(&cell, Level::detect(), Kernels::Best).expect("it compiles");
+    let plan =
+        Plan::compile((&cell, &sums::find(&cell)), (Level::detect(), Kernels::Best), &mut Packs::within(u64::MAX)).expect("it compiles");
     let StepKind::Group(group) = &plan.steps[1].kind else { panic!("just seen") };
     assert_eq!(group.instructions.len(), 9);
     let gru = weight(&[("weight_ih", &[21, 5]), ("weight_hh", &[21, 7]), ("bias_ih", &[21]), ("bias_hh", &[21])]);
@@ -55,6 +60,51 @@ fn what_is_concatenated_is_gathered_or_computed_in_its_place() {
     assert_eq!(steps(&twice.resolve()), ["group", "copy"], "one place is not enough for two");
 }
 
+/// Tokens' scores, of which so much is read.
+fn scores(read: impl FnOnce(Draft) -> Draft) -> Vec<&'static str> {
+    let draft = Draft::new("scores").input("x", Datatype::Fp32, &[6]).weight(Tensor::from_f32("w", &[6, 900], &[0.5; 5400]));
+    steps(&read(draft.operator("MatMul", &["x", "w"], &["y"])).resolve())
+}
+
+#[test]
+fn scores_of_which_the_best_are_read_are_not_written_down() {
+    let best =
+        |draft: Draft| draft.operator("ArgMax", &["y"], &["z"]).with("axis", 1).with("keepdims", 0).output("z", Datatype::Int64, &[]);
+    let first = |kept: usize| {
+        move |draft: Draft| {
+            let draft = draft.operator("TopK", &["y"], &["few", "at"]).with("axis", 1).with("k", kept as i64);
+            draft.output("few", Datatype::Fp32, &[kept]).output("at", Datatype::Int64, &[kept])
+        }
+    };
+    assert_eq!([scores(best), scores(first(64))], [["projection"], ["projection"]]);
+    assert_eq!(scores(first(65)), ["product", "row"], "too many to be kept aside");
+    assert_eq!(scores(|draft| best(draft).output("y", Datatype::Fp32, &[900])), ["product", "row"], "all of them are read");
+    assert_eq!(scores(|draft| best(first(2)(draft))), ["product", "row", "row"], "two operations read them");
+    let flat = |draft: Draft| draft.operator("Reshape", &["y"], &["f"]).with("shape", [0, 30, 30].as_slice());
+    let rows = |draft: Draft| flat(draft).operator("ArgMax", &["f"], &["z"]).with("axis", 2).with("keepdims", 0);
+    assert_eq!(scores(|draft| rows(draft).output("z", Datatype::Int64, &[30])), ["product", "row"], "the best of each thirty");
+    let plan = |cell: &TypedCell| {
+        Plan::compile((cell, &sums::find(cell)), (Level::detect(), Kernels::Best), &mut Packs::within(u64::MAX)).expect("it compiles")
+    };
+    let draft = Draft::new("scores").input("x", Datatype::Fp32, &[6]).weight(Tensor::from_f32("w", &[6, 900], &[0.5; 5400]));
+    let cell = best(draft.operator("MatMul", &["x", "w"], &["y"])).resolve();
+    assert_eq!(plan(&cell).strides, [24, 8], "the input and the output");
+}
+
+#[test]
+fn sums_of_integers_that_could_overflow_are_refused() {
+    let over = |k: usize, precision: Precision| {
+        let draft = Draft::new("deep").input("x", Datatype::Fp32, &[k]).weight(Tensor::from_f32("w", &[k, 1], &vec![0.5; k]));
+        let cell = draft.operator("MatMul", &["x", "w"], &["y"]).output("y", Datatype::Fp32, &[1]).at(precision).resolve();
+        Plan::compile((&cell, &sums::find(&cell)), (Level::detect(), Kernels::Best), &mut Packs::within(u64::MAX))
+            .map(drop)
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!([over(1 << 16, Precision::Int8), over((1 << 16) + 1, Precision::Bf16)], [Ok(()), Ok(())]);
+    let sentence = over((1 << 16) + 1, Precision::Int8).unwrap_err();
+    assert_eq!(sentence, "cell `deep`: the CPU worker cannot run a product over 65537 elements in int8 (over at most 65536)");
+}
+
 #[test]
 fn intermediate_values_of_a_group_take_no_memory() {
     let chain = Draft::new("chain")
@@ -65,7 +115,8 @@ fn intermediate_values_of_a_group_take_no_memory() {
         .operator("Mul", &["c", "a"], &["d"])
         .output("d", Datatype::Fp32, &[100])
         .resolve();
-    let plan = Plan::compile(&chain, Level::detect(), Kernels::Best).expect("it compiles");
+    let plan =
+        Plan::compile((&chain, &sums::find(&chain)), (Level::detect(), Kernels::Best), &mut Packs::within(u64::MAX)).expect("it compiles");
     assert_eq!(plan.strides, [400, 400], "the input and the output");
     // Three values between them; the third takes the place of one that is done.
     assert_eq!(plan.register_bytes % 3, 0);

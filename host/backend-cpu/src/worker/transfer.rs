@@ -4,24 +4,32 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cellwright_backend::{InputRef, Lane, SLOT_BYTES};
+use cellwright_cell_graph::hoist::Feed;
 use cellwright_cell_graph::unfolded::Retention;
 
+use super::ahead::Given;
 use super::{Active, Loaded};
 use crate::arena::Arena;
+use crate::compiled::Body;
 use crate::kernels::element::Element;
-use crate::plan::{Memory, Terminal, share};
+use crate::plan::{Memory, Plan, Terminal, share};
 use crate::team::Team;
 
 /// Bytes below which one thread copies alone.
 const WORTH_SHARING: usize = 256 << 10;
 
 /// What transfers of one step need.
+#[derive(Clone, Copy)]
 pub(super) struct Transfer<'a> {
     pub(super) arena: &'a Arena,
     pub(super) cells: &'a [Option<Loaded>],
     pub(super) lanes: &'a [Option<Arc<Lane>>],
     pub(super) loaded: &'a Loaded,
+    /// What of the cell is run.
+    pub(super) body: &'a Body,
     pub(super) memory: Memory<'a>,
+    /// What the cell's first half gave.
+    pub(super) given: Option<&'a Given>,
 }
 
 /// Calls `work` with the part of the rows that each thread has; one thread alone if there are few bytes.
@@ -40,13 +48,18 @@ impl Transfer<'_> {
 
     /// Fills the plan's inputs.
     pub(super) fn gather(&self, batch: &[Active], team: &mut Team) {
-        let inputs = &self.loaded.plan.inputs;
+        let inputs = &self.body.plan.inputs;
         by_rows(team, batch.len(), inputs.iter().map(|input| input.bytes).sum(), &|rows| {
             for row in rows {
                 let lane = self.lane(&batch[row]).filter(|_| !batch[row].is_padding);
-                for (index, input) in inputs.iter().enumerate() {
-                    let from = lane.map_or(InputRef::Zeros, |lane| lane.input(index, batch[row].row.step));
-                    self.fill(from, input, row);
+                for (feed, input) in self.body.feeds.iter().zip(inputs) {
+                    match feed {
+                        Feed::Own(index) => {
+                            let from = lane.map_or(InputRef::Zeros, |lane| lane.input(*index as usize, batch[row].row.step));
+                            self.fill(from, input, row);
+                        }
+                        Feed::Pre(output) => self.fill_given(batch[row].given, *output as usize, input, row),
+                    }
                 }
             }
         });
@@ -90,9 +103,22 @@ impl Transfer<'_> {
         }
     }
 
+    /// Writes one row of one input from what the first half gave.
+    fn fill_given(&self, given: usize, output: usize, input: &Terminal, row: usize) {
+        let into = self.memory.at(input.place, row);
+        match self.given.and_then(|rows| rows.at(given, output)) {
+            // SAFETY: the frame has this row of this input, which no other thread writes; the first half gave as many bytes.
+            Some(from) => unsafe { std::ptr::copy_nonoverlapping(from, into, input.bytes) },
+            None => {
+                debug_assert!(false, "the first half ran before the second");
+                zero(into, input.bytes);
+            }
+        }
+    }
+
     /// Leaves the plan's outputs in the slots of those rows whose nodes are held.
     pub(super) fn scatter(&self, batch: &[Active], team: &mut Team) {
-        let outputs = &self.loaded.plan.outputs;
+        let outputs = &self.body.plan.outputs;
         let layout = &self.loaded.layout;
         by_rows(team, batch.len(), outputs.iter().map(|output| output.bytes).sum(), &|rows| {
             for row in rows {
@@ -113,7 +139,7 @@ impl Transfer<'_> {
 
     /// A row of an output.
     pub(super) fn output(&self, output: usize, row: usize) -> &[u8] {
-        let Some(terminal) = self.loaded.plan.outputs.get(output) else { return &[] };
+        let Some(terminal) = self.body.plan.outputs.get(output) else { return &[] };
         // SAFETY: the frame has this row of this output, and nobody writes it between a step's end and the next one's beginning.
         unsafe { std::slice::from_raw_parts(self.memory.at(terminal.place, row), terminal.bytes) }
     }
@@ -126,8 +152,8 @@ fn zero(into: *mut u8, bytes: usize) {
 }
 
 /// Makes every input of a frame zeros.
-pub(super) fn zero_inputs(loaded: &Loaded, memory: Memory<'_>, rows: usize) {
-    for input in &loaded.plan.inputs {
+pub(super) fn zero_inputs(plan: &Plan, memory: Memory<'_>, rows: usize) {
+    for input in &plan.inputs {
         (0..rows).for_each(|row| zero(memory.at(input.place, row), input.bytes));
     }
 }

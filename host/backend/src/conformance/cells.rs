@@ -11,6 +11,7 @@ use cellwright_cell_graph::{Attribute, AttributeValue, Body, Cell, Datatype, Ope
 pub struct Draft {
     cell: Cell,
     weights: Vec<Tensor>,
+    precision: Precision,
 }
 
 /// An attribute's value from what it is in Rust.
@@ -49,13 +50,20 @@ impl Draft {
     pub fn new(name: &str) -> Self {
         let body = Body::Operators(Vec::new());
         let cell = Cell { name: name.to_owned(), inputs: Vec::new(), outputs: Vec::new(), body, batch_max: None, priority: None };
-        Self { cell, weights: Vec::new() }
+        Self { cell, weights: Vec::new(), precision: Precision::F32 }
     }
 
     /// With an input (a carried one, so that a feedback may feed it).
     #[must_use]
     pub fn input(mut self, name: &str, datatype: Datatype, shape: &[usize]) -> Self {
         self.cell.inputs.push(Port { carried: true, ..port(name, datatype, shape) });
+        self
+    }
+
+    /// With an input that is not carried, so that what depends on it alone may be computed ahead.
+    #[must_use]
+    pub fn known(mut self, name: &str, datatype: Datatype, shape: &[usize]) -> Self {
+        self.cell.inputs.push(port(name, datatype, shape));
         self
     }
 
@@ -94,6 +102,13 @@ impl Draft {
         self
     }
 
+    /// To be computed at that precision.
+    #[must_use]
+    pub fn at(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
+    }
+
     /// With its weights' names prefixed, so that cells of one model may have weights that they call the same.
     #[must_use]
     pub fn renamed(mut self, prefix: &str) -> Self {
@@ -121,7 +136,7 @@ impl Draft {
     #[must_use]
     pub fn resolve(self) -> Arc<TypedCell> {
         let weights: Weights = self.weights.into_iter().collect();
-        let context = ResolveContext { weights: &weights, precision: Precision::F32, tenant: "conformance", limits: CellLimits::default() };
+        let context = ResolveContext { weights: &weights, precision: self.precision, tenant: "conformance", limits: CellLimits::default() };
         match TypedCell::resolve(&self.cell, &context) {
             Ok(cell) => Arc::new(cell),
             Err(error) => panic!("{error}"),
@@ -139,7 +154,13 @@ pub type Named<'a> = &'a dyn Fn(&str) -> Tensor;
 /// PyTorch's LSTM cell: inputs x, h, c; outputs h, c. Two products, summed: gates i, f, g, o.
 #[must_use]
 pub fn lstm(name: &str, x: usize, hidden: usize, weight: Named<'_>) -> Draft {
-    lstm_over(Draft::new(name).input("x", Datatype::Fp32, &[x]), "x", hidden, weight)
+    lstm_over(Draft::new(name).known("x", Datatype::Fp32, &[x]), "x", hidden, weight)
+}
+
+/// The same over an embedded token: inputs token, h, c; outputs h, c.
+#[must_use]
+pub fn lstm_of_tokens(token: Draft, hidden: usize, weight: Named<'_>) -> Draft {
+    lstm_over(token.weight(weight("emb.weight")).operator("Gather", &["emb.weight", "token"], &["x"]), "x", hidden, weight)
 }
 
 /// The same over two inputs `a` and `b` side by side.
@@ -181,7 +202,7 @@ fn lstm_over(draft: Draft, x: &str, hidden: usize, weight: Named<'_>) -> Draft {
 #[must_use]
 pub fn gru(name: &str, x: usize, hidden: usize, weight: Named<'_>) -> Draft {
     Draft::new(name)
-        .input("x", Datatype::Fp32, &[x])
+        .known("x", Datatype::Fp32, &[x])
         .input("h", Datatype::Fp32, &[hidden])
         .weight(weight("weight_ih"))
         .weight(weight("weight_hh"))
@@ -214,7 +235,7 @@ pub fn gru(name: &str, x: usize, hidden: usize, weight: Named<'_>) -> Draft {
 #[must_use]
 pub fn rnn(name: &str, x: usize, hidden: usize, operator: &str, weight: Named<'_>) -> Draft {
     Draft::new(name)
-        .input("x", Datatype::Fp32, &[x])
+        .known("x", Datatype::Fp32, &[x])
         .input("h", Datatype::Fp32, &[hidden])
         .weight(weight("weight_ih"))
         .weight(weight("weight_hh"))
@@ -303,6 +324,31 @@ pub fn projection(features: usize, classes: usize, weight: Named<'_>) -> Draft {
         .output("embedded", Datatype::Fp32, &[features])
         .output("logits", Datatype::Fp32, &[classes])
         .output("best", Datatype::Int64, &[])
+}
+
+/// An embedding and a projection of which only the best scores are read: input token; outputs the best token, and the best few with their scores.
+#[must_use]
+pub fn best_scores(kept: usize, weight: Named<'_>) -> Draft {
+    Draft::new("best scores")
+        .input("token", Datatype::Int64, &[])
+        .weight(weight("emb.weight"))
+        .weight(weight("out.weight"))
+        .weight(weight("out.bias"))
+        .weight(weight("few.weight"))
+        .operator("Gather", &["emb.weight", "token"], &["embedded"])
+        .operator("Gemm", &["embedded", "out.weight", "out.bias"], &["logits"])
+        .with("transB", 1)
+        .operator("ArgMax", &["logits"], &["best"])
+        .with("axis", 1)
+        .with("keepdims", 0)
+        .operator("Gemm", &["embedded", "few.weight", "out.bias"], &["others"])
+        .with("transB", 1)
+        .operator("TopK", &["others"], &["scores", "tokens"])
+        .with("axis", 1)
+        .with("k", kept as i64)
+        .output("best", Datatype::Int64, &[])
+        .output("scores", Datatype::Fp32, &[kept])
+        .output("tokens", Datatype::Int64, &[kept])
 }
 
 /// Embeds a number that is moved first, so far that zero is not in the table: inputs number; outputs row.

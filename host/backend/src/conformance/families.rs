@@ -14,19 +14,29 @@ use super::cells::{self, Draft};
 use super::driver::{Driver, Placed, delivering_everything};
 use super::{Make, Tolerance};
 
-/// Runs every vector file.
+/// How a family is run, and how near it must come.
+#[derive(Clone, Copy)]
+struct At {
+    precision: Precision,
+    tolerance: Tolerance,
+}
+
+/// Runs every vector file at every precision.
 ///
 /// # Panics
 /// If the backend does not compute what PyTorch does.
 pub fn run(make: &mut Make<'_>, tolerance: Tolerance) {
-    // States pass through many steps, each of which rounds.
-    let tolerance = tolerance.times(4.0);
-    for family in ["lstm", "gru", "rnn", "rnn_relu"] {
-        recurrent(make, family, tolerance);
+    for precision in Precision::ALL {
+        // States pass through many steps, each of which rounds; what PyTorch computes in 32 bits is as near as samples are to have it.
+        let wide = Tolerance { absolute: precision.tolerance(), relative: precision.tolerance() };
+        let at = At { precision, tolerance: if precision == Precision::F32 { tolerance.times(4.0) } else { wide } };
+        for family in ["lstm", "gru", "rnn", "rnn_relu"] {
+            recurrent(make, family, at);
+        }
+        stacked_bilstm(make, at);
+        tree(make, at);
+        projection(make, at);
     }
-    stacked_bilstm(make, tolerance);
-    tree(make, tolerance);
-    projection(make, tolerance);
 }
 
 /// A file of vectors.
@@ -66,13 +76,13 @@ impl Vectors {
     }
 }
 
-fn model(drafts: Vec<Draft>, inputs: Vec<TensorSpec>) -> Arc<Model> {
+fn model(precision: Precision, drafts: Vec<Draft>, inputs: Vec<TensorSpec>) -> Arc<Model> {
     let (cells, weights): (Vec<_>, Vec<_>) = drafts.into_iter().map(Draft::into_parts).unzip();
     let weights: Weights = weights.into_iter().flatten().collect();
     // The outputs are taken from where they are computed; a description must name one.
     let outputs = vec![TensorSpec { name: "y".to_owned(), datatype: Datatype::Fp32, shape: vec![-1] }];
     let description = Description { inputs, outputs, cells, rows_are_requests: false, live_max: None };
-    let context = ResolveContext { weights: &weights, precision: Precision::F32, tenant: "conformance", limits: CellLimits::default() };
+    let context = ResolveContext { weights: &weights, precision, tenant: "conformance", limits: CellLimits::default() };
     Model::resolve(description, &context).map_or_else(|error| panic!("{error}"), Arc::new)
 }
 
@@ -108,7 +118,7 @@ fn literal(values: &[f64]) -> Source {
 
 const BACKWARDS: fn(usize) -> Affine = |steps| Affine { first: steps as u32 - 1, stride: -1, from_end: false };
 
-fn recurrent(make: &mut Make<'_>, family: &str, tolerance: Tolerance) {
+fn recurrent(make: &mut Make<'_>, family: &str, at: At) {
     let vectors = Vectors::load(family);
     let (shape, _) = vectors.entry("inputs", "x");
     let (steps, batch, features) = (shape[0], shape[1], shape[2]);
@@ -121,7 +131,7 @@ fn recurrent(make: &mut Make<'_>, family: &str, tolerance: Tolerance) {
         _ => cells::rnn(family, features, hidden, "Relu", &weight),
     };
     let states: &[&str] = if family == "lstm" { &["h", "c"] } else { &["h"] };
-    let model = model(vec![draft], vec![spec(features)]);
+    let model = model(at.precision, vec![draft], vec![spec(features)]);
     let mut driver = Driver::new(make(), &model.cells);
     let mut requests = Vec::new();
     for sequence in 0..batch {
@@ -140,13 +150,13 @@ fn recurrent(make: &mut Make<'_>, family: &str, tolerance: Tolerance) {
             for (output, state) in states.iter().enumerate() {
                 let expected = vectors.row("outputs", state, step, sequence);
                 let what = format!("{family}: {state} of step {step}, sequence {sequence}");
-                expect(&driver, request, (0, output as u32, step as u32), &expected, tolerance, &what);
+                expect(&driver, request, (0, output as u32, step as u32), &expected, at.tolerance, &what);
             }
         }
     }
 }
 
-fn stacked_bilstm(make: &mut Make<'_>, tolerance: Tolerance) {
+fn stacked_bilstm(make: &mut Make<'_>, at: At) {
     let vectors = Vectors::load("stacked_bilstm");
     let features = vectors.entry("inputs", "x").0[2];
     let hidden = vectors.entry("weights", "weight_hh_l0").0[1];
@@ -161,7 +171,7 @@ fn stacked_bilstm(make: &mut Make<'_>, tolerance: Tolerance) {
         };
         draft.renamed(suffix)
     });
-    let model = model(drafts.to_vec(), vec![spec(features)]);
+    let model = model(at.precision, drafts.to_vec(), vec![spec(features)]);
     let mut driver = Driver::new(make(), &model.cells);
     let mut requests = Vec::new();
     for (sequence, length) in lengths.iter().enumerate() {
@@ -192,14 +202,14 @@ fn stacked_bilstm(make: &mut Make<'_>, tolerance: Tolerance) {
             for (layer, name) in [(0, "y_layer0"), (2, "y")] {
                 let expected = vectors.row("outputs", name, step, sequence);
                 let what = format!("stacked_bilstm: {name} at {step}, sequence {sequence}");
-                expect(&driver, request, (layer, 0, step as u32), &expected[..hidden], tolerance, &what);
-                expect(&driver, request, (layer + 1, 0, (steps - 1 - step) as u32), &expected[hidden..], tolerance, &what);
+                expect(&driver, request, (layer, 0, step as u32), &expected[..hidden], at.tolerance, &what);
+                expect(&driver, request, (layer + 1, 0, (steps - 1 - step) as u32), &expected[hidden..], at.tolerance, &what);
             }
         }
     }
 }
 
-fn tree(make: &mut Make<'_>, tolerance: Tolerance) {
+fn tree(make: &mut Make<'_>, at: At) {
     let vectors = Vectors::load("treelstm");
     let numbers = |value: &Value| value.as_array().expect("a list").iter().filter_map(Value::as_i64).collect::<Vec<_>>();
     let tokens = numbers(&vectors.0["tree"]["tokens"]);
@@ -208,7 +218,7 @@ fn tree(make: &mut Make<'_>, tolerance: Tolerance) {
     let (_, c) = vectors.entry("outputs", "c");
     let hidden = states[1];
     let weight = |name: &str| vectors.tensor("weights", name, name);
-    let model = model(vec![cells::tree_leaf(hidden, &weight), cells::tree_node(hidden, &weight)], vec![spec(1)]);
+    let model = model(at.precision, vec![cells::tree_leaf(hidden, &weight), cells::tree_node(hidden, &weight)], vec![spec(1)]);
     let mut driver = Driver::new(make(), &model.cells);
     let node = |number: i64| match (number as usize).checked_sub(tokens.len()) {
         None => Node { chain: 0, step: number as u32 },
@@ -233,17 +243,17 @@ fn tree(make: &mut Make<'_>, tolerance: Tolerance) {
         let Node { chain, step } = node(number as i64);
         for (output, values) in [(0, &h), (1, &c)] {
             let what = format!("treelstm: output {output} of node {number}");
-            expect(&driver, &request, (chain as usize, output, step), &values[number * hidden..][..hidden], tolerance, &what);
+            expect(&driver, &request, (chain as usize, output, step), &values[number * hidden..][..hidden], at.tolerance, &what);
         }
     }
 }
 
-fn projection(make: &mut Make<'_>, tolerance: Tolerance) {
+fn projection(make: &mut Make<'_>, at: At) {
     let vectors = Vectors::load("embedding_projection");
     let (shape, tokens) = vectors.entry("inputs", "tokens");
     let (features, classes) = (vectors.entry("outputs", "embedded").0[2], vectors.entry("outputs", "logits").0[2]);
     let weight = |name: &str| vectors.tensor("weights", name, name);
-    let model = model(vec![cells::projection(features, classes, &weight)], vec![spec(1)]);
+    let model = model(at.precision, vec![cells::projection(features, classes, &weight)], vec![spec(1)]);
     let mut driver = Driver::new(make(), &model.cells);
     let chain = Chain {
         stages: vec![Stage { cell: 0, inputs: vec![Source::Ints(tokens.iter().map(|token| *token as i64).collect())] }],
@@ -259,7 +269,7 @@ fn projection(make: &mut Make<'_>, tolerance: Tolerance) {
         let (step, sequence) = (index / shape[1], index % shape[1]);
         for (output, name) in [(0, "embedded"), (1, "logits")] {
             let what = format!("embedding_projection: {name} of token {index}");
-            expect(&driver, &request, (0, output, index as u32), &vectors.row("outputs", name, step, sequence), tolerance, &what);
+            expect(&driver, &request, (0, output, index as u32), &vectors.row("outputs", name, step, sequence), at.tolerance, &what);
         }
         assert_eq!(driver.delivered[&(lane, 2, index as u32)], (*token as i64).to_le_bytes(), "embedding_projection: token {index}");
     }

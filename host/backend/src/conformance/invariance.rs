@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::generate::{self, Family, Rng};
+use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::Source;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
@@ -18,16 +19,18 @@ const EVERY_SIZE: usize = 512;
 /// # Panics
 /// If a bit differs.
 pub fn run(make: &mut Make<'_>) {
-    for cell in family_cells() {
-        cell_at_every_size(make, &cell);
+    for precision in Precision::ALL {
+        for cell in family_cells(precision) {
+            cell_at_every_size(make, &cell);
+        }
+        requests_under_load(make, precision);
     }
-    requests_under_load(make);
 }
 
 /// The cells of the generator, and larger ones of the families, whose sizes are no multiples of anything.
 #[must_use]
-pub fn family_cells() -> Vec<Arc<TypedCell>> {
-    let mut found = generate::model(3).cells.clone();
+pub fn family_cells(precision: Precision) -> Vec<Arc<TypedCell>> {
+    let mut found = generate::model_at(generate::shape_of(3), 3, precision).cells.clone();
     let weights = |seed: u64, shapes: &'static [(&'static str, &'static [usize])]| {
         move |name: &str| {
             let (index, (_, shape)) = shapes.iter().enumerate().find(|(_, (known, _))| *known == name).expect("a weight of the family");
@@ -42,14 +45,17 @@ pub fn family_cells() -> Vec<Arc<TypedCell>> {
     let thin = weights(4, &[("weight_ih", &[1, 2]), ("weight_hh", &[1, 1]), ("bias_ih", &[1]), ("bias_hh", &[1])]);
     let node = weights(5, &[("node.weight", &[65, 26]), ("node.bias", &[65])]);
     let head = weights(6, &[("emb.weight", &[40, 19]), ("out.weight", &[130, 19]), ("out.bias", &[130])]);
-    found.extend([
-        cells::lstm("lstm of 45", 37, 45, &lstm).resolve(),
-        cells::gru("gru of 33", 18, 33, &gru).resolve(),
-        cells::rnn("rnn over 700", 700, 17, "Tanh", &deep).resolve(),
-        cells::rnn("rnn of 1", 2, 1, "Relu", &thin).resolve(),
-        cells::tree_node(13, &node).resolve(),
-        cells::projection(19, 130, &head).resolve(),
-    ]);
+    let best = weights(7, &[("emb.weight", &[40, 19]), ("out.weight", &[530, 19]), ("few.weight", &[530, 19]), ("out.bias", &[530])]);
+    let larger = [
+        cells::lstm("lstm of 45", 37, 45, &lstm),
+        cells::gru("gru of 33", 18, 33, &gru),
+        cells::rnn("rnn over 700", 700, 17, "Tanh", &deep),
+        cells::rnn("rnn of 1", 2, 1, "Relu", &thin),
+        cells::tree_node(13, &node),
+        cells::projection(19, 130, &head),
+        cells::best_scores(5, &best),
+    ];
+    found.extend(larger.map(|draft| draft.at(precision).resolve()));
     found
 }
 
@@ -112,9 +118,9 @@ pub fn cell_at_every_size(make: &mut Make<'_>, cell: &Arc<TypedCell>) {
 ///
 /// # Panics
 /// If a bit of any node's outputs differs, or a chain stops elsewhere.
-pub fn requests_under_load(make: &mut Make<'_>) {
+pub fn requests_under_load(make: &mut Make<'_>, precision: Precision) {
     for seed in 0..4 {
-        let model = generate::model(seed);
+        let model = generate::model_at(generate::shape_of(seed), seed, precision);
         let mut rng = Rng::new(1000 + seed);
         let mut growths = Vec::new();
         for number in 0..36 {
@@ -135,7 +141,7 @@ pub fn requests_under_load(make: &mut Make<'_>) {
             driver.run_all(&placed, &mut rng, [36, 7, 3][round]);
             for (number, request) in placed.iter().enumerate() {
                 assert!(!alone[number].is_empty());
-                assert!(driver.outputs(request) == alone[number], "seed {seed}, request {number} is not what it is alone");
+                assert!(driver.outputs(request) == alone[number], "seed {seed}, request {number} in {precision} is not what it is alone");
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::typed::{Operation, Origin, TypedCell, Value, ValueId};
 
-/// Drops operations of which no result is needed, and constants that nothing uses. Inputs stay.
-pub(super) fn drop_dead(cell: &mut TypedCell) {
+/// Drops operations of which no result is needed, and constants that nothing uses. Inputs stay. Gives for each operation whether it stays.
+pub(super) fn drop_dead(cell: &mut TypedCell) -> Vec<bool> {
     let mut needed = vec![false; cell.values.len()];
     for output in &cell.outputs {
         needed[output.value.0 as usize] = true;
@@ -22,8 +22,8 @@ pub(super) fn drop_dead(cell: &mut TypedCell) {
     for index in 0..cell.inputs.len() {
         numbering.keep(ValueId(u32::try_from(index).unwrap_or(u32::MAX)), None);
     }
-    for (operation, alive) in operations.into_iter().zip(alive) {
-        if alive {
+    for (operation, alive) in operations.into_iter().zip(&alive) {
+        if *alive {
             let position = u32::try_from(cell.operations.len()).unwrap_or(u32::MAX);
             let operands = operation.operands.iter().map(|id| numbering.keep(*id, None)).collect();
             let results = operation.results.iter().map(|id| numbering.keep(*id, Some(position))).collect();
@@ -34,6 +34,7 @@ pub(super) fn drop_dead(cell: &mut TypedCell) {
         output.value = numbering.keep(output.value, None);
     }
     cell.values = numbering.kept;
+    alive
 }
 
 struct Numbering {

@@ -11,15 +11,23 @@ const CALIBRATE_EXAMPLES: &str = "Examples:
   cellwright calibrate --hidden 1024 --worker cpu --worker cpu --output cpu.toml
   cellwright simulate --device cpu.toml --devices 2 --batch-max 32 --low-water 2 --release node --rate 300
   cellwright calibrate examples/digits --output digits.toml
+  cellwright calibrate examples/dates --http --worker cpu --worker cpu --output dates.toml
 
 Load at every batch size goes through the engine, on all its workers at once, so that what is measured is what a task takes in service: the
-mean by cell and batch size. Besides, what passes until the end of a task is heard of, where a worker has nothing else to do.";
+mean by cell and batch size. Besides, what passes until the end of a task is heard of. With --http
+connections and clients are on the same processors, as they are for `bench serve`, and what they take of them is in these times.";
 
 #[derive(Debug, Args)]
 #[command(after_help = CALIBRATE_EXAMPLES)]
 pub(crate) struct CalibrateArguments {
     /// A bundle whose cells are to be measured, with its samples as requests [default: a model with random weights]
     pub(crate) bundle: Option<PathBuf>,
+    /// Requests for it, one JSON object per line [default: the bundle's samples]
+    #[arg(long, value_name = "FILE", requires = "bundle")]
+    pub(crate) requests: Option<PathBuf>,
+    /// Ask by HTTP, from clients in this process
+    #[arg(long, requires = "bundle")]
+    pub(crate) http: bool,
     /// The model with random weights: sequences for an LSTM, or trees for a binary TreeLSTM
     #[arg(long, value_enum, default_value_t = ModelKind::Chain, conflicts_with = "bundle")]
     pub(crate) model: ModelKind,
@@ -29,7 +37,7 @@ pub(crate) struct CalibrateArguments {
     /// Lengths of its requests, as for `bench engine`
     #[arg(long, default_value = "lognormal", value_name = "SOURCE", conflicts_with = "bundle")]
     pub(crate) lengths: LengthSource,
-    /// Seconds for each number of requests in flight: 1, 2, 4, … for every worker, up to twice the batch limit
+    /// Seconds for each number of requests in flight: 1, 2, 4, … for every worker, up to four times the batch limit
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub(crate) seconds: f64,
     /// Where to write the table [default: standard output]

@@ -1,5 +1,6 @@
 //! `bench`: what this machine does.
 
+mod cell;
 pub(crate) mod clients;
 mod engine;
 pub(crate) mod figures;
@@ -7,7 +8,7 @@ pub(crate) mod generator;
 pub(crate) mod load;
 pub(crate) mod models;
 mod scheduler;
-mod serve;
+pub(crate) mod serve;
 pub(crate) mod shapes;
 mod unfold;
 
@@ -19,6 +20,7 @@ pub(crate) fn bench(bench: &Bench) -> anyhow::Result<ExitCode> {
     match bench {
         Bench::Unfold(arguments) => unfold::unfold(arguments),
         Bench::Scheduler(arguments) => scheduler::scheduler(arguments).map(|()| ExitCode::SUCCESS),
+        Bench::Cell(arguments) => cell::cell(arguments).map(|()| ExitCode::SUCCESS),
         Bench::Engine(arguments) => engine::engine(arguments),
         Bench::Serve(arguments) => serve::serve(arguments).map(|()| ExitCode::SUCCESS),
     }

@@ -1,27 +1,34 @@
 //! `calibrate`: what tasks cost on this machine, as a device for `simulate`.
 
+mod over_http;
+
 use std::io::{Write, stdout};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use cellwright_bundle::Bundle;
 use cellwright_engine::options::Observer;
-use cellwright_protocol::InferRequest;
 use cellwright_scheduler::{Commands, Config, Event, Knot, Time};
 use cellwright_serving::ServedModel;
 use cellwright_simulator::{Meter, Random, meter};
 
 use crate::cli::CalibrateArguments;
 use crate::commands::bench::generator::{self, Arrivals, Prepared, Work};
+use crate::commands::bench::serve::{Asked, asked};
 use crate::commands::bench::{models, shapes};
 use crate::host::{self, Setup};
 use crate::progress;
+
+use over_http::Service;
 
 /// Requests that the engine may hold beyond those that are in flight.
 const SLACK: u32 = 1024;
 /// Requests in flight at once, at most.
 const IN_FLIGHT_MAX: usize = 1 << 14;
+/// Over HTTP each has a connection, whose two ends this process has open; and a tenant may have no more than twice as many in flight.
+const CONNECTIONS_MAX: usize = 1 << 11;
 
 /// A meter that the engine shows everything to.
 struct Watching(Arc<Mutex<Meter>>);
@@ -42,11 +49,17 @@ impl Observer for Watching {
     }
 }
 
+/// What was loaded, and on what.
+struct Measured {
+    bundle: String,
+    model: Arc<ServedModel>,
+    device: String,
+    workers: usize,
+}
+
 pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
     let seconds = arguments.seconds;
     ensure!((0.1..=3600.0).contains(&seconds), "--seconds is {seconds}; give 0.1 to 3600 seconds");
-    let mut random = Random::new(arguments.seed);
-    let (bundle, work) = load(arguments, &mut random)?;
     let watching = Watching(Arc::default());
     let setup = Setup {
         scheduler: Config::default(),
@@ -55,26 +68,15 @@ pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
         observer: Some(Box::new(Watching(Arc::clone(&watching.0)))),
         recalibrate: false,
     };
-    let serving = arguments.host.start(setup)?;
-    let spinner = progress::spinner(format!("loading {}", bundle.name()));
-    let model = host::load_bundle(&serving, &bundle)?;
-    spinner.finish_and_clear();
-    let workers = serving.engine().devices().count().max(1);
-    let levels = levels(&model, workers);
-    let bar = progress::counter("numbers of requests in flight", Some(levels.len() as u64));
-    for in_flight_max in levels {
-        let measured = Duration::from_secs_f64(seconds);
-        let arrivals = Arrivals { rate: None, in_flight_max, warm_up: measured / 10, measured };
-        generator::run(&serving, &model, &work, arrivals, &mut random)?;
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
+    let Measured { bundle, model, device, workers } = match &arguments.bundle {
+        Some(folder) if arguments.http => over_http(arguments, folder, setup)?,
+        _ => in_process(arguments, setup)?,
+    };
     let meter = watching.meter();
     let cells = cells(&model, &meter)?;
-    let device = serving.engine().devices().next().map_or("cpu".to_owned(), |device| device.name.clone());
+    let how = if arguments.http { "with clients over HTTP on the same processors" } else { "all busy" };
     let text = format!(
-        "# Measured by `cellwright calibrate`: {} on {workers} x {device}, all busy; `simulate --devices {workers}` is this machine.\n{}",
-        bundle.name(),
+        "# Measured by `cellwright calibrate`: {bundle} on {workers} x {device}, {how}; `simulate --devices {workers}` is this machine.\n{}",
         meter::table(&device, meter.handover_ns(), &cells)
     );
     match &arguments.output {
@@ -83,11 +85,40 @@ pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
     }
 }
 
+fn in_process(arguments: &CalibrateArguments, setup: Setup) -> anyhow::Result<Measured> {
+    let mut random = Random::new(arguments.seed);
+    let (bundle, work) = load(arguments, &mut random)?;
+    let serving = arguments.host.start(setup)?;
+    let spinner = progress::spinner(format!("loading {}", bundle.name()));
+    let model = host::load_bundle(&serving, &bundle)?;
+    spinner.finish_and_clear();
+    let workers = serving.engine().devices().count().max(1);
+    at_each_level(levels(&model, workers, IN_FLIGHT_MAX), |in_flight_max| {
+        let measured = Duration::from_secs_f64(arguments.seconds);
+        let arrivals = Arrivals { rate: None, in_flight_max, warm_up: measured / 10, measured };
+        generator::run(&serving, &model, &work, arrivals, &mut random).map(drop)
+    })?;
+    let device = serving.engine().devices().next().map_or("cpu".to_owned(), |device| device.name.clone());
+    Ok(Measured { bundle: bundle.name().to_owned(), model, device, workers })
+}
+
+fn over_http(arguments: &CalibrateArguments, folder: &Path, setup: Setup) -> anyhow::Result<Measured> {
+    let asked = asked(folder, arguments.requests.as_deref())?;
+    let service = Service::start(&arguments.host, setup)?;
+    let spinner = progress::spinner(format!("loading {}", asked.name));
+    let model = service.push(folder, &asked.name)?;
+    spinner.finish_and_clear();
+    let measured = Duration::from_secs_f64(arguments.seconds);
+    let levels = levels(&model, service.workers, CONNECTIONS_MAX);
+    at_each_level(levels, |in_flight| service.load(&asked, in_flight, measured, arguments.seed))?;
+    Ok(Measured { bundle: asked.name, model, device: service.device.clone(), workers: service.workers })
+}
+
 /// The model, and requests for it.
 fn load(arguments: &CalibrateArguments, random: &mut Random) -> anyhow::Result<(Bundle, Work)> {
     if let Some(folder) = &arguments.bundle {
         let bundle = host::open(folder)?;
-        let requests: Vec<InferRequest> = bundle.samples().all.iter().map(|sample| sample.request.clone()).collect();
+        let Asked { requests, .. } = asked(folder, arguments.requests.as_deref())?;
         let order = (0..requests.len() as u32).collect();
         return Ok((bundle, Work { requests: requests.into_iter().map(Prepared::Request).collect(), order }));
     }
@@ -97,10 +128,21 @@ fn load(arguments: &CalibrateArguments, random: &mut Random) -> anyhow::Result<(
     Ok((bundle, Work { requests, order: drawn.order }))
 }
 
-/// Numbers of requests in flight that fill batches of one row, two, four, up to the largest limit.
-fn levels(model: &ServedModel, workers: usize) -> Vec<usize> {
+/// Has load made with each number of requests in flight.
+fn at_each_level(levels: Vec<usize>, mut load: impl FnMut(usize) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let bar = progress::counter("numbers of requests in flight", Some(levels.len() as u64));
+    for level in levels {
+        load(level)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// Numbers of requests in flight that fill batches of one row, two, four, up to the largest limit and three times as many that wait.
+fn levels(model: &ServedModel, workers: usize, in_flight_max: usize) -> Vec<usize> {
     let limit = model.cells().iter().map(|cell| cell.batch_max as usize).max().unwrap_or(1);
-    let most = (2 * limit * workers).min(IN_FLIGHT_MAX);
+    let most = (4 * limit * workers).min(in_flight_max);
     let powers = std::iter::successors(Some(workers), |level| level.checked_mul(2)).take_while(|level| *level < most);
     powers.chain([most]).collect()
 }

@@ -31,8 +31,12 @@ pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     let model = host::load_bundle(&serving, &bundle)?;
     spinner.set_message(format!("running {} samples", bundle.samples().all.len()));
     let samples = samples::run(&serving, &model, &bundle, &samples::SampleBounds::default());
+    // Beside what a server would hold, its twins at other precisions need no room.
+    serving.unload(&model);
+    spinner.set_message("running them at every precision");
+    let precisions = samples::precisions(&serving, &bundle, host::TENANT, &samples::SampleBounds::default());
     spinner.finish_and_clear();
-    let report = Report { bundle: &bundle, model: &model, serving: &serving, samples };
+    let report = Report { bundle: &bundle, model: &model, serving: &serving, samples, precisions };
     let text = if arguments.json { report.to_json().to_string() + "\n" } else { report.to_text() };
     stdout().write_all(text.as_bytes())?;
     Ok(if report.failures() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

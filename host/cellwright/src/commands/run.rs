@@ -27,6 +27,8 @@ use requests::Desk;
 
 pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let bundle = host::open(&arguments.bundle)?;
+    let precision = arguments.precision.unwrap_or(bundle.precision());
+    let bundle = bundle.with_precision(precision);
     let input = open(&arguments.input)?;
     let tracer = arguments.trace.then(Tracer::default);
     let setup = Setup {

@@ -1,11 +1,13 @@
 //! Models come and go: their cells on every worker that is up, shared where they are the same, measured once.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{CellIndex, DeviceInfo, LoadError, NodeLayout};
+use cellwright_backend::{CellIndex, DeviceInfo, LoadError, NodeLayout, TableInfo};
 use cellwright_cell_graph::TypedCell;
+use cellwright_cell_graph::typed::CellTypeKey;
 use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
 use crossbeam_channel::{Sender, bounded};
 
@@ -67,6 +69,8 @@ pub(super) struct Measuring {
     task_time_max: Duration,
     row_time_max: Duration,
     recalibrate: bool,
+    /// What was measured since the start, if that is to be done again: once is enough, whatever is unloaded and loaded meanwhile.
+    again: Mutex<BTreeSet<CellTypeKey>>,
     store: Option<CalibrationStore>,
 }
 
@@ -77,6 +81,7 @@ impl Measuring {
             task_time_max: options.task_time_max,
             row_time_max: options.row_time_max,
             recalibrate: options.recalibrate,
+            again: Mutex::default(),
             store: options.calibration_folder.clone().map(CalibrationStore::new),
         }
     }
@@ -85,17 +90,21 @@ impl Measuring {
     fn calibration(
         &self,
         cell: &TypedCell,
-        device: &DeviceInfo,
+        (device, table): (&DeviceInfo, bool),
         time: impl FnMut(u32) -> Result<Duration, ModelError>,
     ) -> Result<Calibration, ModelError> {
-        let subject = Subject { cell: cell.key, device, batch_max: self.batch_max, task_time_max: self.task_time_max };
-        let known = self.store.as_ref().filter(|_| !self.recalibrate).and_then(|store| store.find(&subject));
+        let subject = Subject { cell: cell.key, device, table, batch_max: self.batch_max, task_time_max: self.task_time_max };
+        let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.store.as_ref().filter(|_| !self.recalibrate || again.contains(&cell.key)).and_then(|store| store.find(&subject));
         let calibration = match known {
             Some(known) => known,
             None => {
                 let measured = calibrate(self.batch_max, self.task_time_max, time)?;
                 if let Some(store) = &self.store {
                     store.keep(&subject, &measured);
+                }
+                if self.recalibrate {
+                    again.insert(cell.key);
                 }
                 measured
             }
@@ -183,8 +192,8 @@ impl Engine {
         let id = types.vacant();
         let index = CellIndex(id.0);
         match self.load_new(index, cell) {
-            Ok(calibration) => {
-                let shared = TypeShared { calibration: Arc::new(calibration), counters: Arc::default() };
+            Ok((calibration, table)) => {
+                let shared = TypeShared { calibration: Arc::new(calibration), counters: Arc::default(), table };
                 types.insert(id, cell, shared.clone());
                 self.publish_weights(types);
                 Ok((id, shared))
@@ -196,19 +205,23 @@ impl Engine {
         }
     }
 
-    fn load_new(&self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<Calibration, ModelError> {
+    fn load_new(&self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(Calibration, Option<TableInfo>), ModelError> {
         let mut first = None;
         for (number, worker) in self.workers.iter().enumerate() {
             match ask(worker, number, |reply| ToWorker::Load { index, cell: cell.clone(), reply }) {
-                Ok(loaded) => loaded?,
+                Ok(loaded) => {
+                    let table = loaded?;
+                    first = first.or(Some((number, table)));
+                }
                 // Others may go on without it.
                 Err(_) => continue,
             }
-            first = first.or(Some(number));
         }
-        let number = first.ok_or(ModelError::WorkerLost(0))?;
+        let (number, table) = first.ok_or(ModelError::WorkerLost(0))?;
         let worker = &self.workers[number];
-        self.measuring.calibration(cell, &worker.info, |rows| ask(worker, number, |reply| ToWorker::Time { index, rows, reply }))
+        let time = |rows| ask(worker, number, |reply| ToWorker::Time { index, rows, reply });
+        let calibration = self.measuring.calibration(cell, (&worker.info, table.is_some()), time)?;
+        Ok((calibration, table))
     }
 
     fn release(&self, types: &mut CellTypes, cells: &[LoadedCell]) {
@@ -254,14 +267,14 @@ fn loaded_cell(
     overrides: CellOverride,
     position: usize,
 ) -> LoadedCell {
-    let TypeShared { calibration, counters } = shared;
+    let TypeShared { calibration, counters, table } = shared;
     let layout = NodeLayout::of(cell);
     let asked = (overrides.batch_max, cell.batch_max);
     let limits = BatchLimits { max: batch_max(asked, &calibration, layout.sizes.iter().map(|bytes| *bytes as u64).sum()) };
     // Later cells of a description lie deeper in the model, and run first (paper, section 4.3).
     let depth = i32::try_from(position).unwrap_or(i32::MAX);
     let priority = overrides.priority.or(cell.priority).unwrap_or(depth);
-    LoadedCell { cell: cell.clone(), cell_type, slots: layout.slots, priority, calibration, limits, counters }
+    LoadedCell { cell: cell.clone(), cell_type, slots: layout.slots, priority, calibration, limits, counters, table }
 }
 
 /// The rows of a task at most, from what the bundle and the plugin ask for. Neither may lift what was measured to take no longer than a task may, nor
@@ -335,7 +348,7 @@ mod tests {
         let options = EngineOptions { row_time_max: Duration::from_millis(80), ..EngineOptions::default() };
         let (measuring, mut timed) = (Measuring::new(&options), 0);
         let mut measure = |row_ms: u64| {
-            measuring.calibration(&cell, &device, |rows| {
+            measuring.calibration(&cell, (&device, false), |rows| {
                 timed += 1;
                 Ok(Duration::from_millis(row_ms) * rows)
             })

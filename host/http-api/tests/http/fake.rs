@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use cellwright_cell_graph::{Datatype, Description, Tensor, TensorSpec};
-use cellwright_http_api::figures::{CellFigures, DomainFigures, Figures, ModelFigures, Total, WorkerFigures};
+use cellwright_http_api::figures::{CellFigures, DomainFigures, Figures, ModelFigures, TableFigures, Total, WorkerFigures};
 use cellwright_http_api::{Answering, Endpoint, Host, IndexEntry, Refusal};
 use cellwright_protocol::InferResponse;
 use cellwright_protocol::messages::admin::{Activated, Uploaded};
@@ -271,6 +271,7 @@ impl Host for Fake {
             rows: 50,
             busy_ns: 30_000,
             batches: vec![(Some(1), 10), (Some(2), 20), (None, 0)],
+            table: Some(TableFigures { bytes: 4096, tokens: 8, filled: 3 }),
         };
         let model = ModelFigures {
             tenant: TenantName::default_tenant(),

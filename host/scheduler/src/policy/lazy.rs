@@ -3,7 +3,8 @@
 //! A request's nodes are executed one after the other, in the order in which they stand in its graph (section II-A). Requests that are at the same
 //! node are a *sub-batch*, and what runs is the sub-batch that is furthest behind: newcomers preempt a batch between two of its nodes, and merge
 //! with it when they have caught up (section IV-A). Whether they may is for the slack of all concerned to say (section IV-C, see `slack`): if
-//! not, the batch goes on uninterrupted, and they wait.
+//! not, the batch completes uninterrupted, and they wait, even if there comes to be slack for them meanwhile (section IV-B). Then all who wait begin
+//! together, as a batch or, if there is but one, in isolation.
 //!
 //! The paper keeps sub-batches on a stack, its BatchTable, pushes newcomers on top, and merges the two topmost when they are at one node
 //! (section IV-B, figure 10). A newcomer is behind everybody, so that the top is always who is furthest behind; here requests are kept in a list, and
@@ -56,10 +57,18 @@ enum Next {
     Over,
 }
 
-/// What runs: the paper's BatchTable, of each model on each worker, and what was learned of models.
+/// The paper's BatchTable.
+#[derive(Debug, Default)]
+struct Table {
+    riders: Vec<Rider>,
+    /// Somebody had no slack for a newcomer: the batch completes uninterrupted.
+    closed: bool,
+}
+
+/// What runs: a table of each model on each worker, and what was learned of models.
 #[derive(Debug, Default)]
 pub(crate) struct LazyPolicy {
-    tables: BTreeMap<(WorkerId, ModelId), Vec<Rider>>,
+    tables: BTreeMap<(WorkerId, ModelId), Table>,
     profiles: BTreeMap<ModelId, Profile>,
 }
 
@@ -81,31 +90,32 @@ impl Scheduler {
         if staying.any(|rider| matches!(self.peek_rider(rider), Next::At(_))) {
             return Some(Key::FIRST);
         }
-        self.oldest_due(model, state.domain).filter(|_| self.admissible(worker, model) > 0)
+        self.oldest_due(model, state.domain).filter(|_| self.admissible(worker, model).0 > 0)
     }
 
     /// Lets in whom slack allows, and submits the next node of the sub-batch that is furthest behind; whether there was anything to do.
     pub(crate) fn run_lazy(&mut self, worker: WorkerId, model: ModelId) -> bool {
-        let newcomers = self.admissible(worker, model);
+        let (newcomers, refused) = self.admissible(worker, model);
+        let mut table = self.lazy.tables.remove(&(worker, model)).unwrap_or_default();
+        table.closed |= refused;
         if newcomers > 0 {
             let members = self.take_from_shelf(worker, model, |_, _| newcomers);
-            let riders: Vec<Rider> = members.into_iter().map(|member| self.rider(model, member)).collect();
-            self.lazy.tables.entry((worker, model)).or_default().extend(riders);
+            table.riders.extend(members.into_iter().map(|member| self.rider(model, member)));
         }
-        let mut riders = std::mem::take(self.lazy.tables.entry((worker, model)).or_default());
+        let riders = &mut table.riders;
         riders.retain(|rider| self.in_batch(&rider.member, worker));
         riders.iter_mut().for_each(|rider| self.settle_rider(rider));
         self.settle_failures();
         let behind = riders.iter().filter(|rider| self.in_batch(&rider.member, worker)).filter_map(|rider| self.node(rider)).min();
         if let Some(node) = behind {
-            self.submit_node(worker, model, node, &mut riders);
+            self.submit_node(worker, model, node, riders);
         }
-        self.lazy.tables.insert((worker, model), riders);
+        self.lazy.tables.insert((worker, model), table);
         self.end_riders(worker, model) || behind.is_some()
     }
 
     fn riders(&self, worker: WorkerId, model: ModelId) -> &[Rider] {
-        self.lazy.tables.get(&(worker, model)).map_or(&[], |riders| riders)
+        self.lazy.tables.get(&(worker, model)).map_or(&[], |table| &table.riders)
     }
 
     fn rider(&self, model: ModelId, member: Member) -> Rider {
@@ -214,10 +224,10 @@ impl Scheduler {
             self.learn_lengths(model, member);
             self.leave_batch(member, worker);
         }
-        if let Some(mut riders) = self.lazy.tables.remove(&(worker, model)) {
-            riders.retain(|rider| self.in_batch(&rider.member, worker));
-            if !riders.is_empty() {
-                self.lazy.tables.insert((worker, model), riders);
+        if let Some(mut table) = self.lazy.tables.remove(&(worker, model)) {
+            table.riders.retain(|rider| self.in_batch(&rider.member, worker));
+            if !table.riders.is_empty() {
+                self.lazy.tables.insert((worker, model), table);
             }
         }
         !over.is_empty()
@@ -226,8 +236,8 @@ impl Scheduler {
     /// A worker is lost, and its batches with it.
     pub(crate) fn lazy_worker_lost(&mut self, worker: WorkerId) -> Vec<Member> {
         let mut lost = Vec::new();
-        self.lazy.tables.retain(|(other, _), riders| {
-            lost.extend(riders.iter().filter(|_| *other == worker).map(|rider| rider.member));
+        self.lazy.tables.retain(|(other, _), table| {
+            lost.extend(table.riders.iter().filter(|_| *other == worker).map(|rider| rider.member));
             *other != worker
         });
         lost

@@ -67,10 +67,16 @@ impl Line {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Item)> {
         let mut ring = self.ring.iter().filter_map(|(key, item)| Some((key, item.as_ref()?))).peekable();
         let mut strays = self.strays.iter().peekable();
-        std::iter::from_fn(move || match (ring.peek(), strays.peek()) {
-            (Some((one, _)), Some((other, _))) if other < one => strays.next(),
-            (None, _) => strays.next(),
-            _ => ring.next(),
+        let alone = self.strays.is_empty();
+        std::iter::from_fn(move || {
+            if alone {
+                return ring.next();
+            }
+            match (ring.peek(), strays.peek()) {
+                (Some((one, _)), Some((other, _))) if other < one => strays.next(),
+                (None, _) => strays.next(),
+                _ => ring.next(),
+            }
         })
     }
 

@@ -104,9 +104,9 @@ impl Scheduler {
     fn wait_for_end(&mut self, id: RequestId, waiter: StageRef, chain: u32) {
         if let Some(chain) = self.request_mut(id).chain_mut(chain)
             && !chain.ended
-            && chain.end_waiters().last() != Some(&waiter)
+            && chain.links.as_ref().and_then(|links| links.end_waiters.iter().last()) != Some(&waiter)
         {
-            chain.links().end_waiters.push(waiter);
+            chain.links().end_waiters.push_back(waiter);
         }
     }
 

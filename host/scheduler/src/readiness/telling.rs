@@ -110,7 +110,7 @@ impl Scheduler {
         let read = |lane: &LaneId| {
             let place = self.lane(*lane);
             let request = self.request(place.request);
-            let waiter = *request.chain(place.chain)?.end_waiters().first()?;
+            let waiter = request.chain(place.chain)?.end_waiter(0)?;
             let place = self.lane(self.held(place.request, waiter)?);
             let (_, _, stage) = Self::stage_of(request, place)?;
             Some(place.limit as usize + stage.depends.len())
@@ -206,9 +206,9 @@ impl Scheduler {
     }
 
     pub(crate) fn tell_end_waiters(&mut self, id: RequestId, number: u32) {
-        for index in 0..self.request(id).chain(number).map_or(0, |chain| chain.end_waiters().len()) {
-            let waiter = self.request(id).chain(number).map(|chain| chain.end_waiters()[index]);
-            if let Some(waiter) = waiter.and_then(|waiter| self.held(id, waiter)) {
+        for index in 0.. {
+            let Some(waiter) = self.request(id).chain(number).and_then(|chain| chain.end_waiter(index)) else { return };
+            if let Some(waiter) = self.held(id, waiter) {
                 self.make_plain(waiter);
                 self.look_at_all(waiter);
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cellwright_engine::{CellCounters, ModelCounts, Snapshot};
+use cellwright_engine::{CellCounters, ModelCounts, Snapshot, TableInfo};
 use cellwright_registry::TenantName;
 
 use super::Platform;
@@ -49,6 +49,8 @@ pub struct CellFigures {
     pub batch_max: u32,
     /// What its type has done, whichever models' nodes they were.
     pub counters: Arc<CellCounters>,
+    /// The table by which workers look up what it computes of a token, if they have one.
+    pub table: Option<TableInfo>,
 }
 
 /// How a version of a model has fared since the host started, if it has served since.

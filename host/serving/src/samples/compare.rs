@@ -61,11 +61,11 @@ fn first<T: PartialEq>(wanted: &[T], given: &[T], text: impl Fn(&T) -> String) -
     Some((position, text(&given[position]), text(&wanted[position])))
 }
 
-fn singles(tensor: &Tensor) -> Vec<f64> {
+pub(super) fn singles(tensor: &Tensor) -> Vec<f64> {
     tensor.data.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
 }
 
-fn doubles(tensor: &Tensor) -> Vec<f64> {
+pub(super) fn doubles(tensor: &Tensor) -> Vec<f64> {
     tensor.data.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()
 }
 

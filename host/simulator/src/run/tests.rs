@@ -62,6 +62,21 @@ fn clients_ask_again_when_they_are_answered() {
     assert!(late.answered == 0 && late.failed > 1000 && late.unfinished == 0, "{late:?}");
 }
 
+/// A request that comes when nothing else goes on is heard of late, and so is the end of its only task.
+#[test]
+fn what_a_handover_takes_is_waited_for_twice() {
+    let mut device = Device::unit(UNIT);
+    device.handover_ns = UNIT / 4;
+    let setup = Setup { warm_up: 0.0, drain: true, ..Setup::new(device, trace(&[(0, 1), (10, 1)])) };
+    let outcome = run(&setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
+    let of_clients = Setup { arrivals: Arrivals::Clients(1), seconds: 0.01, drain: false, ..setup };
+    let again = run(&of_clients, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
+    assert_eq!((outcome.answered, again.answered), (2, 6));
+    for outcome in [outcome, again] {
+        assert!((outcome.p50_ms - 1.5).abs() < 0.01 && (outcome.p99_ms - 1.5).abs() < 0.01, "{outcome:?}");
+    }
+}
+
 #[test]
 fn every_kind_of_request_is_answered_on_every_number_of_devices() {
     for devices in [1, 2, 4] {

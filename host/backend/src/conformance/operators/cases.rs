@@ -4,6 +4,8 @@ use cellwright_cell_graph::Datatype::{Bool, Fp32, Int32, Int64, Uint8};
 
 use super::{Case, Datatype, Draft, Inputs, Rng, Tensor, shape, tensor};
 
+mod projections;
+
 /// Every case.
 pub(super) fn all() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -14,6 +16,7 @@ pub(super) fn all() -> Vec<Case> {
         choices_and_casts(&mut cases, rng);
         products(&mut cases, rng);
         sums_of_products(&mut cases, rng);
+        projections::projections(&mut cases, rng);
         pieces(&mut cases, rng);
         tables(&mut cases, rng);
         over_axes(&mut cases, rng);
@@ -23,7 +26,7 @@ pub(super) fn all() -> Vec<Case> {
 }
 
 fn add(cases: &mut Vec<Case>, draft: Draft, inputs: Inputs, slack: f64) {
-    cases.push(Case { cell: draft.resolve(), inputs, slack });
+    cases.push(Case { draft, inputs, slack });
 }
 
 /// ONNX's axis for an axis of the row, sometimes counted from the end.

@@ -14,7 +14,11 @@ fn weights(scale: f32) -> Weights {
 }
 
 fn key(cell: &Cell, weights: &Weights, tenant: &str) -> CellTypeKey {
-    let context = ResolveContext { weights, precision: Precision::F32, tenant, limits: CellLimits::default() };
+    key_at(Precision::F32, cell, weights, tenant)
+}
+
+fn key_at(precision: Precision, cell: &Cell, weights: &Weights, tenant: &str) -> CellTypeKey {
+    let context = ResolveContext { weights, precision, tenant, limits: CellLimits::default() };
     TypedCell::resolve(cell, &context).unwrap().key
 }
 
@@ -47,6 +51,8 @@ fn everything_else_does() {
     let others = [
         key(&plain(), &weights(2.0), "t"),
         key(&plain(), &weights(1.0), "u"),
+        key_at(Precision::Bf16, &plain(), &weights(1.0), "t"),
+        key_at(Precision::Int8, &plain(), &weights(1.0), "t"),
         change(|cell| cell.inputs[0].carried = true),
         change(|cell| cell.inputs[1].shape = vec![7]),
         change(|cell| cell.inputs[1].datatype = Datatype::Int64),

@@ -77,11 +77,11 @@ fn in_memory(plugin: &str, parameters: Vec<Attribute>, weights: Weights) -> anyh
     Ok(Bundle::in_memory(&format!("bench-{plugin}"), stock, parameters, weights))
 }
 
-fn text(name: &str, value: &str) -> Attribute {
+pub(super) fn text(name: &str, value: &str) -> Attribute {
     Attribute { name: name.to_owned(), value: AttributeValue::Text(value.to_owned()) }
 }
 
-fn int(name: &str, value: u32) -> Attribute {
+pub(super) fn int(name: &str, value: u32) -> Attribute {
     Attribute { name: name.to_owned(), value: AttributeValue::Int(value.into()) }
 }
 

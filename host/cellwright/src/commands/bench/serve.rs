@@ -27,9 +27,9 @@ const SWEEP: [f64; 10] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95];
 const WARM_UP_SHARE: f64 = 0.2;
 
 /// A model to be asked.
-struct Asked {
-    name: String,
-    requests: Vec<InferRequest>,
+pub(crate) struct Asked {
+    pub(crate) name: String,
+    pub(crate) requests: Vec<InferRequest>,
 }
 
 /// A server that is asked.
@@ -107,7 +107,7 @@ impl Contender {
 }
 
 /// What will be asked of a bundle's model.
-fn asked(folder: &Path, requests: Option<&Path>) -> anyhow::Result<Asked> {
+pub(crate) fn asked(folder: &Path, requests: Option<&Path>) -> anyhow::Result<Asked> {
     let bundle = Bundle::open(folder).with_context(|| format!("the bundle {} cannot be used", folder.display()))?;
     let requests = match requests {
         None => bundle.samples().all.iter().map(|sample| sample.request.clone()).collect(),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use cellwright_bundle::Bundle;
 use cellwright_cell_graph::{Attribute, AttributeValue, TensorSpec};
 use cellwright_plugin_runtime::Limits;
-use cellwright_serving::samples::SampleReport;
+use cellwright_serving::samples::{PrecisionReport, SampleReport};
 use cellwright_serving::{CellSummary, ServedModel, Serving};
 use serde_json::{Map, Value, json};
 
@@ -15,6 +15,7 @@ pub(crate) struct Report<'a> {
     pub(crate) model: &'a ServedModel,
     pub(crate) serving: &'a Serving,
     pub(crate) samples: Vec<SampleReport>,
+    pub(crate) precisions: Vec<PrecisionReport>,
 }
 
 impl Report<'_> {
@@ -62,13 +63,19 @@ impl Report<'_> {
             "limits": self.limits().into_iter().map(|(name, limit)| (name.to_owned(), limit)).collect::<Map<_, _>>(),
             "tolerance": self.bundle.samples().tolerance,
             "samples": self.samples.iter().map(sample).collect::<Vec<_>>(),
+            "precision": self.bundle.precision().name(),
+            "precisions": self.precisions.iter().map(precision_json).collect::<Vec<_>>(),
         })
     }
 
     pub(crate) fn to_text(&self) -> String {
         let mut text = String::new();
         // Writing to a String does not fail.
-        let _ = self.write_head(&mut text).and_then(|()| self.write_cells(&mut text)).and_then(|()| self.write_samples(&mut text));
+        let _ = self
+            .write_head(&mut text)
+            .and_then(|()| self.write_cells(&mut text))
+            .and_then(|()| self.write_samples(&mut text))
+            .and_then(|()| self.write_precisions(&mut text));
         text
     }
 
@@ -100,6 +107,11 @@ impl Report<'_> {
             let key = cell.key.to_string();
             writeln!(out, "{name:width$}  {key:12} {flops:>12} {bytes:>12} {calibrated:>10} {batch_max:>9} {priority:>8}")?;
         }
+        for cell in &cells {
+            if let Some(bytes) = cell.table_bytes {
+                writeln!(out, "table    {}: what it computes of a token is kept, in {bytes} bytes at most", cell.name)?;
+            }
+        }
         writeln!(out)
     }
 
@@ -112,6 +124,24 @@ impl Report<'_> {
         let compared = self.samples.iter().filter(|sample| sample.compared).count();
         let (total, passed, tolerance) = (self.samples.len(), self.samples.len() - self.failures(), self.bundle.samples().tolerance);
         writeln!(out, "samples  {passed} of {total} passed; {compared} compared with expected answers (tolerance {tolerance})")
+    }
+
+    fn write_precisions(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "\n{:9}  {:>9}  {:>12}  {:>12}", "precision", "error", "same", "right")?;
+        for PrecisionReport { precision, found } in &self.precisions {
+            let own = if *precision == self.bundle.precision() { "  (the bundle's)" } else { "" };
+            let name = precision.name();
+            match found {
+                Ok(found) => {
+                    let error = found.error.map_or_else(|| "-".to_owned(), |error| format!("{error:.2e}"));
+                    let same = format!("{} of {}", found.same, found.answered);
+                    let right = if found.labelled == 0 { "-".to_owned() } else { format!("{} of {}", found.right, found.labelled) };
+                    writeln!(out, "{name:9}  {error:>9}  {same:>12}  {right:>12}{own}")?;
+                }
+                Err(fault) => writeln!(out, "{name:9}  {fault}{own}")?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -134,6 +164,22 @@ fn spec_json(spec: &TensorSpec) -> Value {
     json!({ "name": spec.name, "datatype": spec.datatype.name(), "shape": spec.shape })
 }
 
+fn precision_json(report: &PrecisionReport) -> Value {
+    let name = report.precision.name();
+    match &report.found {
+        Ok(found) => json!({
+            "precision": name,
+            // JSON has no infinity.
+            "error": found.error.map(|error| error.min(f64::MAX)),
+            "answered": found.answered,
+            "same": found.same,
+            "labelled": found.labelled,
+            "right": found.right,
+        }),
+        Err(fault) => json!({ "precision": name, "fault": fault }),
+    }
+}
+
 fn cell_json(cell: &CellSummary) -> Value {
     let point = |(rows, time): &(u32, std::time::Duration)| json!({ "rows": rows, "microseconds": time.as_secs_f64() * 1e6 });
     json!({
@@ -145,5 +191,6 @@ fn cell_json(cell: &CellSummary) -> Value {
         "calibrated": cell.calibrated,
         "batch_max": cell.batch_max,
         "priority": cell.priority,
+        "table_bytes": cell.table_bytes,
     })
 }

@@ -2,7 +2,9 @@
 //!
 //! Equation 2: a request's slack is its objective less what it has waited and less the times that all requests of the batch, newcomers
 //! included, would take one after the other. That is more than a batch takes, so that slack is never taken to be larger than it is: violations
-//! are avoided first, throughput comes second. A request that could not be in time even alone has nothing to lose, and does not count.
+//! are avoided first, throughput comes second. A request that could not be in time even alone has nothing to lose, and does not count. The
+//! equation is asked of newcomers to a batch that runs. To hold those back who wait for an idle worker would make batches smaller the longer the
+//! line is: at 1,000 requests a second of 7.2 ms each the sum allows 5 in 40 ms, a time in which the paper is never late with them (figure 15).
 
 use crate::config::PolicyKind;
 use crate::id::{CellTypeId, ModelId, Time, WorkerId};
@@ -112,30 +114,29 @@ impl Scheduler {
         }
     }
 
-    /// How many of those that wait may preempt the batch of a worker, in their order: all slacks allow it, and the limit does. If there is no
-    /// batch, the first may begin whatever its slack is.
-    pub(super) fn admissible(&self, worker: WorkerId, model: ModelId) -> usize {
-        let Some(domain) = self.worker(worker).map(|state| state.domain) else { return 0 };
+    /// How many of those that wait may join now, in their order, and whether slack kept the next from it. A batch that begins takes all that wait,
+    /// because it keeps nobody else waiting; one that runs is joined as long as all slacks allow it.
+    pub(super) fn admissible(&self, worker: WorkerId, model: ModelId) -> (usize, bool) {
+        let Some(domain) = self.worker(worker).map(|state| state.domain) else { return (0, false) };
+        let table = self.lazy.tables.get(&(worker, model));
         let riders = self.riders(worker, model);
-        let mut room: Option<usize> = None;
+        let Some(first) = self.pending(model, domain).next().filter(|_| table.is_none_or(|table| !table.closed)) else { return (0, false) };
+        let room = (self.batch_limit(first) as usize).saturating_sub(riders.len());
+        if riders.is_empty() {
+            return (self.pending(model, domain).take(room).count(), false);
+        }
         let savable = |due: Time, alone: u64| if self.now.0.saturating_add(alone) <= due.0 { due } else { Time(u64::MAX) };
         let mut total: u64 = riders.iter().map(|rider| rider.left_ns).fold(0, u64::saturating_add);
         let mut tightest = riders.iter().map(|rider| savable(rider.due, rider.left_ns)).min().unwrap_or(Time(u64::MAX));
-        let mut count = 0;
-        for member in self.pending(model, domain) {
-            let room = *room.get_or_insert_with(|| (self.batch_limit(member) as usize).saturating_sub(riders.len()));
-            if count >= room {
-                break;
-            }
+        for (count, member) in self.pending(model, domain).take(room).enumerate() {
             let alone = self.alone_ns(model, member, 0);
             total = total.saturating_add(alone);
             tightest = tightest.min(savable(self.due_at(member), alone));
-            if self.now.0.saturating_add(total) > tightest.0 && riders.len() + count > 0 {
-                break;
+            if self.now.0.saturating_add(total) > tightest.0 {
+                return (count, true);
             }
-            count += 1;
         }
-        count
+        (self.pending(model, domain).take(room).count(), false)
     }
 }
 

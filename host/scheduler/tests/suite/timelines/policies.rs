@@ -211,6 +211,68 @@ fn without_slack_a_batch_goes_on_uninterrupted() {
     ");
 }
 
+/// Two that begin together have no slack for 2 when it comes. At 5 they would have (5 + 2·3 + 8 ≤ 20), but the batch completes uninterrupted.
+#[test]
+fn a_batch_that_refused_somebody_completes_first() {
+    let mut timeline = lazily(20);
+    timeline.arrive(&line());
+    timeline.arrive(&line());
+    timeline.act();
+    timeline.arrive(&line());
+    insta::assert_snapshot!(timeline.run(), @r"
+     0 lstm: 0.0[0] 1.0[0]
+     1 leaf: 0.1[0] 1.1[0]
+     2 inner: 0.2[0] 1.2[0]
+     3 head: 0.3[0] 1.3[0]
+     4 lstm: 0.4[0] 1.4[0]
+     5 leaf: 0.5[0] 1.5[0]
+     6 inner: 0.6[0] 1.6[0]
+     7 head: 0.7[0] 1.7[0]
+     8 lstm: 2.0[0]
+     8 request 0 leaves
+     8 request 1 leaves
+     9 leaf: 2.1[0]
+    10 inner: 2.2[0]
+    11 head: 2.3[0]
+    12 lstm: 2.4[0]
+    13 leaf: 2.5[0]
+    14 inner: 2.6[0]
+    15 head: 2.7[0]
+    16 request 2 leaves
+    ");
+}
+
+/// A batch that begins keeps nobody waiting: all who are there go, whatever equation 2 would say of them.
+#[test]
+fn a_batch_begins_with_all_who_wait() {
+    let mut timeline = lazily(10);
+    timeline.arrive(&line());
+    timeline.act();
+    timeline.arrive(&line());
+    timeline.arrive(&line());
+    insta::assert_snapshot!(timeline.run(), @r"
+     0 lstm: 0.0[0]
+     1 leaf: 0.1[0]
+     2 inner: 0.2[0]
+     3 head: 0.3[0]
+     4 lstm: 0.4[0]
+     5 leaf: 0.5[0]
+     6 inner: 0.6[0]
+     7 head: 0.7[0]
+     8 lstm: 1.0[0] 2.0[0]
+     8 request 0 leaves
+     9 leaf: 1.1[0] 2.1[0]
+    10 inner: 1.2[0] 2.2[0]
+    11 head: 1.3[0] 2.3[0]
+    12 lstm: 1.4[0] 2.4[0]
+    13 leaf: 1.5[0] 2.5[0]
+    14 inner: 1.6[0] 2.6[0]
+    15 head: 1.7[0] 2.7[0]
+    16 request 1 leaves
+    16 request 2 leaves
+    ");
+}
+
 /// Steps of a recurrent layer are one node: a newcomer joins at its first step whoever is at any other. Who has finished the layer waits for it.
 #[test]
 fn steps_of_a_layer_are_one_node() {

@@ -1,0 +1,357 @@
+//! Products of rounded numbers: bf16, and integers of eight bits with a scale for each row and each column.
+//!
+//! Both are summed in groups of four bytes: two numbers of 16 bits or four of eight, one behind the other in k. A weight is packed in panels whose
+//! rows are one group of each column, zeros behind the last; rows of a batch are rounded while they are copied next to one another, in blocks that
+//! stay in a near cache. For AMX both are packed as its tiles. Each term of a product is summed by itself, from zero, in an order that depends on K alone, and is then added to what
+//! stands: the bias, the terms before, or what the product is added onto. That order is the kernel's:
+//!
+//! - bf16, by loops: k by k, with fused multiply-adds, the same bits on every processor;
+//! - bf16, by AVX-512 BF16 (`vdpbf16ps`) and by AMX (`tdpbf16ps`): as the instruction sums, with denormal numbers as zeros;
+//! - integers: exactly, so that every kernel gives the same bits.
+
+#[cfg(target_arch = "x86_64")]
+mod dot;
+mod layout;
+mod numbers;
+mod plain;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod tiles;
+
+use std::ops::Range;
+
+use cellwright_cell_graph::typed::Precision;
+
+use super::{Left, PANEL, Product, Target};
+use crate::kernels::dispatch;
+use crate::level::{Kernels, Level};
+
+use numbers::pack_row;
+
+/// Bytes of a group: what one column or row has of it.
+const GROUP: usize = 4;
+/// Groups that a term's depth is padded to a multiple of: a cache line of a row, and the rows of a tile.
+const GROUPS: usize = 16;
+/// Bytes of packed rows that are worked on before the next: they and two panels fit the second-level cache.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Products of integers over more elements could overflow 32 bits.
+pub(crate) const BYTES_DEPTH_MAX: usize = 1 << 16;
+
+/// What numbers are rounded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Width {
+    /// bf16.
+    Half,
+    /// Integers from −127 to 127.
+    Byte,
+}
+
+/// Who multiplies them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kernel {
+    /// Loops that the compiler makes vectors of.
+    Plain,
+    /// AVX-512's sums of products.
+    #[cfg(target_arch = "x86_64")]
+    Dot,
+    /// AMX.
+    #[cfg(target_arch = "x86_64")]
+    Tiles,
+}
+
+/// How a product of rounded numbers is packed and computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rounded {
+    pub(crate) width: Width,
+    pub(crate) kernel: Kernel,
+}
+
+impl Rounded {
+    /// For products at that precision; none if it rounds nothing.
+    pub(crate) fn choose(precision: Precision, level: Level, kernels: Kernels) -> Option<Self> {
+        let (width, dot) = match precision {
+            Precision::F32 => return None,
+            Precision::Bf16 => (Width::Half, Level::Avx512Bf16),
+            Precision::Int8 => (Width::Byte, Level::Avx512Vnni),
+        };
+        #[cfg(target_arch = "x86_64")]
+        if kernels == Kernels::Best && level >= dot {
+            return Some(Self { width, kernel: if level >= Level::Amx { Kernel::Tiles } else { Kernel::Dot } });
+        }
+        let _ = (level, kernels, dot);
+        Some(Self { width, kernel: Kernel::Plain })
+    }
+
+    /// Bytes of a number.
+    const fn bytes(self) -> usize {
+        match self.width {
+            Width::Half => 2,
+            Width::Byte => 1,
+        }
+    }
+
+    /// Groups of a term of that depth.
+    const fn groups(self, k: usize) -> usize {
+        k.div_ceil(GROUP / self.bytes()).next_multiple_of(GROUPS)
+    }
+
+    /// Bytes that a packed row takes.
+    const fn stride(self, k: usize) -> usize {
+        let lines = self.groups(k) / GROUPS;
+        // Where rows lie apart they are an odd number of lines, so that they do not compete for the same places of the nearest cache.
+        (if self.is_tiled() { lines } else { lines | 1 }) * GROUPS * GROUP
+    }
+
+    /// Rows of a tile at most.
+    const fn height(self) -> usize {
+        match self.kernel {
+            Kernel::Plain => plain::HEIGHT,
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Dot => dot::HEIGHT,
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Tiles => tiles::PAIR,
+        }
+    }
+
+    /// Whether rows and weights are packed as the processor's tiles.
+    const fn is_tiled(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return matches!(self.kernel, Kernel::Tiles);
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Whether left-hand integers are moved up by 128, because the instruction takes them without a sign.
+    const fn is_offset(self) -> bool {
+        match self.kernel {
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Dot => matches!(self.width, Width::Byte),
+            _ => false,
+        }
+    }
+}
+
+/// What a panel of integers knows of its columns.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Columns {
+    /// What a step is worth.
+    scales: [f32; PANEL],
+    /// 128 times the sum of their integers.
+    sums: [i32; PANEL],
+}
+
+/// Some rows of a block, and a panel of one term.
+#[derive(Clone, Copy, Debug)]
+struct Tile {
+    /// The packed rows, and bytes from one to the next.
+    left: *const u8,
+    left_stride: usize,
+    rows: usize,
+    panel: *const u8,
+    groups: usize,
+    /// What the sums are added to: rows of a panel's width, floats apart (0: one for all).
+    from: *const f32,
+    from_stride: usize,
+    into: *mut f32,
+    into_stride: usize,
+    /// Of the panel that the result has.
+    columns: usize,
+    /// Of integers: the rows' scales, and what is known of the columns.
+    row_scales: *const f32,
+    scales: *const Columns,
+    /// What to ask for while this is computed, and how many lines in each sixteen groups.
+    next: *const u8,
+    next_lines: usize,
+}
+
+/// Floats of scratch memory that a thread needs for so many rows of a product.
+pub(super) fn scratch(rounded: Rounded, product: &Product, rows: usize) -> usize {
+    let rows = rows.min(block_rows(rounded, product));
+    product.weights.iter().map(|weight| rows * (rounded.stride(weight.k) / GROUP + 1) + GROUPS).sum()
+}
+
+/// How many rows are worked on before the next: a tile's at least, however long they are.
+pub(super) fn block_rows(rounded: Rounded, product: &Product) -> usize {
+    let row_bytes: usize = product.weights.iter().map(|weight| rounded.stride(weight.k)).sum();
+    (BLOCK_BYTES / row_bytes.max(1)).max(1).next_multiple_of(rounded.height())
+}
+
+/// The packed rows of one term.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows {
+    rows: *const u8,
+    stride: usize,
+    scales: *const f32,
+}
+
+/// # Safety
+/// As for [`Product::run`].
+pub(super) unsafe fn run(
+    rounded: Rounded,
+    product: &Product,
+    lefts: &[Left],
+    result: Target,
+    units: Range<usize>,
+    (rows, scratch): (usize, *mut f32),
+) {
+    let block = block_rows(rounded, product);
+    let mut first = 0;
+    while first < rows {
+        let count = block.min(rows - first);
+        let mut block_lefts = [Left { rows: std::ptr::null(), stride: 0 }; super::TERMS];
+        for (of, left) in block_lefts.iter_mut().zip(lefts) {
+            *of = Left { rows: left.rows.wrapping_add(first * left.stride), stride: left.stride };
+        }
+        let result = Target { rows: result.rows.wrapping_add(first * result.stride), stride: result.stride };
+        // SAFETY: the caller's promise, for some of the rows.
+        unsafe {
+            let terms = pack_terms((rounded, product), &block_lefts[..lefts.len()], count, scratch);
+            run_packed((rounded, product), &terms, result, units.clone(), count);
+        }
+        first += count;
+    }
+}
+
+/// Packs the rows of all terms, no more than a block of them.
+///
+/// # Safety
+/// As for [`Product::run`].
+pub(super) unsafe fn pack_terms(
+    (rounded, product): (Rounded, &Product),
+    lefts: &[Left],
+    rows: usize,
+    scratch: *mut f32,
+) -> [Rows; super::TERMS] {
+    let mut terms = [Rows { rows: std::ptr::null(), stride: 0, scales: std::ptr::null() }; super::TERMS];
+    let mut free = scratch;
+    for ((term, weight), left) in terms.iter_mut().zip(&product.weights).zip(lefts) {
+        // SAFETY: the caller's promise: there are these rows, and the scratch memory was asked for.
+        (*term, free) = unsafe { pack_rows((rounded, product.level), weight.k, *left, rows, free) };
+    }
+    terms
+}
+
+/// Computes the columns of those units for rows that are packed.
+///
+/// # Safety
+/// As for [`Product::run`].
+pub(super) unsafe fn run_packed(
+    (rounded, product): (Rounded, &Product),
+    terms: &[Rows; super::TERMS],
+    result: Target,
+    units: Range<usize>,
+    rows: usize,
+) {
+    let block = Block { rounded, product, terms: &terms[..product.weights.len()], result, rows };
+    // SAFETY: the caller's promise.
+    unsafe {
+        match rounded.kernel {
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Tiles => tiles::run(&block, units),
+            _ => block.run(units),
+        }
+    }
+}
+
+/// Rounds the rows of a term into scratch memory; where they are, and what is left of it.
+///
+/// # Safety
+/// There are so many rows of k floats, and scratch memory for what they become.
+unsafe fn pack_rows((rounded, level): (Rounded, Level), k: usize, left: Left, rows: usize, scratch: *mut f32) -> (Rows, *mut f32) {
+    let stride = rounded.stride(k);
+    let packed: *mut u8 = scratch.cast();
+    let scales = scratch.wrapping_add(rows * stride / GROUP);
+    let pack = dispatch!(level, pack_row::<>, [], (rounded: Rounded, row: &[f32], lines: *mut u8, apart: usize, scale: *mut f32));
+    for row in 0..rows {
+        let (at, apart) = rounded.row_place(row, rows, stride);
+        // SAFETY: the caller's promise; a row's lines are within what rows take.
+        unsafe { pack(rounded, std::slice::from_raw_parts(left.rows.add(row * left.stride), k), packed.add(at), apart, scales.add(row)) };
+    }
+    (Rows { rows: packed, stride, scales }, scales.wrapping_add(rows.next_multiple_of(GROUPS)))
+}
+
+/// A block of rows, packed, and all that is made of it.
+struct Block<'a> {
+    rounded: Rounded,
+    product: &'a Product,
+    terms: &'a [Rows],
+    result: Target,
+    rows: usize,
+}
+
+/// What sums begin with where there is no bias.
+static NOTHING: [f32; PANEL] = [0.0; PANEL];
+
+impl Block<'_> {
+    /// # Safety
+    /// As for [`run`].
+    unsafe fn run(&self, units: Range<usize>) {
+        let height = self.rounded.height();
+        let tiles = self.rows.div_ceil(height);
+        for panel in units {
+            for (term, weight) in self.terms.iter().zip(&self.product.weights) {
+                let groups = self.rounded.groups(weight.k);
+                let panel_bytes = groups * PANEL * GROUP;
+                let w = weight.data.pointer().wrapping_add(panel * panel_bytes);
+                let (from, from_stride) = if std::ptr::eq(term, &raw const self.terms[0]) && !self.product.onto_result {
+                    (self.product.bias().map_or(NOTHING.as_ptr(), |bias| bias.wrapping_add(panel * PANEL)), 0)
+                } else {
+                    (self.result.rows.cast_const().wrapping_add(panel * PANEL), self.result.stride)
+                };
+                for tile in 0..tiles {
+                    let first = tile * height;
+                    let tile = Tile {
+                        left: term.rows.wrapping_add(first * term.stride),
+                        left_stride: term.stride,
+                        rows: height.min(self.rows - first),
+                        panel: w,
+                        groups,
+                        from: from.wrapping_add(first * from_stride),
+                        from_stride,
+                        into: self.result.rows.wrapping_add(first * self.result.stride + panel * PANEL),
+                        into_stride: self.result.stride,
+                        columns: PANEL.min(self.product.n - panel * PANEL),
+                        row_scales: term.scales.wrapping_add(first),
+                        scales: weight.columns.pointer().cast::<Columns>().wrapping_add(panel),
+                        next: ahead(w, panel_bytes, (tile, tiles)),
+                        next_lines: LINES.div_ceil(tiles),
+                    };
+                    // SAFETY: the caller's promise; kernels are chosen by what the processor has.
+                    unsafe { self.tile(tile) };
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`run`].
+    unsafe fn tile(&self, tile: Tile) {
+        // SAFETY: the caller's promise, for every arm.
+        unsafe {
+            match (self.rounded.kernel, self.rounded.width) {
+                (Kernel::Plain, Width::Half) => plain::halves(tile, self.product.level),
+                (Kernel::Plain, Width::Byte) => plain::bytes(tile, self.product.level),
+                #[cfg(target_arch = "x86_64")]
+                (Kernel::Dot, Width::Half) => dot::halves(tile),
+                #[cfg(target_arch = "x86_64")]
+                (Kernel::Dot, Width::Byte) => dot::bytes(tile),
+                // It has a loop of its own.
+                #[cfg(target_arch = "x86_64")]
+                (Kernel::Tiles, _) => debug_assert!(false, "tiles are run by themselves"),
+            }
+        }
+    }
+}
+
+/// Lines of sixteen groups of a panel.
+const LINES: usize = PANEL * GROUP * GROUPS / 64;
+/// How far ahead of its use a weight is asked for where a panel is used once.
+const AHEAD: usize = 8 << 10;
+
+/// What a tile asks for: what comes a little later, or, where several tiles use a panel, its part of the next one.
+fn ahead(panel: *const u8, panel_bytes: usize, (tile, tiles): (usize, usize)) -> *const u8 {
+    if tiles == 1 { panel.wrapping_add(AHEAD) } else { panel.wrapping_add(panel_bytes + panel_bytes * tile / tiles) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! What a row or a column becomes when it is packed: bf16, or whole steps of a scale of its own. It does not know what is multiplied with it.
+
+use super::{GROUP, GROUPS, Rounded, Width};
+
+/// Bytes of a line: as many groups as a term's depth is padded to.
+const LINE: usize = GROUP * GROUPS;
+
+/// The largest integer.
+const STEPS: f32 = 127.0;
+
+/// What a row's or a column's numbers are multiplied by, and what a step of them is worth.
+#[derive(Clone, Copy)]
+struct Scale {
+    inverse: f32,
+    step: f32,
+}
+
+impl Rounded {
+    /// Rounds a row or column into packed groups; what a step of it is worth.
+    #[inline(always)]
+    pub(super) fn round(self, values: &[f32], packed: &mut [u8], is_offset: bool) -> f32 {
+        let scale = self.scale(values);
+        self.put(values, scale, packed, is_offset);
+        scale.step
+    }
+
+    #[inline(always)]
+    fn scale(self, values: &[f32]) -> Scale {
+        let (inverse, step) = match self.width {
+            Width::Half => (1.0, 1.0),
+            Width::Byte => steps(values),
+        };
+        Scale { inverse, step }
+    }
+
+    /// Rounds some of the values that have that scale.
+    #[inline(always)]
+    fn put(self, values: &[f32], scale: Scale, packed: &mut [u8], is_offset: bool) {
+        match self.width {
+            Width::Half => {
+                let halves = packed.as_chunks_mut::<2>().0;
+                halves.iter_mut().zip(values).for_each(|(half, value)| *half = to_bf16(*value).to_le_bytes());
+            }
+            Width::Byte => {
+                let flip = if is_offset { 0x80 } else { 0 };
+                if scale.step.is_nan() {
+                    // Whatever integers stood here, every result would be NaN.
+                    return packed.fill(flip);
+                }
+                for (byte, value) in packed.iter_mut().zip(values) {
+                    // SAFETY: the scale is a number, so every value is one and no larger than 127 steps (and a little, by rounding): see `steps`.
+                    let step: i32 = unsafe { (value * scale.inverse).round_ties_even().to_int_unchecked() };
+                    *byte = step as u8 ^ flip;
+                }
+            }
+        }
+    }
+}
+
+/// Rounds a row into lines that are so many bytes apart, zeros behind the last value.
+///
+/// # Safety
+/// There are as many lines as the row fills, and the scale can be written.
+#[inline(always)]
+pub(super) unsafe fn pack_row(rounded: Rounded, row: &[f32], lines: *mut u8, apart: usize, scale: *mut f32) {
+    let of = rounded.scale(row);
+    let is_offset = rounded.is_offset();
+    for (at, values) in row.chunks(LINE / rounded.bytes()).enumerate() {
+        // SAFETY: the caller's promise.
+        let line = unsafe { &mut *lines.wrapping_add(at * apart).cast::<[u8; LINE]>() };
+        if values.len() < LINE / rounded.bytes() {
+            line.fill(0);
+        }
+        rounded.put(values, of, line, is_offset);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { *scale = of.step };
+}
+
+/// The nearest number of eight significant bits, ties to even; a NaN stays one.
+#[inline(always)]
+pub(super) fn to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    // Never beyond the largest pattern: infinities and NaN are not rounded.
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let kept = bits >> 16 | u32::from(value.is_nan()) << 6;
+    (if bits & 0x7f80_0000 == 0x7f80_0000 { kept } else { rounded }) as u16
+}
+
+/// What to multiply by for whole steps, and what a step is worth.
+#[inline(always)]
+pub(super) fn steps(values: &[f32]) -> (f32, f32) {
+    // As integers, magnitudes are in order, with infinities and NaN above all numbers.
+    let most = f32::from_bits(values.iter().fold(0, |most, value| most.max(value.to_bits() & 0x7fff_ffff)));
+    let inverse = STEPS / most;
+    if !most.is_finite() {
+        // No value times zero would do for those either.
+        return (f32::NAN, f32::NAN);
+    }
+    if inverse.is_finite() { (inverse, most / STEPS) } else { (0.0, 0.0) }
+}

@@ -1,0 +1,226 @@
+//! Products of rounded numbers against exact sums of the same, and every kernel's promises.
+
+use super::super::tests::{ROWS, SHAPES, pool, run, run_inputs, value};
+use super::super::{Form, PANEL, Product};
+use super::numbers::{steps, to_bf16};
+use super::{Kernel, Rounded, Width};
+use crate::level::Level;
+
+/// Every kernel that this processor has.
+fn kernels(width: Width) -> Vec<Rounded> {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there is one"))]
+    let mut kernels = vec![Kernel::Plain];
+    #[cfg(target_arch = "x86_64")]
+    {
+        let level = Level::detect();
+        let dot = if width == Width::Half { Level::Avx512Bf16 } else { Level::Avx512Vnni };
+        kernels.extend((level >= dot).then_some(Kernel::Dot));
+        kernels.extend((level >= Level::Amx).then_some(Kernel::Tiles));
+    }
+    kernels.into_iter().map(|kernel| Rounded { width, kernel }).collect()
+}
+
+fn weight(term: usize, row: usize, column: usize) -> f32 {
+    value(term * 1_000_003 + row * 4099 + column)
+}
+
+fn product(rounded: Rounded, ks: &[usize], n: usize) -> Product {
+    product_at(Level::detect(), rounded, ks, n)
+}
+
+fn product_at(level: Level, rounded: Rounded, ks: &[usize], n: usize) -> Product {
+    let mut product = Product::new(Form::Rounded(rounded), level, n);
+    ks.iter().enumerate().for_each(|(term, k)| product.push(*k, &|row, column| weight(term, row, column)));
+    product.set_bias(&(0..n).map(|column| value(77_000_000 + column)).collect::<Vec<_>>());
+    product
+}
+
+/// What is multiplied.
+fn rounded(width: Width, values: &[f32]) -> Vec<f64> {
+    match width {
+        Width::Half => values.iter().map(|value| f64::from(f32::from_bits(u32::from(to_bf16(*value)) << 16))).collect(),
+        Width::Byte => {
+            let (inverse, scale) = steps(values);
+            values.iter().map(|value| f64::from((value * inverse).round_ties_even()) * f64::from(scale)).collect()
+        }
+    }
+}
+
+#[test]
+fn products_are_those_of_rounded_numbers() {
+    for (ks, n) in SHAPES {
+        for rounded_to in kernels(Width::Half).into_iter().chain(kernels(Width::Byte)) {
+            let width = rounded_to.width;
+            // So many rows that tiles of every height are seen.
+            for count in [1, 5, 16, 29, 75] {
+                let rows: Vec<usize> = (0..count).collect();
+                let x = pool(ks);
+                let y = run(&product(rounded_to, ks, n), ks, &x, &rows, 1);
+                for column in 0..n {
+                    let columns: Vec<Vec<f64>> = ks
+                        .iter()
+                        .enumerate()
+                        .map(|(term, k)| rounded(width, &(0..*k).map(|row| weight(term, row, column)).collect::<Vec<_>>()))
+                        .collect();
+                    for row in &rows {
+                        let mut sum = f64::from(value(77_000_000 + column));
+                        let mut magnitude = sum.abs();
+                        for (term, k) in ks.iter().enumerate() {
+                            for (x, w) in rounded(width, &x[term][row * k..][..*k]).iter().zip(&columns[term]) {
+                                sum += x * w;
+                                magnitude += (x * w).abs();
+                            }
+                        }
+                        let got = f64::from(y[row * n + column]);
+                        let tolerance = 1e-6 + 1e-6 * magnitude;
+                        assert!(
+                            (got - sum).abs() < tolerance,
+                            "{rounded_to:?} {ks:?} × {n}, row {row} of {count}, column {column}: {got} instead of {sum}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_is_the_same_at_every_batch_size_and_for_every_number_of_threads() {
+    for (ks, n) in SHAPES {
+        for rounded in kernels(Width::Half).into_iter().chain(kernels(Width::Byte)) {
+            let product = product(rounded, ks, n);
+            let pool = pool(ks);
+            let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+            let alone: Vec<Vec<u32>> = (0..ROWS).map(|row| bits(&run(&product, ks, &pool, &[row], 1))).collect();
+            let large = cfg!(debug_assertions) || ks.iter().sum::<usize>() * n > 20_000;
+            for size in (1..=ROWS).filter(|size| !large || *size < 40 || size % 83 == 0 || size % 128 < 2) {
+                let rows: Vec<usize> = (0..size).map(|at| (at * 7 + size * 13) % ROWS).collect();
+                let y = run(&product, ks, &pool, &rows, 1 + size % 3);
+                for (at, row) in rows.iter().enumerate() {
+                    assert!(bits(&y[at * n..][..n]) == alone[*row], "{rounded:?} {ks:?} × {n}: row {row} at {at} of {size}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_kernel_sums_integers_to_the_same_bits() {
+    for (ks, n) in SHAPES {
+        let rows: Vec<usize> = (0..40).collect();
+        let x = pool(ks);
+        let bits = |rounded| run(&product(rounded, ks, n), ks, &x, &rows, 1).iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+        let plain = bits(Rounded { width: Width::Byte, kernel: Kernel::Plain });
+        for rounded in kernels(Width::Byte) {
+            assert!(bits(rounded) == plain, "{rounded:?} {ks:?} × {n}");
+        }
+    }
+}
+
+#[test]
+fn loops_give_the_same_bits_on_every_level() {
+    let levels: Vec<Level> = Level::ALL.into_iter().filter(|level| *level <= Level::detect()).collect();
+    for (ks, n) in SHAPES {
+        let rows: Vec<usize> = (0..7).collect();
+        let x = pool(ks);
+        for rounded in kernels(Width::Half).into_iter().chain(kernels(Width::Byte)) {
+            let bits = |level| {
+                let product = product_at(level, rounded, ks, n);
+                run(&product, ks, &x, &rows, 1).iter().map(|y| y.to_bits()).collect::<Vec<_>>()
+            };
+            let portable = bits(Level::Portable);
+            for level in &levels {
+                assert!(bits(*level) == portable, "{rounded:?} {ks:?} × {n}: {level:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn integers_at_their_ends_do_not_overflow() {
+    let (k, n) = (super::BYTES_DEPTH_MAX, PANEL);
+    for rounded in kernels(Width::Byte) {
+        let mut product = Product::new(Form::Rounded(rounded), Level::detect(), n);
+        product.push(k, &|_, column| if column % 2 == 0 { 0.25 } else { -0.25 });
+        let x = vec![vec![2.0_f32; k * 2]];
+        let y = run_inputs(&product, &[k], &x, 1, 1);
+        for (column, y) in y.iter().enumerate() {
+            let exact = if column % 2 == 0 { 32768.0 } else { -32768.0 };
+            assert!((y - exact).abs() < 0.05, "{rounded:?}: {y} instead of {exact}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_in_its_row() {
+    let (k, n) = (40, 33);
+    for rounded in kernels(Width::Half).into_iter().chain(kernels(Width::Byte)) {
+        let product = product(rounded, &[k], n);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = vec![(0..4 * k).map(|at| value(at + 5)).collect::<Vec<_>>()];
+            let clean = run_inputs(&product, &[k], &x, 3, 1);
+            x[0][k + 7] = bad;
+            let y = run_inputs(&product, &[k], &x, 3, 1);
+            assert!(y[n..2 * n].iter().all(|y| !y.is_finite()), "{rounded:?} of {bad}");
+            assert!(y[..n] == clean[..n] && y[2 * n..] == clean[2 * n..], "{rounded:?} of {bad}");
+            assert!(rounded.width == Width::Half || y[n..2 * n].iter().all(|y| y.is_nan()));
+        }
+    }
+}
+
+#[test]
+fn rows_longer_than_a_block_are_multiplied() {
+    let halves = kernels(Width::Half).into_iter().map(|rounded| (rounded, vec![262_145]));
+    let bytes = kernels(Width::Byte).into_iter().map(|rounded| (rounded, vec![super::BYTES_DEPTH_MAX; 8]));
+    for (rounded, ks) in halves.chain(bytes) {
+        let exact = ks.iter().sum::<usize>() as f32 * 0.5;
+        let mut product = Product::new(Form::Rounded(rounded), Level::detect(), 1);
+        ks.iter().for_each(|k| product.push(*k, &|_, _| 0.5));
+        let x: Vec<Vec<f32>> = ks.iter().map(|k| (0..3 * k).map(|at| (at / k + 1) as f32).collect()).collect();
+        let y = run_inputs(&product, &ks, &x, 2, 1);
+        for (y, exact) in y.iter().zip([exact, 2.0 * exact]) {
+            assert!((y - exact).abs() < 1e-5 * exact, "{rounded:?}: {y} instead of {exact}");
+        }
+    }
+}
+
+#[test]
+fn nothing_of_what_is_not_finite_is_rounded() {
+    for rounded in kernels(Width::Byte) {
+        let empty = if rounded.is_offset() { 0x80 } else { 0 };
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut packed = [7_u8; 64];
+            let scale = rounded.round(&[1.0, bad, -2.0], &mut packed, rounded.is_offset());
+            assert!(scale.is_nan() && packed == [empty; 64], "{rounded:?} of {bad}: {scale}, {packed:?}");
+        }
+    }
+}
+
+#[test]
+fn scales_that_multiplied_would_overflow_or_underflow_do_not() {
+    for rounded in kernels(Width::Byte) {
+        let run = |k: usize, w: &dyn Fn(usize) -> f32, x: &dyn Fn(usize) -> f32| {
+            let mut product = Product::new(Form::Rounded(rounded), Level::detect(), 40);
+            product.push(k, &|row, _| w(row));
+            run_inputs(&product, &[k], &[(0..2 * k).map(|at| x(at % k)).collect()], 1, 1)
+        };
+        let even = |at: usize| if at.is_multiple_of(2) { 3e38 } else { 0.0 };
+        let zeros = run(64, &even, &|at| even(at + 1));
+        assert!(zeros.iter().all(|y| *y == 0.0), "{rounded:?}: {zeros:?}");
+        let small = run(1024, &|_| 1e-20, &|_| 1e-20);
+        assert!(small.iter().all(|y| (y / 1.024e-37 - 1.0).abs() < 1e-3), "{rounded:?}: {small:?}");
+    }
+}
+
+#[test]
+fn rounding_is_to_nearest_and_to_even() {
+    let bits = |value: u32| to_bf16(f32::from_bits(value));
+    assert_eq!([bits(0x3f80_7fff), bits(0x3f80_8000), bits(0x3f80_8001), bits(0x3f81_8000)], [0x3f80, 0x3f80, 0x3f81, 0x3f82]);
+    assert_eq!([to_bf16(f32::MAX), to_bf16(f32::NEG_INFINITY), to_bf16(-0.0)], [0x7f80, 0xff80, 0x8000]);
+    for nan in [0x7f80_0001, 0xffff_ffff, 0x7fc0_0000] {
+        assert!(f32::from_bits(u32::from(bits(nan)) << 16).is_nan());
+    }
+    assert_eq!(steps(&[0.0, 1e-38]), (0.0, 0.0));
+    assert_eq!(steps(&[-2.0, 1.0]), (63.5, 2.0 / 127.0));
+    assert!(steps(&[1.0, f32::NAN]).1.is_nan());
+}

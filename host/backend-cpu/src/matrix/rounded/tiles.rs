@@ -1,0 +1,355 @@
+//! AMX: sixteen rows times sixteen columns at a time, summed over sixteen groups by one instruction.
+//!
+//! Tiles 0 to 3 hold sums (two times two), 4 and 5 rows, 6 and 7 columns. Rows and weights are packed as tiles, one behind the other as they are read,
+//! because that is how the second-level cache gives most; and a panel is multiplied a few steps at a time with two heights of rows, so that the weights of
+//! these steps come from the nearest cache for the second. Sums that stand by then are put down and taken up again, bit by bit.
+//!
+//! The invariant: what tiles hold lives within one block of assembly, which begins by taking up its sums, ends by putting them down and says that it
+//! overwrites all eight. From block to block only their shape lives on: [`set_up`] gives it to the thread's tiles and [`release`] takes it away;
+//! between the two the thread runs no function that does either, and the compiler, for which no function here may use tiles, does not either.
+
+use std::arch::asm;
+use std::arch::x86_64::{
+    __m512, __mmask16, _mm512_add_ps, _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_fmadd_ps, _mm512_load_si512, _mm512_loadu_ps,
+    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_mul_ps, _mm512_set1_ps,
+};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::super::{PANEL, TERMS};
+use super::{AHEAD, Block, Columns, GROUP, GROUPS, NOTHING, Width};
+
+/// Rows that are multiplied at once, at most: two of the processor's tiles.
+pub(super) const HEIGHT: usize = 32;
+/// Rows that are worked on before the next of a panel.
+pub(super) const PAIR: usize = 2 * HEIGHT;
+/// Rows, and columns, of one of the processor's.
+const SIDE: usize = 16;
+/// Bytes of a row of one.
+pub(super) const ROW: usize = 64;
+/// Bytes of one.
+pub(super) const TILE: usize = SIDE * ROW;
+/// Steps that a panel is multiplied for before other rows are: its weights and both heights' rows then share the nearest cache.
+const STEPS: usize = 8;
+/// Lines of a step of a panel.
+const LINES: usize = PANEL * GROUP * GROUPS / 64;
+
+/// What the processor reads when tiles are set up.
+#[repr(C, align(64))]
+struct Palette {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// Sets the tiles up for that many rows.
+///
+/// # Safety
+/// The processor has AMX, and the system lets this process use it.
+pub(crate) unsafe fn set_up(rows: usize) {
+    let upper = rows.min(SIDE) as u8;
+    // A tile must have a row, even if nobody asks for it.
+    let lower = rows.saturating_sub(SIDE).max(1) as u8;
+    let side = SIDE as u8;
+    let mut palette = Palette { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+    palette.row_bytes[..8].fill(ROW as u16);
+    palette.rows[..8].copy_from_slice(&[upper, upper, lower, lower, upper, lower, side, side]);
+    // SAFETY: the caller's promise; the palette is as the processor wants it.
+    unsafe { asm!("ldtilecfg [{0}]", in(reg) &raw const palette, options(nostack, readonly)) };
+}
+
+/// Gives the tiles back, so that the system need not keep them for this thread.
+///
+/// # Safety
+/// As for [`set_up`].
+pub(crate) unsafe fn release() {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+}
+
+/// Sums of two tiles times two, as they are put down: those of the upper rows, then of the lower, each by columns.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct Sums([[[u32; SIDE]; SIDE]; 4]);
+
+/// Some steps of a panel and of rows.
+#[derive(Clone, Copy)]
+struct Run {
+    /// The first step's tiles of rows, and bytes to the next step's.
+    left: *const u8,
+    left_bytes: usize,
+    /// The first step's tiles of the panel.
+    panel: *const u8,
+    steps: usize,
+    /// Sums so far, if it is not the first run.
+    sums: *mut Sums,
+    is_first: bool,
+    /// What to ask for meanwhile.
+    next: *const u8,
+}
+
+/// A quarter of a step's lines that are asked for.
+macro_rules! ask {
+    () => {
+        ".rept {lines}\nprefetcht1 [{next}]\nadd {next}, 64\n.endr"
+    };
+}
+
+/// Sums up to thirty-two rows with that instruction.
+macro_rules! two {
+    ($instruction:literal, $run:ident) => {
+        asm!(
+            "test {first:e}, {first:e}",
+            "jz 3f",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "jmp 2f",
+            "3:",
+            "tileloadd tmm0, [{sums} + {row}]",
+            "tileloadd tmm1, [{sums} + {row} + 1024]",
+            "tileloadd tmm2, [{sums} + {row} + 2048]",
+            "tileloadd tmm3, [{sums} + {row} + 3072]",
+            "2:",
+            "tileloadd tmm4, [{left} + {row}]",
+            "tileloadd tmm6, [{w} + {row}]",
+            "tileloadd tmm7, [{w} + {row} + 1024]",
+            concat!($instruction, " tmm0, tmm4, tmm6"),
+            ask!(),
+            "tileloadd tmm5, [{left} + {row} + 1024]",
+            concat!($instruction, " tmm1, tmm4, tmm7"),
+            ask!(),
+            concat!($instruction, " tmm2, tmm5, tmm6"),
+            ask!(),
+            concat!($instruction, " tmm3, tmm5, tmm7"),
+            ask!(),
+            "add {left}, {left_bytes}",
+            "add {w}, 2048",
+            "dec {steps}",
+            "jnz 2b",
+            "tilestored [{sums} + {row}], tmm0",
+            "tilestored [{sums} + {row} + 1024], tmm1",
+            "tilestored [{sums} + {row} + 2048], tmm2",
+            "tilestored [{sums} + {row} + 3072], tmm3",
+            first = in(reg) u32::from($run.is_first),
+            left = inout(reg) $run.left => _,
+            left_bytes = in(reg) $run.left_bytes,
+            w = inout(reg) $run.panel => _,
+            row = in(reg) ROW,
+            steps = inout(reg) $run.steps => _,
+            next = inout(reg) $run.next => _,
+            sums = in(reg) $run.sums,
+            lines = const ASKED / 4,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        )
+    };
+}
+
+/// Sums up to sixteen rows with that instruction, in one run.
+macro_rules! one {
+    ($instruction:literal, $run:ident) => {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "2:",
+            "tileloadd tmm4, [{left} + {row}]",
+            "tileloadd tmm6, [{w} + {row}]",
+            "tileloadd tmm7, [{w} + {row} + 1024]",
+            concat!($instruction, " tmm0, tmm4, tmm6"),
+            ask!(),
+            ask!(),
+            concat!($instruction, " tmm1, tmm4, tmm7"),
+            ask!(),
+            ask!(),
+            "add {left}, {left_bytes}",
+            "add {w}, 2048",
+            "dec {steps}",
+            "jnz 2b",
+            "tilestored [{sums} + {row}], tmm0",
+            "tilestored [{sums} + {row} + 1024], tmm1",
+            left = inout(reg) $run.left => _,
+            left_bytes = in(reg) $run.left_bytes,
+            w = inout(reg) $run.panel => _,
+            row = in(reg) ROW,
+            steps = inout(reg) $run.steps => _,
+            next = inout(reg) $run.next => _,
+            sums = in(reg) $run.sums,
+            lines = const ASKED / 4,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        )
+    };
+}
+
+/// Asks for so many lines in a step.
+///
+/// # Safety
+/// There are the run's tiles and room for its sums, and tiles are set up for so many rows: no more than sixteen if it is one tile's.
+unsafe fn sum<const ASKED: usize>(width: Width, is_one: bool, run: Run) {
+    // SAFETY: the caller's promise: a step reads one tile's rows, or two, and two of the panel.
+    unsafe {
+        match (width, is_one) {
+            (Width::Half, false) => two!("tdpbf16ps", run),
+            (Width::Byte, false) => two!("tdpbssd", run),
+            (Width::Half, true) => one!("tdpbf16ps", run),
+            (Width::Byte, true) => one!("tdpbssd", run),
+        }
+    }
+}
+
+/// Sums of some rows of a panel, by term and height.
+type All = [[MaybeUninit<Sums>; PAIR / HEIGHT]; TERMS];
+
+/// Multiplies a block's rows with panels.
+///
+/// # Safety
+/// As for [`super::run`], on a processor with AMX, which the system lets this process use.
+pub(super) unsafe fn run(block: &Block<'_>, units: Range<usize>) {
+    let heights = block.rows.div_ceil(HEIGHT);
+    let sum = match LINES.div_ceil(heights) {
+        0..=4 => sum::<4>,
+        5..=8 => sum::<8>,
+        9..=16 => sum::<16>,
+        _ => sum::<LINES>,
+    };
+    let mut all: All = [const { [const { MaybeUninit::uninit() }; PAIR / HEIGHT] }; TERMS];
+    let mut shape = 0;
+    for panel in units {
+        let mut first = 0;
+        while first < block.rows {
+            let rows = match block.rows - first {
+                PAIR.. => PAIR,
+                HEIGHT.. => HEIGHT,
+                few => few,
+            };
+            // SAFETY: the caller's promise.
+            unsafe {
+                if shape != rows.min(HEIGHT) {
+                    shape = rows.min(HEIGHT);
+                    set_up(shape);
+                }
+                let part = Part { block, panel, first, rows };
+                part.sum(sum, heights, &mut all);
+                part.add(&all);
+            }
+            first += rows;
+        }
+    }
+    if shape != 0 {
+        // SAFETY: the caller's promise.
+        unsafe { release() };
+    }
+}
+
+/// Rows of a block times one panel: one height of them or less, or two whole ones.
+struct Part<'a> {
+    block: &'a Block<'a>,
+    panel: usize,
+    first: usize,
+    rows: usize,
+}
+
+impl Part<'_> {
+    /// Sums every term, from zero.
+    ///
+    /// # Safety
+    /// As for [`run`]; tiles are set up for these rows.
+    unsafe fn sum(&self, sum: unsafe fn(Width, bool, Run), heights: usize, all: &mut All) {
+        let Self { block, panel, first, rows } = *self;
+        let (width, height) = (block.rounded.width, rows.min(HEIGHT));
+        for ((term, weight), all) in block.terms.iter().zip(&block.product.weights).zip(all) {
+            let steps = block.rounded.groups(weight.k) / GROUPS;
+            let panel_bytes = steps * 2 * TILE;
+            let w = weight.data.pointer().wrapping_add(panel * panel_bytes);
+            let left = term.rows.wrapping_add(first * term.stride);
+            let mut next = match heights {
+                1 => w.wrapping_add(AHEAD),
+                _ => w.wrapping_add(panel_bytes + panel_bytes / heights * (first / HEIGHT)),
+            };
+            let most = if rows > HEIGHT { STEPS } else { steps };
+            let mut step = 0;
+            while step < steps {
+                let count = most.min(steps - step);
+                for (at, sums) in all.iter_mut().enumerate().take(rows.div_ceil(HEIGHT)) {
+                    let run = Run {
+                        left: left.wrapping_add(at * HEIGHT * term.stride + step * height * ROW),
+                        left_bytes: height * ROW,
+                        panel: w.wrapping_add(step * 2 * TILE),
+                        steps: count,
+                        sums: sums.as_mut_ptr(),
+                        is_first: step == 0,
+                        next,
+                    };
+                    // SAFETY: the caller's promise.
+                    unsafe { sum(width, rows <= SIDE, run) };
+                    next = next.wrapping_add(count * panel_bytes / steps / heights);
+                }
+                step += count;
+            }
+        }
+    }
+
+    /// Adds the terms' sums, one after the other, to what stands.
+    ///
+    /// # Safety
+    /// As for [`run`], on sums of these rows.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn add(&self, all: &All) {
+        let Self { block, panel, first, rows } = *self;
+        let (product, column) = (block.product, panel * PANEL);
+        for row in 0..rows {
+            let into = block.result.rows.wrapping_add((first + row) * block.result.stride + column);
+            let from = match product.bias() {
+                _ if product.onto_result => into.cast_const(),
+                Some(bias) => bias.wrapping_add(column),
+                None => NOTHING.as_ptr(),
+            };
+            for half in 0..2 {
+                let mask = lanes((product.n - column).saturating_sub(half * SIDE));
+                // SAFETY: masks end at the result's last column.
+                let mut y = unsafe { _mm512_maskz_loadu_ps(mask, from.wrapping_add(half * SIDE)) };
+                for (at, all) in all.iter().enumerate().take(block.terms.len()) {
+                    let sums: *const [[[u32; SIDE]; SIDE]; 4] = all[row / HEIGHT].as_ptr().cast();
+                    let (at_row, tile, row) = (first + row, row % HEIGHT / SIDE * 2 + half, row % SIDE);
+                    // SAFETY: `sum` has put them down.
+                    let sum = unsafe { _mm512_load_si512((&raw const (*sums)[tile][row]).cast()) };
+                    y = match block.rounded.width {
+                        Width::Half => _mm512_add_ps(y, _mm512_castsi512_ps(sum)),
+                        // SAFETY: rows and columns of integers have their scales.
+                        Width::Byte => unsafe { self.scaled(at, (at_row, half), _mm512_cvtepi32_ps(sum), y) },
+                    };
+                }
+                // SAFETY: masks end at the result's last column.
+                unsafe { _mm512_mask_storeu_ps(into.wrapping_add(half * SIDE), mask, y) };
+            }
+        }
+    }
+
+    /// Adds a row's sums of integers of a term, times their scales, to what stands.
+    ///
+    /// # Safety
+    /// As for [`Self::add`]; rows and columns have their scales.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn scaled(&self, term: usize, (row, half): (usize, usize), sum: __m512, y: __m512) -> __m512 {
+        let columns = self.block.product.weights[term].columns.pointer().cast::<Columns>().wrapping_add(self.panel);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let row_scale = _mm512_set1_ps(*self.block.terms[term].scales.wrapping_add(row));
+            let scale = _mm512_loadu_ps((&raw const (*columns).scales).cast::<f32>().wrapping_add(half * SIDE));
+            // Never a product of two scales: it could overflow where the sum is zero, or underflow where it is large.
+            _mm512_fmadd_ps(_mm512_mul_ps(sum, row_scale), scale, y)
+        }
+    }
+}
+
+/// The lanes of a vector of which there are so many columns.
+fn lanes(columns: usize) -> __mmask16 {
+    if columns >= SIDE { !0 } else { (1 << columns) - 1 }
+}

@@ -1,0 +1,196 @@
+//! The first halves of cells: run for several steps at once, or for tokens that are not in their table yet.
+//!
+//! A worker that is given several steps of a batch has all inputs that are not carried at hand. What depends on them alone it computes for all those
+//! steps first, as one batch, so that its weights are read once. How far ahead that is, is bounded by the task. A row that is not executed after
+//! all, because its chain stopped or its request died, was computed in vain, as rows queued beyond a stop are; nothing is told of it.
+
+use std::sync::Mutex;
+
+use cellwright_backend::{InputRef, Task};
+use cellwright_cell_graph::hoist::Feed;
+
+use super::transfer::Transfer;
+use super::{Active, Clock, CpuWorker};
+use crate::compiled::{Body, Split};
+use crate::kernels::element::Element;
+use crate::plan::{Frame, Memory, RefusedRow};
+use crate::table::Table;
+use crate::team::Team;
+
+/// Rows of several steps that are computed at once: with more of them than that in one step, weights are not what takes the time.
+const ROWS: usize = 64;
+/// Bytes that they may take.
+const BYTES: usize = 32 << 20;
+
+/// What first halves gave.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    frame: Frame,
+    batch: Vec<Active>,
+    given: Given,
+    refused: Mutex<Vec<RefusedRow>>,
+    /// Rows of `given` that kernels refused.
+    bad: Vec<RefusedRow>,
+    misses: Vec<usize>,
+}
+
+/// Where the outputs of a first half are.
+#[derive(Debug, Default)]
+pub(super) struct Given {
+    /// By row and output.
+    at: Vec<*const u8>,
+    outputs: usize,
+}
+
+// SAFETY: they point into memory that belongs to the worker or to a table, of which threads read what nobody writes.
+unsafe impl Send for Given {}
+// SAFETY: as above.
+unsafe impl Sync for Given {}
+
+impl Given {
+    fn reset(&mut self, rows: usize, outputs: usize) {
+        self.outputs = outputs;
+        self.at.clear();
+        self.at.resize(rows * outputs, std::ptr::null());
+    }
+
+    fn set(&mut self, row: usize, at: impl Iterator<Item = *const u8>) {
+        self.at[row * self.outputs..][..self.outputs].iter_mut().zip(at).for_each(|(own, at)| *own = at);
+    }
+
+    /// An output of a row, if it was computed.
+    pub(super) fn at(&self, row: usize, output: usize) -> Option<*const u8> {
+        self.at.get(row * self.outputs + output).copied().filter(|at| !at.is_null())
+    }
+}
+
+impl Ahead {
+    pub(super) const fn given(&self) -> &Given {
+        &self.given
+    }
+
+    /// Rows of a batch that were refused ahead of it.
+    pub(super) fn tell_refused(&self, batch: &[Active], refused: &mut Vec<RefusedRow>) {
+        if self.bad.is_empty() {
+            return;
+        }
+        for (row, active) in batch.iter().enumerate() {
+            refused.extend(self.bad.iter().filter(|bad| bad.row == active.given).map(|bad| RefusedRow { row, ..*bad }));
+        }
+    }
+
+    /// Where the outputs of a row of the frame are.
+    fn outputs<'m>(pre: &'m Body, memory: Memory<'m>, row: usize) -> impl Iterator<Item = *const u8> + 'm {
+        pre.plan.outputs.iter().map(move |output| memory.at(output.place, row).cast_const())
+    }
+
+    /// Looks up what a table has for the rows of a batch, whose transfer that is, and computes and keeps what it has not.
+    pub(super) fn look_up(
+        &mut self,
+        (pre, table): (&Body, &Table),
+        batch: &mut [Active],
+        transfer: &Transfer<'_>,
+        team: &mut Team,
+        clock: &mut Clock<'_>,
+    ) {
+        let memory = self.frame.prepare(&pre.plan, batch.len(), team.size());
+        Transfer { body: pre, memory, given: None, ..*transfer }.gather(batch, team);
+        self.given.reset(batch.len(), pre.plan.outputs.len());
+        self.bad.clear();
+        self.misses.clear();
+        for (row, active) in batch.iter_mut().enumerate() {
+            active.given = row;
+            match table.token(index_at(pre, memory, row)).and_then(|token| table.find(token)) {
+                Some(found) => self.given.set(row, found),
+                None => {
+                    move_row(pre, memory, row, self.misses.len());
+                    self.misses.push(row);
+                }
+            }
+        }
+        if self.misses.is_empty() {
+            return;
+        }
+        clock.run(&pre.plan, (memory, self.misses.len()), team, &self.refused);
+        let refused = self.refused.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.bad.extend(refused.drain(..).map(|bad| RefusedRow { row: self.misses[bad.row], ..bad }));
+        for (at, row) in self.misses.iter().enumerate() {
+            self.given.set(*row, Self::outputs(pre, memory, at));
+            if let Some(token) = table.token(index_at(pre, memory, at)) {
+                // SAFETY: the frame holds this row of every output of the half that the table was made for.
+                unsafe { table.keep(token, |output| memory.at(pre.plan.outputs[output].place, at)) };
+            }
+        }
+    }
+}
+
+/// The index in a row of a half that has one input alone.
+fn index_at(pre: &Body, memory: Memory<'_>, row: usize) -> i64 {
+    let Some(input) = pre.plan.inputs.first() else { return 0 };
+    let at = memory.at(input.place, row);
+    // SAFETY: the frame has this row of this input, which was gathered.
+    unsafe {
+        match input.element {
+            Element::I32 => i64::from(at.cast::<i32>().read()),
+            _ => at.cast::<i64>().read(),
+        }
+    }
+}
+
+/// Moves a row's inputs to the front.
+fn move_row(pre: &Body, memory: Memory<'_>, from: usize, to: usize) {
+    for input in &pre.plan.inputs {
+        // SAFETY: the frame has both rows; they may be one.
+        unsafe { std::ptr::copy(memory.at(input.place, from), memory.at(input.place, to), input.bytes) };
+    }
+}
+
+impl CpuWorker {
+    /// For how many steps of a task, from `step` on, first halves run at once; one: a step runs as it is.
+    pub(super) fn steps_ahead(&self, task: &Task, step: u32) -> u32 {
+        let loaded = self.cells.get(task.cell.index()).and_then(Option::as_ref);
+        let Some(Split { pre, .. }) = loaded.and_then(|loaded| loaded.plan.ahead()) else { return 1 };
+        let fit = ROWS.min(pre.plan.rows_within(BYTES)) / task.rows.len().max(1);
+        let steps = u32::try_from(fit).unwrap_or(u32::MAX).min(task.steps - step);
+        let known = |row: &cellwright_backend::Row| {
+            let Some(lane) = self.lanes.get(row.lane.index()).and_then(Option::as_ref) else { return false };
+            let first = row.step.saturating_add(step);
+            // What this task writes it cannot read ahead. What other cells write was written by tasks before it.
+            (first..first.saturating_add(steps)).take_while(|step| *step < lane.chain().length.bound).all(|step| {
+                let own = pre.feeds.iter().filter_map(|feed| if let Feed::Own(input) = feed { Some(*input as usize) } else { None });
+                own.into_iter().all(|input| !matches!(lane.input(input, step), InputRef::Slot { cell, .. } if cell == task.cell))
+            })
+        };
+        if steps > 1 && task.rows.iter().all(known) { steps } else { 1 }
+    }
+
+    /// Runs the first half for so many steps of a task.
+    pub(super) fn run_ahead(&mut self, task: &Task, step: u32, steps: u32) -> Result<(), cellwright_backend::DeviceLost> {
+        self.ahead.batch.clear();
+        for at in 0..steps {
+            self.select(&task.rows, (step, at, steps))?;
+            self.ahead.batch.extend_from_slice(&self.batch);
+        }
+        let Some(loaded) = self.cells.get(task.cell.index()).and_then(Option::as_ref) else { return Ok(()) };
+        let Some(Split { pre, .. }) = loaded.plan.ahead() else { return Ok(()) };
+        let Ahead { frame, batch, given, refused, bad, .. } = &mut self.ahead;
+        given.reset(task.rows.len() * steps as usize, pre.plan.outputs.len());
+        bad.clear();
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let mut clock = Clock::start(self.account.as_deref());
+        let memory = frame.prepare(&pre.plan, batch.len(), self.team.size());
+        let transfer =
+            Transfer { arena: &self.domain.arena, cells: &self.cells, lanes: &self.lanes, loaded, body: pre, memory, given: None };
+        transfer.gather(batch, &mut self.team);
+        clock.run(&pre.plan, (memory, batch.len()), &mut self.team, refused);
+        let refused = refused.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        bad.extend(refused.drain(..).map(|found| RefusedRow { row: batch[found.row].given, ..found }));
+        for (row, active) in batch.iter().enumerate() {
+            given.set(active.given, Ahead::outputs(pre, memory, row));
+        }
+        clock.transferred();
+        Ok(())
+    }
+}

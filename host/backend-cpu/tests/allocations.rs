@@ -1,0 +1,142 @@
+//! A worker that has seen its batches before runs them again without asking the allocator for anything.
+//!
+//! Alone in its program, because it counts what any thread allocates.
+#![expect(unsafe_code, reason = "an allocator that counts is one")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cellwright_backend::conformance::cells;
+use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Slot, Task};
+use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
+use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::{Retention, Source};
+use cellwright_cell_graph::{Tensor, TypedCell};
+
+const HIDDEN: usize = 128;
+const ROWS: usize = 24;
+const STEPS: u32 = 40;
+/// A task's.
+const STEPS_AT_ONCE: u32 = 2;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+/// Whether a worker is at it.
+static COUNTS: AtomicBool = AtomicBool::new(false);
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: every call is handed on as it is; counting neither allocates nor unwinds. What is not overridden allocates by `alloc`.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // The program's first thread, which waits for the test and says so, may do that at any time.
+        let is_first = || rustix::thread::gettid() == rustix::process::getpid();
+        if COUNTS.load(Ordering::SeqCst) && !is_first() {
+            ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        }
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// A worker whose tasks' allocations are counted, on whatever thread.
+struct Counted(CpuWorker);
+
+fn counted<T>(work: impl FnOnce() -> T) -> T {
+    COUNTS.store(true, Ordering::SeqCst);
+    let result = work();
+    COUNTS.store(false, Ordering::SeqCst);
+    result
+}
+
+impl Backend for Counted {
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+
+    fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError> {
+        self.0.load(index, cell)
+    }
+
+    fn unload(&mut self, index: CellIndex) {
+        self.0.unload(index);
+    }
+
+    fn submit(&mut self, task: Task) -> Result<(), DeviceLost> {
+        counted(|| self.0.submit(task))
+    }
+
+    fn complete(&mut self) -> Result<Option<Completed>, DeviceLost> {
+        counted(|| self.0.complete())
+    }
+
+    fn read(&mut self, first: Slot, count: u32) -> Result<Vec<u8>, DeviceLost> {
+        self.0.read(first, count)
+    }
+
+    fn write(&mut self, first: Slot, bytes: &[u8]) -> Result<(), DeviceLost> {
+        self.0.write(first, bytes)
+    }
+
+    fn recycle(&mut self, completed: Completed) {
+        counted(|| self.0.recycle(completed));
+    }
+
+    fn time_batch(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+        self.0.time_batch(index, rows)
+    }
+}
+
+/// Allocations of each of the tasks that take chains of that cell to their ends.
+fn allocations(cell: &Arc<TypedCell>, input: &Arc<Tensor>, threads: usize) -> Vec<u64> {
+    let options = DomainOptions { arena_bytes: Some(16 << 20), ahead_weights_least: Some(0), ..DomainOptions::default() };
+    let domain = CpuDomain::new(options).expect("16 MiB are there");
+    let worker = CpuWorker::new(domain, CpuOptions { threads, ..CpuOptions::default() }).expect("threads start");
+    let mut driver = Driver::new(Box::new(Counted(worker)), std::slice::from_ref(cell));
+    let place = |_| {
+        let rows = Source::Rows { tensor: 0, at: Affine::EVERY };
+        let mut chain = independent(0, 2, vec![rows, Source::Zeros, Source::Zeros], STEPS);
+        chain.stages[0].retention = Retention::Double;
+        (chain.stages[0].inputs[1].feedback, chain.stages[0].inputs[2].feedback) = (Some((0, 0)), Some((0, 1)));
+        driver.place(Arc::new(growth_of(vec![chain])), std::slice::from_ref(input), 0, &[]).lanes[0][0]
+    };
+    let lanes: Vec<_> = (0..ROWS).map(place).collect();
+    let task = |first: u32| {
+        let rows: Vec<_> = lanes.iter().map(|lane| (*lane, first)).collect();
+        let before = ALLOCATIONS.load(Ordering::SeqCst);
+        let completed = driver.task(CellIndex(0), &rows, STEPS_AT_ONCE);
+        driver.backend.recycle(completed);
+        ALLOCATIONS.load(Ordering::SeqCst) - before
+    };
+    (0..STEPS).step_by(STEPS_AT_ONCE as usize).map(task).collect()
+}
+
+#[test]
+fn a_task_like_those_before_it_allocates_nothing() {
+    let weight = |name: &str| {
+        let shape: &[usize] = match name {
+            "emb.weight" => &[STEPS as usize, HIDDEN],
+            _ if name.starts_with("bias") || name.ends_with("bias") => &[4 * HIDDEN],
+            _ => &[4 * HIDDEN, HIDDEN],
+        };
+        Tensor::from_f32(name, shape, &vec![0.01; shape.iter().product()])
+    };
+    let cell = cells::lstm("lstm", HIDDEN, HIDDEN, &weight).resolve();
+    let rows = Arc::new(Tensor::from_f32("x", &[STEPS as usize, HIDDEN], &vec![0.5; STEPS as usize * HIDDEN]));
+    for threads in [1, 3] {
+        let tasks = allocations(&cell, &rows, threads);
+        // The first make room, which those that follow use.
+        assert!(tasks[0] > 0, "nothing is counted");
+        assert_eq!(tasks[2..], vec![0; tasks.len() - 2], "{threads} threads");
+    }
+}

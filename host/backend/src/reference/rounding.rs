@@ -1,0 +1,62 @@
+//! What a precision makes of a row of a product's left-hand side, or of a column of its right-hand side.
+
+use cellwright_cell_graph::typed::Precision;
+
+/// The numbers that are multiplied.
+pub(super) fn stretch(precision: Precision, values: &[f64]) -> Vec<f64> {
+    match precision {
+        Precision::F32 => values.to_vec(),
+        Precision::Bf16 => values.iter().map(|value| f64::from(to_bf16(*value as f32))).collect(),
+        Precision::Int8 => to_steps(&values.iter().map(|value| *value as f32).collect::<Vec<_>>()),
+    }
+}
+
+/// The nearest number of eight significant bits; of two the even one.
+fn to_bf16(value: f32) -> f32 {
+    if value.is_nan() {
+        return value;
+    }
+    let bits = value.to_bits();
+    let (kept, rest) = (bits >> 16, bits & 0xffff);
+    let up = rest > 0x8000 || (rest == 0x8000 && kept % 2 == 1);
+    // From the largest number up is infinity, as the bits are ordered.
+    f32::from_bits((kept + u32::from(up)) << 16)
+}
+
+/// Whole steps of a 127th of the largest magnitude.
+fn to_steps(values: &[f32]) -> Vec<f64> {
+    if values.iter().any(|value| !value.is_finite()) {
+        return vec![f64::NAN; values.len()];
+    }
+    let most = values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+    let inverse = 127.0 / most;
+    if inverse.is_infinite() {
+        return vec![0.0; values.len()];
+    }
+    values.iter().map(|value| f64::from((value * inverse).round_ties_even()) * f64::from(most / 127.0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bf16_rounds_to_nearest_and_ties_to_even() {
+        let rounded = |bits: u32| to_bf16(f32::from_bits(bits)).to_bits();
+        assert_eq!(rounded(0x3f80_7fff), 0x3f80_0000);
+        assert_eq!(rounded(0x3f80_8000), 0x3f80_0000, "a tie goes to the even one below");
+        assert_eq!(rounded(0x3f80_8001), 0x3f81_0000);
+        assert_eq!(rounded(0x3f81_8000), 0x3f82_0000, "a tie goes to the even one above");
+        assert_eq!(rounded(0xbf81_8000), 0xbf82_0000);
+        assert_eq!(to_bf16(f32::MAX), f32::INFINITY);
+        assert!(to_bf16(f32::from_bits(0x7f80_0001)).is_nan(), "what is left of a NaN is one");
+    }
+
+    #[test]
+    fn steps_are_of_the_stretch_itself() {
+        let close = |got: Vec<f64>, wanted: &[f64]| got.iter().zip(wanted).all(|(got, wanted)| (got - wanted).abs() < 1e-6);
+        assert!(close(to_steps(&[-2.54, 0.0, 0.031, 0.029, 0.05]), &[-2.54, 0.0, 0.04, 0.02, 0.04]), "half steps go to the even one");
+        assert_eq!(to_steps(&[0.0, 1e-38]), [0.0, 0.0]);
+        assert!(to_steps(&[1.0, f32::INFINITY]).iter().all(|value| value.is_nan()));
+    }
+}

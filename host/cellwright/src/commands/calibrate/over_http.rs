@@ -1,0 +1,105 @@
+//! A server in this process and clients beside it, as they are where one machine does everything: what connections and clients take of the processors
+//! is in the times of tasks then. It is a server as `serve` starts it, but its engine can be watched.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use cellwright_bundle::ArchiveLimits;
+use cellwright_client::load::{self, Plan, Target};
+use cellwright_client::{Address, ClientOptions, Form, PushOptions, Trust};
+use cellwright_http_api::{Server, ServerOptions};
+use cellwright_registry::{Registry, TenantName};
+use cellwright_serving::{Platform, PlatformOptions, ServedModel};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use crate::cli::HostArguments;
+use crate::commands::bench::serve::Asked;
+use crate::commands::remote::{block_on, connect};
+use crate::host::{self, Setup};
+use crate::worker;
+
+/// Of a load's time, before it.
+const WARM_UP_SHARE: f64 = 0.1;
+
+/// A server with its data in a temporary folder. Dropping it stops it.
+pub(super) struct Service {
+    platform: Arc<Platform>,
+    address: Address,
+    /// How many devices it has.
+    pub(super) workers: usize,
+    /// The first one's name.
+    pub(super) device: String,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    _data: TempDir,
+}
+
+impl Service {
+    /// Starts it on a free port of this machine.
+    pub(super) fn start(arguments: &HostArguments, setup: Setup) -> anyhow::Result<Self> {
+        let data = tempfile::tempdir().context("a temporary folder for the server's data")?;
+        let model_in_flight_max = setup.in_flight_max;
+        let serving = host::serving_options(setup, arguments.cache_dir())?;
+        let options = PlatformOptions { serving, archive: ArchiveLimits::default(), model_in_flight_max };
+        let backends = worker::backends(&arguments.workers)?;
+        let workers = backends.len();
+        let device = backends.first().map_or("cpu".to_owned(), |backend| backend.info().name);
+        let platform = Platform::start(options, Registry::open(data.path())?, backends)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the threads that serve connections")?;
+        let options = ServerOptions { addresses: vec![([127, 0, 0, 1], 0).into()], ..ServerOptions::default() };
+        let server = runtime.block_on(Server::bind(options, cellwright_http_api::host_of(platform.clone())))?;
+        let port = server.addresses().first().context("an address")?.port();
+        let address = Address::parse(&format!("http://127.0.0.1:{port}"))?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serve = move || {
+            runtime.block_on(server.serve(async {
+                // Whoever hangs up wants the same.
+                let _ = stopped.await;
+            }));
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new().name("server".to_owned()).spawn(serve).context("a thread for the server")?;
+        Ok(Self { platform, address, workers, device, stop: Some(stop), thread: Some(thread), _data: data })
+    }
+
+    /// Uploads a bundle, which serves from then on.
+    pub(super) fn push(&self, folder: &Path, name: &str) -> anyhow::Result<Arc<ServedModel>> {
+        let client = connect(&self.address.to_string(), &ClientOptions::default())?;
+        block_on(async { Ok(client.push(name, folder, PushOptions::default(), |_| {}).await?) })?;
+        Ok(Arc::clone(self.platform.find(&TenantName::default_tenant(), name, None)?.served()))
+    }
+
+    /// Keeps so many requests under way, each on a connection of its own.
+    pub(super) fn load(&self, asked: &Asked, in_flight: usize, measured: Duration, seed: u64) -> anyhow::Result<()> {
+        let target = Target::infer(&self.address, None, asked.name.as_str(), asked.requests.iter().cloned(), Form::Binary)?;
+        let report = load::run(&Plan {
+            address: self.address.clone(),
+            trust: Trust::System,
+            targets: vec![target],
+            arrivals: load::Arrivals::Closed,
+            connections: in_flight,
+            threads: 1,
+            warm_up: measured.mul_f64(WARM_UP_SHARE),
+            measured,
+            seed,
+        })?;
+        match report.total.first_fault {
+            None => Ok(()),
+            Some(fault) => bail!("some requests failed, the first because {fault}"),
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to say.
+            let _ = thread.join();
+        }
+    }
+}

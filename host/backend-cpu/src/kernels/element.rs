@@ -5,6 +5,8 @@ use std::marker::PhantomData;
 use cellwright_cell_graph::typed::{BinaryKind, UnaryKind};
 
 use super::convert::{self, Number};
+#[cfg(target_arch = "x86_64")]
+use super::math::avx512::{self, Blocks};
 use super::{dispatch, math};
 use crate::level::Level;
 
@@ -204,7 +206,34 @@ unary_ops! {
     Not: |x: u8| u8::from(x == 0);
 }
 
+/// # Safety
+/// As for [`Kernel`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+unsafe fn run_blocks<F: Blocks>(result: *mut u8, stride: usize, sources: Sources, rows: usize, width: usize) {
+    for at in 0..rows {
+        // SAFETY: the caller's promise.
+        let (y, x) = unsafe { (row_mut::<f32>(result, stride, at, width), row::<f32>(sources[0], at, width)) };
+        let ((y, y_left), (x, x_left)) = (y.as_chunks_mut(), x.as_chunks());
+        for (y, x) in y.iter_mut().zip(x) {
+            // SAFETY: the caller's promise.
+            unsafe { F::block(x, y) };
+        }
+        for (y, x) in y_left.iter_mut().zip(x_left) {
+            *y = F::one(*x);
+        }
+    }
+}
+
 fn unary(kind: UnaryKind, element: Element, level: Level) -> Option<Kernel> {
+    #[cfg(target_arch = "x86_64")]
+    if level >= Level::Avx512 {
+        match (kind, element) {
+            (UnaryKind::Sigmoid, Element::F32) => return Some(run_blocks::<avx512::Sigmoid>),
+            (UnaryKind::Tanh, Element::F32) => return Some(run_blocks::<avx512::Tanh>),
+            _ => {}
+        }
+    }
     Some(match (kind, element) {
         (UnaryKind::Neg, _) => return numbers!(element, Neg, map1, level),
         (UnaryKind::Relu, _) => return numbers!(element, Relu, map1, level),

@@ -3,6 +3,8 @@
 //! Errors are less than three units in the last place (of silu three and a half) over the whole range, results below the smallest normal number included; zeros keep their sign,
 //! infinities and NaN come out as they should. Polynomials are those of the Cephes library; [`wide`] has its own.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
 mod wide;
 
 pub(crate) use wide::{gelu, gelu_tanh};
@@ -12,6 +14,9 @@ const ROUND: f32 = 12_582_912.0;
 /// 355/512: so short that its product with an exponent is exact.
 const LN2_HIGH: f32 = 355.0 / 512.0;
 const LN2_LOW: f32 = -2.121_944_4e-4;
+/// Of the exponential between −½ ln 2 and ½ ln 2, and of tanh where it is small: the highest power's coefficient first.
+const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
+const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
 
 /// `(e^r, n)` with x = r + n · ln 2, for x within ±2²⁰. NaN stays NaN.
 #[inline(always)]
@@ -20,12 +25,7 @@ fn exp_parts(x: f32) -> (f32, i32) {
     let n = rounded - ROUND;
     let r = n.mul_add(-LN2_HIGH, x);
     let r = n.mul_add(-LN2_LOW, r);
-    let mut p = 1.987_569_1e-4_f32;
-    p = p.mul_add(r, 1.398_2e-3);
-    p = p.mul_add(r, 8.333_452e-3);
-    p = p.mul_add(r, 4.166_579_6e-2);
-    p = p.mul_add(r, 1.666_666_5e-1);
-    p = p.mul_add(r, 0.5);
+    let p = EXP[1..].iter().fold(EXP[0], |p, coefficient| p.mul_add(r, *coefficient));
     ((r * r).mul_add(p, r) + 1.0, rounded.to_bits().cast_signed().wrapping_sub(ROUND.to_bits().cast_signed()))
 }
 
@@ -65,11 +65,7 @@ pub(crate) fn tanh(x: f32) -> f32 {
     let a = x.abs();
     let large = 1.0 - 2.0 / (exp_clamped(2.0 * a) + 1.0);
     let s = x * x;
-    let mut p = -5.704_988_7e-3_f32;
-    p = p.mul_add(s, 2.063_908_8e-2);
-    p = p.mul_add(s, -5.373_971_6e-2);
-    p = p.mul_add(s, 1.333_144_2e-1);
-    p = p.mul_add(s, -3.333_328e-1);
+    let p = TANH[1..].iter().fold(TANH[0], |p, coefficient| p.mul_add(s, *coefficient));
     let small = (p * s).mul_add(a, a);
     (if a < 0.625 { small } else { large }).copysign(x)
 }

@@ -22,8 +22,9 @@ use tile::{Call, TileFn};
 pub(super) const VECTORS: usize = 3;
 /// Bytes of left-hand sides that are worked on before the next rows: they and two pieces fit the second-level cache.
 const BLOCK_BYTES: usize = 512 << 10;
-/// Rows that are worked on together at least, however long they are.
-const BLOCK_ROWS_LEAST: usize = 24;
+/// Rows that are worked on together at least, however long they are. Of long rows only what meets a piece has to stay near, and a weight that no cache keeps is
+/// read once for all of them.
+const BLOCK_ROWS_LEAST: usize = 256;
 /// Rows of a panel at most that all tiles pass before the next.
 const PIECE: usize = 1024;
 /// Lines by which a single tile asks ahead.

@@ -299,11 +299,12 @@ impl Block<'_> {
                     (self.result.rows.cast_const().wrapping_add(panel * PANEL), self.result.stride)
                 };
                 for tile in 0..tiles {
-                    let first = tile * height;
+                    // Of about equal size: sums of a tile of few rows would wait for one another.
+                    let (first, end) = (self.rows * tile / tiles, self.rows * (tile + 1) / tiles);
                     let tile = Tile {
                         left: term.rows.wrapping_add(first * term.stride),
                         left_stride: term.stride,
-                        rows: height.min(self.rows - first),
+                        rows: end - first,
                         panel: w,
                         groups,
                         from: from.wrapping_add(first * from_stride),

@@ -17,9 +17,9 @@ const WORTH_SHARING_PS: usize = 4_000_000;
 /// Bytes of a frame that stay near while a thread works on its part of them.
 const NEAR_BYTES: usize = 1280 << 10;
 /// Rows of each thread for which weights are read once, so that reading them stays in the background however many threads there are; and how many
-/// they are at least.
+/// they are at least: a weight as large as the last cache comes from memory each time.
 const ROWS_WORTH: usize = 16;
-const ROWS_LEAST: usize = 64;
+const ROWS_LEAST: usize = 256;
 /// Bytes that a frame takes at most, if it has more than one row.
 const FRAME_BYTES: usize = 256 << 20;
 
@@ -125,7 +125,7 @@ impl Plan {
         let row = self.strides.iter().sum::<usize>().max(1);
         // Rounded numbers are multiplied several times as fast as they are read.
         let is_rounded = self.steps.iter().any(|step| step.kind.product().is_some_and(|(product, _)| product.is_rounded()));
-        let worth = (ROWS_WORTH * threads).max(ROWS_LEAST) * if is_rounded { 4 } else { 1 };
+        let worth = (ROWS_WORTH * threads * if is_rounded { 4 } else { 1 }).max(ROWS_LEAST);
         (NEAR_BYTES * threads / row).max(worth).min(FRAME_BYTES / row).max(1)
     }
 

@@ -247,3 +247,6 @@ impl CpuWorker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

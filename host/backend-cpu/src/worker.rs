@@ -148,12 +148,14 @@ impl CpuWorker {
             if let Some(entry) = self.lanes.get_mut(lane.index()) {
                 *entry = None;
             }
+            self.ahead.forget_lane(lane);
         }
         for (index, lane) in task.joins.drain(..) {
             if index.index() >= self.lanes.len() {
                 self.lanes.resize(index.index() + 1, None);
             }
             self.lanes[index.index()] = Some(lane);
+            self.ahead.forget_lane(index);
         }
         for (slot, count) in task.scrub.drain(..) {
             // SAFETY: the scheduler gave these slots to a request that runs on this worker from now on, and to nobody else.
@@ -165,17 +167,16 @@ impl CpuWorker {
         self.begin(task);
         let mut step = 0;
         while step < task.steps {
-            let ahead = self.steps_ahead(task, step);
-            if ahead > 1 {
-                self.run_ahead(task, step, ahead)?;
-            }
-            for at in 0..ahead {
-                self.select(&task.rows, (step, at, ahead))?;
+            let ahead = self.run_ahead(task, step)?;
+            let steps = ahead.unwrap_or(1);
+            for at in 0..steps {
+                self.select(&task.rows, (step, at, steps))?;
                 if !self.batch.is_empty() {
-                    self.step(task.cell, ahead > 1, completed)?;
+                    self.step(task.cell, ahead.is_some(), completed)?;
                 }
             }
-            step += ahead;
+            self.ahead.forget_steps(task, step, steps);
+            step += steps;
         }
         Ok(())
     }
@@ -255,6 +256,7 @@ impl Backend for CpuWorker {
         if index.index() >= self.cells.len() {
             self.cells.resize_with(index.index() + 1, || None);
         }
+        self.ahead.forget_cell(index);
         self.cells[index.index()] = Some(Loaded { name: cell.name.clone(), plan, layout: NodeLayout::of(cell) });
         Ok(())
     }
@@ -268,6 +270,7 @@ impl Backend for CpuWorker {
         if let Some(entry) = self.cells.get_mut(index.index()) {
             *entry = None;
         }
+        self.ahead.forget_cell(index);
     }
 
     fn submit(&mut self, task: Task) -> Result<(), DeviceLost> {

@@ -61,6 +61,19 @@ impl Lane {
         found.unwrap_or(InputRef::Zeros)
     }
 
+    /// Whether input `input` is at every step what came with the request, or nothing: its tensors' rows, its numbers, zeros. Such a row is there
+    /// before anything has run, and stays what it is wherever chains end.
+    #[must_use]
+    pub fn is_given(&self, input: usize) -> bool {
+        let Some(input) = self.stage().inputs.get(input) else { return true };
+        let is_given = match &input.source {
+            Source::Zeros | Source::Literal(_) | Source::Ints(_) | Source::Rows { .. } => true,
+            Source::Index(at) => !at.from_end,
+            Source::Steps { .. } | Source::Last { .. } | Source::Nodes { .. } | Source::Sibling { .. } => false,
+        };
+        is_given && input.feedback.is_none()
+    }
+
     fn step_of(&self, chain: u32, at: Affine, step: u32) -> Option<u32> {
         let number = at.at(step)?;
         if !at.from_end {
@@ -204,5 +217,32 @@ mod tests {
         assert_eq!(lane.input(0, 0), InputRef::Int(7));
         assert_eq!([lane.input(0, 1), lane.input(0, 2)], [slot(200, 0, 31), slot(200, 1, 31)]);
         assert_eq!(lane.input(1, 0), InputRef::Zeros);
+    }
+
+    #[test]
+    fn what_came_with_the_request_is_given() {
+        let given = |source: Source, feedback| lane(UnfoldedInput { source, feedback }).is_given(0);
+        let of = vec![Node { chain: 5, step: 1 }];
+        let given_ones = [
+            Source::Zeros,
+            Source::Literal([1].into()),
+            Source::Ints(vec![7]),
+            Source::Index(at(5, 2, false)),
+            Source::Rows { tensor: 2, at: at(0, 1, true) },
+        ];
+        for source in given_ones {
+            assert!(given(source.clone(), None), "{source:?}");
+            assert!(!given(source.clone(), Some((0, 1))), "{source:?} and then what a node gives");
+        }
+        let others = [
+            Source::Index(at(0, 1, true)),
+            Source::Steps { chain: 5, stage: 0, output: 1, at: Affine::EVERY },
+            Source::Last { chain: 5, stage: 0, output: 1 },
+            Source::Nodes { stage: 0, output: 1, of },
+            Source::Sibling { stage: 0, output: 1 },
+        ];
+        for source in others {
+            assert!(!given(source.clone(), None), "{source:?}");
+        }
     }
 }

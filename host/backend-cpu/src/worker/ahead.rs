@@ -1,12 +1,15 @@
 //! The first halves of cells: run for several steps at once, or for tokens that are not in their table yet.
 //!
 //! A worker that is given several steps of a batch has all inputs that are not carried at hand. What depends on them alone it computes for all those
-//! steps first, as one batch, so that its weights are read once. How far ahead that is, is bounded by the task. A row that is not executed after
-//! all, because its chain stopped or its request died, was computed in vain, as rows queued beyond a stop are; nothing is told of it.
+//! steps first, as one batch, so that its weights are read once. If the rows are few and the request brought all of that with it, it does so for later
+//! tasks' steps too ([`kept`]). A row that is not executed after all, because its chain stopped or its request died, was computed in vain, as rows
+//! queued beyond a stop are; nothing is told of it.
+
+mod kept;
 
 use std::sync::Mutex;
 
-use cellwright_backend::{InputRef, Task};
+use cellwright_backend::{DeviceLost, InputRef, Task};
 use cellwright_cell_graph::hoist::Feed;
 
 use super::transfer::Transfer;
@@ -32,6 +35,8 @@ pub(super) struct Ahead {
     /// Rows of `given` that kernels refused.
     bad: Vec<RefusedRow>,
     misses: Vec<usize>,
+    /// By cell: rows that later tasks may take.
+    kept: Vec<kept::Kept>,
 }
 
 /// Where the outputs of a first half are.
@@ -145,12 +150,34 @@ fn move_row(pre: &Body, memory: Memory<'_>, from: usize, to: usize) {
     }
 }
 
+impl Body {
+    /// Rows of several steps that are computed at once.
+    fn fit(&self) -> usize {
+        ROWS.min(self.plan.rows_within(BYTES))
+    }
+}
+
 impl CpuWorker {
+    /// Sees to it that the first half of a task's steps from `step` on has run; of how many of them, if any.
+    pub(super) fn run_ahead(&mut self, task: &Task, step: u32) -> Result<Option<u32>, DeviceLost> {
+        let kept = self.steps_kept(task, step);
+        if kept > 0 {
+            self.give_kept(task, step, kept);
+            return Ok(Some(kept));
+        }
+        let steps = self.steps_ahead(task, step);
+        if steps < 2 {
+            return Ok(None);
+        }
+        self.run_task_ahead(task, step, steps)?;
+        Ok(Some(steps))
+    }
+
     /// For how many steps of a task, from `step` on, first halves run at once; one: a step runs as it is.
-    pub(super) fn steps_ahead(&self, task: &Task, step: u32) -> u32 {
+    fn steps_ahead(&self, task: &Task, step: u32) -> u32 {
         let loaded = self.cells.get(task.cell.index()).and_then(Option::as_ref);
         let Some(Split { pre, .. }) = loaded.and_then(|loaded| loaded.plan.ahead()) else { return 1 };
-        let fit = ROWS.min(pre.plan.rows_within(BYTES)) / task.rows.len().max(1);
+        let fit = pre.fit() / task.rows.len().max(1);
         let steps = u32::try_from(fit).unwrap_or(u32::MAX).min(task.steps - step);
         let known = |row: &cellwright_backend::Row| {
             let Some(lane) = self.lanes.get(row.lane.index()).and_then(Option::as_ref) else { return false };
@@ -165,7 +192,7 @@ impl CpuWorker {
     }
 
     /// Runs the first half for so many steps of a task.
-    pub(super) fn run_ahead(&mut self, task: &Task, step: u32, steps: u32) -> Result<(), cellwright_backend::DeviceLost> {
+    fn run_task_ahead(&mut self, task: &Task, step: u32, steps: u32) -> Result<(), DeviceLost> {
         self.ahead.batch.clear();
         for at in 0..steps {
             self.select(&task.rows, (step, at, steps))?;

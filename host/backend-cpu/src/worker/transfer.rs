@@ -33,7 +33,7 @@ pub(super) struct Transfer<'a> {
 }
 
 /// Calls `work` with the part of the rows that each thread has; one thread alone if there are few bytes.
-fn by_rows(team: &mut Team, rows: usize, row_bytes: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
+pub(super) fn by_rows(team: &mut Team, rows: usize, row_bytes: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
     if rows * row_bytes < WORTH_SHARING {
         return work(0..rows);
     }
@@ -58,7 +58,7 @@ impl Transfer<'_> {
                             let from = lane.map_or(InputRef::Zeros, |lane| lane.input(*index as usize, batch[row].row.step));
                             self.fill(from, input, row);
                         }
-                        Feed::Pre(output) => self.fill_given(batch[row].given, *output as usize, input, row),
+                        Feed::Pre(output) => self.fill_given(&batch[row], *output as usize, input, row),
                     }
                 }
             }
@@ -104,13 +104,13 @@ impl Transfer<'_> {
     }
 
     /// Writes one row of one input from what the first half gave.
-    fn fill_given(&self, given: usize, output: usize, input: &Terminal, row: usize) {
+    fn fill_given(&self, active: &Active, output: usize, input: &Terminal, row: usize) {
         let into = self.memory.at(input.place, row);
-        match self.given.and_then(|rows| rows.at(given, output)) {
+        match self.given.and_then(|rows| rows.at(active.given, output)) {
             // SAFETY: the frame has this row of this input, which no other thread writes; the first half gave as many bytes.
             Some(from) => unsafe { std::ptr::copy_nonoverlapping(from, into, input.bytes) },
             None => {
-                debug_assert!(false, "the first half ran before the second");
+                debug_assert!(active.is_padding, "the first half ran before the second");
                 zero(into, input.bytes);
             }
         }

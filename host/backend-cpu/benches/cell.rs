@@ -76,7 +76,9 @@ fn measure(driver: &mut Driver, lanes: &[LaneIndex]) -> (f64, f64) {
 }
 
 fn worker(kernels: Kernels, threads: usize) -> CpuWorker {
-    let domain = CpuDomain::new(DomainOptions { kernels, ..DomainOptions::default() }).expect("an arena");
+    // Whole steps: rows that stay the same would be multiplied ahead for many of them.
+    let domain =
+        CpuDomain::new(DomainOptions { kernels, ahead_weights_least: Some(u64::MAX), ..DomainOptions::default() }).expect("an arena");
     CpuWorker::new(domain, CpuOptions { threads, ..CpuOptions::default() }).expect("threads")
 }
 

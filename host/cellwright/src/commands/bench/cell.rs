@@ -80,8 +80,8 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new(arguments: &'a CellArguments) -> anyhow::Result<Self> {
         let cell = model::cell(arguments)?;
-        // What is measured is the cell, not a table of its results.
-        let without = DomainOptions { table_bytes: Some(0), ..DomainOptions::default() };
+        // What is measured is one step of the whole cell: no table of its results, nothing of it for many steps at once.
+        let without = DomainOptions { table_bytes: Some(0), ahead_weights_least: Some(u64::MAX), ..DomainOptions::default() };
         let domain = CpuDomain::new(without).context("the CPU worker's memory")?;
         let mut worker = CpuWorker::new(Arc::clone(&domain), options(arguments))?;
         worker.load(CellIndex(0), &cell)?;

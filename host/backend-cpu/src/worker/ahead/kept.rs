@@ -128,12 +128,12 @@ impl Ahead {
         self.kept.iter_mut().for_each(|kept| kept.forget(|lane, _| lane == gone));
     }
 
-    /// Forgets what was kept of so many steps of a task from its `first` on, which have run.
+    /// Forgets what was kept of so many steps of a task from its `first` on, which have run, and of those before, which may have run elsewhere.
     pub(in crate::worker) fn forget_steps(&mut self, task: &Task, first: u32, steps: u32) {
         let Some(kept) = self.kept.get_mut(task.cell.index()) else { return };
         kept.forget(|lane, step| {
-            let is_of = |row: &Row| row.lane == lane && step.checked_sub(row.step.saturating_add(first)).is_some_and(|at| at < steps);
-            task.rows.iter().any(is_of)
+            let has_run = |row: &Row| row.lane == lane && step < row.step.saturating_add(first).saturating_add(steps);
+            task.rows.iter().any(has_run)
         });
     }
 
@@ -168,7 +168,10 @@ impl CpuWorker {
     pub(super) fn steps_kept(&mut self, task: &Task, step: u32) -> u32 {
         let loaded = self.cells.get(task.cell.index()).and_then(Option::as_ref);
         let Some(Split { pre, .. }) = loaded.and_then(|loaded| loaded.plan.ahead()) else { return 0 };
-        let horizon = u32::try_from(pre.fit() / task.rows.len().max(1)).unwrap_or(u32::MAX);
+        // What may end at any step is not computed for many steps in vain.
+        let may_stop = |lane: &Lane| lane.chain().stop.is_some() || lane.chain().length.like.is_some();
+        let fit = u32::try_from(pre.fit() / task.rows.len().max(1)).unwrap_or(u32::MAX);
+        let horizon = if task.rows.iter().any(|row| self.lane(row).is_some_and(may_stop)) { fit.min(task.steps - step) } else { fit };
         let is_given = |lane: &Lane| pre.feeds.iter().all(|feed| !matches!(feed, Feed::Own(input) if !lane.is_given(*input as usize)));
         if horizon < 2 || !task.rows.iter().all(|row| self.lane(row).is_some_and(is_given)) {
             return 0;

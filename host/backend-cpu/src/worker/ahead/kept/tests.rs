@@ -191,3 +191,23 @@ fn what_does_not_fit_runs_as_it_comes() {
         assert!((1..=PLACES).contains(&both.kept(CELLS[0])) || step + STEPS >= 90, "{step}");
     }
 }
+
+#[test]
+fn what_may_stop_is_not_computed_beyond_its_task() {
+    let mut both = Both::new(1);
+    let mut stops = chain(CELLS[0], 40);
+    stops.stop = Some((0, 0));
+    let lane = both.place(stops).remove(0);
+    both.run(CELLS[0], &[(0, 0)], &[(0, &lane)], &[]);
+    assert_eq!(both.kept(CELLS[0]), 0);
+}
+
+#[test]
+fn steps_that_ran_elsewhere_are_not_kept_for_ever() {
+    let mut both = Both::new(1);
+    let lane = both.request(CELLS[0], 40);
+    both.run(CELLS[0], &[(0, 0)], &[(0, &lane)], &[]);
+    assert_eq!(both.kept(CELLS[0]), 40 - 5);
+    both.run(CELLS[0], &[(0, 20)], &[], &[]);
+    assert_eq!(both.kept(CELLS[0]), 40 - 25);
+}

@@ -17,6 +17,7 @@ use super::engine;
 
 const CANCELLED: Outcome = Outcome::Failed(RequestFailure::Cancelled);
 
+/// The gate opens before the engine waits for its workers: here, and where it is taken apart with the gate last.
 struct Bench {
     gate: Gate,
     engine: Engine,
@@ -45,7 +46,7 @@ fn chain(model: &Arc<Model>, steps: u32) -> Case {
 #[test]
 fn cancelled_before_and_while_they_run() {
     for config in [Config::default(), Config { policy: PolicyKind::Graph { bucket_width: 4, window_ns: 0 }, ..Config::default() }] {
-        let Bench { gate, engine, model, loaded } = bench(config, 1 << 10);
+        let Bench { engine, model, loaded, gate } = bench(config, 1 << 10);
         let cases = sound(&model, 120, 22);
         gate.close();
         let pending: Vec<Pending> = cases.iter().map(|case| case.submit(&engine, &loaded)).collect();
@@ -70,7 +71,7 @@ fn cancelled_before_and_while_they_run() {
 /// deadlines with them.
 #[test]
 fn what_cannot_be_in_time_is_given_up_where_the_policy_minds() {
-    let Bench { gate, engine, model, loaded } = bench(Config { policy: PolicyKind::Adaptive, ..Config::default() }, 1 << 10);
+    let Bench { engine, model, loaded, gate } = bench(Config { policy: PolicyKind::Adaptive, ..Config::default() }, 1 << 10);
     let cellular = engine.load(&ModelSpec { policy: Some(PolicyKind::Cellular), ..spec(&model, 1, 8) }).unwrap();
     let case = chain(&model, 20);
     let within = |time: Duration, model: &Arc<LoadedModel>| {
@@ -92,7 +93,7 @@ fn what_cannot_be_in_time_is_given_up_where_the_policy_minds() {
 
 #[test]
 fn a_handle_that_is_over_names_nobody() {
-    let Bench { gate, engine, model, loaded } = bench(Config::default(), 2);
+    let Bench { engine, model, loaded, gate } = bench(Config::default(), 2);
     let cases = sound(&model, 100, 23);
     let mut old: Vec<Handle> = Vec::new();
     for case in &cases {
@@ -111,7 +112,7 @@ fn a_handle_that_is_over_names_nobody() {
 
 #[test]
 fn a_full_engine_refuses_until_there_is_room() {
-    let Bench { gate, engine, model, loaded } = bench(Config::default(), 3);
+    let Bench { engine, model, loaded, gate } = bench(Config::default(), 3);
     let cases = sound(&model, 4, 24);
     for _ in 0..20 {
         gate.close();
@@ -151,7 +152,7 @@ impl Sink for Quitter {
 
 #[test]
 fn a_sink_may_cancel() {
-    let Bench { gate, engine, model, loaded } = bench(Config::default(), 50);
+    let Bench { engine, model, loaded, gate } = bench(Config::default(), 50);
     let case = chain(&model, 24);
     gate.close();
     let others: Vec<Pending> = (0..49).map(|_| case.submit(&engine, &loaded)).collect();
@@ -171,7 +172,7 @@ fn a_sink_may_cancel() {
 
 #[test]
 fn a_model_that_goes_waits_for_its_requests_and_takes_no_more() {
-    let Bench { gate, engine, model, loaded } = bench(Config::default(), 1 << 10);
+    let Bench { engine, model, loaded, gate } = bench(Config::default(), 1 << 10);
     let cases = sound(&model, 50, 25);
     let other_model = generate::model(26);
     let other_cases = sound(&other_model, 50, 26);
@@ -211,7 +212,7 @@ fn a_model_that_goes_waits_for_its_requests_and_takes_no_more() {
 
 #[test]
 fn an_engine_that_goes_ends_everybody() {
-    let Bench { gate, engine, model, loaded } = bench(Config::default(), 1 << 10);
+    let Bench { engine, model, loaded, gate } = bench(Config::default(), 1 << 10);
     let cases = sound(&model, 100, 27);
     gate.close();
     let pending: Vec<Pending> = cases.iter().map(|case| case.submit(&engine, &loaded)).collect();

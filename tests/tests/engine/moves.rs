@@ -57,6 +57,8 @@ impl Bench {
         let (first, second) = (Gate::default(), Gate::default());
         let device = |number| with(number, worker(&domain((u64::from(SLOTS) * 64) >> 20)));
         let engine = engine(config(release), 1 << 10, vec![first.before(device(0)), second.before(device(1))]);
+        // If this fails on the way, they open before the engine waits for its workers.
+        let (first, second) = (first, second);
         let loaded = engine.load(&spec(&model, 0, 2)).unwrap();
         let cases = cases(&model);
         first.close();

@@ -42,6 +42,8 @@ fn a_model_and_a_tenant_may_have_so_many_calls_in_flight() {
         }
         infer(&platform, tenant, "sums", requests::sum(1, 1)).unwrap();
     }
+    // A call gives its place back when its client has been told.
+    wait_until("nobody has a place", || platform.figures(None).models.iter().all(|model| model.in_flight == 0));
     let figures = platform.figures(None).models;
     assert_eq!(
         figures.iter().map(|model| (model.calls.success.count, model.calls.shed, model.in_flight)).collect::<Vec<_>>(),

@@ -117,7 +117,7 @@ fn switching_drops_no_call() {
     upload(&platform, &summing(0.0));
     let (over, answers) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        for seed in 0..3 {
+        let callers = [0, 1, 2].map(|seed| {
             let (platform, over, answers) = (&platform, &over, &answers);
             scope.spawn(move || {
                 while !over.load(Ordering::Acquire) {
@@ -129,13 +129,14 @@ fn switching_drops_no_call() {
                     assert_eq!(response.outputs[0].to_f32().unwrap()[0], expected);
                     answers.fetch_add(1, Ordering::AcqRel);
                 }
-            });
-        }
+            })
+        });
         let over = SetOnDrop(&over);
         for bias in 1..=6_u8 {
             let before = answers.load(Ordering::Acquire);
             upload(&platform, &summing(f32::from(bias)));
             while answers.load(Ordering::Acquire) < before + 20 {
+                assert!(!callers.iter().any(|caller| caller.is_finished()), "no caller fails");
                 std::thread::yield_now();
             }
         }

@@ -27,10 +27,10 @@ use cellwright_tests::requests;
 /// Requests that may be in flight at once.
 const IN_FLIGHT: u32 = 64;
 
-/// A host on one worker behind a gate.
+/// A host on one worker behind a gate, which opens first when a test fails: otherwise the host would wait for the worker, and the worker for the gate.
 struct Host {
-    serving: Serving,
     gate: Gate,
+    serving: Serving,
 }
 
 fn host() -> Host {
@@ -52,7 +52,7 @@ fn host_with(in_flight_max: u32, answers_bytes_max: Option<u64>) -> Host {
         plugin_threads: 2,
         answers_bytes_max,
     };
-    Host { serving: Serving::start(options, vec![backend]).unwrap(), gate }
+    Host { gate, serving: Serving::start(options, vec![backend]).unwrap() }
 }
 
 impl Host {

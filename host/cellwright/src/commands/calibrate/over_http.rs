@@ -24,6 +24,11 @@ use crate::worker;
 
 /// Of a load's time, before it.
 const WARM_UP_SHARE: f64 = 0.1;
+/// How often a load is tried whose requests are turned away: with so many at once, a plugin that is held up for a moment is taken for a slow one, for which
+/// only so many may wait.
+const ATTEMPTS: u32 = 5;
+/// The status of requests that are turned away.
+const TOO_MANY: u16 = 429;
 
 /// A server with its data in a temporary folder. Dropping it stops it.
 pub(super) struct Service {
@@ -76,7 +81,7 @@ impl Service {
     /// Keeps so many requests under way, each on a connection of its own.
     pub(super) fn load(&self, asked: &Asked, in_flight: usize, measured: Duration, seed: u64) -> anyhow::Result<()> {
         let target = Target::infer(&self.address, None, asked.name.as_str(), asked.requests.iter().cloned(), Form::Binary)?;
-        let report = load::run(&Plan {
+        let plan = Plan {
             address: self.address.clone(),
             trust: Trust::System,
             targets: vec![target],
@@ -86,11 +91,16 @@ impl Service {
             warm_up: measured.mul_f64(WARM_UP_SHARE),
             measured,
             seed,
-        })?;
-        match report.total.first_fault {
-            None => Ok(()),
-            Some(fault) => bail!("some requests failed, the first because {fault}"),
+        };
+        for attempt in 1.. {
+            let total = load::run(&plan)?.total;
+            match total.first_fault {
+                None => break,
+                Some(_) if attempt < ATTEMPTS && total.statuses.contains_key(&TOO_MANY) => {}
+                Some(fault) => bail!("some requests failed, the first because {fault}"),
+            }
         }
+        Ok(())
     }
 }
 

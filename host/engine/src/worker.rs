@@ -50,6 +50,7 @@ impl WorkerLink {
         let (sender, receiver) = bounded(queue);
         let device = info.name.clone();
         let thread = std::thread::Builder::new().name(format!("worker-{}", id.0)).spawn(move || {
+            let unheard = receiver.clone();
             let run = AssertUnwindSafe(|| Worker { id, backend, receiver, engine: engine.clone(), outstanding: 0 }.run());
             let lost = match catch_unwind(run) {
                 Ok(Ok(())) => return,
@@ -58,6 +59,9 @@ impl WorkerLink {
             };
             // If the engine is gone too there is nobody left to tell.
             let _ = engine.send(FromWorker::Lost(id, lost));
+            // A bounded channel keeps its messages when its receiver goes, and whoever asked in one of them would wait for ever: they are let go of, each
+            // with its reply's end, until the engine hangs up.
+            unheard.iter().for_each(drop);
         })?;
         Ok(Self { info, sender, thread: Some(thread) })
     }

@@ -180,6 +180,8 @@ fn a_model_that_goes_waits_for_its_requests_and_takes_no_more() {
     gate.close();
     let pending: Vec<Pending> = cases.iter().map(|case| case.submit(&engine, &loaded)).collect();
     std::thread::scope(|scope| {
+        // Opens even if something here fails: the scope waits for its threads.
+        let gate = gate;
         let unloading = scope.spawn(|| engine.unload(&loaded));
         // As soon as the engine's thread has heard of it, nobody enters.
         let refused = loop {
@@ -218,6 +220,7 @@ fn an_engine_that_goes_ends_everybody() {
     let pending: Vec<Pending> = cases.iter().map(|case| case.submit(&engine, &loaded)).collect();
     let canceller = engine.canceller();
     std::thread::scope(|scope| {
+        let gate = gate;
         scope.spawn(move || drop(engine));
         for pending in &pending {
             assert_eq!(pending.wait().outcome, Outcome::Failed(RequestFailure::Stopped));

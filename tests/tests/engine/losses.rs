@@ -3,7 +3,7 @@
 use cellwright_cell_graph::generate;
 use cellwright_engine::{ModelError, RequestFailure};
 use cellwright_scheduler::{Config, PolicyKind, Release};
-use cellwright_tests::devices::{Fuse, domain, worker};
+use cellwright_tests::devices::{Fuse, Gate, domain, worker};
 use cellwright_tests::graphs::{Case, Outcome, spec};
 
 use super::engine;
@@ -77,4 +77,35 @@ fn without_workers_requests_and_models_are_refused() {
     let failed = engine.load(&spec(&generate::model(34), 0, 8));
     assert!(matches!(failed, Err(ModelError::WorkerLost(_))), "{failed:?}");
     engine.unload(&loaded);
+}
+
+/// Who asks a worker something just before it is lost hears that it is, rather than nothing for ever.
+#[test]
+fn what_a_lost_worker_was_asked_is_refused() {
+    for panics in [false, true] {
+        let model = generate::model(35);
+        let cases = Case::mixed(&model, 3, 35);
+        let (home, fuse, gate) = (domain(64), Fuse::new(panics), Gate::default());
+        let engine = engine(Config::default(), 1 << 10, vec![gate.before(fuse.on(worker(&home)))]);
+        let loaded = engine.load(&spec(&model, 0, 8)).unwrap();
+        gate.close();
+        fuse.light(0);
+        let pending: Vec<_> = cases.iter().map(|case| case.submit(&engine, &loaded)).collect();
+        while !gate.holds_somebody() {
+            std::thread::yield_now();
+        }
+        std::thread::scope(|scope| {
+            let gate = gate;
+            let loading = scope.spawn(|| engine.load(&spec(&generate::model(36), 0, 8)));
+            // Long enough for the question to lie in the worker's line; if it is not there yet, it comes to a worker that is gone.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            gate.open();
+            let failed = loading.join().unwrap();
+            assert!(matches!(failed, Err(ModelError::WorkerLost(_))), "panics: {panics}: {failed:?}");
+        });
+        for pending in &pending {
+            assert_eq!(pending.wait().outcome, LOST);
+        }
+        engine.unload(&loaded);
+    }
 }

@@ -62,10 +62,11 @@ impl Core {
     fn forget_if_over(&mut self, request: RequestId) {
         let over = self.state.requests.get(request).is_some_and(|entry| entry.sink.is_none() && entry.lanes == 0);
         if over && let Some(entry) = self.state.requests.remove(request) {
-            self.counters.in_flight.fetch_sub(1, Ordering::Relaxed);
+            // The place first: whoever sees that one request fewer is in flight may want it.
+            self.handles.give_back(entry.handle);
+            self.counters.in_flight.fetch_sub(1, Ordering::Release);
             self.counters.growths.fetch_sub(entry.growths() as u64, Ordering::Relaxed);
             self.state.models.leave(&entry.model);
-            self.handles.give_back(entry.handle);
         }
     }
 

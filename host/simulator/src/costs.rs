@@ -36,6 +36,8 @@ pub(crate) struct Samples {
     handovers: Times,
     /// The first of them.
     handovers_first: Vec<u64>,
+    /// How many times between tasks were seen, and their sum.
+    between: (i64, i64),
 }
 
 impl Samples {
@@ -65,6 +67,18 @@ impl Samples {
     /// Their mean: what they cost together, those included that waited for a processor.
     pub(crate) fn mean_handover_ns(&self) -> u64 {
         self.handovers.mean()
+    }
+
+    /// So much passed between two tasks on a worker, by two clocks that do not quite agree: it may be less than nothing.
+    pub(crate) fn add_between(&mut self, ns: i64) {
+        let (count, sum) = &mut self.between;
+        (*count, *sum) = (*count + 1, sum.saturating_add(ns));
+    }
+
+    /// The mean of those times.
+    pub(crate) fn between_ns(&self) -> u64 {
+        let (count, sum) = self.between;
+        u64::try_from(sum / count.max(1)).unwrap_or(0)
     }
 
     /// Means of a cell type by batch size, ascending.

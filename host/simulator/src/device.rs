@@ -36,6 +36,8 @@ pub struct Device {
     pub move_ns: u64,
     /// How long it takes until the scheduler hears of the end of a task, or of a request.
     pub handover_ns: u64,
+    /// How long it does nothing between two tasks even if the second waits.
+    pub between_ns: u64,
     /// Whether several of it share one memory, as a CPU's workers do: any of them may go on with any request.
     pub shares_memory: bool,
     cells: BTreeMap<String, CellCosts>,
@@ -48,6 +50,7 @@ struct Table {
     name: String,
     move_us: Option<toml::Spanned<f64>>,
     handover_us: Option<toml::Spanned<f64>>,
+    between_us: Option<toml::Spanned<f64>>,
     #[serde(default)]
     shares_memory: bool,
     default: Option<CellTable>,
@@ -114,6 +117,7 @@ impl Device {
         Ok(Self {
             move_ns: nanoseconds("move_us", &table.move_us)? as u64,
             handover_ns: nanoseconds("handover_us", &table.handover_us)? as u64,
+            between_ns: nanoseconds("between_us", &table.between_us)? as u64,
             cells: cells.collect::<Result<_, Error>>()?,
             default: table.default.as_ref().map(|cell| costs("default", cell)).transpose()?,
             shares_memory: table.shares_memory,
@@ -135,7 +139,8 @@ impl Device {
     #[must_use]
     pub fn unit(step_ns: u64) -> Self {
         let costs = CellCosts { compute: Curve::constant(step_ns), ..CellCosts::default() };
-        Self { name: "unit".to_owned(), move_ns: 0, handover_ns: 0, shares_memory: false, cells: BTreeMap::new(), default: Some(costs) }
+        let name = "unit".to_owned();
+        Self { name, move_ns: 0, handover_ns: 0, between_ns: 0, shares_memory: false, cells: BTreeMap::new(), default: Some(costs) }
     }
 }
 

@@ -34,6 +34,8 @@ struct Worker {
     ended_ns: u64,
     /// Tasks since then.
     reckoned: u32,
+    /// When its last task's end was heard of, and how long that took.
+    heard: Option<(u64, u64)>,
 }
 
 impl Worker {
@@ -43,6 +45,14 @@ impl Worker {
         self.reckoned = if first.alone { 0 } else { self.reckoned.saturating_add(1) };
         self.ended_ns = self.ended_ns.max(first.launched_ns).saturating_add(busy_ns);
         (self.reckoned < RECKONED_MAX).then_some(self.ended_ns)
+    }
+
+    /// What passed on it before a task that waited for the one before, if one did: what the two ends' news are late by cancels out over many tasks.
+    fn between(&mut self, tasks: &[Task], (now_ns, busy_ns): (u64, u64)) -> Option<i64> {
+        let (heard_ns, before_ns) = self.heard.replace((now_ns, busy_ns))?;
+        // Whoever was handed over before half of that time had passed was there when it ended.
+        let waited = tasks.first().is_some_and(|first| !first.alone && first.launched_ns + before_ns / 2 <= heard_ns);
+        waited.then_some(now_ns as i64 - heard_ns as i64 - busy_ns as i64)
     }
 }
 
@@ -65,6 +75,9 @@ impl Meter {
             let tasks: Vec<Task> = seen.flying.drain(..count).collect();
             if let Some(ended_ns) = seen.done(&tasks, *busy_ns) {
                 self.samples.add_handover(now.0.saturating_sub(ended_ns));
+            }
+            if let Some(between_ns) = seen.between(&tasks, (now.0, *busy_ns)) {
+                self.samples.add_between(between_ns);
             }
             // Of several tasks together it is not known how long each took.
             if let [task] = tasks[..] {
@@ -99,14 +112,22 @@ impl Meter {
     pub fn handover_ns(&self) -> u64 {
         self.samples.mean_handover_ns()
     }
+
+    /// What passes on average on a worker from a task's end until the next one begins that is there already: others have its processor then.
+    #[must_use]
+    pub fn between_ns(&self) -> u64 {
+        self.samples.between_ns()
+    }
 }
 
 /// A table in TOML of a device like a CPU's workers, which share their memory: how long it takes until ends of tasks are heard of (and, it is assumed,
-/// requests, by the same thread), and its cells with their times.
+/// requests, by the same thread), what passes between tasks, and its cells with their times.
 /// What a cell that it does not name costs is what the last one does.
 #[must_use]
-pub fn table(name: &str, handover_ns: u64, cells: &[(String, Vec<Knot>)]) -> String {
-    let mut text = format!("name = {}\nshares_memory = true\nhandover_us = {}\n", quoted(name), handover_ns as f64 / 1e3);
+pub fn table(name: &str, meter: &Meter, cells: &[(String, Vec<Knot>)]) -> String {
+    let [handover_us, between_us] = [meter.handover_ns(), meter.between_ns()].map(|ns| ns as f64 / 1e3);
+    let name = quoted(name);
+    let mut text = format!("name = {name}\nshares_memory = true\nhandover_us = {handover_us}\nbetween_us = {between_us}\n");
     let mut cell = |head: String, knots: &[Knot]| {
         let knots: Vec<String> = knots.iter().map(|knot| format!("[{}, {}]", knot.rows, knot.nanoseconds as f64 / 1e3)).collect();
         // Writing to a String does not fail.
@@ -160,9 +181,10 @@ mod tests {
         let knots = meter.knots(CellTypeId(3));
         assert_eq!(knots, [Knot { rows: 4, nanoseconds: 80_000 }]);
         assert_eq!(meter.handover_ns(), 1500);
-        let text = table("two \"cpus\"", meter.handover_ns(), &[("a.cell".to_owned(), knots)]);
+        let text = table("two \"cpus\"", &meter, &[("a.cell".to_owned(), knots)]);
         let device = Device::from_toml("x.toml", &text).unwrap_or_else(|error| panic!("{error} in {text}"));
-        assert_eq!((device.name.as_str(), device.shares_memory, device.handover_ns), ("two \"cpus\"", true, 1500));
+        assert_eq!((device.name.as_str(), device.shares_memory), ("two \"cpus\"", true));
+        assert_eq!((device.handover_ns, device.between_ns), (1500, 0));
         for cell in ["a.cell", "any other"] {
             assert_eq!(device.costs(cell).unwrap().compute.at(4), 80_000);
         }
@@ -203,5 +225,31 @@ mod tests {
         launch(&mut meter, 200_000_000, &[21]);
         done(&mut meter, 300_000_000, 21, 1_000_000);
         assert!(meter.handover_ns() > before);
+    }
+
+    #[test]
+    fn what_passes_between_tasks_that_wait_is_their_time_on_the_worker_beyond_themselves() {
+        let mut meter = Meter::default();
+        launch(&mut meter, 0, &[1, 2]);
+        done(&mut meter, 1_000_000, 1, 1_000_000);
+        // Each ends a hundred microseconds later than if it had begun with the end of the one before; one end in two is heard of late.
+        for seq in 2..=21 {
+            launch(&mut meter, (seq - 1) * 1_100_000, &[seq + 1]);
+            done(&mut meter, seq * 1_100_000 + (seq % 2) * 30_000 - 100_000, seq, 1_000_000);
+        }
+        assert_eq!(meter.between_ns(), (100_000 * 20 + 30_000) / 20);
+        // The worker may have been waiting for this one.
+        launch(&mut meter, 50_000_000, &[]);
+        done(&mut meter, 50_000_000, 22, 1_000_000);
+        assert!(meter.between_ns() > 1_000_000, "so far it was there in time");
+        let before = meter.between_ns();
+        launch(&mut meter, 60_000_000, &[23]);
+        done(&mut meter, 62_000_000, 23, 1_000_000);
+        assert_eq!(meter.between_ns(), before, "it was alone");
+        launch(&mut meter, 70_000_000, &[24]);
+        launch(&mut meter, 70_900_000, &[25]);
+        done(&mut meter, 71_000_000, 24, 1_000_000);
+        done(&mut meter, 73_000_000, 25, 1_000_000);
+        assert_eq!(meter.between_ns(), before, "it came when the one before was about to end");
     }
 }

@@ -77,7 +77,7 @@ pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
     let how = if arguments.http { "with clients over HTTP on the same processors" } else { "all busy" };
     let text = format!(
         "# Measured by `cellwright calibrate`: {bundle} on {workers} x {device}, {how}; `simulate --devices {workers}` is this machine.\n{}",
-        meter::table(&device, meter.handover_ns(), &cells)
+        meter::table(&device, &meter, &cells)
     );
     match &arguments.output {
         Some(file) => std::fs::write(file, text).with_context(|| format!("{} cannot be written", file.display())),

@@ -37,6 +37,8 @@ pub(crate) struct Fleet {
     /// By cell type, whether rows go on from where they are.
     recurrent: Vec<bool>,
     gathering: Gathering,
+    /// What passes between two tasks.
+    between_ns: u64,
     /// Whether batches are whole graphs, which nobody has to put together anew.
     whole: bool,
     devices: Vec<Device>,
@@ -53,6 +55,7 @@ impl Fleet {
             costs,
             recurrent,
             gathering: setup.gathering,
+            between_ns: setup.device.between_ns,
             whole,
             devices: vec![device; setup.devices.max(1) as usize],
             scheduled_ns: 0,
@@ -77,7 +80,7 @@ impl Fleet {
         let device = &mut self.devices[launch.worker.index()];
         let start_ns = now.max(device.free_at_ns).max(self.scheduled_ns);
         let end_ns = start_ns + busy_ns;
-        device.free_at_ns = end_ns;
+        device.free_at_ns = end_ns + self.between_ns;
         let stops = rows.iter().filter_map(|row| Some((row.lane, requests.row(row.lane, row.step, launch.steps, start_ns)?)));
         let flight = Flight { seq: launch.seq, start_ns, end_ns, busy_ns, stopped: stops.collect() };
         device.flying.push_back(flight.clone());

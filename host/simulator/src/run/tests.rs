@@ -77,6 +77,17 @@ fn what_a_handover_takes_is_waited_for_twice() {
     }
 }
 
+/// Two requests of which each is a batch of its own: the second's only task waits for the first's, and for what passes between them. A third finds nobody before it.
+#[test]
+fn what_passes_between_tasks_is_waited_for_by_those_that_wait() {
+    let mut device = Device::unit(UNIT);
+    device.between_ns = UNIT / 4;
+    let setup = Setup { warm_up: 0.0, drain: true, batch_max: vec![1], ..Setup::new(device, trace(&[(0, 1), (0, 1), (10, 1)])) };
+    let outcome = run(&setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
+    assert_eq!(outcome.answered, 3);
+    assert!((outcome.p50_ms - 1.0).abs() < 0.01 && (outcome.p99_ms - 2.25).abs() < 0.01, "{outcome:?}");
+}
+
 #[test]
 fn every_kind_of_request_is_answered_on_every_number_of_devices() {
     for devices in [1, 2, 4] {

@@ -1,0 +1,120 @@
+// The arguments of every kernel: the contract between the kernels and the host, which mirrors it (`host/backend-cuda/src/abi.rs`).
+//
+// Plain C with fixed widths. An address on the device is a uint64_t; padding is written out, so that both sides agree without knowing each
+// other's compiler. Every struct's size is a multiple of 8. The host's test compares sizes and offsets through the emulation.
+#pragma once
+#include <stdint.h>
+
+// Most terms in one product; longer sums are several products (`cell_graph::sums::TERMS`).
+#define PRODUCT_TERMS 8
+
+// One term x·W of a product. W lies packed (see below), x as f32 rows.
+typedef struct ProductTerm {
+    uint64_t x;         // f32 rows, aligned to 16 bytes
+    uint64_t weights;   // packed by the rule below, aligned to 16 bytes
+    uint32_t x_stride;  // bytes from one row of x to the next, a multiple of 16
+    uint32_t k;         // columns of x that take part, at least 1; what lies beyond them in a row is never read
+} ProductTerm;
+
+// y = (begin row, or bias, or 0) + x_0·W_0 + x_1·W_1 + …, in f32.
+//
+// Each element of y is summed in one order at every number of rows and with every kernel of the same arithmetic: what it begins with, then
+// the terms as listed, k ascending in each. y may lie where `begin` lies; it must not overlap any x.
+//
+// How the host packs W (k × n, row-major, W[k][n]) for one term, in panels of 64 columns, one panel after another. What is beyond k or n in
+// the last ones is zeros. `kernels/tests/packing.h` is this rule as code.
+//
+//   f32   k is padded to K, a multiple of 16. A panel is its rows k = 0, 1, … one after another, 64 floats each: W[k][n] is float
+//         ((n / 64) * K + k) * 64 + n % 64.
+//   bf16  k is padded to K, a multiple of 32. A panel is slabs of 32 rows of W, k ascending; a slab is its 64 columns one after another,
+//         32 bf16 each, k ascending: W[k][n] is bf16 ((n / 64) * (K / 32) + k / 32) * 2048 + (n % 64) * 32 + k % 32.
+//
+// A factor of the term (the alpha of ONNX Gemm) is multiplied into W before packing.
+//
+// The kernels, all of 128 threads, on a grid of (n / 64 rounded up, rows / tile rounded up, 1) blocks:
+//
+//   kernel            tile   dynamic shared memory in bytes
+//   product_f32_16      16   PRODUCT_F32_SHARED(16)
+//   product_f32_64      64   PRODUCT_F32_SHARED(64)
+//   product_f32_128    128   PRODUCT_F32_SHARED(128)
+//   product_bf16_16     16   PRODUCT_BF16_SHARED(16)
+//   product_bf16_64     64   PRODUCT_BF16_SHARED(64)
+//   product_bf16_128   128   PRODUCT_BF16_SHARED(128)
+#define PRODUCT_STAGES 4
+#define PRODUCT_F32_SHARED(tile) (PRODUCT_STAGES * ((tile)*64 + 4096))
+#define PRODUCT_BF16_SHARED(tile) (PRODUCT_STAGES * ((tile)*128 + 4096))
+typedef struct ProductArguments {
+    ProductTerm terms[PRODUCT_TERMS];
+    uint64_t begin;         // f32 rows of n that the sums begin with, or 0; aligned to 16 bytes
+    uint64_t bias;          // f32[n] that the sums begin with if there is no `begin`, or 0; not padded
+    uint64_t y;             // f32 rows of n, aligned to 16 bytes; what lies beyond n in a row is not written
+    uint32_t begin_stride;  // bytes from row to row, multiples of 16
+    uint32_t y_stride;
+    uint32_t term_count;    // 1 to PRODUCT_TERMS
+    uint32_t rows;
+    uint32_t n;
+    uint32_t padding;
+} ProductArguments;
+
+// One step of an LSTM for a batch of rows: lists on the device of one address for each row. An address of 0 reads as zeros where it is read,
+// and nothing is left where it is written; a padding row has 0 in every list. Rows of x and h are bf16, of c and begin f32, all aligned to
+// 16 bytes. No h that is read in a step may be written in it; c may be where it was.
+typedef struct LstmRows {
+    uint64_t x;         // inputs of `inputs` values; not read if there are none
+    uint64_t h;         // states of `units` values
+    uint64_t c;         // cells of `units` values
+    uint64_t begin;     // what the sums of i, f, g, o begin with: rows of 4 · units; 0 for a row, or for the list: the bias
+    uint64_t h_out;     // where h goes
+    uint64_t c_out;     // where c goes
+    uint32_t rows;      // how many rows
+    uint32_t sequence;  // what the host is told when a queue's step is done
+} LstmRows;
+
+// i, f, g, o = begin + x·W + h·U;  c_out = σ(f)·c + σ(i)·tanh(g);  h_out = σ(o)·tanh(c_out).  On sm_90a, in bf16 with f32 sums.
+//
+// The weights are packed for all tiles alike. The columns of W and U are taken in groups of 32: of 8 units their i, then f, then g, then o.
+// There are `units` / 8 groups, padded with zeros to a multiple of 8. The rows are those of W padded to a multiple of 64 with zeros, then those
+// of U likewise. A group is slabs of 64 rows, in order, 4096 bytes each; in a slab column after column, each of 64 bf16 in 8 chunks of 8; chunk
+// c of column j lies at place c ^ (j & 7). With S slabs in all, row k of the padded rows and column j of group g is bf16
+//     (g * S + k / 64) * 2048 + j * 64 + ((((k % 64) >> 3) ^ (j & 7)) << 3) + k % 8.
+//
+//   kernel              rows by units   threads   dynamic shared memory
+//   lstm_step_64x8          64 by  8       256       8 * (64 + 32) * 128
+//   lstm_step_64x16         64 by 16       256       8 * (64 + 64) * 128
+//   lstm_step_64x32         64 by 32       256       8 * (64 + 128) * 128
+//   lstm_step_128x32       128 by 32       384       6 * (128 + 128) * 128
+//   lstm_step_128x64       128 by 64       384       4 * (128 + 256) * 128
+//
+// on a grid of (units / the tile's, rounded up) · (rows / the tile's, rounded up) blocks. All compute the same bits.
+typedef struct LstmStepArguments {
+    LstmRows rows;
+    uint64_t weights;
+    uint64_t bias;    // f32[4 · units]: of i, f, g, o; or 0
+    uint32_t inputs;  // a multiple of 8; may be 0
+    uint32_t units;   // a multiple of 8
+} LstmStepArguments;
+
+// The same, step after step, in one launch of blocks that are all resident at once (a cooperative launch).
+//
+//   lstm_queue_64x32, lstm_queue_128x32      threads and shared memory as lstm_step_*; any number of blocks
+//   lstm_resident_64x8                       256 threads, 65536 + S * 4096 bytes: the weights stay in shared memory
+//   lstm_resident_64x16                      256 threads, 65536 + S * 8192 bytes; both: a multiple of (units / 8 or 16, rounded up) blocks
+typedef struct LstmQueueArguments {
+    uint64_t steps;    // LstmRows of each step
+    uint64_t counter;  // a word that is 0
+    uint64_t signal;   // a word of 32 bits that the host sees, which becomes each finished step's `sequence`; or 0
+    uint64_t weights;
+    uint64_t bias;
+    uint32_t step_count;
+    uint32_t inputs;
+    uint32_t units;
+    uint32_t padding;
+} LstmQueueArguments;
+
+// Fills words with a value: what the emulation's first test and a driver's self-test launch.
+typedef struct FillArguments {
+    uint64_t words;
+    uint64_t count;
+    uint32_t value;
+    uint32_t padding;
+} FillArguments;

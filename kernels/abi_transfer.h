@@ -1,0 +1,96 @@
+// Arguments of the kernels that move rows between a task and a frame (`transfer.cu`).
+//
+// A frame is one row of working memory for each row of a batch. Every frame row begins with a RowRecord; behind it lie the cell's values at places
+// that are the same in every row, aligned to 16 bytes. What depends on the cell alone (Port, Outlet) is uploaded when it is loaded; what depends on
+// the task (RowEntry, addresses, deliveries) with the task.
+#pragma once
+#include <stdint.h>
+
+// No place, no word, no delivery.
+#define NOWHERE 0xffffffffu
+
+// What becomes of a row, as its RowStatus says it.
+#define ROW_SKIPPED 0u  // its chain ended before: it was computed on zeros and left nothing
+#define ROW_RAN 1u
+#define ROW_STOPPED 2u  // it ran, and its chain's stop was true
+#define ROW_REFUSED 3u  // an index of it was in no table
+
+// The beginning of a row of a frame.
+typedef struct RowRecord {
+    uint32_t live;        // whether anybody wants what it leaves; written by `gather`
+    uint32_t refused;     // whether an index was out of range; the first one is kept
+    int64_t index;        // that index
+    uint64_t table_rows;  // and how many rows the table has
+    uint64_t padding;
+} RowRecord;
+
+// One row of a batch: whose step it is.
+typedef struct RowEntry {
+    uint64_t node;      // where its outputs are held, or 0
+    uint32_t own;       // the word that says how many steps its chain executes
+    uint32_t followed;  // the same of the chain whose length it has, or again its own
+    uint32_t step;
+    uint32_t stop;      // where in the row the BOOL lies that ends the chain, or NOWHERE
+    uint64_t padding;
+} RowEntry;
+
+// An input of the cell in a row of the frame.
+typedef struct Port {
+    uint32_t place;
+    uint32_t bytes;
+} Port;
+
+// An output of the cell in a row of the frame, and in a node.
+typedef struct Outlet {
+    uint32_t place;
+    uint32_t bytes;
+    uint32_t node_offset;
+    uint32_t padding;
+} Outlet;
+
+// What is told of a row.
+typedef struct RowStatus {
+    uint32_t status;
+    uint32_t padding;
+    int64_t index;
+    uint64_t table_rows;
+} RowStatus;
+
+// Fills the inputs of every row from the addresses of its ports, and says which rows are live. One block for each row.
+typedef struct GatherArguments {
+    uint64_t frame;
+    uint64_t ports;      // Port[port_count]
+    uint64_t addresses;  // uint64_t[rows][port_count]; 0: zeros
+    uint64_t entries;    // RowEntry[rows]
+    uint64_t executed;   // uint32_t, by word
+    uint32_t stride;     // bytes from row to row of the frame
+    uint32_t port_count;
+} GatherArguments;
+
+// Leaves the outputs of live rows in their nodes and among what is delivered, says what became of every row, and notes where chains end. One
+// block for each row.
+typedef struct FinishArguments {
+    uint64_t frame;
+    uint64_t outlets;     // Outlet[outlet_count]
+    uint64_t entries;     // RowEntry[rows]
+    uint64_t executed;    // uint32_t, by word
+    uint64_t deliveries;  // uint32_t[rows][outlet_count]: offset from `delivered`, or NOWHERE; 0: nothing is delivered
+    uint64_t delivered;
+    uint64_t statuses;  // RowStatus[rows]
+    uint32_t stride;
+    uint32_t outlet_count;
+} FinishArguments;
+
+// A word and what it becomes.
+typedef struct WordEntry {
+    uint32_t word;
+    uint32_t value;
+} WordEntry;
+
+// Begins words anew, for chains that a task brings.
+typedef struct WordsArguments {
+    uint64_t entries;  // WordEntry[count]
+    uint64_t words;
+    uint32_t count;
+    uint32_t padding;
+} WordsArguments;

@@ -1,0 +1,23 @@
+// What the emulation offers to whoever links it.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Runs a kernel by name, to its end, on the calling thread. Device addresses in `arguments` are addresses of this process. 0 if it ran;
+// otherwise `error` holds a sentence: an unknown kernel, a deadlock with who waits for what, a misaligned copy, and the like.
+int emulate_launch(const char* kernel, const uint32_t grid[3], uint32_t threads, uint32_t shared_bytes, const void* arguments, char* error,
+                   size_t error_bytes);
+
+// Bytes of a kernel's argument struct, or -1 if there is no such kernel.
+int emulate_size_of(const char* kernel);
+
+// Begins another order in which the calling thread's launches let their threads take turns. The same seed gives the same order.
+void emulate_seed(uint64_t seed);
+
+#ifdef __cplusplus
+}
+#endif

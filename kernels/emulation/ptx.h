@@ -1,0 +1,112 @@
+// What ptx.cuh offers, on the CPU.
+//
+// Copies land as late as they may: cp.async when its group is waited for, a bulk copy when someone waits for its mbarrier, so a missing wait
+// shows as poisoned data.
+#pragma once
+#include "language.h"
+
+// A pointer into the block's shared memory as an offset, or the end of the launch.
+inline uint32_t shared_address(const void* p, uint32_t bytes = 1, EMULATED_HERE) {
+    emulation::Machine& m = emulation::machine();
+    const emulation::Block& block = m.block();
+    const uint64_t at = static_cast<uint64_t>(static_cast<const uint8_t*>(p) - block.shared);
+    const uint64_t declared = emulation::DYNAMIC_SHARED_MOST + emulation::CANARY_BYTES;
+    if (at + bytes > block.dynamic_bytes && (at < declared || at + bytes > declared + block.declared)) {
+        m.fail("an address outside the block's shared memory at %s:%d", file, line);
+    }
+    return static_cast<uint32_t>(at);
+}
+
+// ---- asynchronous copies of 16 bytes ----
+
+inline void copy_async(void* shared, const void* global, uint32_t bytes, EMULATED_HERE) {
+    emulation::Machine& m = emulation::machine();
+    const uint32_t at = shared_address(shared, 16, file, line);
+    if (at % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0) m.fail("a copy that is not aligned to 16 bytes at %s:%d", file, line);
+    if (bytes > 16) m.fail("a copy of %u bytes at %s:%d", bytes, file, line);
+    m.current().copies.push_back({shared, global, bytes, 16});
+}
+inline void copy_commit() {
+    emulation::Fiber& fiber = emulation::machine().current();
+    uint32_t before = 0;
+    for (const uint32_t group : fiber.groups) before += group;
+    fiber.groups.push_back(static_cast<uint32_t>(fiber.copies.size()) - before);
+}
+template <int N>
+inline void copy_wait() {
+    emulation::Fiber& fiber = emulation::machine().current();
+    if (fiber.groups.size() <= N) return;
+    uint32_t landed = 0;
+    const size_t groups = fiber.groups.size() - N;
+    for (size_t group = 0; group < groups; ++group) {
+        for (uint32_t i = 0; i < fiber.groups[group]; ++i) {
+            const emulation::Copy& copy = fiber.copies[landed++];
+            std::memcpy(copy.to, copy.from, copy.bytes);
+            std::memset(static_cast<uint8_t*>(copy.to) + copy.bytes, 0, copy.whole - copy.bytes);
+            const uint32_t chunk = static_cast<uint32_t>(static_cast<uint8_t*>(copy.to) - fiber.block->shared) / 16;
+            if (fiber.block->proxy[chunk] == fiber.thread + 1) continue;
+            fiber.block->proxy[chunk] = static_cast<uint16_t>(fiber.thread + 1);
+            fiber.unfenced.push_back(chunk);
+        }
+    }
+    fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + landed);
+    fiber.groups.erase(fiber.groups.begin(), fiber.groups.begin() + static_cast<long>(groups));
+}
+
+// ---- bf16 ----
+
+inline uint32_t pack_bf16(float first, float second) {
+    return __float2bfloat16_rn(first).bits | static_cast<uint32_t>(__float2bfloat16_rn(second).bits) << 16;
+}
+
+// ---- tensor cores, one warp ----
+
+namespace emulation {
+
+struct Mma {
+    float* d;
+    const uint32_t *a, *b;
+};
+
+inline void unpack(uint32_t pair, float* two) {
+    two[0] = std::bit_cast<float>(pair << 16);
+    two[1] = std::bit_cast<float>(pair & 0xffff0000);
+}
+
+// The products of a k of 16 are added up first and then onto the sum.
+inline void mma_all(void* operands[], uint64_t) {
+    float a[16][16], b[16][8];
+    for (int lane = 0; lane < 32; ++lane) {
+        const Mma& own = *static_cast<Mma*>(operands[lane]);
+        const int row = lane / 4, k = lane % 4 * 2;
+        for (int i = 0; i < 4; ++i) unpack(own.a[i], &a[row + i % 2 * 8][k + i / 2 * 8]);
+        for (int i = 0; i < 2; ++i) {
+            float two[2];
+            unpack(own.b[i], two);
+            b[k + i * 8][row] = two[0];
+            b[k + i * 8 + 1][row] = two[1];
+        }
+    }
+    float sums[16][8] = {};
+    for (int row = 0; row < 16; ++row) {
+        for (int k = 0; k < 16; ++k) {
+            for (int column = 0; column < 8; ++column) sums[row][column] += a[row][k] * b[k][column];
+        }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+        float* d = static_cast<Mma*>(operands[lane])->d;
+        for (int i = 0; i < 4; ++i) d[i] += sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+    }
+}
+
+}  // namespace emulation
+
+inline void mma_bf16(float (&d)[4], const MmaA& a, const MmaB& b, EMULATED_HERE) {
+    emulation::Machine& m = emulation::machine();
+    const emulation::Where where{"mma", file, line};
+    emulation::Mma operands{d, a.v, b.v};
+    m.meet(m.warp_meeting(EMULATED_ALL_LANES, where), m.current().thread % 32, reinterpret_cast<const void*>(&emulation::mma_all), &operands,
+           &emulation::mma_all, where);
+}
+
+#include "ptx_hopper.h"

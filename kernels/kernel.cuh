@@ -1,0 +1,31 @@
+// What every kernel includes: the language (nvcc's, or the emulation's stand-ins for it), the argument structs and the inline PTX.
+//
+// A kernel takes one struct by value and is entered in the emulation's table below its definition:
+//
+//     extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__ GatherArguments a) { ... }
+//     KERNEL(gather, GatherArguments)
+//
+// Shared memory is had through SHARED and DYNAMIC_SHARED alone, so that the emulation can give every block its own, poisoned.
+#pragma once
+#include "abi.h"
+
+#ifdef __CUDACC__
+
+#include <cuda_bf16.h>
+
+// Nothing under nvcc: the driver finds a kernel by its name.
+#define KERNEL(name, Arguments)
+// The same for a kernel whose blocks wait for one another: all of them must be resident at once (a cooperative launch).
+#define KERNEL_COOPERATIVE(name, Arguments)
+// An array in shared memory whose size is known when compiled.
+#define SHARED(Type, name, count) __shared__ alignas(16) Type name[count]
+// The launch's own shared memory, as bytes.
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(1024) uint8_t name[]
+
+#else
+
+#include "emulation/language.h"
+
+#endif
+
+#include "ptx.cuh"

@@ -1,0 +1,254 @@
+// The emulation itself: that threads meet as they should, and that each fault it claims to catch is caught.
+#define EMULATION_WITHOUT_KERNELS
+#include "../emulation/emulation.cpp"
+#include <sys/wait.h>
+#include <unistd.h>
+#include "testing.h"
+
+struct WordsArguments {
+    uint64_t out;
+    uint64_t in;
+    uint32_t which;
+    uint32_t padding;
+};
+
+// The sum over a block, by shuffles and through shared memory; `which` = 1 leaves out the barrier between.
+extern "C" __global__ void block_sum(const __grid_constant__ WordsArguments a) {
+    SHARED(uint32_t, sums, 32);
+    uint32_t v = threadIdx.x + blockIdx.x;
+    for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xffffffff, v, d);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = v;
+    if (a.which != 1) __syncthreads();
+    uint32_t total = 0;
+    for (uint32_t w = 0; w < blockDim.x / 32; ++w) total += sums[w];
+    reinterpret_cast<uint32_t*>(a.out)[blockIdx.x * blockDim.x + threadIdx.x] = total;
+}
+KERNEL(block_sum, WordsArguments)
+
+// One thread returns early (which = 0); one waits where the others do not (which = 1).
+extern "C" __global__ void early(const __grid_constant__ WordsArguments a) {
+    if (threadIdx.x == 5) {
+        if (a.which == 1) __syncwarp();
+        return;
+    }
+    __syncthreads();
+    reinterpret_cast<uint32_t*>(a.out)[threadIdx.x] = threadIdx.x;
+}
+KERNEL(early, WordsArguments)
+
+// Runs off its stack.
+extern "C" __global__ void deep(const __grid_constant__ WordsArguments a) {
+    volatile uint8_t big[emulation::STACK_BYTES - emulation::SLACK_BYTES];
+    big[0] = 1;
+    for (uint32_t i = 0; i < sizeof(big); ++i) big[i] = static_cast<uint8_t>(i);
+    __syncthreads();
+    reinterpret_cast<uint32_t*>(a.out)[threadIdx.x] = big[threadIdx.x];
+}
+KERNEL(deep, WordsArguments)
+
+// Writes one word of dynamic shared memory, at index `which`.
+extern "C" __global__ void beyond(const __grid_constant__ WordsArguments a) {
+    DYNAMIC_SHARED(bytes);
+    reinterpret_cast<uint32_t*>(bytes)[a.which] = 1;
+}
+KERNEL(beyond, WordsArguments)
+
+// Warp collectives gone wrong, by `which`.
+extern "C" __global__ void collectives(const __grid_constant__ WordsArguments a) {
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t v = lane;
+    switch (a.which) {
+        case 0: v = __shfl_sync(lane < 8 ? 0xff : 0xffffff00, lane, lane < 8 ? 7 : 31); break;  // right: halves of a warp on their own
+        case 1: v = __shfl_sync(0xff, lane, 0); break;                                           // lanes 8 to 31 are not in the mask
+        case 2: v = lane < 16 ? __shfl_sync(0xffffffff, lane, 0) : __ballot_sync(0xffffffff, true); break;
+        case 3: v = __shfl_sync(0xff, lane, 20, 32); break;                                      // from a lane that takes no part
+        case 4: group_barrier(1, lane < 16 ? 32 : 64); break;
+        case 5: group_barrier(1, 48); break;
+    }
+    reinterpret_cast<uint32_t*>(a.out)[threadIdx.x] = v;
+}
+KERNEL(collectives, WordsArguments)
+
+// Each block adds one to what the block before it left: right only in the order of their numbers.
+extern "C" __global__ void in_order(const __grid_constant__ WordsArguments a) {
+    uint32_t* out = reinterpret_cast<uint32_t*>(a.out);
+    out[blockIdx.x + 1] = out[blockIdx.x] + 1;
+}
+KERNEL(in_order, WordsArguments)
+
+// All blocks wait for one another, in a launch that does and in one that does not keep all of them resident.
+static void all_arrive(const WordsArguments& a) {
+    uint32_t* counter = reinterpret_cast<uint32_t*>(a.out);
+    grid_arrive(counter);
+    grid_wait(counter, gridDim.x);
+}
+extern "C" __global__ void together(const __grid_constant__ WordsArguments a) { all_arrive(a); }
+KERNEL_COOPERATIVE(together, WordsArguments)
+extern "C" __global__ void apart(const __grid_constant__ WordsArguments a) { all_arrive(a); }
+KERNEL(apart, WordsArguments)
+
+// Each block writes 64 words and counts itself in; block 0 then adds up everyone's. `which` = 1: without waiting for its own threads first.
+extern "C" __global__ void counted(const __grid_constant__ WordsArguments a) {
+    uint32_t* counter = reinterpret_cast<uint32_t*>(a.out);
+    uint32_t* words = counter + 1;
+    group_barrier(1, 64);
+    words[blockIdx.x * 64 + threadIdx.x] = 1;
+    if (a.which != 1) __syncthreads();
+    if (threadIdx.x == 0) {
+        grid_arrive(counter);
+        grid_wait(counter, gridDim.x);
+        uint32_t sum = 0;
+        for (uint32_t i = 0; i < gridDim.x * 64; ++i) sum += words[i];
+        if (blockIdx.x == 0) *reinterpret_cast<uint32_t*>(a.in) = sum;
+    }
+}
+KERNEL_COOPERATIVE(counted, WordsArguments)
+
+// Writes a word at `out`, and reads four at `in`.
+extern "C" __global__ void reach(const __grid_constant__ WordsArguments a) {
+    *reinterpret_cast<uint32_t*>(a.out) = a.in ? reinterpret_cast<const uint4*>(a.in)->x : 1;
+}
+KERNEL(reach, WordsArguments)
+
+static std::string launch(const char* name, uint32_t blocks, uint32_t threads, uint32_t shared, const WordsArguments& a) {
+    return testing::launch(name, {blocks, 1, 1}, threads, shared, a);
+}
+
+static void threads_meet() {
+    std::vector<uint32_t> out(3 * 256);
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+        emulate_seed(seed);
+        std::fill(out.begin(), out.end(), 0);
+        CHECK(launch("block_sum", 3, 256, 0, {reinterpret_cast<uint64_t>(out.data()), 0, 0, 0}) == "");
+        for (uint32_t i = 0; i < out.size(); ++i) CHECK(out[i] == 255 * 128 + 256 * (i / 256));
+    }
+}
+
+static void a_missing_barrier_shows() {
+    std::vector<uint32_t> out(256);
+    int wrong = 0;
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+        emulate_seed(seed);
+        CHECK(launch("block_sum", 1, 256, 0, {reinterpret_cast<uint64_t>(out.data()), 0, 1, 0}) == "");
+        wrong += std::any_of(out.begin(), out.end(), [](uint32_t v) { return v != 255 * 128; });
+    }
+    CHECK(wrong == 20);
+}
+
+static void whoever_waits_for_ever_is_named() {
+    std::vector<uint32_t> out(256, 7);
+    CHECK(launch("early", 1, 64, 0, {reinterpret_cast<uint64_t>(out.data()), 0, 0, 0}) == "");
+    CHECK(out[4] == 4 && out[5] == 7 && out[63] == 63);
+    const std::string said = launch("early", 1, 64, 0, {reinterpret_cast<uint64_t>(out.data()), 0, 1, 0});
+    CHECK_HAS(said, "deadlock");
+    CHECK_HAS(said, "threads 5 wait for __syncwarp at emulation.cpp:");
+    CHECK_HAS(said, "threads 0-4,6-63 wait for the barrier of the block");
+    // What comes after a launch that was given up is as if it had not been.
+    CHECK(launch("early", 1, 64, 0, {reinterpret_cast<uint64_t>(out.data()), 0, 0, 0}) == "");
+}
+
+static void a_stack_that_is_too_small_is_named() {
+#if defined(__SANITIZE_ADDRESS__)
+    return;  // the sanitizer ends the process itself
+#endif
+    std::vector<uint32_t> out(256);
+    CHECK_HAS(launch("deep", 1, 2, 0, {reinterpret_cast<uint64_t>(out.data()), 0, 0, 0}), "ran off its stack");
+}
+
+static void writes_beyond_shared_memory_are_named() {
+    CHECK(launch("beyond", 1, 1, 64, {0, 0, 15, 0}) == "");
+    CHECK_HAS(launch("beyond", 1, 1, 64, {0, 0, 16, 0}), "a write 0 bytes beyond the 64 bytes");
+}
+
+static void launches_that_no_device_runs_are_refused() {
+    CHECK_HAS(launch("nothing", 1, 1, 0, {}), "there is no kernel nothing");
+    CHECK_HAS(launch("beyond", 1, 2048, 0, {}), "a block of 2048 threads");
+    CHECK_HAS(launch("beyond", 0, 32, 0, {}), "a grid that no device runs");
+    CHECK_HAS(launch("beyond", 1, 32, 300000, {}), "300000 bytes of shared memory");
+    CHECK(emulate_size_of("beyond") == sizeof(WordsArguments) && emulate_size_of("nothing") == -1);
+}
+
+static void collectives_gone_wrong_are_named() {
+    std::vector<uint32_t> out(64);
+    const auto run = [&](uint32_t which, uint32_t threads) {
+        return launch("collectives", 1, threads, 0, {reinterpret_cast<uint64_t>(out.data()), 0, which, 0});
+    };
+    CHECK(run(0, 64) == "");
+    CHECK(out[3] == 7 && out[8] == 31 && out[40] == 31);
+    CHECK_HAS(run(1, 32), "takes part");
+    CHECK_HAS(run(2, 32), "meet at different operations");
+    CHECK(run(3, 8) == "");
+    CHECK(out[0] == 0xffffffff);
+    CHECK_HAS(run(4, 32), "expects");
+    CHECK_HAS(run(5, 32), "no multiple of 32");
+}
+
+static void blocks_come_in_no_order() {
+    int wrong = 0;
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+        emulate_seed(seed);
+        std::vector<uint32_t> out(9, 0);
+        CHECK(launch("in_order", 8, 1, 0, {reinterpret_cast<uint64_t>(out.data()), 0, 0, 0}) == "");
+        wrong += out[8] != 8;
+    }
+    CHECK(wrong > 10);
+}
+
+static void blocks_that_wait_for_one_another_must_be_resident() {
+    uint32_t counter = 0;
+    CHECK(launch("together", 5, 1, 0, {reinterpret_cast<uint64_t>(&counter), 0, 0, 0}) == "");
+    counter = 0;
+    CHECK_HAS(launch("apart", 5, 1, 0, {reinterpret_cast<uint64_t>(&counter), 0, 0, 0}), "wait for other blocks");
+}
+
+static void blocks_that_count_themselves_in_too_early_show() {
+    int wrong = 0;
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+        for (uint32_t which = 0; which < 2; ++which) {
+            emulate_seed(seed);
+            std::vector<uint32_t> words(1 + 4 * 64, 0);
+            uint32_t sum = 0;
+            CHECK(launch("counted", 4, 64, 0, {reinterpret_cast<uint64_t>(words.data()), reinterpret_cast<uint64_t>(&sum), which, 0}) == "");
+            if (which == 0) CHECK(sum == 256);
+            if (which == 1) wrong += sum != 256;
+        }
+    }
+    CHECK(wrong > 10);
+}
+
+// Only where the sanitizers are: they end the process, so another is lent for it.
+static void memory_that_is_not_the_kernels_ends_a_sanitized_process() {
+#if defined(__SANITIZE_ADDRESS__)
+    const auto dies = [](uint64_t out, uint64_t in) {
+        std::fflush(stdout);
+        const pid_t child = fork();
+        if (child == 0) {
+            std::freopen("/dev/null", "w", stderr);
+            launch("reach", 1, 1, 0, {out, in, 0, 0});
+            _exit(0);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        return status != 0;
+    };
+    testing::Memory<uint32_t> words(std::vector<uint32_t>(64, 1));
+    CHECK(!dies(words.address(), words.address() + 16));
+    CHECK(dies(words.address() + 256, 0));
+    CHECK(dies(words.address(), words.address() + 4));
+#endif
+}
+
+int main() {
+    RUN(threads_meet);
+    RUN(a_missing_barrier_shows);
+    RUN(whoever_waits_for_ever_is_named);
+    RUN(a_stack_that_is_too_small_is_named);
+    RUN(writes_beyond_shared_memory_are_named);
+    RUN(launches_that_no_device_runs_are_refused);
+    RUN(collectives_gone_wrong_are_named);
+    RUN(blocks_come_in_no_order);
+    RUN(blocks_that_wait_for_one_another_must_be_resident);
+    RUN(blocks_that_count_themselves_in_too_early_show);
+    RUN(memory_that_is_not_the_kernels_ends_a_sanitized_process);
+    return testing::finish();
+}

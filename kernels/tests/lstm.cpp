@@ -1,0 +1,258 @@
+// Steps of an LSTM against f64: ragged batches, batches that change from step to step, padding rows, rows whose state is zeros.
+#include <algorithm>
+#include <cmath>
+#include "../abi.h"
+#include "packing.h"
+#include "testing.h"
+
+namespace {
+
+using testing::Memory;
+using testing::Random;
+
+struct Kernel {
+    const char* name;
+    uint32_t rows, units, threads, shared;
+};
+const Kernel STEPS[] = {{"lstm_step_64x8", 64, 8, 256, 8 * (64 + 32) * 128},
+                        {"lstm_step_64x16", 64, 16, 256, 8 * (64 + 64) * 128},
+                        {"lstm_step_64x32", 64, 32, 256, 8 * (64 + 128) * 128},
+                        {"lstm_step_128x32", 128, 32, 384, 6 * (128 + 128) * 128},
+                        {"lstm_step_128x64", 128, 64, 384, 4 * (128 + 256) * 128}};
+// Resident ones need the slabs of a tile's columns beside.
+struct Queue : Kernel {
+    bool resident;
+};
+const Queue QUEUES[] = {{{"lstm_queue_64x32", 64, 32, 256, 8 * (64 + 128) * 128}, false},
+                        {{"lstm_queue_128x32", 128, 32, 384, 6 * (128 + 128) * 128}, false},
+                        {{"lstm_resident_64x8", 64, 8, 256, 65536}, true},
+                        {{"lstm_resident_64x16", 64, 16, 256, 65536}, true}};
+
+constexpr uint32_t SLOTS = 150, INPUT_ROWS = 40;
+
+// A cell and the slots of its states. h has two rows for each slot: what a step reads it does not write. What is no row's is NaN.
+struct World {
+    uint32_t inputs, units;
+    std::vector<float> w, u;
+    Memory<uint16_t> weights, x, h;
+    Memory<float> bias, begin, c;
+
+    World(uint32_t inputs, uint32_t units, uint64_t seed)
+        : inputs(inputs), units(units), w(drawn(inputs * 4 * units, seed, 0.2f)), u(drawn(units * 4 * units, seed + 1, 0.2f)),
+          weights(packing::lstm(w, u, inputs, units)), x(halves(INPUT_ROWS * std::max(inputs, 8u), seed + 2)), h(halves(2 * SLOTS * units, seed + 3)),
+          bias(drawn(4 * units, seed + 4, 1.0f)), begin(drawn(INPUT_ROWS * 4 * units, seed + 5, 1.0f)), c(drawn(SLOTS * units, seed + 6, 1.0f)) {}
+
+    static std::vector<float> drawn(size_t count, uint64_t seed, float size) {
+        Random random(seed);
+        std::vector<float> values(count);
+        for (float& v : values) v = size * random.signed_unit();
+        return values;
+    }
+    static std::vector<uint16_t> halves(size_t count, uint64_t seed) {
+        std::vector<uint16_t> values;
+        for (const float v : drawn(count, seed, 1.0f)) values.push_back(packing::to_bf16(v));
+        return values;
+    }
+};
+
+// One step's lists, as slots. A row with slot -1 is padding; its input and its state may be missing.
+struct Row {
+    int slot, from, to, input, begin;
+    bool fresh;
+};
+
+struct Lists {
+    std::vector<Row> rows;
+    Memory<uint64_t> x, h, c, begin, h_out, c_out;
+    LstmRows arguments;
+
+    Lists(const World& world, const std::vector<Row>& rows, bool with_begin, uint32_t sequence)
+        : rows(rows), x(rows.size()), h(rows.size()), c(rows.size()), begin(rows.size()), h_out(rows.size()), c_out(rows.size()) {
+        for (size_t r = 0; r < rows.size(); ++r) {
+            const Row& row = rows[r];
+            const bool padding = row.slot < 0;
+            x[r] = padding || row.input < 0 ? 0 : world.x.address() + static_cast<uint64_t>(row.input) * world.inputs * 2;
+            h[r] = padding || row.fresh ? 0 : world.h.address() + static_cast<uint64_t>(row.from) * world.units * 2;
+            c[r] = padding || row.fresh ? 0 : world.c.address() + static_cast<uint64_t>(row.slot) * world.units * 4;
+            begin[r] = padding || row.begin < 0 ? 0 : world.begin.address() + static_cast<uint64_t>(row.begin) * world.units * 16;
+            h_out[r] = padding ? 0 : world.h.address() + static_cast<uint64_t>(row.to) * world.units * 2;
+            c_out[r] = padding ? 0 : world.c.address() + static_cast<uint64_t>(row.slot) * world.units * 4;
+        }
+        arguments = {world.inputs ? x.address() : 0, h.address(), c.address(), with_begin ? begin.address() : 0,
+                     h_out.address(),                c_out.address(), static_cast<uint32_t>(rows.size()), sequence};
+    }
+};
+
+// Steps whose batches change: slots drawn anew, so that some states rest for a step. `parity` says which row of a slot holds its state.
+std::vector<std::vector<Row>> schedule(const std::vector<uint32_t>& sizes, uint64_t seed, std::vector<int>& parity) {
+    Random random(seed);
+    std::vector<std::vector<Row>> steps;
+    for (const uint32_t size : sizes) {
+        std::vector<int> slots(SLOTS);
+        for (int i = 0; i < static_cast<int>(SLOTS); ++i) slots[static_cast<size_t>(i)] = i;
+        std::vector<Row> rows;
+        for (uint32_t r = 0; r < size; ++r) {
+            std::swap(slots[r], slots[r + random.below(SLOTS - r)]);
+            const int slot = slots[r];
+            if (size > 2 && random.below(8) == 0) {
+                rows.push_back({-1, 0, 0, 0, 0, false});
+                continue;
+            }
+            int& side = parity[static_cast<size_t>(slot)];
+            Row row{slot, 2 * slot + side, 2 * slot + (side ^ 1), static_cast<int>(random.below(INPUT_ROWS + 3)), 0, random.below(6) == 0};
+            if (row.input >= static_cast<int>(INPUT_ROWS)) row.input = -1;
+            row.begin = random.below(4) == 0 ? -1 : static_cast<int>(random.below(INPUT_ROWS));
+            side ^= 1;
+            rows.push_back(row);
+        }
+        steps.push_back(rows);
+    }
+    return steps;
+}
+
+// The same steps in f64, on copies of the world's memory as it was before; h is rounded to bf16 as the kernels leave it.
+struct Reference {
+    std::vector<double> h, c;
+    std::vector<bool> h_written, c_written;
+
+    explicit Reference(const World& world) : h(world.h.size()), c(world.c.size()), h_written(h.size()), c_written(c.size()) {
+        for (size_t i = 0; i < h.size(); ++i) h[i] = packing::from_bf16(world.h[i]);
+        for (size_t i = 0; i < c.size(); ++i) c[i] = world.c[i];
+    }
+
+    void step(const World& world, const std::vector<Row>& rows, bool with_begin) {
+        const std::vector<double> h0 = h;
+        for (const Row& row : rows) {
+            if (row.slot < 0) continue;
+            for (uint32_t unit = 0; unit < world.units; ++unit) {
+                double z[4];
+                for (uint32_t gate = 0; gate < 4; ++gate) {
+                    const size_t column = gate * world.units + unit, width = 4 * world.units;
+                    z[gate] = with_begin && row.begin >= 0 ? world.begin[static_cast<size_t>(row.begin) * width + column] : world.bias[column];
+                    for (uint32_t k = 0; row.input >= 0 && k < world.inputs; ++k) {
+                        z[gate] += packing::from_bf16(world.x[static_cast<size_t>(row.input) * world.inputs + k]) * rounded(world.w[k * width + column]);
+                    }
+                    for (uint32_t k = 0; !row.fresh && k < world.units; ++k) {
+                        z[gate] += h0[static_cast<size_t>(row.from) * world.units + k] * rounded(world.u[k * width + column]);
+                    }
+                }
+                const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
+                const size_t at = static_cast<size_t>(row.slot) * world.units + unit, to = static_cast<size_t>(row.to) * world.units + unit;
+                c[at] = sigmoid(z[1]) * (row.fresh ? 0 : c[at]) + sigmoid(z[0]) * std::tanh(z[2]);
+                h[to] = rounded(static_cast<float>(sigmoid(z[3]) * std::tanh(c[at])));
+                c_written[at] = h_written[to] = true;
+            }
+        }
+    }
+
+    static double rounded(float v) { return packing::from_bf16(packing::to_bf16(v)); }
+
+    // Values that no step wrote must be untouched to the bit.
+    void compare(const char* name, const World& world, double most) const {
+        for (size_t i = 0; i < c.size(); ++i) {
+            const double off = std::abs(world.c[i] - c[i]);
+            if (c_written[i] ? !(off <= most) : off != 0) return testing::failed(__FILE__, __LINE__, text(name, "c", i, world.c[i], c[i]));
+        }
+        for (size_t i = 0; i < h.size(); ++i) {
+            const double off = std::abs(packing::from_bf16(world.h[i]) - h[i]);
+            // One rounding of bf16 apart, where both lie at its edge.
+            if (h_written[i] ? !(off <= most + 0x1p-8) : off != 0) {
+                return testing::failed(__FILE__, __LINE__, text(name, "h", i, packing::from_bf16(world.h[i]), h[i]));
+            }
+        }
+    }
+    static std::string text(const char* kernel, const char* what, size_t i, double got, double expected) {
+        return std::string(kernel) + ": " + what + "[" + std::to_string(i) + "] is " + std::to_string(got) + ", not " + std::to_string(expected);
+    }
+};
+
+void run_step(const Kernel& kernel, const World& world, const Lists& lists) {
+    const LstmStepArguments a{lists.arguments, world.weights.address(), world.bias.address(), world.inputs, world.units};
+    const uint32_t rows = static_cast<uint32_t>(lists.rows.size());
+    const uint32_t blocks = (world.units + kernel.units - 1) / kernel.units * ((rows + kernel.rows - 1) / kernel.rows);
+    const std::string said = testing::launch(kernel.name, {blocks, 1, 1}, kernel.threads, kernel.shared, a);
+    if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
+}
+
+void steps_are_right() {
+    const struct {
+        uint32_t inputs, units;
+        std::vector<uint32_t> sizes;
+        bool begin;
+    } cases[] = {{64, 64, {64, 17}, false}, {584, 64, {20, 10}, false}, {40, 72, {130, 65}, false}, {0, 128, {1, 70}, true}, {136, 8, {2}, true}};
+    for (const auto& one : cases) {
+        for (const Kernel& kernel : STEPS) {
+            World world(one.inputs, one.units, 10 + one.units);
+            Reference reference(world);
+            std::vector<int> parity(SLOTS);
+            for (const auto& rows : schedule(one.sizes, 3, parity)) {
+                run_step(kernel, world, Lists(world, rows, one.begin, 0));
+                reference.step(world, rows, one.begin);
+            }
+            reference.compare(kernel.name, world, 1e-3);
+        }
+    }
+}
+
+// The states after a few steps, by any tile and in any order of threads: the same bits.
+void no_bit_depends_on_tiles_or_the_order_of_threads() {
+    std::vector<Memory<uint16_t>> h;
+    std::vector<Memory<float>> c;
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+        for (const Kernel& kernel : STEPS) {
+            emulate_seed(seed);
+            World world(48, 40, 1);
+            std::vector<int> parity(SLOTS);
+            for (const auto& rows : schedule({70, 30}, 4, parity)) run_step(kernel, world, Lists(world, rows, false, 0));
+            h.push_back(std::move(world.h));
+            c.push_back(std::move(world.c));
+            CHECK(h.back().same(h.front()) && c.back().same(c.front()));
+        }
+    }
+}
+
+void queues_are_right() {
+    for (const Queue& kernel : QUEUES) {
+        for (const uint32_t wanted : {1u, 3u, 5u, 9u}) {
+            emulate_seed(wanted);
+            World world(72, 64, 20);
+            const uint32_t across = world.units / kernel.units, slabs = 3;
+            const uint32_t grid = kernel.resident ? (wanted + across - 1) / across * across : wanted;
+            const uint32_t shared = kernel.shared + (kernel.resident ? slabs * kernel.units * 4 * 128 : 0);
+            Reference reference(world);
+            std::vector<int> parity(SLOTS);
+            std::vector<Lists> lists;
+            std::vector<LstmRows> steps;
+            for (const auto& rows : schedule({20, 140, 1, 70}, 5, parity)) {
+                lists.emplace_back(world, rows, false, 100 + static_cast<uint32_t>(lists.size()));
+                steps.push_back(lists.back().arguments);
+                reference.step(world, rows, false);
+            }
+            const Memory<LstmRows> queue(steps);
+            Memory<uint32_t> words(2);
+            words[0] = 0;
+            const LstmQueueArguments a{queue.address(),      words.address(), words.address() + 4, world.weights.address(), world.bias.address(),
+                                       static_cast<uint32_t>(steps.size()), world.inputs,    world.units,         0};
+            const std::string said = testing::launch(kernel.name, {grid, 1, 1}, kernel.threads, shared, a);
+            if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
+            reference.compare(kernel.name, world, 2e-2);
+            CHECK(words[0] == grid * steps.size() && words[1] == 103);
+        }
+    }
+}
+
+void resident_weights_need_their_blocks() {
+    World world(0, 64, 1);
+    const LstmQueueArguments a{0, 0, 0, world.weights.address(), 0, 0, 0, world.units, 0};
+    CHECK_HAS(testing::launch("lstm_resident_64x8", {12, 1, 1}, 256, 65536 + 4096, a), "a trap");
+}
+
+}  // namespace
+
+int main() {
+    RUN(steps_are_right);
+    RUN(no_bit_depends_on_tiles_or_the_order_of_threads);
+    RUN(queues_are_right);
+    RUN(resident_weights_need_their_blocks);
+    return testing::finish();
+}

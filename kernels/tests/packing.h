@@ -1,0 +1,56 @@
+// The rule of abi.h for packing weights, as code: what hosts mirror.
+#pragma once
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace packing {
+
+// To bf16, to the nearest, ties to even.
+inline uint16_t to_bf16(float x) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x);
+    return std::isnan(x) ? 0x7fff : static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline float from_bf16(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+
+inline size_t padded(size_t count, size_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+// w is k × n, row-major.
+inline std::vector<float> f32(const std::vector<float>& w, size_t k, size_t n) {
+    const size_t K = padded(k, 16);
+    std::vector<float> packed(K * padded(n, 64));
+    for (size_t i = 0; i < k; ++i) {
+        for (size_t j = 0; j < n; ++j) packed[((j / 64) * K + i) * 64 + j % 64] = w[i * n + j];
+    }
+    return packed;
+}
+
+inline std::vector<uint16_t> bf16(const std::vector<float>& w, size_t k, size_t n) {
+    const size_t K = padded(k, 32);
+    std::vector<uint16_t> packed(K * padded(n, 64));
+    for (size_t i = 0; i < k; ++i) {
+        for (size_t j = 0; j < n; ++j) packed[((j / 64) * (K / 32) + i / 32) * 2048 + (j % 64) * 32 + i % 32] = to_bf16(w[i * n + j]);
+    }
+    return packed;
+}
+
+// Weights of an LSTM. w is `inputs` × 4 · `units` and u is `units` × 4 · `units`, row-major, columns i, f, g, o.
+inline std::vector<uint16_t> lstm(const std::vector<float>& w, const std::vector<float>& u, size_t inputs, size_t units) {
+    const size_t before = padded(inputs, 64), slabs = (before + padded(units, 64)) / 64;
+    std::vector<uint16_t> packed(padded(units / 8, 8) * slabs * 2048);
+    const auto put = [&](size_t k, size_t gate, size_t unit, float value) {
+        const size_t j = gate * 8 + unit % 8;
+        packed[(unit / 8 * slabs + k / 64) * 2048 + j * 64 + (((k % 64 >> 3) ^ (j & 7)) << 3) + k % 8] = to_bf16(value);
+    };
+    for (size_t gate = 0; gate < 4; ++gate) {
+        for (size_t unit = 0; unit < units; ++unit) {
+            for (size_t k = 0; k < inputs; ++k) put(k, gate, unit, w[k * 4 * units + gate * units + unit]);
+            for (size_t k = 0; k < units; ++k) put(before + k, gate, unit, u[k * 4 * units + gate * units + unit]);
+        }
+    }
+    return packed;
+}
+
+}  // namespace packing

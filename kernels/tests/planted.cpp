@@ -1,0 +1,185 @@
+// A pipeline as the kernels have it, small, with one thing left out or wrong at a time: each must show, and the whole must not.
+#define EMULATION_WITHOUT_KERNELS
+#include "../emulation/emulation.cpp"
+#include <cmath>
+#include "packing.h"
+#include "testing.h"
+
+// What is wrong with the pipeline.
+enum Fault : uint32_t {
+    NOTHING,
+    NO_COPY_WAIT,            // the feeder publishes rows that have not landed
+    NO_COPY_COMMIT,          // it never closes their group
+    NO_PROXY_FENCE,          // it publishes them without a fence
+    NO_WAIT_FOR_FULL,        // who multiplies does not wait for the stage
+    NO_WAIT_FOR_EMPTY,       // the feeder overwrites stages that are being read
+    RELEASED_EARLY,          // a stage is given back before its products are done
+    NO_PRODUCT_WAIT,         // sums are used while products are under way
+    NO_PRODUCT_COMMIT,       // their group is never closed
+    TOO_MANY_EXPECTED,       // an mbarrier waits for one arrival that never comes
+    TOO_FEW_EXPECTED,        // and for one less than come
+    BYTES_FORGOTTEN,         // the bytes of the bulk copy are not announced
+    BYTES_WRONG,             // too many are
+    WRONG_PARITY,            // who multiplies waits for the other phase
+    NO_BARRIER_AFTER_INIT,   // mbarriers are used before they are there
+    UNALIGNED_BULK,          // a bulk copy from an odd address
+    UNALIGNED_COPY,          // an asynchronous copy to one
+    OUTSIDE,                 // an asynchronous copy beyond shared memory
+    NO_SWIZZLE,              // a descriptor that does not say how rows are swizzled
+    DIFFERENT_OPERANDS,      // a thread names another descriptor than the rest of its warpgroup
+    FAULTS
+};
+
+struct PlantedArguments {
+    uint64_t a, b, out;  // a: 64 × 64 · slabs of bf16; b: packed columns; out: 64 × 32 f32
+    uint32_t slabs;
+    uint32_t fault;
+};
+
+// out = a·b with one feeding and one multiplying warpgroup and two stages.
+extern "C" __global__ void __launch_bounds__(256) planted(const __grid_constant__ PlantedArguments p) {
+    constexpr int STAGES = 2, STAGE_BYTES = (64 + 32) * 128;
+    DYNAMIC_SHARED(shared);
+    SHARED(uint64_t, full, STAGES);
+    SHARED(uint64_t, empty, STAGES);
+    const uint32_t fault = p.fault, t = threadIdx.x % 128, slabs = p.slabs;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; ++s) {
+            mbarrier_init(&full[s], 129 + (fault == TOO_MANY_EXPECTED) - (fault == TOO_FEW_EXPECTED));
+            mbarrier_init(&empty[s], 4);
+        }
+    }
+    mbarrier_init_fence();
+    if (fault != NO_BARRIER_AFTER_INIT) __syncthreads();
+    if (threadIdx.x >= 128) {
+        for (uint32_t k = 0; k < slabs; ++k) {
+            const uint32_t s = k % STAGES;
+            if (fault != NO_WAIT_FOR_EMPTY) mbarrier_wait(&empty[s], (k / STAGES & 1) ^ 1);
+            uint8_t* stage = shared + s * STAGE_BYTES;
+            if (t == 0) {
+                if (fault == BYTES_FORGOTTEN) {
+                    mbarrier_arrive(&full[s]);
+                } else {
+                    mbarrier_arrive_expect(&full[s], fault == BYTES_WRONG ? 4112 : 4096);
+                }
+                bulk_copy(stage + 64 * 128, reinterpret_cast<const void*>(p.b + k * 4096 + (fault == UNALIGNED_BULK ? 2 : 0)), 4096, &full[s]);
+            }
+            for (int i = 0; i < 4; ++i) {
+                const uint32_t r = t / 8 + 16 * i, chunk = t % 8;
+                uint32_t to = r * 128 + ((chunk ^ (r & 7)) << 4);
+                if (fault == UNALIGNED_COPY) to += 8;
+                if (fault == OUTSIDE && k == 1 && r == 63) to += STAGE_BYTES;
+                copy_async(stage + to, reinterpret_cast<const void*>(p.a + (r * slabs + k) * 128 + chunk * 16), 16);
+            }
+            if (fault != NO_COPY_COMMIT) copy_commit();
+            if (fault != NO_COPY_WAIT) copy_wait<0>();
+            if (fault != NO_PROXY_FENCE) async_proxy_fence();
+            mbarrier_arrive(&full[s]);
+        }
+    } else {
+        float sums[16] = {};
+        for (uint32_t k = 0; k < slabs; ++k) {
+            const uint32_t s = k % STAGES;
+            if (fault != NO_WAIT_FOR_FULL) mbarrier_wait(&full[s], (k / STAGES & 1) ^ (fault == WRONG_PARITY));
+            const uint8_t* stage = shared + s * STAGE_BYTES;
+            uint64_t a = wgmma_descriptor(stage);
+            const uint64_t b = wgmma_descriptor(stage + 64 * 128);
+            if (fault == NO_SWIZZLE) a &= ~(3ull << 62);
+            if (fault == DIFFERENT_OPERANDS && t == 77) a += 2;
+            wgmma_fence();
+            for (int i = 0; i < 4; ++i) wgmma_bf16<32>(sums, a + 2 * i, b + 2 * i, true);
+            if (fault != NO_PRODUCT_COMMIT) wgmma_commit();
+            if (fault == RELEASED_EARLY && t % 32 == 0) mbarrier_arrive(&empty[s]);
+            if (fault != NO_PRODUCT_WAIT) wgmma_wait<0>();
+            if (fault != RELEASED_EARLY && t % 32 == 0) mbarrier_arrive(&empty[s]);
+        }
+        const uint32_t row = t / 32 * 16 + t % 32 / 4, column = t % 4 * 2;
+        float* out = reinterpret_cast<float*>(p.out);
+        for (int i = 0; i < 16; ++i) out[(row + i / 2 % 2 * 8) * 32 + i / 4 * 8 + column + i % 2] = sums[i];
+    }
+}
+KERNEL(planted, PlantedArguments)
+
+namespace {
+
+constexpr uint32_t SLABS = 6;
+
+// What a run of the pipeline came to: what the emulation said, or "wrong" if it said nothing and the numbers are not right.
+std::string outcome(Fault fault, uint64_t seed) {
+    testing::Random random(1);
+    std::vector<uint16_t> a(64 * 64 * SLABS), b(32 * 64 * SLABS), packed(b.size() + 8);
+    for (uint16_t& v : a) v = packing::to_bf16(random.signed_unit());
+    for (uint16_t& v : b) v = packing::to_bf16(random.signed_unit());
+    for (size_t k = 0; k < 64 * SLABS; ++k) {
+        for (size_t j = 0; j < 32; ++j) packed[k / 64 * 2048 + j * 64 + (((k % 64 >> 3) ^ (j & 7)) << 3) + k % 8] = b[k * 32 + j];
+    }
+    const testing::Memory<uint16_t> rows(a), columns(packed);
+    testing::Memory<float> out(64 * 32);
+    emulate_seed(seed);
+    const PlantedArguments arguments{rows.address(), columns.address(), out.address(), SLABS, fault};
+    const std::string said = testing::launch("planted", {1, 1, 1}, 256, 2 * (64 + 32) * 128, arguments);
+    if (!said.empty()) return said;
+    for (size_t r = 0; r < 64; ++r) {
+        for (size_t j = 0; j < 32; ++j) {
+            double sum = 0;
+            for (size_t k = 0; k < 64 * SLABS; ++k) sum += static_cast<double>(packing::from_bf16(a[r * 64 * SLABS + k])) * packing::from_bf16(b[k * 32 + j]);
+            if (!(std::abs(out[r * 32 + j] - sum) < 1e-3)) return "wrong";
+        }
+    }
+    return "";
+}
+
+void the_whole_is_right() {
+    for (uint64_t seed = 0; seed < 30; ++seed) CHECK(outcome(NOTHING, seed) == "");
+}
+
+// Every fault shows in each of several orders of the threads, with the words that name it where there are any.
+void each_fault_shows() {
+    const struct {
+        Fault fault;
+        const char* says;
+    } faults[] = {
+        {NO_COPY_WAIT, "wrong"},
+        {NO_COPY_COMMIT, "wrong"},
+        {NO_PROXY_FENCE, "did not fence"},
+        {NO_WAIT_FOR_FULL, ""},
+        {NO_WAIT_FOR_EMPTY, ""},
+        {RELEASED_EARLY, ""},
+        {NO_PRODUCT_WAIT, ""},
+        {NO_PRODUCT_COMMIT, "wrong"},
+        {TOO_MANY_EXPECTED, "deadlock"},
+        {TOO_FEW_EXPECTED, ""},
+        {BYTES_FORGOTTEN, ""},
+        {BYTES_WRONG, "deadlock"},
+        {WRONG_PARITY, ""},
+        {NO_BARRIER_AFTER_INIT, "not initialised"},
+        {UNALIGNED_BULK, "a bulk copy that is not aligned"},
+        {UNALIGNED_COPY, "a copy that is not aligned"},
+        {OUTSIDE, "outside the block's shared memory"},
+        {NO_SWIZZLE, "without the swizzle"},
+        {DIFFERENT_OPERANDS, "different operands"},
+    };
+    static_assert(std::size(faults) == FAULTS - 1, "every fault has its line");
+    for (const auto& one : faults) {
+        int shown = 0, named = 0;
+        std::string last;
+        for (uint64_t seed = 0; seed < 10; ++seed) {
+            const std::string said = outcome(one.fault, seed);
+            shown += !said.empty();
+            named += said.find(one.says) != std::string::npos;
+            if (said.find(one.says) == std::string::npos) last = said;
+        }
+        if (shown != 10 || named != 10) {
+            testing::failed(__FILE__, __LINE__, "fault " + std::to_string(one.fault) + " showed in " + std::to_string(shown) + " of 10 orders, as \"" +
+                                                    one.says + "\" in " + std::to_string(named) + "; else: " + last);
+        }
+    }
+}
+
+}  // namespace
+
+int main() {
+    RUN(the_whole_is_right);
+    RUN(each_fault_shows);
+    return testing::finish();
+}

@@ -1,0 +1,192 @@
+// Products against sums in f64, and against themselves: no bit may depend on how many rows there are or on which tile computes them.
+#include <cmath>
+#include "../abi.h"
+#include "packing.h"
+#include "testing.h"
+
+namespace {
+
+using testing::Memory;
+
+struct Kind {
+    bool bf16;
+    uint32_t tile;
+    std::string name() const { return std::string(bf16 ? "product_bf16_" : "product_f32_") + std::to_string(tile); }
+    uint32_t shared() const { return bf16 ? PRODUCT_BF16_SHARED(tile) : PRODUCT_F32_SHARED(tile); }
+};
+const Kind KINDS[] = {{false, 16}, {false, 64}, {false, 128}, {true, 16}, {true, 64}, {true, 128}};
+
+enum class Begins { Nothing, Bias, Row, InPlace };
+
+// A product with all its memory. Rows of x and y are longer than they need be, and what lies beyond is NaN.
+struct Case {
+    uint32_t rows, n;
+    std::vector<uint32_t> ks;
+    Begins begins;
+    std::vector<std::vector<float>> weights;  // k × n of each term
+    std::vector<Memory<float>> xs;
+    std::vector<size_t> x_strides;
+    std::vector<Memory<float>> f32;
+    std::vector<Memory<uint16_t>> bf16;
+    size_t y_stride;
+    Memory<float> begin, bias;
+
+    Case(uint32_t rows, uint32_t n, std::vector<uint32_t> ks, Begins begins, uint64_t seed)
+        : rows(rows), n(n), ks(ks), begins(begins), y_stride(packing::padded(n, 4) + 4), begin(rows * y_stride), bias(n) {
+        testing::Random random(seed);
+        for (const uint32_t k : ks) {
+            const size_t stride = packing::padded(k, 4) + 8;
+            x_strides.push_back(stride);
+            std::vector<float> w(static_cast<size_t>(k) * n);
+            for (float& v : w) v = random.signed_unit();
+            f32.emplace_back(packing::f32(w, k, n));
+            bf16.emplace_back(packing::bf16(w, k, n));
+            weights.push_back(w);
+            Memory<float> x(rows * stride);
+            for (uint32_t r = 0; r < rows; ++r) {
+                for (uint32_t i = 0; i < k; ++i) x[r * stride + i] = random.signed_unit();
+            }
+            xs.push_back(std::move(x));
+        }
+        for (uint32_t r = 0; r < rows; ++r) {
+            for (uint32_t j = 0; j < n; ++j) begin[r * y_stride + j] = random.signed_unit();
+        }
+        for (uint32_t j = 0; j < n; ++j) bias[j] = random.signed_unit();
+    }
+
+    // y of `count` rows from `first` on.
+    Memory<float> run(const Kind& kind, uint32_t first, uint32_t count) const {
+        Memory<float> y(count * y_stride);
+        ProductArguments a{};
+        a.term_count = static_cast<uint32_t>(ks.size());
+        for (size_t t = 0; t < ks.size(); ++t) {
+            a.terms[t] = {xs[t].address() + first * x_strides[t] * 4, kind.bf16 ? bf16[t].address() : f32[t].address(),
+                          static_cast<uint32_t>(x_strides[t] * 4), ks[t]};
+        }
+        if (begins == Begins::InPlace) {
+            for (uint32_t r = 0; r < count; ++r) {
+                for (uint32_t j = 0; j < n; ++j) y[r * y_stride + j] = begin[(first + r) * y_stride + j];
+            }
+        }
+        a.begin = begins == Begins::Row ? begin.address() + first * y_stride * 4 : begins == Begins::InPlace ? y.address() : 0;
+        a.begin_stride = a.y_stride = static_cast<uint32_t>(y_stride * 4);
+        a.bias = begins == Begins::Bias ? bias.address() : 0;
+        a.y = y.address();
+        a.rows = count;
+        a.n = n;
+        const std::string said = testing::launch(kind.name().c_str(), {(n + 63) / 64, (count + kind.tile - 1) / kind.tile, 1}, 128, kind.shared(), a);
+        if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
+        return y;
+    }
+
+    // The same sum in f64, and how far f32 may be from it.
+    std::pair<double, double> reference(const Kind& kind, uint32_t r, uint32_t j) const {
+        double sum = begins == Begins::Nothing ? 0.0 : begins == Begins::Bias ? bias[j] : begin[r * y_stride + j];
+        double size = std::abs(sum);
+        uint32_t count = 1;
+        for (size_t t = 0; t < ks.size(); ++t) {
+            for (uint32_t i = 0; i < ks[t]; ++i) {
+                float x = xs[t][r * x_strides[t] + i], w = weights[t][static_cast<size_t>(i) * n + j];
+                if (kind.bf16) {
+                    x = packing::from_bf16(packing::to_bf16(x));
+                    w = packing::from_bf16(packing::to_bf16(w));
+                }
+                sum += static_cast<double>(x) * w;
+                size += std::abs(static_cast<double>(x) * w);
+            }
+            count += ks[t];
+        }
+        return {sum, size * count * 0x1p-24};
+    }
+
+    void check(const Kind& kind, const Memory<float>& y) const {
+        for (uint32_t r = 0; r < rows; ++r) {
+            for (uint32_t j = 0; j < y_stride; ++j) {
+                const float got = y[r * y_stride + j];
+                if (j >= n) {
+                    CHECK(std::isnan(got));
+                    continue;
+                }
+                const auto [sum, most] = reference(kind, r, j);
+                if (!(std::abs(got - sum) <= most)) {
+                    testing::failed(__FILE__, __LINE__, kind.name() + ": row " + std::to_string(r) + " column " + std::to_string(j) + ": " +
+                                                            std::to_string(got) + ", not " + std::to_string(sum));
+                    return;
+                }
+            }
+        }
+    }
+};
+
+void every_shape_is_right() {
+    const struct {
+        uint32_t rows, n;
+        std::vector<uint32_t> ks;
+        Begins begins;
+    } shapes[] = {
+        {1, 1, {1}, Begins::Nothing},          {1, 64, {16}, Begins::Bias},           {2, 5, {3}, Begins::Row},
+        {15, 70, {31}, Begins::InPlace},       {16, 63, {32}, Begins::Bias},          {17, 65, {33, 1}, Begins::Row},
+        {63, 130, {64, 64}, Begins::Bias},     {64, 64, {128}, Begins::Nothing},      {65, 66, {100, 7, 50}, Begins::InPlace},
+        {127, 12, {17}, Begins::Row},          {130, 129, {40, 90}, Begins::Bias},    {33, 200, {5, 4, 3, 2, 1, 16, 32, 33}, Begins::Row},
+    };
+    for (const auto& shape : shapes) {
+        const Case one(shape.rows, shape.n, shape.ks, shape.begins, shape.rows * 1000 + shape.n);
+        for (const Kind& kind : KINDS) one.check(kind, one.run(kind, 0, one.rows));
+    }
+}
+
+// Every part of a batch, by every tile: the same bits as the whole.
+void no_bit_depends_on_rows_or_tiles() {
+    testing::Random random(7);
+    for (const Begins begins : {Begins::Nothing, Begins::Bias, Begins::Row, Begins::InPlace}) {
+        const Case one(140, 70, {50, 33}, begins, 11);
+        for (const bool bf16 : {false, true}) {
+            const Memory<float> whole = one.run({bf16, 128}, 0, one.rows);
+            for (const uint32_t tile : {16, 64, 128}) {
+                CHECK(one.run({bf16, tile}, 0, one.rows).same(whole));
+                for (int part = 0; part < 4; ++part) {
+                    const uint32_t first = random.below(one.rows), count = part == 0 ? 1 : 1 + random.below(one.rows - first);
+                    const Memory<float> some = one.run({bf16, tile}, first, count);
+                    CHECK(std::memcmp(&some[0], &whole[first * one.y_stride], count * one.y_stride * 4) == 0);
+                }
+            }
+        }
+    }
+}
+
+// In f32 the sum is one chain of fused multiply-adds, so all its bits are known.
+void f32_is_one_chain() {
+    const Case one(20, 40, {37, 20}, Begins::Bias, 5);
+    const Memory<float> y = one.run({false, 16}, 0, one.rows);
+    for (uint32_t r = 0; r < one.rows; ++r) {
+        for (uint32_t j = 0; j < one.n; ++j) {
+            float sum = one.bias[j];
+            for (size_t t = 0; t < one.ks.size(); ++t) {
+                for (uint32_t i = 0; i < one.ks[t]; ++i) sum = std::fma(one.xs[t][r * one.x_strides[t] + i], one.weights[t][i * one.n + j], sum);
+            }
+            CHECK(y[r * one.y_stride + j] == sum);
+        }
+    }
+}
+
+void no_bit_depends_on_the_order_of_threads() {
+    const Case one(70, 100, {90, 40}, Begins::Bias, 3);
+    for (const Kind& kind : KINDS) {
+        emulate_seed(0);
+        const Memory<float> first = one.run(kind, 0, one.rows);
+        for (uint64_t seed = 1; seed < 6; ++seed) {
+            emulate_seed(seed);
+            CHECK(one.run(kind, 0, one.rows).same(first));
+        }
+    }
+}
+
+}  // namespace
+
+int main() {
+    RUN(every_shape_is_right);
+    RUN(no_bit_depends_on_rows_or_tiles);
+    RUN(f32_is_one_chain);
+    RUN(no_bit_depends_on_the_order_of_threads);
+    return testing::finish();
+}

@@ -1,0 +1,67 @@
+// Rows into a frame and out of it.
+//
+// A chain's end is known here before the host knows it: `finish` lowers the chain's word when its stop is true or a row of it is refused, and the
+// `gather` of every later step reads it. So steps that were queued beyond a stop leave nothing, and nobody waits for anything.
+#include "abi_transfer.h"
+#include "kernel.cuh"
+
+// Copies a row's bytes, or zeros from address 0, with all threads of the block. Either side may lie anywhere.
+static __device__ __forceinline__ void copy_row(uint8_t* to, const uint8_t* from, uint32_t bytes) {
+    const bool aligned = ((reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from)) & 15) == 0;
+    const uint32_t whole = aligned ? bytes / 16 : 0;
+    for (uint32_t at = threadIdx.x; at < whole; at += blockDim.x) {
+        reinterpret_cast<uint4*>(to)[at] = from ? reinterpret_cast<const uint4*>(from)[at] : make_uint4(0, 0, 0, 0);
+    }
+    for (uint32_t at = whole * 16 + threadIdx.x; at < bytes; at += blockDim.x) to[at] = from ? from[at] : uint8_t(0);
+}
+
+extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__ GatherArguments a) {
+    const uint64_t row = blockIdx.x;
+    uint8_t* const frame = reinterpret_cast<uint8_t*>(a.frame) + row * a.stride;
+    const RowEntry entry = reinterpret_cast<const RowEntry*>(a.entries)[row];
+    const uint32_t* const executed = reinterpret_cast<const uint32_t*>(a.executed);
+    // Kept for the whole step: another row of it may end the chain while this one is on its way.
+    const bool live = entry.step < executed[entry.own] && entry.step < executed[entry.followed];
+    if (threadIdx.x == 0) *reinterpret_cast<RowRecord*>(frame) = RowRecord{live ? 1u : 0u, 0, 0, 0, 0};
+    const Port* const ports = reinterpret_cast<const Port*>(a.ports);
+    const uint64_t* const addresses = reinterpret_cast<const uint64_t*>(a.addresses) + row * a.port_count;
+    for (uint32_t port = 0; port < a.port_count; port++) {
+        const uint64_t from = live ? addresses[port] : 0;
+        copy_row(frame + ports[port].place, reinterpret_cast<const uint8_t*>(from), ports[port].bytes);
+    }
+}
+KERNEL(gather, GatherArguments)
+
+extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__ FinishArguments a) {
+    const uint64_t row = blockIdx.x;
+    const uint8_t* const frame = reinterpret_cast<const uint8_t*>(a.frame) + row * a.stride;
+    const RowRecord record = *reinterpret_cast<const RowRecord*>(frame);
+    const RowEntry entry = reinterpret_cast<const RowEntry*>(a.entries)[row];
+    const bool runs = record.live && !record.refused;
+    if (threadIdx.x == 0) {
+        uint32_t* const executed = reinterpret_cast<uint32_t*>(a.executed);
+        const bool stops = runs && entry.stop != NOWHERE && frame[entry.stop] != 0;
+        if (stops) atomicMin(&executed[entry.own], entry.step + 1);
+        if (record.live && record.refused) atomicMin(&executed[entry.own], entry.step);
+        const uint32_t status = !record.live ? ROW_SKIPPED : record.refused ? ROW_REFUSED : stops ? ROW_STOPPED : ROW_RAN;
+        reinterpret_cast<RowStatus*>(a.statuses)[row] = RowStatus{status, 0, record.index, record.table_rows};
+    }
+    if (!runs) return;
+    const Outlet* const outlets = reinterpret_cast<const Outlet*>(a.outlets);
+    const uint32_t* const deliveries = reinterpret_cast<const uint32_t*>(a.deliveries) + row * a.outlet_count;
+    for (uint32_t output = 0; output < a.outlet_count; output++) {
+        const Outlet outlet = outlets[output];
+        if (entry.node) copy_row(reinterpret_cast<uint8_t*>(entry.node) + outlet.node_offset, frame + outlet.place, outlet.bytes);
+        if (!a.deliveries || deliveries[output] == NOWHERE) continue;
+        copy_row(reinterpret_cast<uint8_t*>(a.delivered) + deliveries[output], frame + outlet.place, outlet.bytes);
+    }
+}
+KERNEL(finish, FinishArguments)
+
+extern "C" __global__ void __launch_bounds__(128) begin_words(const __grid_constant__ WordsArguments a) {
+    const WordEntry* const entries = reinterpret_cast<const WordEntry*>(a.entries);
+    for (uint32_t at = blockIdx.x * blockDim.x + threadIdx.x; at < a.count; at += gridDim.x * blockDim.x) {
+        reinterpret_cast<uint32_t*>(a.words)[entries[at].word] = entries[at].value;
+    }
+}
+KERNEL(begin_words, WordsArguments)

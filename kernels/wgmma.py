@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""Writes kernels/wgmma.cuh: one function for each width, since an instruction names every register it uses."""
+
+from pathlib import Path
+from textwrap import wrap
+
+WIDTHS = (32, 64, 128, 256)
+
+HEAD = """// Written by wgmma.py. d (+)= a·b of one warpgroup: 64 × 16 by 16 × N, bf16, f32 sums, both operands from shared memory.
+#pragma once
+
+template <int N>
+__device__ __forceinline__ void wgmma_bf16(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate);
+"""
+
+
+def function(width: int) -> str:
+    count = width // 2
+    registers = wrap(", ".join(f"%{i}" for i in range(count)), 120)
+    operands = wrap(", ".join(f'"+f"(d[{i}])' for i in range(count)), 120)
+    lines = [
+        "template <>",
+        f"__device__ __forceinline__ void wgmma_bf16<{width}>(float (&d)[{count}], uint64_t a, uint64_t b, bool accumulate) {{",
+        "    asm volatile(",
+        f'        "{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + 2}, 0;\\n"',
+        f'        "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.bf16.bf16 {{"',
+        *[f'        "{line} "' for line in registers],
+        f'        "}}, %{count}, %{count + 1}, p, 1, 1, 0, 0;\\n}}"',
+        f"        : {operands[0]}",
+        *[f"          {line}" for line in operands[1:]],
+        '        : "l"(a), "l"(b), "r"(static_cast<uint32_t>(accumulate)));',
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+text = HEAD + "\n" + "\n".join(function(width) for width in WIDTHS) + "\n"
+Path(__file__).with_name("wgmma.cuh").write_text(text)

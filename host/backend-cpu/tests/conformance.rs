@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cellwright_backend::Backend;
-use cellwright_backend::conformance::{self, Tolerance, hoisting};
+use cellwright_backend::conformance::{self, Scope, Tolerance, hoisting};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Kernels, Level};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
@@ -100,6 +100,6 @@ fn whatever_is_computed_ahead_or_looked_up_no_bit_changes() {
 fn the_suite_with_everything_ahead() {
     let [_, ahead, table] = hoisting_domains(None, Kernels::Best);
     for domain in [ahead, table] {
-        hoisting::run(&mut || worker(domain.clone(), 1));
+        hoisting::run(&mut || worker(domain.clone(), 1), &Scope::default());
     }
 }

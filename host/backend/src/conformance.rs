@@ -12,6 +12,8 @@ pub mod hoisting;
 pub mod invariance;
 pub mod operators;
 
+use cellwright_cell_graph::typed::Precision;
+
 use crate::Backend;
 
 /// Makes a backend with an empty arena of at least [`ARENA_SLOTS`] slots.
@@ -54,14 +56,41 @@ impl Tolerance {
     }
 }
 
+/// How much of the suite is run.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// At which precisions: a backend may lack one, and say so when a cell is loaded.
+    pub precisions: Vec<Precision>,
+    /// At which sizes of a batch a row must be what it is alone.
+    pub sizes: Vec<usize>,
+}
+
+/// The largest batch that an engine runs if nothing else is said.
+const LARGEST_BATCH: usize = 512;
+
+impl Default for Scope {
+    /// All of it.
+    fn default() -> Self {
+        Self { precisions: Precision::ALL.to_vec(), sizes: (1..=LARGEST_BATCH).collect() }
+    }
+}
+
 /// Runs the whole suite.
 ///
 /// # Panics
 /// If the backend fails it.
 pub fn run(make: &mut Make<'_>, tolerance: Tolerance) {
-    operators::run(make, tolerance);
-    families::run(make, tolerance);
+    run_within(make, tolerance, &Scope::default());
+}
+
+/// Runs so much of the suite.
+///
+/// # Panics
+/// If the backend fails it.
+pub fn run_within(make: &mut Make<'_>, tolerance: Tolerance, scope: &Scope) {
+    operators::run(make, tolerance, scope);
+    families::run(make, tolerance, scope);
     behaviour::run(make);
-    invariance::run(make);
-    hoisting::run(make);
+    invariance::run(make, scope);
+    hoisting::run(make, scope);
 }

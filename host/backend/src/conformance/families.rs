@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::cells::{self, Draft};
 use super::driver::{Driver, Placed, delivering_everything};
-use super::{Make, Tolerance};
+use super::{Make, Scope, Tolerance};
 
 /// How a family is run, and how near it must come.
 #[derive(Clone, Copy)]
@@ -21,12 +21,12 @@ struct At {
     tolerance: Tolerance,
 }
 
-/// Runs every vector file at every precision.
+/// Runs every vector file at every precision of the scope.
 ///
 /// # Panics
 /// If the backend does not compute what PyTorch does.
-pub fn run(make: &mut Make<'_>, tolerance: Tolerance) {
-    for precision in Precision::ALL {
+pub fn run(make: &mut Make<'_>, tolerance: Tolerance, scope: &Scope) {
+    for precision in scope.precisions.iter().copied() {
         // States pass through many steps, each of which rounds; what PyTorch computes in 32 bits is as near as samples are to have it.
         let wide = Tolerance { absolute: precision.tolerance(), relative: precision.tolerance() };
         let at = At { precision, tolerance: if precision == Precision::F32 { tolerance.times(4.0) } else { wide } };

@@ -12,7 +12,7 @@ use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 use super::cells::{self, Draft};
 use super::driver::{Deliveries, Driver, Placed, delivering_everything, growth_of, independent};
-use super::{Make, Tolerance};
+use super::{Make, Scope, Tolerance};
 use crate::reference::{Elements, evaluate};
 use crate::{CellIndex, LaneIndex};
 
@@ -150,9 +150,9 @@ pub fn deliveries(make: &mut Make<'_>, recurrent: &Recurrent, (rows_most, steps_
 ///
 /// # Panics
 /// If a bit differs.
-pub fn run(make: &mut Make<'_>) {
+pub fn run(make: &mut Make<'_>, scope: &Scope) {
     let mut rng = Rng::new(5);
-    for recurrent in Precision::ALL.into_iter().flat_map(recurrent_cells) {
+    for recurrent in scope.precisions.iter().copied().flat_map(recurrent_cells) {
         let alone = deliveries(make, &recurrent, (1, 1), &mut rng);
         assert!(alone.values().any(|bytes| bytes.iter().any(|byte| *byte != 0)));
         for most in [(1, STEPS), (24, 1), (6, STEPS + 3), (24, 5)] {

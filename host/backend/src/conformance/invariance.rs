@@ -8,20 +8,17 @@ use cellwright_cell_graph::unfolded::Source;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 use super::driver::{Driver, Placed, delivering_everything, growth_of, independent};
-use super::{Make, cells};
+use super::{Make, Scope, cells};
 use crate::{CellIndex, LaneIndex};
-
-/// Every size up to here is tried: the largest batch that an engine runs if nothing else is said.
-const EVERY_SIZE: usize = 512;
 
 /// Cells by themselves, then whole requests.
 ///
 /// # Panics
 /// If a bit differs.
-pub fn run(make: &mut Make<'_>) {
-    for precision in Precision::ALL {
+pub fn run(make: &mut Make<'_>, scope: &Scope) {
+    for precision in scope.precisions.iter().copied() {
         for cell in family_cells(precision) {
-            cell_at_every_size(make, &cell);
+            cell_at_sizes(make, &cell, &scope.sizes);
         }
         requests_under_load(make, precision);
     }
@@ -77,14 +74,14 @@ fn outputs_of(driver: &Driver, lane: LaneIndex) -> impl Iterator<Item = &Vec<u8>
     driver.delivered.range((lane, 0, 0)..=(lane, u32::MAX, u32::MAX)).map(|(_, bytes)| bytes)
 }
 
-/// One cell: each of many rows alone, then in batches of every size.
+/// One cell: each of many rows alone, then in batches of those sizes.
 ///
 /// # Panics
 /// If a bit differs.
-pub fn cell_at_every_size(make: &mut Make<'_>, cell: &Arc<TypedCell>) {
+pub fn cell_at_sizes(make: &mut Make<'_>, cell: &Arc<TypedCell>, sizes: &[usize]) {
     let mut rng = Rng::new(17);
     let mut driver = Driver::new(make(), std::slice::from_ref(cell));
-    let lanes: Vec<LaneIndex> = (0..EVERY_SIZE)
+    let lanes: Vec<LaneIndex> = (0..sizes.iter().copied().max().unwrap_or(1))
         .map(|_| {
             let sources = cell.inputs.iter().map(|port| random_literal(port, &mut rng)).collect();
             let chain = independent(0, cell.outputs.len(), sources, 1);
@@ -99,7 +96,7 @@ pub fn cell_at_every_size(make: &mut Make<'_>, cell: &Arc<TypedCell>) {
     assert!(alone.iter().all(|outputs| outputs.len() == cell.outputs.len()), "`{}`: every output is delivered", cell.name);
     assert!(alone.iter().any(|outputs| *outputs != alone[0]), "`{}`: rows differ, or the test would see nothing", cell.name);
     let mut order: Vec<usize> = (0..lanes.len()).collect();
-    for size in 1..=EVERY_SIZE {
+    for size in sizes.iter().copied() {
         driver.delivered.clear();
         for at in 0..size {
             let other = at + rng.below((order.len() - at) as u64) as usize;

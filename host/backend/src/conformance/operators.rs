@@ -9,7 +9,7 @@ use cellwright_cell_graph::{Datatype, Port, Tensor, TypedCell};
 
 use super::cells::Draft;
 use super::driver::{Driver, growth_of, independent};
-use super::{Make, Tolerance};
+use super::{Make, Scope, Tolerance};
 use crate::CellIndex;
 use crate::reference::{Elements, evaluate};
 
@@ -42,8 +42,8 @@ struct Case {
 ///
 /// # Panics
 /// If a result is not near enough to the reference's.
-pub fn run(make: &mut Make<'_>, tolerance: Tolerance) {
-    for precision in Precision::ALL {
+pub fn run(make: &mut Make<'_>, tolerance: Tolerance, scope: &Scope) {
+    for precision in scope.precisions.iter().copied() {
         let mut cases: Vec<(Arc<TypedCell>, Case)> =
             cases::all().into_iter().map(|case| (case.draft.clone().at(precision).resolve(), case)).collect();
         cases.retain(|(cell, _)| precision == Precision::F32 || has_products(cell));

@@ -1,0 +1,93 @@
+//! What a device takes for things: figures to publish with the chip's name, never from an emulated one.
+
+use std::time::{Duration, Instant};
+
+use cellwright_backend::conformance::cells;
+use cellwright_backend::{Backend, CellIndex};
+use cellwright_backend_cuda::driver::{Done, promises};
+use cellwright_backend_cuda::{CudaOptions, CudaWorker};
+use cellwright_cell_graph::Tensor;
+use cellwright_cell_graph::generate::Rng;
+use cellwright_cell_graph::typed::Precision;
+use serde_json::{Map, Value, json};
+
+use super::Where;
+use super::parts::open;
+
+pub(crate) fn done<T>(done: Done<T>) -> T {
+    done.unwrap_or_else(|fault| panic!("{fault}"))
+}
+
+fn microseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e8).round() / 100.0
+}
+
+/// Middle and 99th percentile, in microseconds.
+fn percentiles(mut times: Vec<Duration>) -> Value {
+    times.sort_unstable();
+    let at = |part: usize| times.get(times.len() * part / 100).copied().map_or(f64::NAN, microseconds);
+    json!({ "p50_us": at(50), "p99_us": at(99) })
+}
+
+/// From queueing a signal to seeing it, with nothing before it and behind a small kernel; and what queueing a launch costs.
+pub(crate) fn signals(place: Where) -> Value {
+    let mut driver = open(place);
+    let driver = driver.as_mut();
+    let stream = done(driver.stream());
+    let at = done(driver.allocate(4096));
+    let word = done(driver.pinned(8));
+    let mut value = 0;
+    let [mut bare, mut behind, mut launches] = [const { Vec::new() }; 3];
+    for round in 0..2000 {
+        let began = Instant::now();
+        value += 1;
+        done(driver.signal(stream, &word, 0, value));
+        while word.word(0).load(std::sync::atomic::Ordering::Acquire) != value {
+            std::hint::spin_loop();
+        }
+        let seen = began.elapsed();
+        let began = Instant::now();
+        // SAFETY: so much was allocated.
+        done(unsafe { promises::fill(driver, stream, at, 1024, round) });
+        let launched = began.elapsed();
+        value += 1;
+        done(driver.signal(stream, &word, 0, value));
+        while word.word(0).load(std::sync::atomic::Ordering::Acquire) != value {
+            std::hint::spin_loop();
+        }
+        // The first rounds load what is loaded when it is first used.
+        if round >= 100 {
+            bare.push(seen);
+            launches.push(launched);
+            behind.push(began.elapsed());
+        }
+    }
+    json!({ "signal": percentiles(bare), "launch_call": percentiles(launches), "launch_and_signal": percentiles(behind) })
+}
+
+/// One step of an LSTM of 1024 over 1024, from the call to the signal, over scratch rows: the least of several runs.
+pub(crate) fn lstm(place: Where) -> Value {
+    let (hidden, batches): (usize, &[u32]) = match place {
+        Where::Device(_) => (1024, &[1, 16, 64, 256, 512, 2048]),
+        Where::Emulated => (32, &[1, 16]),
+    };
+    let weight = |name: &str| {
+        let shape = if name.starts_with("bias") { vec![4 * hidden] } else { vec![4 * hidden, hidden] };
+        let mut rng = Rng::new(name.len() as u64);
+        let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.float() / (hidden as f32).sqrt()).collect();
+        Tensor::from_f32(name, &shape, &values)
+    };
+    let options = CudaOptions { arena_bytes: Some(64 << 20), ..CudaOptions::default() };
+    let mut worker = CudaWorker::new(open(place), options).unwrap_or_else(|fault| panic!("{fault}"));
+    let mut figures = Map::new();
+    for (index, precision) in [Precision::F32, Precision::Bf16].into_iter().enumerate() {
+        let cell = cells::lstm("lstm", hidden, hidden, &weight).at(precision).resolve();
+        let index = CellIndex(index as u32);
+        worker.load(index, &cell).unwrap_or_else(|error| panic!("{error}"));
+        for rows in batches {
+            let time = worker.time_batch(index, *rows).unwrap_or_else(|lost| panic!("{lost}"));
+            figures.insert(format!("{}_{rows}_us", precision.name()), json!(microseconds(time)));
+        }
+    }
+    Value::Object(figures)
+}

@@ -1,0 +1,123 @@
+//! The parts: what the driver promises, what every backend must pass, faults, and figures.
+
+use std::time::Duration;
+
+use cellwright_backend::Backend;
+use cellwright_backend::conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, families, hoisting, invariance, operators};
+use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation, Injection};
+use cellwright_backend_cuda::driver::{DeviceAddress, Driver, Fault, promises};
+use cellwright_backend_cuda::{CudaOptions, CudaWorker};
+use cellwright_cell_graph::typed::Precision;
+use serde_json::{Value, json};
+
+use super::figures::done;
+use super::{Where, figures};
+
+/// A part: what it is called, and what runs it. It panics if it fails, and gives figures if it has any.
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(Where) -> Value,
+}
+
+/// In the order in which one wants to know.
+pub(crate) const PARTS: &[Part] = &[
+    Part { name: "driver", run: driver },
+    Part { name: "behaviour", run: |place| suite(place, Suite::Behaviour, Precision::F32) },
+    Part { name: "operators-f32", run: |place| suite(place, Suite::Operators, Precision::F32) },
+    Part { name: "operators-bf16", run: |place| suite(place, Suite::Operators, Precision::Bf16) },
+    Part { name: "families-f32", run: |place| suite(place, Suite::Families, Precision::F32) },
+    Part { name: "families-bf16", run: |place| suite(place, Suite::Families, Precision::Bf16) },
+    Part { name: "invariance-f32", run: |place| suite(place, Suite::Invariance, Precision::F32) },
+    Part { name: "invariance-bf16", run: |place| suite(place, Suite::Invariance, Precision::Bf16) },
+    Part { name: "hoisting-f32", run: |place| suite(place, Suite::Hoisting, Precision::F32) },
+    Part { name: "hoisting-bf16", run: |place| suite(place, Suite::Hoisting, Precision::Bf16) },
+    Part { name: "faults", run: faults },
+    Part { name: "figures-signals", run: figures::signals },
+    Part { name: "figures-lstm", run: figures::lstm },
+];
+
+/// Of the suite that every backend must pass.
+#[derive(Clone, Copy)]
+enum Suite {
+    Behaviour,
+    Operators,
+    Families,
+    Invariance,
+    Hoisting,
+}
+
+fn suite(place: Where, suite: Suite, precision: Precision) -> Value {
+    let make = &mut || worker(place);
+    let (tolerance, scope) = (Tolerance::default(), scope(precision, place));
+    match suite {
+        Suite::Behaviour => behaviour::run(make),
+        Suite::Operators => operators::run(make, tolerance, &scope),
+        Suite::Families => families::run(make, tolerance, &scope),
+        Suite::Invariance => invariance::run(make, &scope),
+        Suite::Hoisting => hoisting::run(make, &scope),
+    }
+    json!({})
+}
+
+pub(crate) fn open(place: Where) -> Box<dyn Driver> {
+    place.open().unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// A worker as the suite wants it.
+fn worker(place: Where) -> Box<dyn Backend> {
+    let options = CudaOptions {
+        arena_bytes: Some(u64::from(ARENA_SLOTS) * 64),
+        frame_bytes: Some(64 << 20),
+        ring_bytes: 4 << 20,
+        ..CudaOptions::default()
+    };
+    Box::new(CudaWorker::new(open(place), options).unwrap_or_else(|fault| panic!("no worker: {fault}")))
+}
+
+/// Every size of a batch on a device; those around which something begins anew on threads, which take long.
+fn scope(precision: Precision, place: Where) -> Scope {
+    let sizes = match place {
+        Where::Device(_) => Scope::default().sizes,
+        Where::Emulated => vec![1, 2, 7, 16, 17, 33, 64, 65, 129],
+    };
+    Scope { precisions: vec![precision], sizes }
+}
+
+fn driver(place: Where) -> Value {
+    for (name, part) in promises::PARTS {
+        eprintln!("conformance: driver: {name}");
+        part(&mut || open(place));
+    }
+    json!({})
+}
+
+/// A kernel that leaves its memory takes the device out, and nothing else: calls say so, the process lives, and nobody waits for ever.
+fn faults(place: Where) -> Value {
+    let (mut driver, emulated): (Box<dyn Driver>, bool) = match place {
+        Where::Device(_) => (open(place), false),
+        Where::Emulated => {
+            let driver = Emulated::new(&Emulation::default());
+            driver.control().inject(Injection::IllegalAccess { after_launches: 1 });
+            (Box::new(driver), true)
+        }
+    };
+    let driver = driver.as_mut();
+    let (stream, at, word) = (done(driver.stream()), done(driver.allocate(4096)), done(driver.pinned(8)));
+    // SAFETY: so much was allocated.
+    done(unsafe { promises::fill(driver, stream, at, 1024, 1) });
+    // Where no memory is ever mapped. On threads it is the order above that makes it fail, without a look at the address.
+    let nowhere = if emulated { at } else { DeviceAddress(64) };
+    // SAFETY: it is not safe, which is the point: the device stops the kernel, and the driver tells of it.
+    let queued = unsafe { promises::fill(driver, stream, nowhere, 16, 1) };
+    let queued = queued.and_then(|()| driver.signal(stream, &word, 0, 1));
+    let fault = match queued.and_then(|()| promises::await_word(driver, &word, 0, 1)) {
+        Err(fault) => fault,
+        Ok(()) => panic!("a kernel wrote where there is no memory, and the signal behind it came"),
+    };
+    assert!(fault.is_lost(), "the device is not lost: {fault}");
+    let other = driver.allocate(16).err();
+    assert!(other.as_ref().is_some_and(Fault::is_lost), "a lost device goes on: {other:?}");
+    std::thread::sleep(Duration::from_millis(10));
+    assert!(driver.check().is_err_and(|fault| fault.is_lost()), "a lost device comes back");
+    json!({ "fault": fault.to_string() })
+}

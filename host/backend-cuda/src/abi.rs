@@ -1,0 +1,180 @@
+//! What kernels take and leave, as `kernels/abi*.h` has it: field by field the same, which a test compares with the kernels' own sizes.
+
+use crate::driver::DeviceAddress;
+
+/// Structures that are bytes through and through.
+///
+/// # Safety
+/// `repr(C)`, without padding that is not written out, of fields that any bytes are valid for.
+pub(crate) unsafe trait Plain: Copy {}
+
+/// What a kernel takes, by value.
+pub(crate) trait Arguments: Plain {
+    /// Its name in `kernels/`.
+    const KERNEL: &'static str;
+}
+
+/// Its bytes.
+pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: it is bytes through and through.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// Their bytes, one after the other.
+pub(crate) fn bytes_of_all<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: they are bytes through and through.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// A structure that lies there, wherever that is.
+pub(crate) fn read<T: Plain>(bytes: &[u8]) -> T {
+    assert!(bytes.len() >= size_of::<T>(), "a whole structure");
+    // SAFETY: there are as many bytes, and any are valid for it.
+    unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) }
+}
+
+macro_rules! plain {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        pub(crate) struct $name {
+            $(pub(crate) $field: $type,)*
+        }
+
+        const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())*, "all padding is written out");
+
+        // SAFETY: `repr(C)` of numbers, whose sizes add up to its own.
+        unsafe impl Plain for $name {}
+    )*
+
+        /// Every structure: its name, and each field's name, where it begins, and how many bytes it has.
+        #[cfg(test)]
+        fn structures() -> Vec<(&'static str, Vec<(&'static str, usize, usize)>)> {
+            vec![$((stringify!($name), vec![$((stringify!($field), std::mem::offset_of!($name, $field), size_of::<$type>())),*])),*]
+        }
+    };
+}
+
+/// As `NOWHERE` in `abi_transfer.h`.
+pub(crate) const NOWHERE: u32 = u32::MAX;
+/// Most terms of a product.
+pub(crate) const PRODUCT_TERMS: usize = 8;
+/// Axes of a group's index space.
+pub(crate) const GROUP_AXES: usize = 8;
+/// Operands that an instruction of a group reads.
+pub(crate) const GROUP_SOURCES: usize = 3;
+/// And writes.
+pub(crate) const GROUP_RESULTS: usize = 2;
+
+plain! {
+    /// As in `abi.h`.
+    ProductTerm { x: u64, weights: u64, x_stride: u32, k: u32 }
+    /// As in `abi.h`.
+    ProductArguments {
+        terms: [ProductTerm; PRODUCT_TERMS], begin: u64, bias: u64, y: u64, begin_stride: u32, y_stride: u32, term_count: u32, rows: u32, n: u32,
+        padding: u32,
+    }
+    /// The beginning of each row of a frame.
+    RowRecord { live: u32, refused: u32, index: i64, table_rows: u64, padding: u64 }
+    /// Whose step a row is.
+    RowEntry { node: u64, own: u32, followed: u32, step: u32, stop: u32, padding: u64 }
+    /// An input in a row of the frame.
+    Port { place: u32, bytes: u32 }
+    /// An output in a row of the frame, and in a node.
+    Outlet { place: u32, bytes: u32, node_offset: u32, padding: u32 }
+    /// What became of a row.
+    RowStatus { status: u32, padding: u32, index: i64, table_rows: u64 }
+    /// As in `abi_transfer.h`.
+    GatherArguments { frame: u64, ports: u64, addresses: u64, entries: u64, executed: u64, stride: u32, port_count: u32 }
+    /// As in `abi_transfer.h`.
+    FinishArguments {
+        frame: u64, outlets: u64, entries: u64, executed: u64, deliveries: u64, delivered: u64, statuses: u64, stride: u32, outlet_count: u32,
+    }
+    /// A word and what it becomes.
+    WordEntry { word: u32, value: u32 }
+    /// As in `abi_transfer.h`.
+    WordsArguments { entries: u64, words: u64, count: u32, padding: u32 }
+    /// As in `abi_group.h`.
+    GroupOperand { at: u64, strides: [i32; GROUP_AXES], kind: u32, is_address: u32 }
+    /// As in `abi_group.h`.
+    GroupInstruction {
+        op: u32, flags: u32, axes: u32, outer_axes: u32, extents: [u32; GROUP_AXES], outer: u32, inner: u32, sources: u32, results: u32, k: u32,
+        epsilon: f32, table_rows: u64, source: [GroupOperand; GROUP_SOURCES], result: [GroupOperand; GROUP_RESULTS],
+    }
+    /// As in `abi_group.h`.
+    GroupArguments { frame: u64, instructions: u64, stride: u32, count: u32 }
+}
+
+macro_rules! kernels {
+    ($($name:ident = $kernel:literal),*) => {$(
+        impl Arguments for $name {
+            const KERNEL: &'static str = $kernel;
+        }
+    )*};
+}
+
+kernels! { GatherArguments = "gather", FinishArguments = "finish", WordsArguments = "begin_words", GroupArguments = "group" }
+
+/// The kernels of a product, by the rows of their tiles; all take [`ProductArguments`].
+pub(crate) const PRODUCTS_F32: [&str; 3] = ["product_f32_16", "product_f32_64", "product_f32_128"];
+/// The same in bf16.
+pub(crate) const PRODUCTS_BF16: [&str; 3] = ["product_bf16_16", "product_bf16_64", "product_bf16_128"];
+/// The rows of their tiles.
+pub(crate) const PRODUCT_TILES: [u32; 3] = [16, 64, 128];
+/// The columns of their tiles.
+pub(crate) const PRODUCT_COLUMNS: u32 = 64;
+/// Threads of their blocks.
+pub(crate) const PRODUCT_THREADS: u32 = 128;
+/// Slabs that they have on their way at once.
+const PRODUCT_STAGES: u32 = 4;
+
+/// Shared memory that a product's block is given, by the rows of its tile and the bytes of a row of a slab.
+pub(crate) const fn product_shared(tile: u32, is_f32: bool) -> u32 {
+    PRODUCT_STAGES * (tile * if is_f32 { 64 } else { 128 } + 4096)
+}
+
+/// What becomes of a row: as in `abi_transfer.h`.
+pub(crate) mod status {
+    pub(crate) const SKIPPED: u32 = 0;
+    pub(crate) const RAN: u32 = 1;
+    pub(crate) const STOPPED: u32 = 2;
+    pub(crate) const REFUSED: u32 = 3;
+}
+
+/// Flags of an instruction: as in `abi_group.h`.
+pub(crate) mod flag {
+    pub(crate) const BARRIER: u32 = 1;
+    pub(crate) const SMALLEST: u32 = 2;
+    pub(crate) const LAST: u32 = 4;
+    pub(crate) const BY_WARP: u32 = 8;
+    pub(crate) const BY_BLOCK: u32 = 16;
+}
+
+/// Operations of a group: as in `abi_group.h`.
+pub(crate) mod op {
+    macro_rules! numbered {
+        ($($name:ident = $number:literal),* $(,)?) => {
+            $(pub(crate) const $name: u32 = $number;)*
+
+            /// Every one by its name.
+            #[cfg(test)]
+            pub(crate) const ALL: &[(&str, u32)] = &[$((stringify!($name), $number)),*];
+        };
+    }
+
+    numbered! {
+        COPY = 0, CAST = 1, NEG = 2, SIGMOID = 3, TANH = 4, RELU = 5, GELU = 6, GELU_TANH = 7, SILU = 8, EXP = 9, LOG = 10, SQRT = 11, NOT = 12,
+        ADD = 13, SUB = 14, MUL = 15, DIV = 16, POW = 17, EQUAL = 18, GREATER = 19, LESS = 20, AND = 21, OR = 22, WHERE = 23, LOOKUP = 24,
+        SOFTMAX = 32, LOG_SOFTMAX = 33, STANDARDIZE = 34, ROOT_MEAN_SQUARE = 35, SUM = 36, MEAN = 37, TOP = 38,
+    }
+}
+
+impl From<DeviceAddress> for u64 {
+    fn from(address: DeviceAddress) -> Self {
+        address.0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! What the worker asks of a device: memory, streams, launches, events and signals; nothing else of a device is known above.
+//!
+//! A [`Driver`] is one device, used from one thread at a time. Work is queued on [`Stream`]s and runs in the order of its stream; streams run beside
+//! one another unless events order them. What is *not* promised: that work has begun when a call returns, that a fault shows in the call that caused
+//! it, that memory holds anything in particular when it is allocated.
+
+#[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(feature = "testing")]
+pub mod emulated;
+pub mod pinned;
+#[cfg(feature = "testing")]
+pub mod promises;
+
+use std::time::Duration;
+
+pub use pinned::Pinned;
+
+/// An address in a device's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceAddress(pub u64);
+
+impl DeviceAddress {
+    /// No memory lies there.
+    pub const NULL: Self = Self(0);
+
+    /// So many bytes further on.
+    #[must_use]
+    pub const fn plus(self, bytes: usize) -> Self {
+        Self(self.0 + bytes as u64)
+    }
+}
+
+macro_rules! handles {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub(crate) u32);
+    )*};
+}
+
+handles! {
+    /// A queue of a device's work. It lives as long as its driver.
+    Stream;
+    /// A mark in a stream. It lives as long as its driver, and is recorded as often as one likes.
+    Event;
+    /// A kernel that is loaded.
+    Kernel;
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Which.
+    pub kernel: Kernel,
+    /// Blocks in each direction, none of them zero.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Shared memory of a block beyond what the kernel declares.
+    pub shared_bytes: u32,
+}
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// By its own name, such as `NVIDIA H200`.
+    pub name: String,
+    /// Its number among the devices that this process sees.
+    pub ordinal: u32,
+    /// Compute capability, such as `(9, 0)`.
+    pub capability: (u32, u32),
+    /// All of its memory.
+    pub memory_bytes: u64,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Shared memory that one block may have if it asks for it.
+    pub shared_bytes_max: u32,
+    /// Which device it is, wherever it is seen from.
+    pub uuid: String,
+    /// Version of the driver, as its interface counts: 13000 is 13.0.
+    pub driver_version: u32,
+}
+
+/// Why a device did not do what it was asked to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// There is no room. The device goes on.
+    #[error("{needed} bytes of device memory are needed, {free} are free")]
+    OutOfMemory {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes that were free.
+        free: u64,
+    },
+    /// The call was refused. The device goes on.
+    #[error("{0}")]
+    Refused(String),
+    /// Nothing that was queued can be relied on any more, and nothing else will run.
+    #[error("{0}")]
+    Lost(String),
+}
+
+impl Fault {
+    /// Whether the device is lost.
+    #[must_use]
+    pub const fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost(_))
+    }
+}
+
+/// What a call of a driver gives.
+pub type Done<T = ()> = Result<T, Fault>;
+
+/// One device.
+///
+/// Calls that only queue work return at once. Those that wait say so: they are for loading and for values that move, never for a task.
+///
+/// # Errors
+/// Every call may tell of an earlier one's fault. After [`Fault::Lost`] every call but [`Driver::facts`] fails.
+pub trait Driver: Send {
+    /// What it is.
+    fn facts(&self) -> &Facts;
+
+    /// Bytes of its memory that nobody has.
+    fn memory_free(&mut self) -> Done<u64>;
+
+    /// Memory of at least one byte, aligned to 256, holding anything.
+    fn allocate(&mut self, bytes: usize) -> Done<DeviceAddress>;
+
+    /// Gives memory back by the address that [`Driver::allocate`] gave. Waits until nothing that is queued needs it. What is not given back goes with
+    /// the driver.
+    fn free(&mut self, address: DeviceAddress) -> Done;
+
+    /// Memory of the host, zeroed, aligned to 256, that the device reads and writes.
+    fn pinned(&mut self, bytes: usize) -> Done<Pinned>;
+
+    /// A new stream. No stream waits for another, the device's default one included.
+    fn stream(&mut self) -> Done<Stream>;
+
+    /// A new event, not recorded yet.
+    fn event(&mut self) -> Done<Event>;
+
+    /// A kernel by its name in `kernels/`. The same name gives the same kernel.
+    fn kernel(&mut self, name: &'static str) -> Done<Kernel>;
+
+    /// Queues a copy of pinned bytes, from `offset` on, to the device. They are read when the copy runs: until then they must stay as they are.
+    fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done;
+
+    /// Queues a copy from the device to pinned bytes, from `offset` on. They may be read once a signal that was queued behind it is seen.
+    fn download(&mut self, stream: Stream, from: DeviceAddress, to: &Pinned, offset: usize, bytes: usize) -> Done;
+
+    /// Queues a copy within the device's memory, between ranges that do not overlap.
+    fn copy(&mut self, stream: Stream, from: DeviceAddress, to: DeviceAddress, bytes: usize) -> Done;
+
+    /// Queues the filling of bytes with zeros.
+    fn zero(&mut self, stream: Stream, at: DeviceAddress, bytes: usize) -> Done;
+
+    /// Queues a launch. The kernel takes one structure by value, of which these are the bytes; they are copied before the call returns.
+    ///
+    /// # Safety
+    /// What the arguments say is what the kernel takes: whatever it reads and writes by them lies in memory of this driver, and stays there until the
+    /// launch has run.
+    unsafe fn launch(&mut self, stream: Stream, launch: &Launch, arguments: &[u8]) -> Done;
+
+    /// Marks where a stream is now. Whoever waits for the event from now on waits for that.
+    fn record(&mut self, event: Event, stream: Stream) -> Done;
+
+    /// What is queued on the stream from now on runs after what the event marks now. One that was never recorded is not waited for.
+    fn wait(&mut self, stream: Stream, event: Event) -> Done;
+
+    /// Device time between two events that have both been reached: a signal queued behind them was seen, or [`Driver::synchronize`] returned.
+    ///
+    /// # Errors
+    /// Also if one of them has not been reached.
+    fn elapsed(&mut self, from: Event, to: Event) -> Done<Duration>;
+
+    /// Queues the store of `value` to the word at `offset` of pinned memory, which is aligned to 8 bytes. Whoever sees it there ([`Pinned::word`], loaded
+    /// with `Acquire`) sees all that ran before it on that stream.
+    fn signal(&mut self, stream: Stream, word: &Pinned, offset: usize, value: u64) -> Done;
+
+    /// Whether a fault has surfaced, without waiting.
+    fn check(&mut self) -> Done;
+
+    /// Waits until everything queued has run.
+    fn synchronize(&mut self) -> Done;
+
+    /// Copies bytes to the device behind what is queued on that stream, and waits for it.
+    fn write(&mut self, stream: Stream, to: DeviceAddress, bytes: &[u8]) -> Done;
+
+    /// Copies bytes from the device behind what is queued on that stream, and waits for it.
+    fn read(&mut self, stream: Stream, from: DeviceAddress, into: &mut [u8]) -> Done;
+}

@@ -1,0 +1,355 @@
+//! A real device, through CUDA's driver interface, which is looked for when it is asked for: building needs none of it.
+//!
+//! Calls go to the driver's C interface nearly one to one. The binding's own slices and events are not used: they would order streams by themselves,
+//! which a worker that queues several tasks ahead must do once, and itself. Completion is a store by the stream (`cuStreamWriteValue64`) rather than by a
+//! kernel: it takes no multiprocessor, cannot queue behind another stream's blocks for one, and fences what ran before it for the whole system.
+
+mod fault;
+mod images;
+mod memory;
+mod probe;
+
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+
+pub use images::{Form, IMAGES, Image, choose};
+pub use probe::{Absent, devices};
+
+use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Kernel, Launch, Pinned, Stream};
+use fault::{fault, told};
+
+/// A kernel, and what it takes.
+struct Loaded {
+    name: &'static str,
+    function: sys::CUfunction,
+    argument_bytes: usize,
+}
+
+/// A device of this machine.
+pub struct CudaDriver {
+    facts: Facts,
+    context: Arc<CudaContext>,
+    module: sys::CUmodule,
+    kernels: Vec<Loaded>,
+    streams: Vec<sys::CUstream>,
+    events: Vec<sys::CUevent>,
+    allocations: Vec<sys::CUdeviceptr>,
+    lost: Option<String>,
+}
+
+// SAFETY: the driver's handles may be used from any thread whose current context is theirs, which every call sees to; it is never used from two at once.
+unsafe impl Send for CudaDriver {}
+
+impl CudaDriver {
+    /// A device by what [`devices`] said of it, with the kernels of one of these images.
+    ///
+    /// # Errors
+    /// If none of the images is for it, or it cannot be used.
+    pub fn open(facts: Facts, images: &[Image]) -> Done<Self> {
+        let (major, minor) = facts.capability;
+        let unusable = |why: &str| Fault::Refused(format!("{} {why}", facts.name));
+        let Some(image) = choose(images, facts.capability) else {
+            return Err(unusable(&format!("has compute capability {major}.{minor}; 8.0 or newer is needed")));
+        };
+        let context = CudaContext::new(facts.ordinal as usize).map_err(fault)?;
+        // SAFETY: nothing of the binding's that would order streams by events is ever used.
+        unsafe { context.disable_event_tracking() };
+        let stores = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS).map_err(fault)?;
+        if stores == 0 {
+            return Err(unusable("cannot store to the host's memory from a stream, by which tasks are completed"));
+        }
+        let mut module = std::ptr::null_mut();
+        // SAFETY: an image that was compiled with this program: machine code, which says itself how long it is, or text that ends in zero.
+        unsafe { sys::cuModuleLoadData(&raw mut module, image.bytes.as_ptr().cast()) }
+            .result()
+            .map_err(|error| unusable(&format!("does not take the kernels: {}", told(error))))?;
+        Ok(Self { facts, context, module, kernels: vec![], streams: vec![], events: vec![], allocations: vec![], lost: None })
+    }
+
+    /// Makes this thread one that may call the driver for this device.
+    fn enter(&mut self) -> Done {
+        if let Some(cause) = &self.lost {
+            return Err(Fault::Lost(cause.clone()));
+        }
+        let bound = self.context.bind_to_thread();
+        self.done(bound)
+    }
+
+    /// Remembers a fault from which the device does not come back.
+    fn done<T>(&mut self, result: Result<T, DriverError>) -> Done<T> {
+        result.map_err(|error| {
+            let fault = fault(error);
+            if let Fault::Lost(cause) = &fault {
+                self.lost.get_or_insert_with(|| cause.clone());
+            }
+            fault
+        })
+    }
+
+    fn call(&mut self, code: sys::CUresult) -> Done {
+        self.done(code.result())
+    }
+
+    fn stream_of(&self, stream: Stream) -> Done<sys::CUstream> {
+        self.streams.get(stream.0 as usize).copied().ok_or_else(|| Fault::Refused("a stream of another driver is named".to_owned()))
+    }
+
+    fn event_of(&self, event: Event) -> Done<sys::CUevent> {
+        self.events.get(event.0 as usize).copied().ok_or_else(|| Fault::Refused("an event of another driver is named".to_owned()))
+    }
+
+    /// Waits for what is queued on a stream.
+    fn synchronize_stream(&mut self, stream: sys::CUstream) -> Done {
+        // SAFETY: a stream of this driver.
+        let code = unsafe { sys::cuStreamSynchronize(stream) };
+        self.call(code)
+    }
+}
+
+fn within(of: &Pinned, offset: usize, bytes: usize) -> Done {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= of.len() => Ok(()),
+        _ => Err(Fault::Refused(format!("{bytes} bytes from byte {offset} on are not within {} pinned bytes", of.len()))),
+    }
+}
+
+impl Drop for CudaDriver {
+    fn drop(&mut self) {
+        // Whatever fails here fails because the device is lost; then there is nothing to give back.
+        if self.context.bind_to_thread().is_err() {
+            return;
+        }
+        // SAFETY: handles of this driver, given back once, after all that was queued has run.
+        unsafe {
+            let _ = sys::cuCtxSynchronize();
+            for event in self.events.drain(..) {
+                let _ = sys::cuEventDestroy_v2(event);
+            }
+            for stream in self.streams.drain(..) {
+                let _ = sys::cuStreamDestroy_v2(stream);
+            }
+            for address in self.allocations.drain(..) {
+                let _ = sys::cuMemFree_v2(address);
+            }
+            let _ = sys::cuModuleUnload(self.module);
+        }
+    }
+}
+
+impl Driver for CudaDriver {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn memory_free(&mut self) -> Done<u64> {
+        self.enter()?;
+        let (mut free, mut total) = (0_usize, 0_usize);
+        // SAFETY: both are integers of ours.
+        let code = unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
+        self.call(code).map(|()| free as u64)
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Done<DeviceAddress> {
+        self.enter()?;
+        let mut address = 0;
+        // SAFETY: the address is an integer of ours.
+        let code = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
+        if code == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            return Err(Fault::OutOfMemory { needed: bytes as u64, free: self.memory_free()? });
+        }
+        self.call(code)?;
+        self.allocations.push(address);
+        Ok(DeviceAddress(address))
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Done {
+        let Some(position) = self.allocations.iter().position(|known| *known == address.0) else {
+            return Err(Fault::Refused(format!("nothing was allocated at {:#x}", address.0)));
+        };
+        self.synchronize()?;
+        self.allocations.swap_remove(position);
+        // SAFETY: it was allocated by this driver, is freed once, and nothing that is queued needs it.
+        let code = unsafe { sys::cuMemFree_v2(address.0) };
+        self.call(code)
+    }
+
+    fn pinned(&mut self, bytes: usize) -> Done<Pinned> {
+        self.enter()?;
+        let pinned = memory::pinned(&self.context, bytes);
+        self.done(pinned)
+    }
+
+    fn stream(&mut self) -> Done<Stream> {
+        self.enter()?;
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
+        let stream = self.done(stream)?;
+        self.streams.push(stream);
+        Ok(Stream(self.streams.len() as u32 - 1))
+    }
+
+    fn event(&mut self) -> Done<Event> {
+        self.enter()?;
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        let event = self.done(event)?;
+        self.events.push(event);
+        Ok(Event(self.events.len() as u32 - 1))
+    }
+
+    fn kernel(&mut self, name: &'static str) -> Done<Kernel> {
+        self.enter()?;
+        if let Some(index) = self.kernels.iter().position(|known| known.name == name) {
+            return Ok(Kernel(index as u32));
+        }
+        let text = CString::new(name).map_err(|_| Fault::Refused("a kernel's name holds a zero".to_owned()))?;
+        let mut function = std::ptr::null_mut();
+        // SAFETY: a module of this driver, and a string that ends in zero.
+        let code = unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, text.as_ptr()) };
+        if code == sys::CUresult::CUDA_ERROR_NOT_FOUND {
+            return Err(Fault::Refused(format!("there is no kernel `{name}`")));
+        }
+        self.call(code)?;
+        let (mut offset, mut argument_bytes) = (0_usize, 0_usize);
+        // SAFETY: a function of this driver's module; both are integers of ours.
+        let code = unsafe { sys::cuFuncGetParamInfo(function, 0, &raw mut offset, &raw mut argument_bytes) };
+        self.call(code)?;
+        // SAFETY: a function of this driver's module.
+        let own =
+            unsafe { result::function::get_function_attribute(function, sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) };
+        let own = self.done(own)?;
+        // Without this a launch may ask for 48 KiB only.
+        let more = i32::try_from(self.facts.shared_bytes_max).unwrap_or(i32::MAX).saturating_sub(own);
+        let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: a function of this driver's module.
+        let set = unsafe { result::function::set_function_attribute(function, which, more) };
+        self.done(set)?;
+        self.kernels.push(Loaded { name, function, argument_bytes });
+        Ok(Kernel(self.kernels.len() as u32 - 1))
+    }
+
+    fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done {
+        within(from, offset, bytes)?;
+        self.enter()?;
+        let stream = self.stream_of(stream)?;
+        // SAFETY: the bytes lie within pinned memory, whose holder leaves them until the copy has run; the driver checks the device's address.
+        let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, from.as_ptr().add(offset).cast(), bytes, stream) };
+        self.call(code)
+    }
+
+    fn download(&mut self, stream: Stream, from: DeviceAddress, to: &Pinned, offset: usize, bytes: usize) -> Done {
+        within(to, offset, bytes)?;
+        self.enter()?;
+        let stream = self.stream_of(stream)?;
+        // SAFETY: the bytes lie within pinned memory, whose holder does not touch them until the copy has run; the driver checks the device's address.
+        let code = unsafe { sys::cuMemcpyDtoHAsync_v2(to.as_ptr().add(offset).cast(), from.0, bytes, stream) };
+        self.call(code)
+    }
+
+    fn copy(&mut self, stream: Stream, from: DeviceAddress, to: DeviceAddress, bytes: usize) -> Done {
+        self.enter()?;
+        let stream = self.stream_of(stream)?;
+        // SAFETY: addresses of the device, which the driver checks.
+        let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to.0, from.0, bytes, stream) };
+        self.call(code)
+    }
+
+    fn zero(&mut self, stream: Stream, at: DeviceAddress, bytes: usize) -> Done {
+        self.enter()?;
+        let stream = self.stream_of(stream)?;
+        // SAFETY: an address of the device, which the driver checks.
+        let code = unsafe { sys::cuMemsetD8Async(at.0, 0, bytes, stream) };
+        self.call(code)
+    }
+
+    unsafe fn launch(&mut self, stream: Stream, launch: &Launch, arguments: &[u8]) -> Done {
+        self.enter()?;
+        let stream = self.stream_of(stream)?;
+        let Some(kernel) = self.kernels.get(launch.kernel.0 as usize) else {
+            return Err(Fault::Refused("a kernel of another driver is launched".to_owned()));
+        };
+        if arguments.len() != kernel.argument_bytes {
+            let (name, takes) = (kernel.name, kernel.argument_bytes);
+            return Err(Fault::Refused(format!("kernel `{name}`: takes {takes} bytes of arguments, got {}", arguments.len())));
+        }
+        let mut parameters: [*mut c_void; 1] = [arguments.as_ptr().cast_mut().cast()];
+        let ([x, y, z], threads, shared) = (launch.grid, launch.threads, launch.shared_bytes);
+        // SAFETY: the kernel takes one structure of just that many bytes, which are copied before the call returns; what they point at is the caller's.
+        let code = unsafe {
+            sys::cuLaunchKernel(kernel.function, x, y, z, threads, 1, 1, shared, stream, parameters.as_mut_ptr(), std::ptr::null_mut())
+        };
+        self.call(code)
+    }
+
+    fn record(&mut self, event: Event, stream: Stream) -> Done {
+        self.enter()?;
+        let (event, stream) = (self.event_of(event)?, self.stream_of(stream)?);
+        // SAFETY: both are this driver's.
+        let code = unsafe { sys::cuEventRecord(event, stream) };
+        self.call(code)
+    }
+
+    fn wait(&mut self, stream: Stream, event: Event) -> Done {
+        self.enter()?;
+        let (event, stream) = (self.event_of(event)?, self.stream_of(stream)?);
+        // SAFETY: both are this driver's.
+        let code = unsafe { sys::cuStreamWaitEvent(stream, event, 0) };
+        self.call(code)
+    }
+
+    fn elapsed(&mut self, from: Event, to: Event) -> Done<Duration> {
+        self.enter()?;
+        let (from, to) = (self.event_of(from)?, self.event_of(to)?);
+        // SAFETY: both are this driver's.
+        let milliseconds = unsafe { result::event::elapsed(from, to) };
+        let milliseconds = self.done(milliseconds)?;
+        Ok(Duration::try_from_secs_f32(milliseconds / 1e3).unwrap_or_default())
+    }
+
+    fn signal(&mut self, stream: Stream, word: &Pinned, offset: usize, value: u64) -> Done {
+        within(word, offset, 8)?;
+        self.enter()?;
+        let stream = self.stream_of(stream)?;
+        // SAFETY: a word of mapped pinned memory; without flags the store comes after a fence for the whole system.
+        let code = unsafe { sys::cuStreamWriteValue64_v2(stream, word.address().plus(offset).0, value, 0) };
+        self.call(code)
+    }
+
+    fn check(&mut self) -> Done {
+        self.enter()?;
+        let Some(stream) = self.streams.first().copied() else { return Ok(()) };
+        // Faults belong to the context: any stream tells of them.
+        // SAFETY: a stream of this driver.
+        match unsafe { sys::cuStreamQuery(stream) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(()),
+            code => self.call(code),
+        }
+    }
+
+    fn synchronize(&mut self) -> Done {
+        self.enter()?;
+        let done = result::ctx::synchronize();
+        self.done(done)
+    }
+
+    fn write(&mut self, stream: Stream, to: DeviceAddress, bytes: &[u8]) -> Done {
+        self.enter()?;
+        let stream = self.stream_of(stream)?;
+        // SAFETY: the bytes are there until the stream has been waited for; the driver checks the device's address.
+        let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, bytes.as_ptr().cast(), bytes.len(), stream) };
+        self.call(code)?;
+        self.synchronize_stream(stream)
+    }
+
+    fn read(&mut self, stream: Stream, from: DeviceAddress, into: &mut [u8]) -> Done {
+        self.enter()?;
+        let stream = self.stream_of(stream)?;
+        // SAFETY: the bytes are ours until the stream has been waited for; the driver checks the device's address.
+        let code = unsafe { sys::cuMemcpyDtoHAsync_v2(into.as_mut_ptr().cast(), from.0, into.len(), stream) };
+        let queued = self.call(code);
+        // Even if it was refused: nothing may write there once this returns.
+        self.synchronize_stream(stream)?;
+        queued
+    }
+}

@@ -1,0 +1,49 @@
+//! Memory of the host that a device sees.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, DriverError, sys};
+
+use crate::driver::{DeviceAddress, Pinned};
+
+/// Gives the memory back when the last handle goes.
+struct Owner {
+    context: Arc<CudaContext>,
+    pointer: NonNull<u8>,
+}
+
+// SAFETY: the pointer is to memory that only the handle touches; giving it back may be done from any thread.
+unsafe impl Send for Owner {}
+// SAFETY: as above; nothing is done through a shared reference.
+unsafe impl Sync for Owner {}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // A lost device has nothing to give back to, and there is nobody to tell.
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: it came from `cuMemHostAlloc` and is freed once.
+            let _ = unsafe { sys::cuMemFreeHost(self.pointer.as_ptr().cast()) };
+        }
+    }
+}
+
+/// Pinned memory, zeroed. Not write-combined: the host reads what the device puts there, and reading that would be slow.
+pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> Result<Pinned, DriverError> {
+    let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+    let mut pointer = std::ptr::null_mut();
+    // SAFETY: the context is bound by the caller; the pointer is ours.
+    unsafe { sys::cuMemHostAlloc(&raw mut pointer, bytes.max(1), flags) }.result()?;
+    let Some(pointer) = NonNull::new(pointer.cast::<u8>()) else {
+        return Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+    };
+    let owner = Arc::new(Owner { context: Arc::clone(context), pointer });
+    let mut address = 0;
+    // SAFETY: memory that was just allocated with `DEVICEMAP`.
+    unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut address, pointer.as_ptr().cast(), 0) }.result()?;
+    // SAFETY: that many bytes were allocated, at a page's beginning, and nobody else has them; the owner keeps them.
+    Ok(unsafe {
+        pointer.as_ptr().write_bytes(0, bytes);
+        Pinned::new(pointer, bytes, DeviceAddress(address), owner)
+    })
+}

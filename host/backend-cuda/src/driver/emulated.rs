@@ -1,0 +1,261 @@
+//! A device made of threads: it runs the kernels' own sources on the CPU, and is as unkind as a device may be.
+//!
+//! Each stream is a queue. One thread takes the next piece of work from a stream that it draws from a seed, so that streams overtake one another wherever
+//! no event forbids it, and at times waits a moment first, so that it lags behind its caller. A copy reads its source when it runs. Memory holds NaN when
+//! it is allocated, and lies between canaries, which are looked at after every launch. Faults can be ordered beforehand ([`Control`]). What it cannot
+//! show: two kernels that really run at the same time, and how fast anything is.
+
+mod control;
+mod device;
+mod kernels;
+mod memory;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub use control::{Control, Injection, Ran, What};
+
+use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Kernel, Launch, Pinned, Stream};
+use device::{Device, Work};
+use memory::Block;
+
+/// How an emulated device is made.
+#[derive(Clone, Debug)]
+pub struct Emulation {
+    /// Draws the order of streams, and when the device lags.
+    pub seed: u64,
+    /// How long it waits when it lags, at most; it does so before one piece of work in eight.
+    pub lag: Duration,
+    /// What it says its compute capability is.
+    pub capability: (u32, u32),
+    /// All of its memory.
+    pub memory_bytes: u64,
+    /// Its number.
+    pub ordinal: u32,
+}
+
+impl Default for Emulation {
+    fn default() -> Self {
+        Self { seed: 0, lag: Duration::from_micros(100), capability: (9, 0), memory_bytes: 1 << 30, ordinal: 0 }
+    }
+}
+
+/// What a kernel's arguments may take.
+const ARGUMENT_BYTES_MAX: usize = 4096;
+
+/// An emulated device.
+pub struct Emulated {
+    facts: Facts,
+    device: Arc<Device>,
+    kernels: Vec<&'static str>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Emulated {
+    /// A device with nothing on it.
+    ///
+    /// # Panics
+    /// If its thread cannot be started.
+    #[must_use]
+    pub fn new(emulation: &Emulation) -> Self {
+        let facts = Facts {
+            name: "emulated device".to_owned(),
+            ordinal: emulation.ordinal,
+            capability: emulation.capability,
+            memory_bytes: emulation.memory_bytes,
+            multiprocessors: 4,
+            shared_bytes_max: if emulation.capability.0 >= 9 { 227 << 10 } else { 99 << 10 },
+            uuid: format!("emulated-{}", emulation.ordinal),
+            driver_version: 13000,
+        };
+        let device = Arc::new(Device::new(emulation));
+        let runner = Arc::clone(&device);
+        let thread = std::thread::Builder::new().name("emulated-device".to_owned()).spawn(move || runner.run());
+        Self { facts, device, kernels: Vec::new(), thread: Some(thread.expect("a thread for the emulated device")) }
+    }
+
+    /// What a test may order and see of it, from any thread.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        Control::new(Arc::clone(&self.device))
+    }
+
+    fn pinned_range(of: &Pinned, offset: usize, bytes: usize) -> Done {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= of.len() => Ok(()),
+            _ => Err(Fault::Refused(format!("{bytes} bytes from byte {offset} on are not within {} pinned bytes", of.len()))),
+        }
+    }
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        self.device.end();
+        if let Some(thread) = self.thread.take() {
+            // It cannot have panicked in a way that matters to whoever drops its device.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Driver for Emulated {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn memory_free(&mut self) -> Done<u64> {
+        let state = self.device.state()?;
+        Ok(self.facts.memory_bytes.saturating_sub(state.memory.bytes()))
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Done<DeviceAddress> {
+        let mut state = self.device.state()?;
+        let free = self.facts.memory_bytes.saturating_sub(state.memory.bytes());
+        if bytes == 0 {
+            return Err(Fault::Refused("no bytes were asked for".to_owned()));
+        }
+        if state.faults.allocation_fails() || bytes as u64 > free {
+            return Err(Fault::OutOfMemory { needed: bytes as u64, free });
+        }
+        Ok(state.memory.allocate(bytes))
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Done {
+        self.device.drain()?;
+        self.device.state()?.memory.free(address)
+    }
+
+    fn pinned(&mut self, bytes: usize) -> Done<Pinned> {
+        self.device.check()?;
+        let block = Arc::new(Block::new(bytes.max(1), 0));
+        let pointer = block.pointer();
+        // SAFETY: the block is zeroed and aligned, and is freed when its last owner goes: this handle, or work that is queued on it.
+        Ok(unsafe { Pinned::new(pointer, bytes, DeviceAddress(pointer.as_ptr() as u64), block) })
+    }
+
+    fn stream(&mut self) -> Done<Stream> {
+        Ok(self.device.state()?.add_stream())
+    }
+
+    fn event(&mut self) -> Done<Event> {
+        Ok(self.device.state()?.add_event())
+    }
+
+    fn kernel(&mut self, name: &'static str) -> Done<Kernel> {
+        self.device.check()?;
+        let known = self.kernels.iter().position(|known| *known == name);
+        let index = match known {
+            Some(index) => index,
+            None if kernels::argument_bytes(name).is_none() => return Err(Fault::Refused(format!("there is no kernel `{name}`"))),
+            None => {
+                self.kernels.push(name);
+                self.kernels.len() - 1
+            }
+        };
+        Ok(Kernel(index as u32))
+    }
+
+    fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done {
+        Self::pinned_range(from, offset, bytes)?;
+        let from_pinned = from.as_ptr() as u64 + offset as u64;
+        self.device.queue(stream, |state| {
+            state.memory.within("an upload", to, bytes)?;
+            Ok(Work::Upload { from: DeviceAddress(from_pinned), to, bytes, _keep: from.owner() })
+        })
+    }
+
+    fn download(&mut self, stream: Stream, from: DeviceAddress, to: &Pinned, offset: usize, bytes: usize) -> Done {
+        Self::pinned_range(to, offset, bytes)?;
+        let to_pinned = to.as_ptr() as u64 + offset as u64;
+        self.device.queue(stream, |state| {
+            state.memory.within("a download", from, bytes)?;
+            Ok(Work::Download { from, to: DeviceAddress(to_pinned), bytes, _keep: to.owner() })
+        })
+    }
+
+    fn copy(&mut self, stream: Stream, from: DeviceAddress, to: DeviceAddress, bytes: usize) -> Done {
+        self.device.queue(stream, |state| {
+            state.memory.within("a copy", from, bytes)?;
+            state.memory.within("a copy", to, bytes)?;
+            if from.0 < to.0 + bytes as u64 && to.0 < from.0 + bytes as u64 {
+                return Err(Fault::Refused(format!("a copy of {bytes} bytes overlaps itself")));
+            }
+            Ok(Work::Copy { from, to, bytes })
+        })
+    }
+
+    fn zero(&mut self, stream: Stream, at: DeviceAddress, bytes: usize) -> Done {
+        self.device.queue(stream, |state| {
+            state.memory.within("a fill", at, bytes)?;
+            Ok(Work::Zero { at, bytes })
+        })
+    }
+
+    unsafe fn launch(&mut self, stream: Stream, launch: &Launch, arguments: &[u8]) -> Done {
+        let Some(name) = self.kernels.get(launch.kernel.0 as usize).copied() else {
+            return Err(Fault::Refused("a kernel of another driver is launched".to_owned()));
+        };
+        let refused = |why: String| Err(Fault::Refused(format!("kernel `{name}`: {why}")));
+        let takes = kernels::argument_bytes(name).unwrap_or_default();
+        if arguments.len() != takes || takes > ARGUMENT_BYTES_MAX {
+            return refused(format!("takes {takes} bytes of arguments (at most {ARGUMENT_BYTES_MAX}), got {}", arguments.len()));
+        }
+        let [x, y, z] = launch.grid;
+        if x == 0 || x > i32::MAX as u32 || [y, z].iter().any(|side| !(1..=65535).contains(side)) || !(1..=1024).contains(&launch.threads) {
+            return refused(format!("cannot have a grid of {x} x {y} x {z} blocks of {} threads", launch.threads));
+        }
+        if launch.shared_bytes > self.facts.shared_bytes_max {
+            return refused(format!("asks for {} bytes of shared memory, there are {}", launch.shared_bytes, self.facts.shared_bytes_max));
+        }
+        let launch = *launch;
+        self.device.queue(stream, |_| Ok(Work::Launch { name, launch, arguments: arguments.to_vec() }))
+    }
+
+    fn record(&mut self, event: Event, stream: Stream) -> Done {
+        self.device.queue(stream, |state| state.record(event))
+    }
+
+    fn wait(&mut self, stream: Stream, event: Event) -> Done {
+        self.device.queue(stream, |state| state.wait(event))
+    }
+
+    fn elapsed(&mut self, from: Event, to: Event) -> Done<Duration> {
+        let state = self.device.state()?;
+        Ok(state.reached(to)?.saturating_duration_since(state.reached(from)?))
+    }
+
+    fn signal(&mut self, stream: Stream, word: &Pinned, offset: usize, value: u64) -> Done {
+        if !offset.is_multiple_of(8) {
+            return Err(Fault::Refused(format!("no word lies at byte {offset}")));
+        }
+        Self::pinned_range(word, offset, 8)?;
+        let at = DeviceAddress(word.as_ptr() as u64 + offset as u64);
+        self.device.queue(stream, |_| Ok(Work::Signal { at, value, _keep: word.owner() }))
+    }
+
+    fn check(&mut self) -> Done {
+        self.device.check()
+    }
+
+    fn synchronize(&mut self) -> Done {
+        self.device.drain()
+    }
+
+    fn write(&mut self, stream: Stream, to: DeviceAddress, bytes: &[u8]) -> Done {
+        let mut staging = self.pinned(bytes.len())?;
+        // SAFETY: nothing is queued on memory that was just made.
+        unsafe { staging.bytes_mut(0..bytes.len()) }.copy_from_slice(bytes);
+        self.upload(stream, &staging, 0, to, bytes.len())?;
+        self.device.drain_stream(stream)
+    }
+
+    fn read(&mut self, stream: Stream, from: DeviceAddress, into: &mut [u8]) -> Done {
+        let staging = self.pinned(into.len())?;
+        self.download(stream, from, &staging, 0, into.len())?;
+        self.device.drain_stream(stream)?;
+        // SAFETY: the download has run, and nothing else is queued on it.
+        into.copy_from_slice(unsafe { staging.bytes(0..into.len()) });
+        Ok(())
+    }
+}

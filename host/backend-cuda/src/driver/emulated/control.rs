@@ -1,0 +1,157 @@
+//! What a test may order of an emulated device, and see.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::device::Device;
+use crate::driver::{DeviceAddress, Stream};
+
+/// How much of what ran is kept.
+const LOG_MAX: usize = 1 << 14;
+
+/// A fault that is to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Injection {
+    /// A kernel leaves its memory: after so many more launches the next one fails, and the device is lost.
+    IllegalAccess {
+        /// Launches that still run.
+        after_launches: u64,
+    },
+    /// The device falls off its bus, after so many more pieces of work.
+    DeviceLost {
+        /// Pieces of work that still run.
+        after_work: u64,
+    },
+    /// After so many more allocations the next one finds no room.
+    OutOfMemory {
+        /// Allocations that still succeed.
+        after_allocations: u64,
+    },
+}
+
+/// What is to go wrong.
+#[derive(Default)]
+pub(super) struct Faults {
+    launches: Option<u64>,
+    work: Option<u64>,
+    allocations: Option<u64>,
+}
+
+impl Faults {
+    fn add(&mut self, injection: Injection) {
+        match injection {
+            Injection::IllegalAccess { after_launches } => self.launches = Some(after_launches),
+            Injection::DeviceLost { after_work } => self.work = Some(after_work),
+            Injection::OutOfMemory { after_allocations } => self.allocations = Some(after_allocations),
+        }
+    }
+
+    pub(super) fn allocation_fails(&mut self) -> bool {
+        due(&mut self.allocations)
+    }
+
+    pub(super) fn launch_fails(&mut self) -> bool {
+        due(&mut self.launches)
+    }
+
+    pub(super) fn work_fails(&mut self) -> bool {
+        due(&mut self.work)
+    }
+}
+
+/// Whether it is time, once.
+fn due(left: &mut Option<u64>) -> bool {
+    match left {
+        Some(0) => {
+            *left = None;
+            true
+        }
+        Some(more) => {
+            *more -= 1;
+            false
+        }
+        None => false,
+    }
+}
+
+/// Something that ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// On which stream.
+    pub stream: Stream,
+    /// What.
+    pub what: What,
+}
+
+/// A piece of work, as far as tests want to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named like the calls that queue them")]
+pub enum What {
+    Upload { to: DeviceAddress, bytes: usize },
+    Download { from: DeviceAddress, bytes: usize },
+    Copy { from: DeviceAddress, to: DeviceAddress, bytes: usize },
+    Zero { at: DeviceAddress, bytes: usize },
+    Launch { kernel: &'static str, grid: [u32; 3], arguments: Vec<u8> },
+    Record,
+    Wait,
+    Signal { value: u64 },
+}
+
+/// The latest of what ran.
+#[derive(Default)]
+pub(super) struct Log(VecDeque<Ran>);
+
+impl Log {
+    pub(super) fn add(&mut self, ran: Ran) {
+        if self.0.len() == LOG_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(ran);
+    }
+}
+
+/// A hand on an emulated device.
+#[derive(Clone)]
+pub struct Control {
+    device: Arc<Device>,
+}
+
+impl Control {
+    pub(super) fn new(device: Arc<Device>) -> Self {
+        Self { device }
+    }
+
+    /// Nothing runs from now on, until [`Control::release`]. A call that waits for the device then waits for that.
+    pub fn hold(&self) {
+        self.device.lock().held = true;
+    }
+
+    /// Work goes on.
+    pub fn release(&self) {
+        self.device.lock().held = false;
+        self.device.wake();
+    }
+
+    /// Orders a fault.
+    pub fn inject(&self, injection: Injection) {
+        self.device.lock().faults.add(injection);
+    }
+
+    /// What ran since the last call, in the order in which it ran; the latest 16384 of it.
+    #[must_use]
+    pub fn take_log(&self) -> Vec<Ran> {
+        self.device.lock().log.0.drain(..).collect()
+    }
+
+    /// Pieces of work that are queued.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.device.lock().queued()
+    }
+
+    /// Bytes of the device's memory that are allocated.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        self.device.lock().memory.bytes()
+    }
+}

@@ -1,0 +1,150 @@
+//! A cell compiled for a device: matrix products and, between them, groups of everything else, over rows of a frame whose places are fixed.
+//!
+//! A plan knows rows only by number and addresses not at all: what it reads besides its rows are blobs, which get addresses when they are uploaded
+//! ([`crate::worker`]). It is made in two passes: [`lower`] turns operations into products and instructions with every shape question answered, and
+//! [`schedule`] puts them into as few launches as their order allows.
+
+mod lower;
+mod pack;
+mod schedule;
+mod view;
+
+use std::sync::Arc;
+
+use cellwright_backend::LoadError;
+use cellwright_cell_graph::typed::Precision;
+use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
+
+use crate::abi::{GroupInstruction, Outlet, Port, RowRecord};
+
+/// Values lie at multiples of so many bytes in a row.
+pub(crate) const ALIGNMENT: usize = 16;
+
+/// Threads of a block of a group.
+const GROUP_THREADS: std::ops::RangeInclusive<u32> = 32..=256;
+
+/// Something a plan reads that is the same for every row, by position in [`Plan::blobs`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BlobId(pub(crate) usize);
+
+/// Its bytes.
+#[derive(Clone, Debug)]
+pub(crate) enum Blob {
+    /// A tensor as it lies.
+    Tensor(Arc<Tensor>),
+    /// What was made of one, or of several.
+    Bytes(Vec<u8>),
+}
+
+impl Blob {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Tensor(tensor) => &tensor.data,
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// x·W.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Term {
+    /// Where x lies in a row, aligned to [`ALIGNMENT`].
+    pub(crate) x: usize,
+    /// W, packed.
+    pub(crate) weights: BlobId,
+    /// How long x is.
+    pub(crate) k: u32,
+}
+
+/// One launch of a product: for each row one row of results.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Product {
+    pub(crate) precision: Precision,
+    pub(crate) terms: Vec<Term>,
+    pub(crate) n: u32,
+    /// Where the row lies that it begins with.
+    pub(crate) begin: Option<usize>,
+    pub(crate) bias: Option<BlobId>,
+    /// Where the results lie.
+    pub(crate) y: usize,
+}
+
+/// One launch of a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// A matrix product.
+    Product(Product),
+    /// Instructions; where an operand is an address, [`crate::abi::GroupOperand::at`] is the number of the blob.
+    Group {
+        /// In order.
+        instructions: Vec<GroupInstruction>,
+        /// Of a block.
+        threads: u32,
+    },
+}
+
+/// A compiled cell.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Bytes from row to row of its frame.
+    pub(crate) stride: usize,
+    pub(crate) inputs: Vec<Port>,
+    /// Of each input.
+    pub(crate) datatypes: Vec<Datatype>,
+    pub(crate) outlets: Vec<Outlet>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) blobs: Vec<Blob>,
+}
+
+impl Plan {
+    /// Compiles a cell.
+    ///
+    /// # Errors
+    /// If it has an operation, a datatype or a precision that there is no kernel for.
+    pub(crate) fn compile(cell: &TypedCell) -> Result<Self, LoadError> {
+        let unsupported = |what: String| LoadError::Unsupported { cell: cell.name.clone(), device: "the CUDA worker".to_owned(), what };
+        if cell.precision == Precision::Int8 && cell.operations.iter().any(is_product) {
+            return Err(unsupported("products in int8: load the model in bf16".to_owned()));
+        }
+        let lowered = lower::lower(cell).map_err(unsupported)?;
+        schedule::plan(lowered).map_err(unsupported)
+    }
+
+    /// Bytes of everything that is uploaded with it, each blob at a multiple of `alignment`.
+    pub(crate) fn blob_bytes(&self, alignment: usize) -> usize {
+        self.blobs.iter().map(|blob| blob.bytes().len().next_multiple_of(alignment)).sum()
+    }
+
+    /// All instructions of all groups.
+    pub(crate) fn instructions(&self) -> impl Iterator<Item = &GroupInstruction> {
+        self.steps.iter().flat_map(|step| match step {
+            Step::Group { instructions, .. } => instructions.as_slice(),
+            Step::Product(_) => &[],
+        })
+    }
+}
+
+fn is_product(operation: &cellwright_cell_graph::typed::Operation) -> bool {
+    matches!(operation.compute, cellwright_cell_graph::typed::Compute::Linear { .. })
+}
+
+/// Values of a row, one behind the other.
+#[derive(Debug)]
+struct Frame {
+    bytes: usize,
+}
+
+impl Frame {
+    const fn new() -> Self {
+        Self { bytes: size_of::<RowRecord>() }
+    }
+
+    fn place(&mut self, bytes: usize) -> usize {
+        let at = self.bytes.next_multiple_of(ALIGNMENT);
+        self.bytes = at + bytes;
+        at
+    }
+}
+
+#[cfg(test)]
+mod tests;

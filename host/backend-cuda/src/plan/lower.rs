@@ -1,0 +1,275 @@
+//! From a cell's operations to products and instructions of groups: what is only seen differently (slices, splits, reshapes, broadcasts) becomes a view,
+//! everything else something that is computed, with its axes and strides resolved.
+
+mod elements;
+mod products;
+mod stretches;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cellwright_cell_graph::sums::{self, Summed};
+use cellwright_cell_graph::typed::{Compute, Operation, Origin, Value, ValueId};
+use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
+
+use super::view::{Base, Element, Space, View};
+use super::{Blob, Frame, Product};
+use crate::abi::{GROUP_AXES, GroupInstruction, GroupOperand, Outlet, Port};
+
+/// Why a cell cannot be lowered: what of it cannot run.
+pub(super) type Why = String;
+
+/// What is computed at once.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Work {
+    Product(Product),
+    Instruction(Box<GroupInstruction>),
+}
+
+/// One thing to compute.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Item {
+    pub(super) work: Work,
+    /// The row's values that it reads, each with whether a thread reads there no element but those that it has in the instruction's own order.
+    pub(super) reads: Vec<(usize, bool)>,
+    /// Those that it writes (some of), and the same of that.
+    pub(super) writes: Vec<(usize, bool)>,
+}
+
+/// A cell in few kinds of work, in an order in which it can be computed.
+#[derive(Debug)]
+pub(super) struct Lowered {
+    pub(super) frame: Frame,
+    pub(super) inputs: Vec<Port>,
+    pub(super) datatypes: Vec<Datatype>,
+    pub(super) outlets: Vec<Outlet>,
+    pub(super) items: Vec<Item>,
+    pub(super) blobs: Vec<Blob>,
+}
+
+/// Lowers a cell.
+pub(super) fn lower(cell: &TypedCell) -> Result<Lowered, Why> {
+    let lowered = Lowered {
+        frame: Frame::new(),
+        inputs: Vec::new(),
+        datatypes: Vec::new(),
+        outlets: Vec::new(),
+        items: Vec::new(),
+        blobs: Vec::new(),
+    };
+    let mut lowering = Lowering { cell, lowered, known: BTreeMap::new(), tensors: BTreeMap::new(), packed: BTreeMap::new(), values: 0 };
+    for (index, port) in cell.inputs.iter().enumerate() {
+        let id = ValueId(index as u32);
+        let view = lowering.define(id)?;
+        lowering.lowered.inputs.push(Port { place: narrow(view.at)?, bytes: narrow(view.elements() * view.element.size())? });
+        lowering.lowered.datatypes.push(port.datatype);
+        lowering.known.insert(id, view);
+    }
+    for (operation, summed) in cell.operations.iter().zip(sums::find(cell)) {
+        match summed {
+            Summed::Apart => lowering.operation(operation)?,
+            Summed::Inside => {}
+            Summed::Whole(sum) => lowering.sum(&sum, operation.results[0])?,
+        }
+    }
+    lowering.outputs()?;
+    Ok(lowering.lowered)
+}
+
+fn narrow(number: usize) -> Result<u32, Why> {
+    u32::try_from(number).map_err(|_| "rows of 4 GiB".to_owned())
+}
+
+struct Lowering<'a> {
+    cell: &'a TypedCell,
+    lowered: Lowered,
+    known: BTreeMap<ValueId, View>,
+    /// Blobs by the tensors that they are.
+    tensors: BTreeMap<*const Tensor, usize>,
+    /// Blobs by the weights that they were packed of: the tensor, whether it is transposed, and the bits of its factor.
+    packed: BTreeMap<(*const Tensor, bool, u32), usize>,
+    values: usize,
+}
+
+impl Lowering<'_> {
+    fn value(&self, id: ValueId) -> &Value {
+        self.cell.value(id)
+    }
+
+    fn element(&self, id: ValueId) -> Result<Element, Why> {
+        let datatype = self.value(id).datatype;
+        Element::of(datatype).ok_or_else(|| format!("values of datatype {datatype}"))
+    }
+
+    /// Room for a new value of the row.
+    fn room(&mut self, element: Element, shape: &[usize]) -> View {
+        let at = self.lowered.frame.place(shape.iter().product::<usize>() * element.size());
+        self.values += 1;
+        View::whole(Base::Row(self.values), at, element, shape)
+    }
+
+    /// What the batched value of that id is made of.
+    fn defined(&self, id: ValueId) -> Result<(Element, Vec<usize>), Why> {
+        let element = self.element(id)?;
+        let value = self.value(id);
+        if !value.batched {
+            return Err(format!("`{}`, which does not depend on the input", value.name));
+        }
+        if value.elements() == 0 {
+            return Err(format!("`{}`, which has no elements", value.name));
+        }
+        Ok((element, value.shape.clone()))
+    }
+
+    /// Room for it.
+    fn define(&mut self, id: ValueId) -> Result<View, Why> {
+        let (element, shape) = self.defined(id)?;
+        Ok(self.room(element, &shape))
+    }
+
+    fn batched(&self, id: ValueId) -> Result<View, Why> {
+        self.known.get(&id).cloned().ok_or_else(|| format!("the constant `{}` in this place", self.value(id).name))
+    }
+
+    fn tensor(&self, id: ValueId) -> Result<&Arc<Tensor>, Why> {
+        match &self.value(id).origin {
+            Origin::Constant(tensor) => Ok(tensor),
+            _ => Err(format!("`{}` in this place, which is not constant", self.value(id).name)),
+        }
+    }
+
+    fn blob(&mut self, blob: Blob) -> usize {
+        self.lowered.blobs.push(blob);
+        self.lowered.blobs.len() - 1
+    }
+
+    /// A value, batched or constant.
+    fn view(&mut self, id: ValueId) -> Result<View, Why> {
+        if self.value(id).batched {
+            return self.batched(id);
+        }
+        let element = self.element(id)?;
+        let tensor = self.tensor(id)?.clone();
+        let shape = self.value(id).shape.clone();
+        let blob = match self.tensors.get(&Arc::as_ptr(&tensor)) {
+            Some(blob) => *blob,
+            None => {
+                let blob = self.blob(Blob::Tensor(tensor.clone()));
+                self.tensors.insert(Arc::as_ptr(&tensor), blob);
+                blob
+            }
+        };
+        Ok(View::whole(Base::Blob(blob), 0, element, &shape))
+    }
+
+    /// A value as if it had that shape.
+    fn spread(&mut self, id: ValueId, shape: &[usize]) -> Result<View, Why> {
+        let view = self.view(id)?;
+        view.spread(shape).ok_or_else(|| format!("`{}` of shape {:?} spread to {shape:?}", self.value(id).name, view.shape))
+    }
+
+    /// What the cell gives, each output in one piece.
+    fn outputs(&mut self) -> Result<(), Why> {
+        let mut node_offset = 0;
+        for output in &self.cell.outputs {
+            let mut view = self.batched(output.value)?;
+            if !view.is_whole() {
+                view = self.copied(&view)?;
+            }
+            let bytes = view.elements() * view.element.size();
+            let outlet = Outlet { place: narrow(view.at)?, bytes: narrow(bytes)?, node_offset: narrow(node_offset)?, padding: 0 };
+            self.lowered.outlets.push(outlet);
+            // As `NodeLayout` has it.
+            node_offset += bytes.next_multiple_of(cellwright_backend::SLOT_BYTES);
+        }
+        Ok(())
+    }
+
+    fn operation(&mut self, operation: &Operation) -> Result<(), Why> {
+        let result_id = operation.results[0];
+        let shape = self.value(result_id).shape.clone();
+        let first = operation.operands[0];
+        match &operation.compute {
+            Compute::Linear { .. } => self.linear(operation),
+            Compute::Unary(_) | Compute::Binary(_) | Compute::Where | Compute::Cast => self.map(operation),
+            Compute::Concat { axis } => self.concat(operation, *axis as usize),
+            Compute::Split { axis, sizes } => {
+                let whole = self.batched(first)?;
+                let mut start = 0;
+                for (id, size) in operation.results.iter().zip(sizes) {
+                    self.known.insert(*id, whole.sliced(*axis as usize, start, 1, *size as usize));
+                    start += *size as usize;
+                }
+                Ok(())
+            }
+            Compute::Slice { axes } => {
+                let mut view = self.batched(first)?;
+                for (axis, start, step) in axes {
+                    let axis = *axis as usize;
+                    view = view.sliced(axis, *start as usize, i64::from(*step), shape[axis]);
+                }
+                self.known.insert(result_id, view);
+                Ok(())
+            }
+            Compute::Reshape => {
+                let view = self.batched(first)?;
+                let view = match view.reshaped(&shape) {
+                    Some(view) => view,
+                    None => self.copied(&view)?.reshaped(&shape).ok_or("a reshape of another size")?,
+                };
+                self.known.insert(result_id, view);
+                Ok(())
+            }
+            Compute::Gather => self.gather(operation),
+            Compute::Softmax { .. }
+            | Compute::LogSoftmax { .. }
+            | Compute::ArgMax { .. }
+            | Compute::TopK { .. }
+            | Compute::Reduce { .. }
+            | Compute::LayerNormalization { .. }
+            | Compute::RmsNormalization { .. } => self.along(operation),
+        }
+    }
+
+    /// An instruction over a space, whose operands are those views with those strides: first the sources, then the results, of which any may be
+    /// missing.
+    fn instruction(
+        &mut self,
+        mut instruction: GroupInstruction,
+        space: &Space,
+        sources: &[View],
+        results: &[Option<View>],
+    ) -> Result<(), Why> {
+        if space.extents.len() > GROUP_AXES {
+            return Err(format!("operations over {} axes", space.extents.len()));
+        }
+        let (outer, inner) = space.counts();
+        (instruction.outer, instruction.inner) = (narrow(outer)?, narrow(inner)?);
+        (instruction.axes, instruction.outer_axes) = (space.extents.len() as u32, space.outer_axes as u32);
+        for (to, from) in instruction.extents.iter_mut().zip(&space.extents) {
+            *to = narrow(*from)?;
+        }
+        let operand = |view: &View, strides: &[i64]| -> Result<GroupOperand, Why> {
+            view.operand(strides).ok_or_else(|| "rows of more than 2³¹ elements".to_owned())
+        };
+        let in_order = |strides: &[i64]| outer * inner == 1 || (space.extents.len() == 1 && strides == [1]);
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        instruction.sources = sources.len() as u32;
+        for (number, (view, strides)) in sources.iter().zip(&space.strides).enumerate() {
+            instruction.source[number] = operand(view, strides)?;
+            if let Base::Row(value) = view.base {
+                reads.push((value, in_order(strides)));
+            }
+        }
+        for (number, (view, strides)) in results.iter().zip(&space.strides[sources.len()..]).enumerate() {
+            let Some(view) = view else { continue };
+            instruction.results |= 1 << number;
+            instruction.result[number] = operand(view, strides)?;
+            if let Base::Row(value) = view.base {
+                writes.push((value, in_order(strides)));
+            }
+        }
+        self.lowered.items.push(Item { work: Work::Instruction(Box::new(instruction)), reads, writes });
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! Sums of products, lowered: one launch for each row of the matrix that a row of the batch is.
+
+use std::sync::Arc;
+
+use cellwright_cell_graph::Datatype;
+use cellwright_cell_graph::sums::{self, Sum};
+use cellwright_cell_graph::typed::{Compute, Operation, ValueId};
+
+use super::super::pack::Weight;
+use super::super::view::{Base, Element, View, row_major};
+use super::super::{ALIGNMENT, Blob, BlobId, Product, Term};
+use super::{Item, Lowering, Why, Work, narrow};
+use crate::abi::op;
+
+/// Where a value is several rows of a matrix, these are padded to a multiple of so many elements, so that each of them is aligned.
+const MULTIPLE: usize = ALIGNMENT / size_of::<f32>();
+
+/// The left-hand side of a term: where each of its rows lies.
+struct Left {
+    value: usize,
+    places: Vec<usize>,
+    k: usize,
+}
+
+impl Lowering<'_> {
+    /// A product by itself.
+    pub(super) fn linear(&mut self, operation: &Operation) -> Result<(), Why> {
+        let Compute::Linear { beta, .. } = operation.compute else { return Ok(()) };
+        let result_id = operation.results[0];
+        let without = Operation { operands: operation.operands[..2].to_vec(), ..operation.clone() };
+        let alone = Sum { linears: vec![without], constants: Vec::new(), begin: None };
+        let Some(c) = operation.operands.get(2).copied() else { return self.sum(&alone, result_id) };
+        // A summand that is not one bias for all rows is added element by element.
+        let shape = self.value(result_id).shape.clone();
+        let mut summand = self.spread(c, &shape)?;
+        if beta.to_bits() != 1.0_f32.to_bits() {
+            let factor = self.blob(Blob::Bytes(beta.to_le_bytes().to_vec()));
+            let factor = View::whole(Base::Blob(factor), 0, Element::F32, &[]).spread(&shape).ok_or("a factor of a summand")?;
+            let scaled = self.room(Element::F32, &shape);
+            self.elements(op::MUL, &[summand, factor], &scaled)?;
+            summand = scaled;
+        }
+        let product = self.aligned_room(&shape);
+        self.product(&alone, result_id, &product)?;
+        let result = self.define(result_id)?;
+        self.elements(op::ADD, &[product, summand], &result)?;
+        self.known.insert(result_id, result);
+        Ok(())
+    }
+
+    pub(super) fn sum(&mut self, sum: &Sum, result_id: ValueId) -> Result<(), Why> {
+        let shape = self.defined(result_id)?.1;
+        let result = self.aligned_room(&shape);
+        self.product(sum, result_id, &result)?;
+        self.known.insert(result_id, result);
+        Ok(())
+    }
+
+    /// One product of several terms, with all its constant summands as its bias, or onto a row.
+    fn product(&mut self, sum: &Sum, like: ValueId, result: &View) -> Result<(), Why> {
+        let n = *result.shape.last().ok_or("a product without columns")?;
+        let lead = result.elements() / n.max(1);
+        let mut terms = Vec::new();
+        for linear in &sum.linears {
+            let Compute::Linear { transposed, alpha, .. } = linear.compute else { continue };
+            let (weights, k) = self.weights(linear.operands[1], transposed, alpha)?;
+            let left = self.left(linear.operands[0], lead)?;
+            if left.k != k {
+                return Err(format!("a product of {} elements by {k}", left.k));
+            }
+            terms.push((left, weights));
+        }
+        let begin = sum.begin.map(|begin| self.aligned(begin)).transpose()?;
+        let bias = self.bias(sum, like)?.filter(|_| begin.is_none());
+        let mut reads: Vec<(usize, bool)> = terms.iter().map(|(left, _)| (left.value, false)).collect();
+        if let Some(Base::Row(value)) = begin.as_ref().map(|begin| begin.base) {
+            reads.push((value, false));
+        }
+        let Base::Row(written) = result.base else { return Err("a product into a constant".to_owned()) };
+        let (rows, begins) = (places(result), begin.as_ref().map(places));
+        for (row, y) in rows.into_iter().enumerate() {
+            let terms = terms.iter().map(|(left, weights)| Ok(Term { x: left.places[row], weights: *weights, k: narrow(left.k)? }));
+            let product = Product {
+                precision: self.cell.precision,
+                terms: terms.collect::<Result<_, Why>>()?,
+                n: narrow(n)?,
+                begin: begins.as_ref().map(|begins| begins[row]),
+                bias,
+                y,
+            };
+            self.lowered.items.push(Item { work: Work::Product(product), reads: reads.clone(), writes: vec![(written, false)] });
+        }
+        Ok(())
+    }
+
+    fn bias(&mut self, sum: &Sum, like: ValueId) -> Result<Option<BlobId>, Why> {
+        if sum.constants.is_empty() {
+            return Ok(None);
+        }
+        let bias = sums::bias(self.cell, sum, like).ok_or("a bias that is not of floats")?;
+        Ok(Some(BlobId(self.blob(Blob::Bytes(bias.iter().flat_map(|value| value.to_le_bytes()).collect())))))
+    }
+
+    fn weights(&mut self, id: ValueId, transposed: bool, alpha: f32) -> Result<(BlobId, usize), Why> {
+        let tensor = self.tensor(id)?.clone();
+        if tensor.datatype != Datatype::Fp32 {
+            return Err(format!("a product with a weight of datatype {}", tensor.datatype));
+        }
+        let values = tensor.to_f32().unwrap_or_default();
+        let weight = Weight::new(&tensor, &values, transposed, alpha).ok_or("a product with what is no matrix")?;
+        if weight.k == 0 {
+            return Err("a product over no elements".to_owned());
+        }
+        let key = (Arc::as_ptr(&tensor), transposed, alpha.to_bits());
+        let blob = match self.packed.get(&key) {
+            Some(blob) => *blob,
+            None => {
+                let blob = self.blob(Blob::Bytes(weight.packed(self.cell.precision)));
+                self.packed.insert(key, blob);
+                blob
+            }
+        };
+        Ok((BlobId(blob), weight.k))
+    }
+
+    /// The rows of a left-hand side as products read them.
+    fn left(&mut self, id: ValueId, lead: usize) -> Result<Left, Why> {
+        let view = self.aligned(id)?;
+        let k = *view.shape.last().ok_or("a product of what has no axes")?;
+        let Base::Row(value) = view.base else { return Err("a product of a constant".to_owned()) };
+        let places = places(&view);
+        if places.len() != lead {
+            return Err(format!("a product of {} rows into {lead}", places.len()));
+        }
+        Ok(Left { value, places, k })
+    }
+
+    /// Room for a value of which every stretch along the last axis is aligned.
+    fn aligned_room(&mut self, shape: &[usize]) -> View {
+        let (width, leading) = shape.split_last().map_or((1, shape), |(width, leading)| (*width, leading));
+        let count = leading.iter().product::<usize>();
+        let width = if count == 1 { width } else { width.next_multiple_of(MULTIPLE) };
+        let room = self.room(Element::F32, &[count, width]);
+        let mut strides: Vec<i64> = row_major(leading).iter().map(|stride| stride * width as i64).collect();
+        strides.push(1);
+        View { shape: shape.to_vec(), strides, ..room }
+    }
+
+    /// The value itself if products can read its stretches along the last axis where they lie, a copy if not.
+    fn aligned(&mut self, id: ValueId) -> Result<View, Why> {
+        let view = self.batched(id)?;
+        let is_dense = view.strides.last() == Some(&1) || view.shape.last() == Some(&1);
+        if is_dense && places(&view).iter().all(|place| place % ALIGNMENT == 0) {
+            return Ok(view);
+        }
+        let copy = self.aligned_room(&view.shape);
+        self.elements(op::COPY, std::slice::from_ref(&view), &copy)?;
+        Ok(copy)
+    }
+}
+
+/// Where each stretch along the last axis begins.
+fn places(view: &View) -> Vec<usize> {
+    let axes = view.shape.len().saturating_sub(1);
+    let mut places = vec![view.at as i64];
+    for (extent, stride) in view.shape[..axes].iter().zip(&view.strides) {
+        let step = stride * view.element.size() as i64;
+        places = places.iter().flat_map(|place| (0..*extent as i64).map(move |at| place + at * step)).collect();
+    }
+    places.into_iter().map(|place| usize::try_from(place).unwrap_or_default()).collect()
+}

@@ -1,0 +1,119 @@
+//! Weights as products read them: the rule that stands in `kernels/abi.h`, in Rust.
+
+use cellwright_cell_graph::Tensor;
+use cellwright_cell_graph::typed::Precision;
+
+/// Columns of a panel.
+const PANEL: usize = 64;
+/// Rows of the weight to whose multiple a panel in 32-bit floats is padded.
+const F32_DEPTH: usize = 16;
+/// Rows of a slab in bf16.
+const SLAB: usize = 32;
+
+/// A weight's numbers, `w[k][n]` times alpha.
+pub(super) struct Weight<'a> {
+    values: &'a [f32],
+    pub(super) k: usize,
+    pub(super) n: usize,
+    transposed: bool,
+    alpha: f32,
+}
+
+impl<'a> Weight<'a> {
+    /// None if the values are not those of a matrix.
+    pub(super) fn new(tensor: &Tensor, values: &'a [f32], transposed: bool, alpha: f32) -> Option<Self> {
+        let [rows, columns] = tensor.shape[..] else { return None };
+        let (k, n) = if transposed { (columns, rows) } else { (rows, columns) };
+        (values.len() == k.checked_mul(n)?).then_some(Self { values, k, n, transposed, alpha })
+    }
+
+    fn at(&self, k: usize, n: usize) -> f32 {
+        self.alpha * self.values[if self.transposed { n * self.k + k } else { k * self.n + n }]
+    }
+
+    /// Packed for products of that precision.
+    pub(super) fn packed(&self, precision: Precision) -> Vec<u8> {
+        if precision == Precision::F32 { self.in_f32() } else { self.in_bf16() }
+    }
+
+    fn in_f32(&self) -> Vec<u8> {
+        let depth = self.k.next_multiple_of(F32_DEPTH);
+        let mut packed = vec![0; self.n.next_multiple_of(PANEL) * depth * size_of::<f32>()];
+        for k in 0..self.k {
+            for n in 0..self.n {
+                let place = ((n / PANEL) * depth + k) * PANEL + n % PANEL;
+                packed[place * 4..][..4].copy_from_slice(&self.at(k, n).to_le_bytes());
+            }
+        }
+        packed
+    }
+
+    fn in_bf16(&self) -> Vec<u8> {
+        let depth = self.k.next_multiple_of(SLAB);
+        let mut packed = vec![0; self.n.next_multiple_of(PANEL) * depth * size_of::<u16>()];
+        for k in 0..self.k {
+            for n in 0..self.n {
+                let slab = (n / PANEL) * (depth / SLAB) + k / SLAB;
+                let place = slab * SLAB * PANEL + (n % PANEL) * SLAB + k % SLAB;
+                packed[place * 2..][..2].copy_from_slice(&to_bf16(self.at(k, n)).to_le_bytes());
+            }
+        }
+        packed
+    }
+}
+
+/// The nearest number of eight significant bits; of two the even one.
+fn to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    if value.is_nan() {
+        // Whatever was in its lower half, it stays one.
+        return (bits >> 16) as u16 | 0x40;
+    }
+    let (kept, rest) = (bits >> 16, bits & 0xffff);
+    let up = rest > 0x8000 || (rest == 0x8000 && kept % 2 == 1);
+    // From the largest number up is infinity, as the bits are ordered.
+    (kept + u32::from(up)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbered(k: usize, n: usize, transposed: bool) -> (Tensor, Vec<f32>) {
+        let values: Vec<f32> = (0..k * n).map(|at| at as f32).collect();
+        (Tensor::from_f32("w", &if transposed { [n, k] } else { [k, n] }, &values), values)
+    }
+
+    #[test]
+    fn panels_in_floats_are_columns_of_64_and_padded_with_zeros() {
+        let (tensor, values) = numbered(3, 70, false);
+        let packed = Weight::new(&tensor, &values, false, 2.0).expect("a matrix").packed(Precision::F32);
+        let floats: Vec<f32> = packed.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        assert_eq!(floats.len(), 2 * 16 * 64);
+        assert_eq!(floats[2 * 64 + 5], 2.0 * (2.0 * 70.0 + 5.0));
+        assert_eq!(floats[(16 + 1) * 64 + 3], 2.0 * (70.0 + 67.0));
+        assert_eq!(floats[(16 + 1) * 64 + 6], 0.0);
+        assert_eq!(floats[3 * 64], 0.0);
+    }
+
+    #[test]
+    fn slabs_in_bf16_are_column_after_column() {
+        let (tensor, values) = numbered(40, 3, true);
+        let packed = Weight::new(&tensor, &values, true, 1.0).expect("a matrix").packed(Precision::Bf16);
+        let at = |place: usize| f32::from_bits(u32::from(u16::from_le_bytes([packed[2 * place], packed[2 * place + 1]])) << 16);
+        assert_eq!(packed.len(), 2 * 64 * 64);
+        assert_eq!(at(9), 9.0);
+        assert_eq!(at(2 * 32 + 9), 89.0);
+        assert_eq!(at(2048 + 2 * 32 + 4), 2.0 * 40.0 + 36.0);
+        assert_eq!(at(2048 + 8), 0.0, "beyond the depth are zeros");
+    }
+
+    #[test]
+    fn bf16_rounds_to_nearest_and_ties_to_even() {
+        assert_eq!(to_bf16(f32::from_bits(0x3f80_8000)), 0x3f80);
+        assert_eq!(to_bf16(f32::from_bits(0x3f80_8001)), 0x3f81);
+        assert_eq!(to_bf16(f32::from_bits(0x3f81_8000)), 0x3f82);
+        assert_eq!(to_bf16(f32::MAX), 0x7f80);
+        assert!(f32::from_bits(u32::from(to_bf16(f32::from_bits(0x7f80_0001))) << 16).is_nan());
+    }
+}

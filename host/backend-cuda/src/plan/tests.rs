@@ -1,0 +1,109 @@
+//! Plans by their shape: how many launches, which barriers, what is only looked at differently.
+
+use std::sync::Arc;
+
+use cellwright_backend::conformance::cells::{self, Draft};
+use cellwright_backend::conformance::invariance::family_cells;
+use cellwright_cell_graph::Datatype::{Fp32, Int64};
+
+use super::*;
+use crate::abi::{flag, op};
+
+fn compiled(draft: Draft) -> Plan {
+    Plan::compile(&draft.resolve()).expect("the worker can run it")
+}
+
+/// For each step `product` or the operations of its group, those behind a barrier marked.
+fn told(plan: &Plan) -> Vec<String> {
+    let name = |number: u32| op::ALL.iter().find(|(_, known)| *known == number).map_or("?", |(name, _)| *name);
+    let step = |step: &Step| match step {
+        Step::Product(product) => format!("product of {} terms", product.terms.len()),
+        Step::Group { instructions, .. } => {
+            let one = |at: &GroupInstruction| format!("{}{}", if at.flags & flag::BARRIER == 0 { "" } else { "|" }, name(at.op));
+            instructions.iter().map(one).collect::<Vec<_>>().join(" ")
+        }
+    };
+    plan.steps.iter().map(step).collect()
+}
+
+fn weight(name: &str, shape: &[usize]) -> Tensor {
+    Tensor::from_f32(name, shape, &vec![0.5; shape.iter().product()])
+}
+
+#[test]
+fn an_lstm_is_one_product_and_one_group() {
+    let shapes = [("weight_ih", [180, 37]), ("weight_hh", [180, 45])];
+    let weights = |name: &str| match shapes.iter().find(|(known, _)| *known == name) {
+        Some((_, shape)) => weight(name, shape),
+        None => weight(name, &[180]),
+    };
+    let plan = compiled(cells::lstm("lstm", 37, 45, &weights));
+    let steps = told(&plan);
+    assert_eq!(steps.len(), 2, "{steps:?}");
+    assert_eq!(steps[0], "product of 2 terms");
+    assert!(!steps[1].contains("COPY") && !steps[1].contains('|'), "gates are read where the product left them: {}", steps[1]);
+}
+
+#[test]
+fn barriers_stand_where_a_thread_needs_what_another_left() {
+    let draft = Draft::new("pieces").input("x", Fp32, &[4, 6]);
+    let draft = draft.operator("Tanh", &["x"], &["t"]).operator("Neg", &["t"], &["n"]);
+    let draft = draft.operator("Slice", &["n"], &["part"]).with("starts", [1].as_slice()).with("ends", [3].as_slice());
+    let draft = draft.with("axes", [1].as_slice()).operator("Exp", &["part"], &["e"]);
+    let draft = draft.operator("Softmax", &["e"], &["s"]).with("axis", -1).operator("Sqrt", &["t"], &["r"]);
+    let plan = compiled(draft.output("s", Fp32, &[2, 6]).output("r", Fp32, &[4, 6]));
+    assert_eq!(told(&plan), ["TANH NEG |EXP |SOFTMAX SQRT"]);
+}
+
+#[test]
+fn views_are_not_copied_and_outputs_are_whole() {
+    let draft = Draft::new("views").input("x", Fp32, &[4, 6]);
+    let draft = draft.operator("Split", &["x"], &["a", "b"]).with("axis", 1).with("split", [1, 3].as_slice());
+    let draft = draft.operator("Reshape", &["b"], &["flat"]).with("shape", [0, 18].as_slice());
+    let draft = draft.operator("Split", &["x"], &["left", "right"]).with("axis", 2).with("split", [2, 4].as_slice());
+    let plan =
+        compiled(draft.output("a", Fp32, &[1, 6]).output("flat", Fp32, &[18]).output("right", Fp32, &[4, 4]).output("left", Fp32, &[4, 2]));
+    assert_eq!(told(&plan), ["COPY COPY"]);
+    assert_eq!(plan.outlets[0].place, plan.inputs[0].place);
+    assert_eq!(plan.outlets[1].place, plan.inputs[0].place + 24);
+    assert_eq!([plan.outlets[1].node_offset, plan.outlets[2].node_offset, plan.outlets[3].node_offset], [64, 192, 256]);
+}
+
+#[test]
+fn products_read_and_write_aligned_rows_alone() {
+    let mut plans: Vec<Plan> =
+        [Precision::F32, Precision::Bf16].into_iter().flat_map(family_cells).map(|cell| Plan::compile(&cell).expect("it runs")).collect();
+    let draft = Draft::new("odd rows").input("x", Fp32, &[3, 5]).weight(weight("w", &[5, 7]));
+    plans.push(compiled(draft.operator("MatMul", &["x", "w"], &["y"]).output("y", Fp32, &[3, 7])));
+    assert_eq!(told(&plans[plans.len() - 1]), ["COPY", "product of 1 terms", "product of 1 terms", "product of 1 terms", "COPY"]);
+    for plan in plans {
+        assert_eq!(plan.stride % ALIGNMENT, 0);
+        for step in &plan.steps {
+            let Step::Product(product) = step else { continue };
+            let places = product.terms.iter().map(|term| term.x).chain([product.y]).chain(product.begin);
+            assert!(places.into_iter().all(|place| place % ALIGNMENT == 0 && place < plan.stride), "{product:?}");
+        }
+    }
+}
+
+#[test]
+fn one_weight_is_packed_once() {
+    let shared = Draft::new("twice").input("x", Fp32, &[5]).input("h", Fp32, &[5]).weight(weight("w", &[5, 7]));
+    let draft = shared.operator("MatMul", &["x", "w"], &["a"]).operator("MatMul", &["h", "w"], &["b"]).operator("Add", &["a", "b"], &["y"]);
+    let plan = compiled(draft.output("y", Fp32, &[7]));
+    assert_eq!(told(&plan), ["product of 2 terms"]);
+    assert_eq!(plan.blobs.len(), 1);
+}
+
+#[test]
+fn what_the_device_cannot_run_is_said() {
+    let draft = Draft::new("constant").input("x", Int64, &[]).weight(weight("w", &[2]));
+    let Ok(cell) = Plan::compile(&draft.operator("Neg", &["x"], &["y"]).output("y", Int64, &[]).resolve()) else {
+        panic!("integers are negated")
+    };
+    assert_eq!(told(&cell), ["NEG"]);
+    let draft = Draft::new("narrow").input("x", Fp32, &[5]).weight(weight("w", &[5, 7])).operator("MatMul", &["x", "w"], &["y"]);
+    let cell: Arc<_> = draft.output("y", Fp32, &[7]).at(Precision::Int8).resolve();
+    let error = Plan::compile(&cell).expect_err("there is no such kernel");
+    assert!(matches!(error, LoadError::Unsupported { ref what, .. } if what.contains("int8")), "{error}");
+}

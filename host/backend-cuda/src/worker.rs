@@ -1,0 +1,358 @@
+//! One CUDA worker: turns tasks into work on a device's stream, and what comes back into completions.
+//!
+//! A task becomes one segment, or several if it is large: one upload (addresses, rows of the host), for each step of it a gathering, the cell's plan and a
+//! finish, one download (what became of each row, what is delivered), one signal. Submitting only queues; completing only looks at the signal. Steps
+//! that follow a stop in the same stream are kept from leaving anything by the device itself (`kernels/transfer.cu`).
+
+mod device;
+mod flight;
+mod gather;
+mod options;
+mod resident;
+mod retire;
+mod ring;
+mod words;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LaneIndex, LoadError, SLOT_BYTES, Slot, Task};
+use cellwright_cell_graph::{CellTypeKey, TypedCell};
+
+use crate::driver::{DeviceAddress, Done, Driver, Fault};
+use device::Device;
+use flight::InFlight;
+pub use options::CudaOptions;
+use options::Sizes;
+use resident::{FrameMemory, Resident, fault_of_load};
+use ring::Ring;
+use words::{Joined, Words};
+
+/// Completions kept to be used again: more than an engine has outstanding.
+const SPARES: usize = 16;
+
+/// Bytes of outputs that such a completion keeps room for.
+const SPARE_BYTES: usize = 4 << 20;
+
+/// A batch is timed so often at most,
+const TIMED_RUNS: usize = 5;
+/// and no further time once it took as long as this.
+const TIMED_BUDGET: Duration = Duration::from_millis(20);
+
+/// Workers that this process has made: each is a memory domain of its own.
+static WORKERS: AtomicU32 = AtomicU32::new(0);
+
+/// A worker on a CUDA device.
+pub struct CudaWorker {
+    number: u32,
+    device: Device,
+    sizes: Sizes,
+    arena: DeviceAddress,
+    frame: FrameMemory,
+    up: Ring,
+    down: Ring,
+    words: Words,
+    /// The words on the device, and how many it has room for.
+    executed: (DeviceAddress, u32),
+    cells: Vec<Option<Arc<Resident>>>,
+    residents: Vec<(CellTypeKey, Arc<Resident>)>,
+    lanes: Vec<Option<Joined>>,
+    /// In the order in which they were submitted.
+    tasks: VecDeque<InFlight>,
+    spares: Vec<Completed>,
+    /// When the device was last seen to finish something.
+    last_done: Instant,
+}
+
+impl CudaWorker {
+    /// A worker with an empty arena.
+    ///
+    /// # Errors
+    /// If the device has no room for what it is to hold, or lacks a kernel.
+    pub fn new(driver: Box<dyn Driver>, options: CudaOptions) -> Result<Self, Fault> {
+        let mut device = Device::new(driver, options.patience())?;
+        let sizes = options.sizes(&mut *device.driver)?;
+        let arena_bytes = sizes.slots as usize * SLOT_BYTES;
+        let arena = device.driver.allocate(arena_bytes)?;
+        // A slot that was never written reads as zeros, as one that was scrubbed does.
+        device.driver.zero(device.stream, arena, arena_bytes)?;
+        let executed = device.driver.allocate(sizes.words as usize * size_of::<u32>())?;
+        let up = Ring::new(&mut *device.driver, sizes.ring_bytes)?;
+        let down = Ring::new(&mut *device.driver, sizes.ring_bytes)?;
+        device.driver.synchronize()?;
+        Ok(Self {
+            number: WORKERS.fetch_add(1, Ordering::Relaxed),
+            executed: (executed, sizes.words),
+            device,
+            sizes,
+            arena,
+            frame: FrameMemory::default(),
+            up,
+            down,
+            words: Words::default(),
+            cells: Vec::new(),
+            residents: Vec::new(),
+            lanes: Vec::new(),
+            tasks: VecDeque::new(),
+            spares: Vec::new(),
+            last_done: Instant::now(),
+        })
+    }
+
+    fn resident(&mut self, cell: CellIndex) -> Result<Arc<Resident>, DeviceLost> {
+        match self.cells.get(cell.index()).and_then(Option::as_ref) {
+            Some(resident) => Ok(Arc::clone(resident)),
+            None => Err(self.device.lose(format!("a task names cell {}, which is not loaded", cell.0))),
+        }
+    }
+
+    /// Applies what a task changes before its first step.
+    fn begin(&mut self, task: &mut Task) -> Result<(), DeviceLost> {
+        for lane in task.leaves.drain(..) {
+            self.forget(lane);
+        }
+        for (index, lane) in task.joins.drain(..) {
+            self.forget(index);
+            if index.index() >= self.lanes.len() {
+                self.lanes.resize(index.index() + 1, None);
+            }
+            self.lanes[index.index()] = Some(self.words.join(lane));
+        }
+        self.make_room_for_words()?;
+        for (slot, count) in task.scrub.drain(..) {
+            let zeroed = self.slots(slot, count as usize * SLOT_BYTES).and_then(|at| {
+                let bytes = count as usize * SLOT_BYTES;
+                self.device.driver.zero(self.device.stream, at, bytes)
+            });
+            self.device.held(zeroed)?;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, lane: LaneIndex) {
+        if let Some(joined) = self.lanes.get_mut(lane.index()).and_then(Option::take) {
+            self.words.leave(&joined);
+        }
+    }
+
+    fn make_room_for_words(&mut self) -> Result<(), DeviceLost> {
+        let (old, room) = self.executed;
+        if self.words.count() <= room {
+            return Ok(());
+        }
+        let more = self.words.count().next_power_of_two();
+        let (driver, stream) = (&mut self.device.driver, self.device.stream);
+        let grown = driver.allocate(more as usize * size_of::<u32>()).and_then(|new| {
+            driver.copy(stream, old, new, room as usize * size_of::<u32>())?;
+            // Waits for what is queued: rare, because there are as many words as lanes at once.
+            driver.free(old)?;
+            Ok(new)
+        });
+        self.executed = (self.device.held(grown)?, more);
+        Ok(())
+    }
+
+    /// Where bytes of the arena lie on the device.
+    fn slots(&self, first: Slot, bytes: usize) -> Done<DeviceAddress> {
+        let offset = first.index() * SLOT_BYTES;
+        if offset + bytes > self.sizes.slots as usize * SLOT_BYTES {
+            return Err(Fault::Refused(format!("slots from {} on lie beyond the arena", first.0)));
+        }
+        Ok(self.arena.plus(offset))
+    }
+
+    /// Forgets plans that nobody names any more.
+    fn sweep(&mut self) {
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.residents).into_iter().partition(|(_, resident)| Arc::strong_count(resident) > 1);
+        self.residents = kept;
+        for (_, resident) in gone {
+            let freed = resident.free(&mut self.device);
+            // A device that is lost says so to the next task.
+            let _ = self.device.held(freed);
+        }
+    }
+
+    /// The cell's plan on the device: the one that another index has already, or a new one.
+    fn resident_of(&mut self, cell: &TypedCell) -> Result<Arc<Resident>, LoadError> {
+        if let Some((_, resident)) = self.residents.iter().find(|(key, _)| *key == cell.key) {
+            return Ok(Arc::clone(resident));
+        }
+        let taken: u64 = self.residents.iter().map(|(_, resident)| resident.bytes).sum();
+        let available = self.sizes.weight_bytes.saturating_sub(taken);
+        if cell.weight_bytes > available {
+            return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: cell.weight_bytes, available });
+        }
+        let resident = Arc::new(Resident::new(cell, &mut self.device, available)?);
+        match self.make_room(&resident) {
+            Ok(()) => {
+                self.residents.push((cell.key, Arc::clone(&resident)));
+                Ok(resident)
+            }
+            Err(error) => {
+                let freed = resident.free(&mut self.device);
+                let _ = self.device.held(freed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the frame and the rings as large as a cell needs them.
+    fn make_room(&mut self, resident: &Resident) -> Result<(), LoadError> {
+        let stride = resident.plan.stride;
+        let name = &resident.name;
+        if stride as u64 > self.sizes.frame_bytes {
+            return Err(LoadError::OutOfMemory { cell: name.clone(), needed: stride as u64, available: self.sizes.frame_bytes });
+        }
+        let wanted = stride.saturating_mul(self.sizes.rows_most).min(usize::try_from(self.sizes.frame_bytes).unwrap_or(usize::MAX));
+        if wanted > self.frame.bytes {
+            let grown = self.device.driver.allocate(wanted);
+            match grown {
+                Ok(address) => {
+                    let old = std::mem::replace(&mut self.frame, FrameMemory { address, bytes: wanted });
+                    let freed = if old.bytes > 0 { self.device.driver.free(old.address) } else { Ok(()) };
+                    freed.map_err(|fault| fault_of_load(name, &mut self.device, &fault))?;
+                }
+                // Fewer rows at once do as well.
+                Err(Fault::OutOfMemory { .. }) if stride <= self.frame.bytes => {}
+                Err(fault) => return Err(fault_of_load(name, &mut self.device, &fault)),
+            }
+        }
+        let (up, down) = gather::cost(resident).of(1);
+        self.make_room_in_rings(up.max(down)).map_err(|fault| fault_of_load(name, &mut self.device, &fault))
+    }
+
+    /// A ring must hold a segment of one row at least.
+    fn make_room_in_rings(&mut self, bytes: usize) -> Done {
+        if 2 * bytes <= self.up.capacity() {
+            return Ok(());
+        }
+        self.drain().map_err(|lost| Fault::Lost(lost.cause))?;
+        for ring in [&mut self.up, &mut self.down] {
+            let new = Ring::new(&mut *self.device.driver, (4 * bytes).next_power_of_two())?;
+            let old = std::mem::replace(ring, new);
+            self.device.driver.free(old.device)?;
+        }
+        Ok(())
+    }
+}
+
+impl Backend for CudaWorker {
+    fn info(&self) -> DeviceInfo {
+        let facts = self.device.driver.facts();
+        let (major, minor) = facts.capability;
+        DeviceInfo {
+            name: self.device.name.clone(),
+            numeric_class: format!("cuda-sm{major}{minor}"),
+            domain: format!("cuda-{}", self.number),
+            arena_slots: self.sizes.slots,
+            hardware: format!("{}, {} multiprocessors", facts.name, facts.multiprocessors),
+        }
+    }
+
+    fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError> {
+        let resident = self.resident_of(cell)?;
+        if index.index() >= self.cells.len() {
+            self.cells.resize_with(index.index() + 1, || None);
+        }
+        self.cells[index.index()] = Some(resident);
+        self.sweep();
+        Ok(())
+    }
+
+    fn unload(&mut self, index: CellIndex) {
+        if let Some(entry) = self.cells.get_mut(index.index()) {
+            *entry = None;
+        }
+        self.sweep();
+    }
+
+    fn submit(&mut self, mut task: Task) -> Result<(), DeviceLost> {
+        self.device.is_there()?;
+        let there = self.device.driver.check();
+        self.device.held(there)?;
+        self.begin(&mut task)?;
+        let resident = self.resident(task.cell)?;
+        let mut joined = Vec::with_capacity(task.rows.len());
+        for row in &task.rows {
+            match self.lanes.get(row.lane.index()).and_then(Option::as_ref) {
+                Some(lane) => joined.push(lane.clone()),
+                None => return Err(self.device.lose(format!("a task names lane {}, which never joined", row.lane.0))),
+            }
+        }
+        let completed = Completed { seq: task.seq, ..self.spares.pop().unwrap_or_default() };
+        self.tasks.push_back(InFlight::new(task.rows, joined, Arc::clone(&resident), completed));
+        self.enqueue(&resident, task.steps)
+    }
+
+    fn complete(&mut self) -> Result<Option<Completed>, DeviceLost> {
+        self.device.is_there()?;
+        while let Some(number) = self.tasks.front().and_then(InFlight::oldest) {
+            self.device.wait_for(number)?;
+            self.retire()?;
+        }
+        let Some(task) = self.tasks.pop_front() else { return Ok(None) };
+        let since = self.last_done.max(task.began);
+        self.last_done = Instant::now();
+        Ok(Some(task.completed(self.last_done.saturating_duration_since(since))))
+    }
+
+    fn read(&mut self, first: Slot, count: u32) -> Result<Vec<u8>, DeviceLost> {
+        self.device.is_there()?;
+        let mut bytes = vec![0; count as usize * SLOT_BYTES];
+        let done = self.slots(first, bytes.len()).and_then(|at| self.device.driver.read(self.device.stream, at, &mut bytes));
+        self.device.held(done)?;
+        Ok(bytes)
+    }
+
+    fn write(&mut self, first: Slot, bytes: &[u8]) -> Result<(), DeviceLost> {
+        self.device.is_there()?;
+        let done = self.slots(first, bytes.len()).and_then(|at| self.device.driver.write(self.device.stream, at, bytes));
+        self.device.held(done)
+    }
+
+    fn recycle(&mut self, mut completed: Completed) {
+        if self.spares.len() < SPARES {
+            completed.stopped.clear();
+            completed.refused.clear();
+            completed.delivered.clear();
+            completed.bytes.clear();
+            completed.bytes.shrink_to(SPARE_BYTES);
+            completed.rows = Vec::new();
+            self.spares.push(completed);
+        }
+    }
+
+    fn time_batch(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+        self.device.is_there()?;
+        let resident = self.resident(index)?;
+        self.drain()?;
+        let rows = rows.max(1) as usize;
+        let most = resident.rows_in(self.frame).min(self.sizes.rows_most);
+        let part = rows.div_ceil(rows.div_ceil(most));
+        let zeroed = self.device.driver.zero(self.device.stream, self.frame.address, part * resident.plan.stride);
+        self.device.held(zeroed)?;
+        let ready = self.device.queue_signal();
+        let ready = self.device.held(ready)?;
+        self.device.wait_for(ready)?;
+        let budget = Instant::now();
+        let mut least = Duration::MAX;
+        for run in 0..TIMED_RUNS {
+            if run > 0 && budget.elapsed() >= TIMED_BUDGET {
+                break;
+            }
+            let began = Instant::now();
+            for first in (0..rows).step_by(part) {
+                let queued = resident.launch(&mut self.device, self.frame, part.min(rows - first) as u32);
+                self.device.held(queued)?;
+            }
+            let signal = self.device.queue_signal();
+            let signal = self.device.held(signal)?;
+            self.device.wait_for(signal)?;
+            least = least.min(began.elapsed());
+        }
+        Ok(least)
+    }
+}

@@ -1,0 +1,72 @@
+//! Tasks between their submission and their completion.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cellwright_backend::{Completed, Lane, Row};
+use cellwright_cell_graph::unfolded::Delivery;
+
+use super::resident::Resident;
+use super::words::Joined;
+
+/// Rows of one step that run at once.
+#[derive(Clone, Debug)]
+pub(super) struct Batch {
+    /// Of the segment's rows.
+    pub(super) rows: Range<usize>,
+    /// Where what became of them lies in the segment's download, and behind it what they deliver.
+    pub(super) statuses: usize,
+    pub(super) delivered: usize,
+}
+
+/// What is uploaded, run, downloaded and signalled together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Segment {
+    /// Of its signal.
+    pub(super) number: u64,
+    /// Where its download lies in the ring.
+    pub(super) down: usize,
+    pub(super) batches: Vec<Batch>,
+    /// Positions in the task, and steps.
+    pub(super) rows: Vec<(u32, u32)>,
+}
+
+/// A task on its way.
+pub(super) struct InFlight {
+    pub(super) rows: Vec<Row>,
+    /// As they were when it was submitted: a lane's number may belong to another one when it completes.
+    pub(super) joined: Vec<Joined>,
+    pub(super) resident: Arc<Resident>,
+    pub(super) segments: VecDeque<Segment>,
+    pub(super) completed: Completed,
+    pub(super) began: Instant,
+}
+
+impl InFlight {
+    pub(super) fn new(rows: Vec<Row>, joined: Vec<Joined>, resident: Arc<Resident>, completed: Completed) -> Self {
+        Self { rows, joined, resident, segments: VecDeque::new(), completed, began: Instant::now() }
+    }
+
+    /// The number of its oldest segment that is outstanding.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.segments.front().map(|segment| segment.number)
+    }
+
+    /// All of it is done.
+    pub(super) fn completed(mut self, busy: Duration) -> Completed {
+        self.completed.busy_ns = u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
+        self.completed.rows = self.rows;
+        self.completed
+    }
+}
+
+/// Whether a step's output is brought to the host. The last output of a chain that may stop is any of them, until it is known which.
+pub(super) fn is_brought(lane: &Lane, delivery: &Delivery, step: u32) -> bool {
+    match delivery {
+        Delivery::None => false,
+        Delivery::All => true,
+        Delivery::Last => lane.chain().may_stop() || step + 1 == lane.chain().length.bound,
+    }
+}

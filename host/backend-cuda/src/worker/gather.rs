@@ -1,0 +1,307 @@
+//! From a task to work on the stream: which rows run, where their inputs are, where their outputs go.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cellwright_backend::{DeviceLost, InputRef, SLOT_BYTES};
+use cellwright_cell_graph::Datatype;
+use cellwright_cell_graph::unfolded::Retention;
+
+use super::CudaWorker;
+use super::flight::{Batch, InFlight, Segment, is_brought};
+use super::resident::Resident;
+use super::ring::Pen;
+use super::words::Joined;
+use crate::abi::{FinishArguments, GatherArguments, NOWHERE, RowEntry, RowStatus, WordEntry, WordsArguments, bytes_of, bytes_of_all};
+use crate::driver::{DeviceAddress, Done, Launch};
+
+/// Threads that copy a row.
+const COPY_THREADS: u32 = 128;
+
+/// Words that one segment begins, at most; in a small ring a quarter of it.
+const WORDS_MOST: usize = 4096;
+
+/// What lies between the pieces of a segment so that each is aligned.
+const SLACK: usize = 64;
+
+/// Bytes that a row of a cell takes of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    up: usize,
+    down: usize,
+}
+
+impl Cost {
+    /// Of a batch of so many rows, up and down.
+    pub(super) const fn of(self, rows: usize) -> (usize, usize) {
+        (rows * self.up + SLACK, rows * self.down + SLACK)
+    }
+}
+
+pub(super) fn cost(resident: &Resident) -> Cost {
+    let (inputs, outlets) = (&resident.plan.inputs, &resident.plan.outlets);
+    let aligned = |bytes: u32| (bytes as usize).next_multiple_of(16);
+    let own = size_of::<RowEntry>() + inputs.len() * size_of::<u64>() + outlets.len() * size_of::<u32>();
+    Cost {
+        up: own + inputs.iter().map(|input| aligned(input.bytes)).sum::<usize>(),
+        down: size_of::<RowStatus>() + outlets.iter().map(|outlet| aligned(outlet.bytes)).sum::<usize>(),
+    }
+}
+
+/// Addresses of a batch's lists.
+#[derive(Clone, Copy, Debug)]
+struct Lists {
+    rows: u32,
+    entries: u64,
+    addresses: u64,
+    /// 0: nothing is delivered.
+    deliveries: u64,
+    statuses: usize,
+    delivered: usize,
+}
+
+/// A segment that is being written.
+struct Writing {
+    up: usize,
+    down: usize,
+    up_bytes: usize,
+    down_bytes: usize,
+    up_used: usize,
+    down_used: usize,
+    /// Where the words lie that it begins, and how many they are.
+    words: (u64, u32),
+    lists: Vec<Lists>,
+    segment: Segment,
+}
+
+impl Writing {
+    fn has_room(&self, (up, down): (usize, usize)) -> bool {
+        self.up_used + up <= self.up_bytes && self.down_used + down <= self.down_bytes
+    }
+}
+
+impl CudaWorker {
+    /// Queues the newest task, so many steps of it.
+    pub(super) fn enqueue(&mut self, resident: &Arc<Resident>, steps: u32) -> Result<(), DeviceLost> {
+        let cost = cost(resident);
+        let quarter = self.up.capacity() / 4;
+        let row_bytes = cost.up.max(cost.down);
+        let rows_most = resident.rows_in(self.frame).min(self.sizes.rows_most).min((quarter / row_bytes).max(1));
+        let mut writing: Option<Writing> = None;
+        let mut selected = Vec::new();
+        for at in 0..steps {
+            self.select(at, &mut selected);
+            let parts = selected.len().div_ceil(rows_most).max(1);
+            for rows in selected.chunks(selected.len().div_ceil(parts).max(1)) {
+                let needed = cost.of(rows.len());
+                if writing.as_ref().is_none_or(|writing| !writing.has_room(needed)) {
+                    self.flush(resident, writing.take())?;
+                    // Room for all that is left, if that is not too much: what is not used goes back at once.
+                    let left = cost.of((steps - at) as usize * selected.len() + (steps - at) as usize);
+                    let wanted = (left.0.min(quarter).max(needed.0), left.1.min(quarter).max(needed.1));
+                    writing = Some(self.open(resident, wanted)?);
+                }
+                if let Some(writing) = &mut writing {
+                    self.write_batch(resident, writing, rows);
+                }
+            }
+        }
+        self.flush(resident, writing)
+    }
+
+    /// Collects the rows that are worth computing: all but padding and those of dead requests and ended chains, as far as the host knows.
+    fn select(&self, at: u32, selected: &mut Vec<(u32, u32)>) {
+        selected.clear();
+        let Some(task) = self.tasks.back() else { return };
+        for (position, (row, joined)) in task.rows.iter().zip(&task.joined).enumerate() {
+            let (step, lane) = (row.step.saturating_add(at), &joined.lane);
+            if step < lane.executed() && !lane.growth.flags.dead.load(Ordering::Relaxed) {
+                selected.push((position as u32, step));
+            }
+        }
+    }
+
+    /// Begins a segment with room for so much, waiting for older ones to leave it.
+    fn open(&mut self, resident: &Arc<Resident>, wanted: (usize, usize)) -> Result<Writing, DeviceLost> {
+        while self.words.begun.len() > self.words_most() {
+            let writing = self.reserve((0, 0))?;
+            self.flush(resident, Some(writing))?;
+        }
+        self.reserve(wanted)
+    }
+
+    fn words_most(&self) -> usize {
+        WORDS_MOST.min(self.up.capacity() / 4 / size_of::<WordEntry>())
+    }
+
+    fn reserve(&mut self, (up_bytes, down_bytes): (usize, usize)) -> Result<Writing, DeviceLost> {
+        let most = self.words_most();
+        let begun: Vec<WordEntry> =
+            std::iter::from_fn(|| self.words.begun.pop_first()).take(most).map(|(word, value)| WordEntry { word, value }).collect();
+        let words = bytes_of_all(&begun);
+        let up_bytes = up_bytes + words.len() + SLACK;
+        let (up, down) = loop {
+            if let (Some(up), Some(down)) = (self.up.room(up_bytes), self.down.room(down_bytes)) {
+                break (up, down);
+            }
+            let Some(oldest) = self.tasks.iter().find_map(InFlight::oldest) else {
+                return Err(self.device.lose(format!("a segment of {up_bytes} and {down_bytes} bytes is larger than its ring")));
+            };
+            self.device.wait_for(oldest)?;
+            self.retire()?;
+        };
+        // SAFETY: the room is nobody's: what was queued on it is done.
+        let bytes = unsafe { self.up.pinned.bytes_mut(up..up + up_bytes) };
+        let mut pen = Pen::new(bytes, self.up.device.plus(up));
+        let at = pen.put(words);
+        let words = (pen.address(at), begun.len() as u32);
+        let up_used = pen.written();
+        Ok(Writing { up, down, up_bytes, down_bytes, up_used, down_used: 0, words, lists: Vec::new(), segment: Segment::default() })
+    }
+
+    /// Writes the lists of a batch, and its rows that the host has.
+    fn write_batch(&mut self, resident: &Resident, writing: &mut Writing, rows: &[(u32, u32)]) {
+        let Some(task) = self.tasks.back() else { return };
+        // SAFETY: the stretch is this segment's, of which nothing is queued yet.
+        let bytes = unsafe { self.up.pinned.bytes_mut(writing.up + writing.up_used..writing.up + writing.up_bytes) };
+        let mut pen = Pen::new(bytes, self.up.device.plus(writing.up + writing.up_used));
+        let (inputs, outlets) = (&resident.plan.inputs, &resident.plan.outlets);
+        let entries = pen.leave(size_of_val(rows) / size_of::<(u32, u32)>() * size_of::<RowEntry>());
+        let addresses = pen.leave(rows.len() * inputs.len() * size_of::<u64>());
+        let deliveries = pen.leave(rows.len() * outlets.len() * size_of::<u32>());
+        let statuses = writing.down_used.next_multiple_of(16);
+        let delivered = (statuses + rows.len() * size_of::<RowStatus>()).next_multiple_of(16);
+        let mut delivered_bytes = 0;
+        let inputs_of = Inputs { arena: self.arena, cells: &self.cells, resident };
+        for (number, (position, step)) in rows.iter().enumerate() {
+            let joined = &task.joined[*position as usize];
+            pen.fill(entries + number * size_of::<RowEntry>(), bytes_of(&entry(resident, self.arena, joined, *step)));
+            for input in 0..inputs.len() {
+                let address = inputs_of.address(joined, (input, *step), &mut pen);
+                pen.fill(addresses + (number * inputs.len() + input) * size_of::<u64>(), &address.to_le_bytes());
+            }
+            for (output, delivery) in joined.lane.stage().delivery.iter().enumerate().take(outlets.len()) {
+                let offset = if is_brought(&joined.lane, delivery, *step) {
+                    let offset = delivered_bytes as u32;
+                    delivered_bytes += (outlets[output].bytes as usize).next_multiple_of(16);
+                    offset
+                } else {
+                    NOWHERE
+                };
+                pen.fill(deliveries + (number * outlets.len() + output) * size_of::<u32>(), &offset.to_le_bytes());
+            }
+        }
+        let deliveries = if delivered_bytes == 0 { 0 } else { pen.address(deliveries) };
+        let (entries, addresses) = (pen.address(entries), pen.address(addresses));
+        writing.lists.push(Lists { rows: rows.len() as u32, entries, addresses, deliveries, statuses, delivered });
+        writing.up_used += pen.written().next_multiple_of(16);
+        writing.down_used = delivered + delivered_bytes;
+        let first = writing.segment.rows.len();
+        writing.segment.rows.extend_from_slice(rows);
+        writing.segment.batches.push(Batch { rows: first..first + rows.len(), statuses, delivered });
+    }
+
+    /// Queues a segment.
+    fn flush(&mut self, resident: &Arc<Resident>, writing: Option<Writing>) -> Result<(), DeviceLost> {
+        let Some(writing) = writing else { return Ok(()) };
+        self.up.take(writing.up, writing.up_used);
+        self.down.take(writing.down, writing.down_used);
+        let queued = self.queue(resident, &writing);
+        let number = self.device.held(queued)?;
+        if let Some(task) = self.tasks.back_mut() {
+            task.segments.push_back(Segment { number, down: writing.down, ..writing.segment });
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, resident: &Resident, writing: &Writing) -> Done<u64> {
+        let kernels = self.device.kernels;
+        let (up, down) = (self.up.device.plus(writing.up), self.down.device.plus(writing.down));
+        self.device.upload((&self.up.pinned, writing.up), up, writing.up_used)?;
+        let executed = self.executed.0.0;
+        let (entries, count) = writing.words;
+        if count > 0 {
+            let arguments = WordsArguments { entries, words: executed, count, padding: 0 };
+            let launch =
+                Launch { kernel: kernels.begin_words, grid: [count.div_ceil(COPY_THREADS), 1, 1], threads: COPY_THREADS, shared_bytes: 0 };
+            // SAFETY: the kernel takes this structure; the entries lie in the segment's stretch, and there are more words than any of them names.
+            unsafe { self.device.launch(&launch, &arguments)? };
+        }
+        let (frame, stride) = (self.frame.address.0, resident.plan.stride as u32);
+        for lists in &writing.lists {
+            let Lists { rows, entries, addresses, deliveries, .. } = *lists;
+            let port_count = resident.plan.inputs.len() as u32;
+            let arguments = GatherArguments { frame, ports: resident.ports, addresses, entries, executed, stride, port_count };
+            let launch = |kernel| Launch { kernel, grid: [rows, 1, 1], threads: COPY_THREADS, shared_bytes: 0 };
+            // SAFETY: the kernel takes this structure; the lists lie in the segment's stretch, their addresses in the arena or the stretch, the rows in
+            // the frame.
+            unsafe { self.device.launch(&launch(kernels.gather), &arguments)? };
+            resident.launch(&mut self.device, self.frame, rows)?;
+            let (statuses, delivered) = (down.plus(lists.statuses).0, down.plus(lists.delivered).0);
+            let outlet_count = resident.plan.outlets.len() as u32;
+            let outlets = resident.outlets;
+            let arguments = FinishArguments { frame, outlets, entries, executed, deliveries, delivered, statuses, stride, outlet_count };
+            // SAFETY: as above; what is left goes to slots of the rows' lanes and to the segment's stretch.
+            unsafe { self.device.launch(&launch(kernels.finish), &arguments)? };
+        }
+        self.device.download(down, (&self.down.pinned, writing.down), writing.down_used)
+    }
+}
+
+/// Whose step a row is, and where its outputs are held.
+fn entry(resident: &Resident, arena: DeviceAddress, joined: &Joined, step: u32) -> RowEntry {
+    let lane = &joined.lane;
+    let retention = lane.stage().retention;
+    let node = if retention == Retention::None {
+        0
+    } else {
+        arena.plus(resident.layout.slot(lane.slot(), retention.place(step)).index() * SLOT_BYTES).0
+    };
+    let stop = lane.chain().stop.filter(|(stage, _)| *stage == lane.stage);
+    let stop = stop.and_then(|(_, output)| resident.plan.outlets.get(output as usize)).map_or(NOWHERE, |outlet| outlet.place);
+    RowEntry { node, own: joined.own, followed: joined.followed, step, stop, padding: 0 }
+}
+
+/// Where inputs are.
+struct Inputs<'a> {
+    arena: DeviceAddress,
+    cells: &'a [Option<Arc<Resident>>],
+    resident: &'a Resident,
+}
+
+impl Inputs<'_> {
+    /// The address of a row of an input, which is written if the host has it; 0: it is zeros.
+    fn address(&self, joined: &Joined, (input, step): (usize, u32), pen: &mut Pen<'_>) -> u64 {
+        let bytes = self.resident.plan.inputs[input].bytes as usize;
+        match joined.lane.input(input, step) {
+            InputRef::Zeros => 0,
+            InputRef::Slot { first, place, output, cell } => {
+                let Some(producer) = self.cells.get(cell.index()).and_then(Option::as_ref) else { return 0 };
+                let (layout, output) = (&producer.layout, output as usize);
+                if layout.sizes.get(output) != Some(&bytes) {
+                    debug_assert!(false, "the graph was checked");
+                    return 0;
+                }
+                self.arena.plus(layout.slot(first, place).index() * SLOT_BYTES + layout.offsets[output]).0
+            }
+            InputRef::Host(row) if row.len() == bytes => {
+                let at = pen.put(row);
+                pen.address(at)
+            }
+            InputRef::Host(_) => {
+                debug_assert!(false, "the graph was checked");
+                0
+            }
+            InputRef::Int(number) => {
+                let number = number.to_le_bytes();
+                let number = match self.resident.plan.datatypes[input] {
+                    Datatype::Int64 => number.as_slice(),
+                    Datatype::Int32 => &number[..4],
+                    _ => return 0,
+                };
+                let at = pen.put(&number[..number.len().min(bytes)]);
+                pen.address(at)
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Plans on the device: weights, constants, tables and instructions, uploaded once for all cells of one key.
+
+use cellwright_backend::{LoadError, NodeLayout};
+use cellwright_cell_graph::TypedCell;
+use cellwright_cell_graph::typed::Precision;
+
+use super::device::Device;
+use crate::abi::{GroupArguments, GroupInstruction, ProductArguments, ProductTerm, bytes_of_all};
+use crate::driver::{DeviceAddress, Done, Fault, Launch};
+use crate::plan::{BlobId, Plan, Product, Step};
+
+/// Every piece begins at a multiple of so many bytes.
+const PIECE: usize = 256;
+
+/// A launch that knows everything but where the frame is.
+#[derive(Clone, Debug)]
+enum Ready {
+    /// With addresses of the row's values that are offsets into the frame.
+    Product(Box<ProductArguments>, Precision),
+    Group {
+        instructions: u64,
+        count: u32,
+        threads: u32,
+    },
+}
+
+/// A cell on the device.
+#[derive(Debug)]
+pub(crate) struct Resident {
+    pub(super) name: String,
+    pub(super) plan: Plan,
+    pub(super) layout: NodeLayout,
+    pub(super) ports: u64,
+    pub(super) outlets: u64,
+    /// What it takes of the device's memory.
+    pub(super) bytes: u64,
+    memory: DeviceAddress,
+    ready: Vec<Ready>,
+}
+
+/// Where rows are worked on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FrameMemory {
+    pub(super) address: DeviceAddress,
+    pub(super) bytes: usize,
+}
+
+impl Resident {
+    /// Compiles a cell and uploads it, if it takes no more than that.
+    pub(super) fn new(cell: &TypedCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
+        let plan = Plan::compile(cell)?;
+        let instruction_bytes = plan.instructions().count() * size_of::<GroupInstruction>() + plan.steps.len() * PIECE;
+        let table_bytes = [bytes_of_all(&plan.inputs).len(), bytes_of_all(&plan.outlets).len()].map(|bytes| bytes.next_multiple_of(PIECE));
+        let bytes = plan.blob_bytes(PIECE) + instruction_bytes + table_bytes.iter().sum::<usize>() + PIECE;
+        if bytes as u64 > available {
+            return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: bytes as u64, available });
+        }
+        let layout = NodeLayout::of(cell);
+        Self::upload(cell, plan, layout, (device, bytes)).map_err(|fault| fault_of_load(&cell.name, device, &fault))
+    }
+
+    fn upload(cell: &TypedCell, mut plan: Plan, layout: NodeLayout, (device, bytes): (&mut Device, usize)) -> Done<Self> {
+        let memory = device.driver.allocate(bytes)?;
+        let mut next = memory;
+        let mut put = |bytes: &[u8], device: &mut Device| -> Done<u64> {
+            let at = next;
+            if !bytes.is_empty() {
+                device.driver.write(device.stream, at, bytes)?;
+            }
+            next = at.plus(bytes.len().next_multiple_of(PIECE));
+            Ok(at.0)
+        };
+        // What lies on the device need not lie here as well.
+        let blobs = std::mem::take(&mut plan.blobs).iter().map(|blob| put(blob.bytes(), device)).collect::<Done<Vec<u64>>>()?;
+        let ports = put(bytes_of_all(&plan.inputs), device)?;
+        let outlets = put(bytes_of_all(&plan.outlets), device)?;
+        let mut ready = Vec::new();
+        for step in &plan.steps {
+            ready.push(match step {
+                Step::Product(product) => Ready::Product(Box::new(product_arguments(product, &blobs)), product.precision),
+                Step::Group { instructions, threads } => {
+                    let placed: Vec<GroupInstruction> =
+                        instructions.iter().map(|instruction| with_addresses(instruction, &blobs)).collect();
+                    Ready::Group { instructions: put(bytes_of_all(&placed), device)?, count: placed.len() as u32, threads: *threads }
+                }
+            });
+        }
+        Ok(Self { name: cell.name.clone(), plan, layout, ports, outlets, bytes: bytes as u64, memory, ready })
+    }
+
+    /// Gives its memory back.
+    pub(super) fn free(&self, device: &mut Device) -> Done {
+        device.driver.free(self.memory)
+    }
+
+    /// Rows that a frame has for it.
+    pub(super) fn rows_in(&self, frame: FrameMemory) -> usize {
+        frame.bytes / self.plan.stride
+    }
+
+    /// Queues everything that lies between the gathering of so many rows and their leaving.
+    ///
+    /// # Errors
+    /// If the driver has one.
+    pub(super) fn launch(&self, device: &mut Device, frame: FrameMemory, rows: u32) -> Done {
+        assert!(rows as usize <= self.rows_in(frame), "{rows} rows in a frame of {}", self.rows_in(frame));
+        let stride = self.plan.stride as u32;
+        let kernel = device.kernels.group;
+        for ready in &self.ready {
+            // SAFETY (both): these kernels take these structures; places lie in the frame's rows, of which there are so many, or in this plan's own
+            // memory, which stays while a task that names it is outstanding.
+            match ready {
+                Ready::Product(arguments, precision) => {
+                    let arguments = in_frame(arguments, frame.address, (stride, rows));
+                    let launch = device.product(*precision, rows, arguments.n);
+                    // SAFETY: above.
+                    unsafe { device.launch(&launch, &arguments)? };
+                }
+                Ready::Group { instructions, count, threads } => {
+                    let arguments = GroupArguments { frame: frame.address.0, instructions: *instructions, stride, count: *count };
+                    let launch = Launch { kernel, grid: [rows, 1, 1], threads: *threads, shared_bytes: 0 };
+                    // SAFETY: above.
+                    unsafe { device.launch(&launch, &arguments)? };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a fault means for a cell that is being loaded.
+pub(super) fn fault_of_load(cell: &str, device: &mut Device, fault: &Fault) -> LoadError {
+    match fault {
+        Fault::OutOfMemory { needed, free } => LoadError::OutOfMemory { cell: cell.to_owned(), needed: *needed, available: *free },
+        Fault::Refused(_) => LoadError::Unsupported { cell: cell.to_owned(), device: device.name.clone(), what: format!("it: {fault}") },
+        Fault::Lost(_) => {
+            let lost = device.lose(fault.to_string());
+            LoadError::Unsupported { cell: cell.to_owned(), device: lost.device, what: format!("anything any more: {}", lost.cause) }
+        }
+    }
+}
+
+fn with_addresses(instruction: &GroupInstruction, blobs: &[u64]) -> GroupInstruction {
+    let mut placed = *instruction;
+    for operand in placed.source.iter_mut().chain(&mut placed.result).filter(|operand| operand.is_address != 0) {
+        operand.at = blobs[operand.at as usize];
+    }
+    placed
+}
+
+/// A launch whose row values are given as offsets.
+fn product_arguments(product: &Product, blobs: &[u64]) -> ProductArguments {
+    let address = |blob: BlobId| blobs[blob.0];
+    let mut arguments = ProductArguments {
+        // Offsets are never 0: a row begins with its record.
+        begin: product.begin.unwrap_or_default() as u64,
+        bias: product.bias.map(address).unwrap_or_default(),
+        y: product.y as u64,
+        term_count: product.terms.len() as u32,
+        n: product.n,
+        ..ProductArguments::default()
+    };
+    for (to, term) in arguments.terms.iter_mut().zip(&product.terms) {
+        *to = ProductTerm { x: term.x as u64, weights: address(term.weights), x_stride: 0, k: term.k };
+    }
+    arguments
+}
+
+fn in_frame(ready: &ProductArguments, frame: DeviceAddress, (stride, rows): (u32, u32)) -> ProductArguments {
+    let mut arguments = *ready;
+    for term in &mut arguments.terms[..ready.term_count as usize] {
+        (term.x, term.x_stride) = (term.x + frame.0, stride);
+    }
+    if arguments.begin != 0 {
+        (arguments.begin, arguments.begin_stride) = (arguments.begin + frame.0, stride);
+    }
+    (arguments.y, arguments.y_stride, arguments.rows) = (arguments.y + frame.0, stride, rows);
+    arguments
+}

@@ -1,0 +1,104 @@
+//! What a segment that is done means for its requests: rows refused, chains stopped, outputs that leave.
+
+use std::sync::atomic::Ordering;
+
+use cellwright_backend::{Completed, Delivered, DeviceLost, Lane, Refused, Row, RowError, Stopped};
+use cellwright_cell_graph::unfolded::Delivery;
+
+use super::CudaWorker;
+use super::flight::{Batch, InFlight, Segment, is_brought};
+use crate::abi::{Outlet, RowStatus, read, status};
+
+impl CudaWorker {
+    /// Takes the oldest segment's results in. It is done.
+    pub(super) fn retire(&mut self) -> Result<(), DeviceLost> {
+        let Some(task) = self.tasks.iter_mut().find(|task| task.oldest().is_some()) else { return Ok(()) };
+        let Some(segment) = task.segments.pop_front() else { return Ok(()) };
+        // SAFETY: its signal was seen, and the stretch is its own until it is given back below.
+        let bytes = unsafe { self.down.pinned.bytes(segment.down..self.down.capacity()) };
+        let mut sound = true;
+        for batch in &segment.batches {
+            sound &= take_in(task, &segment, batch, bytes);
+        }
+        self.up.give_back();
+        self.down.give_back();
+        if sound { Ok(()) } else { Err(self.device.lose("a row's status is none".to_owned())) }
+    }
+
+    /// Waits for everything that is queued, and takes its results in.
+    pub(super) fn drain(&mut self) -> Result<(), DeviceLost> {
+        while let Some(number) = self.tasks.iter().find_map(InFlight::oldest) {
+            self.device.wait_for(number)?;
+            self.retire()?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes a batch's results in; whether they are what they can be.
+fn take_in(task: &mut InFlight, segment: &Segment, batch: &Batch, bytes: &[u8]) -> bool {
+    let rows = &segment.rows[batch.rows.clone()];
+    let status_of = |number: usize| read::<RowStatus>(&bytes[batch.statuses + number * size_of::<RowStatus>()..]);
+    // What was told of requests that died meanwhile concerns nobody. Those that die here do so for the steps that follow.
+    let is_alive: Vec<bool> =
+        rows.iter().map(|(position, _)| !task.joined[*position as usize].lane.growth.flags.dead.load(Ordering::Relaxed)).collect();
+    let mut offset = batch.delivered;
+    let mut sound = true;
+    for (number, (position, step)) in rows.iter().enumerate() {
+        let lane = &task.joined[*position as usize].lane;
+        let row = Row { lane: task.rows[*position as usize].lane, step: *step };
+        let RowStatus { status, index, table_rows, .. } = status_of(number);
+        let has_run = matches!(status, status::RAN | status::STOPPED) && is_alive[number];
+        match status {
+            status::REFUSED if is_alive[number] => {
+                lane.growth.flags.dead.store(true, Ordering::Relaxed);
+                let error = RowError::Index { index, rows: table_rows, cell: task.resident.name.clone() };
+                task.completed.refused.push(Refused { lane: row.lane, step: row.step, error });
+            }
+            status::RAN | status::STOPPED if has_run => stop(lane, row, status == status::STOPPED, &mut task.completed),
+            status::SKIPPED | status::REFUSED | status::RAN | status::STOPPED => {}
+            _ => sound = false,
+        }
+        let outlets = &task.resident.plan.outlets;
+        offset = deliver(lane, row, has_run, (outlets, bytes, offset), &mut task.completed);
+    }
+    sound
+}
+
+/// Notes how many steps the chain executes, if this step decides it.
+fn stop(lane: &Lane, row: Row, is_stopped: bool, completed: &mut Completed) {
+    let (chain, steps) = (lane.chain(), row.step + 1);
+    let executed = &lane.growth.executed[lane.chain as usize];
+    if chain.stop.is_some_and(|(stage, _)| stage == lane.stage) {
+        if is_stopped || steps == chain.length.bound {
+            executed.fetch_min(steps, Ordering::AcqRel);
+            completed.stopped.push(Stopped { lane: row.lane, step: row.step });
+        }
+    } else if chain.length.like.is_some() && steps == lane.executed() {
+        // What refers to this chain after the request has moved on finds its own length, not the other chain's.
+        executed.fetch_min(steps, Ordering::AcqRel);
+    }
+}
+
+/// Takes a row's outputs out of what was downloaded from `offset` on: where the next row's begin.
+fn deliver(
+    lane: &Lane,
+    row: Row,
+    has_run: bool,
+    (outlets, bytes, mut offset): (&[Outlet], &[u8], usize),
+    completed: &mut Completed,
+) -> usize {
+    for (output, (delivery, outlet)) in lane.stage().delivery.iter().zip(outlets).enumerate() {
+        if !is_brought(lane, delivery, row.step) {
+            continue;
+        }
+        let size = outlet.bytes as usize;
+        if has_run && (*delivery != Delivery::Last || row.step + 1 == lane.executed()) {
+            let at = completed.bytes.len() as u64;
+            completed.delivered.push(Delivered { lane: row.lane, output: output as u32, step: row.step, offset: at });
+            completed.bytes.extend_from_slice(&bytes[offset..offset + size]);
+        }
+        offset += size.next_multiple_of(16);
+    }
+    offset
+}

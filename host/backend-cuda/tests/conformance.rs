@@ -1,0 +1,76 @@
+//! The suite that every backend must pass, on an emulated device that runs the kernels' own sources.
+//!
+//! In 32-bit floats and in bf16: the worker has no products in int8, and says so when such a cell is loaded.
+
+use std::time::Duration;
+
+use cellwright_backend::Backend;
+use cellwright_backend::conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, families, hoisting, invariance, operators};
+use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation};
+use cellwright_backend_cuda::{CudaOptions, CudaWorker};
+use cellwright_cell_graph::typed::Precision;
+
+/// A worker with an arena as small as the suite allows, on a device whose streams and threads take turns in another order each time.
+fn make() -> impl FnMut() -> Box<dyn Backend> {
+    let mut seed = 0;
+    move || {
+        seed += 1;
+        let driver = Emulated::new(&Emulation { seed, lag: Duration::from_micros(20), ..Emulation::default() });
+        let options = CudaOptions {
+            arena_bytes: Some(u64::from(ARENA_SLOTS) * 64),
+            frame_bytes: Some(8 << 20),
+            ring_bytes: 1 << 20,
+            rows_most: 256,
+            spin: Duration::from_millis(1),
+            ..CudaOptions::default()
+        };
+        Box::new(CudaWorker::new(Box::new(driver), options).expect("a device made of threads"))
+    }
+}
+
+/// Sizes around those at which tiles, warps and parts begin anew.
+fn scope(precision: Precision) -> Scope {
+    let sizes = [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 128, 129, 255, 256, 257];
+    Scope { precisions: vec![precision], sizes: sizes.to_vec() }
+}
+
+#[test]
+fn behaviour() {
+    behaviour::run(&mut make());
+}
+
+#[test]
+fn operators_in_f32() {
+    operators::run(&mut make(), Tolerance::default(), &scope(Precision::F32));
+}
+
+#[test]
+fn operators_in_bf16() {
+    operators::run(&mut make(), Tolerance::default(), &scope(Precision::Bf16));
+}
+
+#[test]
+fn families() {
+    families::run(&mut make(), Tolerance::default(), &scope(Precision::F32));
+    families::run(&mut make(), Tolerance::default(), &scope(Precision::Bf16));
+}
+
+#[test]
+fn invariance_in_f32() {
+    invariance::run(&mut make(), &scope(Precision::F32));
+}
+
+#[test]
+fn invariance_in_bf16() {
+    invariance::run(&mut make(), &scope(Precision::Bf16));
+}
+
+#[test]
+fn hoisting_in_f32() {
+    hoisting::run(&mut make(), &scope(Precision::F32));
+}
+
+#[test]
+fn hoisting_in_bf16() {
+    hoisting::run(&mut make(), &scope(Precision::Bf16));
+}

@@ -1,0 +1,268 @@
+// The NVIDIA driver's library, as far as this crate calls it, without a device: everything runs at once, kernels on the CPU.
+//
+// It is as strict as the real one where this crate could get it wrong: a call needs the current context of its thread, handles must be its own,
+// memory must be allocated, a stream that was destroyed is gone. FAKE_CUDA says what is wrong with it: `no-device`, `old`, `stub`,
+// `no-stores`, `turing` (compute capability 7.5), or `illegal:N` (the N-th launch leaves its memory). Built with LACKING it lacks a function.
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "emulation/emulation.h"
+
+namespace {
+
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101,
+       INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700 };
+
+constexpr uint64_t MEMORY = uint64_t{1} << 30;
+constexpr int DEVICES = 2;
+
+struct Context { int retained = 0; int error = SUCCESS; };
+struct Function { std::string name; };
+struct Event { bool recorded = false; };
+
+std::mutex mutex;
+bool initialised = false;
+Context contexts[DEVICES];
+thread_local Context* current = nullptr;
+std::map<uint64_t, uint64_t> memory;        // address, bytes
+std::map<uint64_t, uint64_t> host_memory;
+std::set<void*> streams, events, modules;
+std::map<std::string, Function*> functions;
+uint64_t allocated = 0;
+long launches = 0;
+
+std::string wrong() {
+    const char* said = std::getenv("FAKE_CUDA");
+    return said ? said : "";
+}
+
+// What every call needs: the context of its thread, without an error that stays.
+int enter() {
+    if (!initialised) return NOT_INITIALIZED;
+    if (!current || current->retained == 0) return INVALID_CONTEXT;
+    return current->error;
+}
+
+bool within(const std::map<uint64_t, uint64_t>& all, uint64_t at, uint64_t bytes) {
+    auto after = all.upper_bound(at);
+    if (after == all.begin()) return false;
+    --after;
+    return at - after->first <= after->second && bytes <= after->second - (at - after->first);
+}
+
+void* made(std::set<void*>& all) {
+    void* handle = std::malloc(8);
+    all.insert(handle);
+    return handle;
+}
+
+}  // namespace
+
+#define LOCKED std::lock_guard<std::mutex> lock(mutex)
+#define ENTER LOCKED; if (int error = enter()) return error
+#define NEED(condition, error) if (!(condition)) return error
+#define MAY_BE_DEFAULT(stream) NEED(streams.count(stream), INVALID_HANDLE)
+
+extern "C" {
+
+int cuInit(unsigned) {
+    LOCKED;
+    if (wrong() == "no-device") return NO_DEVICE;
+    if (wrong() == "stub") return STUB_LIBRARY;
+    initialised = true;
+    return SUCCESS;
+}
+int cuDriverGetVersion(int* version) { *version = wrong() == "old" ? 12040 : 13000; return SUCCESS; }
+int cuGetErrorName(int error, const char** text) { *text = error == ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR"; return SUCCESS; }
+int cuGetErrorString(int error, const char** text) {
+    *text = error == ILLEGAL_ADDRESS ? "an illegal memory access was encountered" : "an error";
+    return SUCCESS;
+}
+int cuDeviceGetCount(int* count) { NEED(initialised, NOT_INITIALIZED); *count = DEVICES; return SUCCESS; }
+int cuDeviceGet(int* device, int ordinal) {
+    NEED(initialised, NOT_INITIALIZED);
+    NEED(ordinal >= 0 && ordinal < DEVICES, INVALID_DEVICE);
+    *device = ordinal;
+    return SUCCESS;
+}
+int cuDeviceGetName(char* name, int bytes, int) { std::strncpy(name, "Fake H200", bytes); return SUCCESS; }
+int cuDeviceGetUuid_v2(unsigned char* uuid, int device) { std::memset(uuid, 0x10 + device, 16); return SUCCESS; }
+int cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = MEMORY; return SUCCESS; }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    switch (attribute) {
+        case 16: *value = 4; break;                                     // multiprocessors
+        case 75: *value = wrong() == "turing" ? 7 : 9; break;           // compute capability
+        case 76: *value = wrong() == "turing" ? 5 : 0; break;
+        case 97: *value = 227 << 10; break;                             // shared memory of a block
+        case 115: *value = 1; break;                                    // memory pools
+        case 122: *value = wrong() == "no-stores" ? 0 : 1; break;       // stores from streams
+        default: return INVALID_VALUE;
+    }
+    return SUCCESS;
+}
+int cuDevicePrimaryCtxRetain(Context** context, int device) { LOCKED; contexts[device].retained++; *context = &contexts[device]; return SUCCESS; }
+int cuDevicePrimaryCtxRelease_v2(int device) { LOCKED; return --contexts[device].retained < 0 ? INVALID_CONTEXT : SUCCESS; }
+int cuCtxGetCurrent(Context** context) { *context = current; return SUCCESS; }
+int cuCtxSetCurrent(Context* context) { current = context; return SUCCESS; }
+int cuCtxSynchronize() { ENTER; return SUCCESS; }
+
+int cuMemGetInfo_v2(size_t* free, size_t* total) { ENTER; *free = MEMORY - allocated; *total = MEMORY; return SUCCESS; }
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+    ENTER;
+    NEED(bytes != 0, INVALID_VALUE);
+    NEED(bytes <= MEMORY - allocated, OUT_OF_MEMORY);
+    *address = reinterpret_cast<uint64_t>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+    std::memset(reinterpret_cast<void*>(*address), 0xFF, bytes);
+    memory[*address] = bytes;
+    allocated += bytes;
+    return SUCCESS;
+}
+int cuMemFree_v2(uint64_t address) {
+    ENTER;
+    auto found = memory.find(address);
+    NEED(found != memory.end(), INVALID_VALUE);
+    allocated -= found->second;
+    memory.erase(found);
+    std::free(reinterpret_cast<void*>(address));
+    return SUCCESS;
+}
+int cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
+    ENTER;
+    NEED(flags == 3, INVALID_VALUE);  // portable, mapped, not write-combined
+    *pointer = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    std::memset(*pointer, 0xFF, bytes);
+    host_memory[reinterpret_cast<uint64_t>(*pointer)] = bytes;
+    return SUCCESS;
+}
+int cuMemFreeHost(void* pointer) {
+    ENTER;
+    NEED(host_memory.erase(reinterpret_cast<uint64_t>(pointer)) == 1, INVALID_VALUE);
+    std::free(pointer);
+    return SUCCESS;
+}
+int cuMemHostGetDevicePointer_v2(uint64_t* address, void* pointer, unsigned flags) {
+    ENTER;
+    NEED(flags == 0 && host_memory.count(reinterpret_cast<uint64_t>(pointer)), INVALID_VALUE);
+    *address = reinterpret_cast<uint64_t>(pointer);
+    return SUCCESS;
+}
+
+int cuStreamCreate(void** stream, unsigned flags) { ENTER; NEED(flags == 1, INVALID_VALUE); *stream = made(streams); return SUCCESS; }
+int cuStreamDestroy_v2(void* stream) { ENTER; return streams.erase(stream) == 1 ? SUCCESS : INVALID_HANDLE; }
+int cuStreamQuery(void* stream) { ENTER; MAY_BE_DEFAULT(stream); return SUCCESS; }
+int cuStreamSynchronize(void* stream) { ENTER; MAY_BE_DEFAULT(stream); return SUCCESS; }
+int cuEventCreate(void** event, unsigned flags) { ENTER; NEED(flags == 0, INVALID_VALUE); *event = made(events); std::memset(*event, 0, 8); return SUCCESS; }
+int cuEventDestroy_v2(void* event) { ENTER; return events.erase(event) == 1 ? SUCCESS : INVALID_HANDLE; }
+int cuEventRecord(void* event, void* stream) {
+    ENTER;
+    MAY_BE_DEFAULT(stream);
+    NEED(events.count(event), INVALID_HANDLE);
+    static_cast<Event*>(event)->recorded = true;
+    return SUCCESS;
+}
+#ifndef LACKING
+int cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
+    ENTER;
+    MAY_BE_DEFAULT(stream);
+    NEED(events.count(event), INVALID_HANDLE);
+    return flags == 0 ? SUCCESS : INVALID_VALUE;
+}
+#endif
+int cuEventElapsedTime_v2(float* milliseconds, void* from, void* to) {
+    ENTER;
+    NEED(events.count(from) && events.count(to), INVALID_HANDLE);
+    NEED(static_cast<Event*>(from)->recorded && static_cast<Event*>(to)->recorded, INVALID_HANDLE);
+    *milliseconds = 1e-5F;
+    return SUCCESS;
+}
+
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
+    ENTER;
+    MAY_BE_DEFAULT(stream);
+    NEED(within(memory, to, bytes), INVALID_VALUE);
+    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+    return SUCCESS;
+}
+int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) {
+    ENTER;
+    MAY_BE_DEFAULT(stream);
+    NEED(within(memory, from, bytes), INVALID_VALUE);
+    std::memcpy(to, reinterpret_cast<void*>(from), bytes);
+    return SUCCESS;
+}
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream) {
+    ENTER;
+    MAY_BE_DEFAULT(stream);
+    NEED(within(memory, from, bytes) && within(memory, to, bytes), INVALID_VALUE);
+    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
+    return SUCCESS;
+}
+int cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, void* stream) {
+    ENTER;
+    MAY_BE_DEFAULT(stream);
+    NEED(within(memory, at, bytes), INVALID_VALUE);
+    std::memset(reinterpret_cast<void*>(at), value, bytes);
+    return SUCCESS;
+}
+int cuStreamWriteValue64_v2(void* stream, uint64_t at, uint64_t value, unsigned flags) {
+    ENTER;
+    MAY_BE_DEFAULT(stream);
+    NEED(flags == 0 && at % 8 == 0 && within(host_memory, at, 8), INVALID_VALUE);
+    __atomic_store_n(reinterpret_cast<uint64_t*>(at), value, __ATOMIC_RELEASE);
+    return SUCCESS;
+}
+
+int cuModuleLoadData(void** module, const void* image) {
+    ENTER;
+    // Machine code is an ELF file, intermediate code a text.
+    NEED(std::memcmp(image, "\177ELF", 4) == 0 || std::strstr(static_cast<const char*>(image), ".version"), INVALID_IMAGE);
+    *module = made(modules);
+    return SUCCESS;
+}
+int cuModuleUnload(void* module) { ENTER; return modules.erase(module) == 1 ? SUCCESS : INVALID_HANDLE; }
+int cuModuleGetFunction(Function** function, void* module, const char* name) {
+    ENTER;
+    NEED(modules.count(module), INVALID_HANDLE);
+    NEED(emulate_size_of(name) >= 0, NOT_FOUND);
+    Function*& known = functions[name];
+    if (!known) known = new Function{name};
+    *function = known;
+    return SUCCESS;
+}
+int cuFuncGetAttribute(int* value, int attribute, Function*) { ENTER; NEED(attribute == 1, INVALID_VALUE); *value = 0; return SUCCESS; }
+int cuFuncSetAttribute(Function*, int attribute, int value) { ENTER; return attribute == 8 && value <= 227 << 10 ? SUCCESS : INVALID_VALUE; }
+int cuFuncGetParamInfo(Function* function, size_t index, size_t* offset, size_t* bytes) {
+    ENTER;
+    NEED(index == 0, INVALID_VALUE);
+    *offset = 0;
+    *bytes = static_cast<size_t>(emulate_size_of(function->name.c_str()));
+    return SUCCESS;
+}
+int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared,
+                   void* stream, void** parameters, void** extra) {
+    ENTER;
+    MAY_BE_DEFAULT(stream);
+    NEED(x && y && z && x <= 0x7fffffff && y <= 65535 && z <= 65535 && threads && threads <= 1024, INVALID_VALUE);
+    NEED(threads_y == 1 && threads_z == 1 && shared <= 227 << 10 && extra == nullptr, INVALID_VALUE);
+    const std::string said = wrong();
+    launches++;
+    if (said.rfind("illegal:", 0) == 0 && launches == std::atol(said.c_str() + 8)) {
+        current->error = ILLEGAL_ADDRESS;  // seen by the calls that come after it
+        return SUCCESS;
+    }
+    if (function->name == "fill" && *static_cast<const uint64_t*>(parameters[0]) < 4096) {
+        current->error = ILLEGAL_ADDRESS;  // no memory lies there on any machine
+        return SUCCESS;
+    }
+    const uint32_t grid[3] = {x, y, z};
+    char error[512];
+    if (emulate_launch(function->name.c_str(), grid, threads, shared, parameters[0], error, sizeof error) != 0) current->error = ILLEGAL_ADDRESS;
+    return SUCCESS;
+}
+
+}  // extern "C"

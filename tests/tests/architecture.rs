@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cellwright-scheduler", &["cellwright-cell-graph"]),
     ("cellwright-backend", &["cellwright-cell-graph"]),
     ("cellwright-backend-cpu", &["cellwright-backend", "cellwright-cell-graph"]),
+    ("cellwright-backend-cuda", &["cellwright-backend", "cellwright-cell-graph"]),
     ("cellwright-engine", &["cellwright-backend", "cellwright-cell-graph", "cellwright-scheduler"]),
     ("cellwright-plugin-runtime", &["cellwright-cell-graph"]),
     ("cellwright-protocol", &["cellwright-cell-graph"]),
@@ -87,7 +88,7 @@ const UNREACHABLE: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
-        &["cellwright-backend", "cellwright-backend-cpu", "cellwright-engine"],
+        &["cellwright-backend", "cellwright-backend-cpu", "cellwright-backend-cuda", "cellwright-engine"],
         &["tokio*", "async-*", "wasmtime*", "hyper*", "axum*", "rusqlite"],
     ),
 ];

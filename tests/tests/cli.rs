@@ -1,6 +1,6 @@
 //! The command line as a person or a script meets it: verbs, exit statuses, what is printed where, and what errors say.
 
-use cellwright_tests::binary::{Ran, Running, cellwright, root};
+use cellwright_tests::binary::{Ran, Running, cellwright, cellwright_in, root};
 use cellwright_tests::bundle_folder::BundleFolder;
 use serde_json::Value;
 
@@ -289,6 +289,28 @@ fn what_is_no_plugin_is_refused() {
     let ran = cellwright(&["check", path(&bundle)], "");
     assert_status(&ran, 1);
     assert_error(&ran, &["plugin.wasm", "not valid WebAssembly"]);
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_said_and_auto_goes_on_without() {
+    // Files by the library's names that are no libraries: whichever this machine has is not found behind them.
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        std::fs::write(folder.path().join(name), "no library").expect("a file");
+    }
+    let environment = [("LD_LIBRARY_PATH", folder.path().to_str().expect("temporary folders have plain names"))];
+    let run = ["run", "examples/digits", "--input", "examples/digits/samples.jsonl", "--worker"];
+    let with = |workers: &[&str]| cellwright_in(&environment, &[&run, workers].concat(), "");
+    for worker in ["cuda:0", "cuda:all"] {
+        let ran = with(&[worker]);
+        assert_status(&ran, 1);
+        assert_error(&ran, &[&format!("no worker `{worker}`: there is no NVIDIA driver")]);
+    }
+    let ran = with(&["auto"]);
+    assert_status(&ran, 0);
+    assert!(!lines(&ran).is_empty());
+    let said = ran.stderr.lines().filter(|line| line.contains("workers are on the CPU: there is no NVIDIA driver")).count();
+    assert_eq!(said, 1, "{}", ran.stderr);
 }
 
 #[test]

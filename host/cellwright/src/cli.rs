@@ -158,7 +158,7 @@ pub(crate) struct CheckArguments {
 /// What every verb that runs models takes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct HostArguments {
-    /// A worker: `cpu`, `cpu:threads=N`, with `node=N` on the cores and in the memory of a NUMA node, with `table_mib=N` MiB for tables by token (`cpu:threads=2,table_mib=0`: none); may be given several times [default: one for each NUMA node, with a thread per core, at most 8]
+    /// A worker: `cpu`, `cpu:threads=N`, with `node=N` on the cores and in the memory of a NUMA node, with `table_mib=N` MiB for tables by token (`cpu:threads=2,table_mib=0`: none), `cuda:N`, `cuda:all`, or `auto` for every GPU, and the CPU where there is none; may be given several times [default: one for each NUMA node, with a thread per core, at most 8]
     #[arg(long = "worker", value_name = "SPEC")]
     pub(crate) workers: Vec<WorkerSpec>,
     /// Where compiled plugins and measured batch sizes are kept; `none` keeps nothing [default: the user's cache folder]
@@ -282,7 +282,7 @@ pub(crate) struct ServeBenchArguments {
     /// Print JSON lines
     #[arg(long)]
     pub(crate) json: bool,
-    /// A worker of the server that is started: `cpu`, or `cpu:threads=N`; may be given several times
+    /// A worker of the server that is started: `cpu`, `cpu:threads=N`, `cuda:N`, `cuda:all` or `auto`; may be given several times
     #[arg(long = "worker", value_name = "SPEC", conflicts_with = "server")]
     pub(crate) workers: Vec<WorkerSpec>,
     /// The policy of the server that is started; of several, with commas between them, each has a server, and they take turns

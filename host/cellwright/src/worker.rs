@@ -1,45 +1,35 @@
 //! `--worker`: devices by name.
 
-use std::collections::BTreeMap;
+mod cpu;
+mod cuda;
+
 use std::fmt;
-use std::num::NonZeroU32;
 use std::str::FromStr;
-use std::sync::Arc;
 
-use anyhow::Context;
 use cellwright_backend::Backend;
-use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Node, Seat, Topology};
 
-/// Threads of a worker of which nothing is said, at most: beyond, memory is the bound.
-const DEFAULT_THREADS_MAX: usize = 8;
-const THREADS_MAX: usize = 256;
+use cpu::CpuSpec;
+use cuda::CudaSpec;
 
-/// A table by token takes no more than so many MiB, whatever is said.
-const TABLE_MIB_MAX: u64 = 1 << 20;
-
-/// How a worker is written.
-const FORM: &str = "cpu:threads=N,node=N,table_mib=N";
-
-/// A worker as it is written on the command line: `cpu`, `cpu:threads=2`, `cpu:threads=2,node=1,table_mib=0`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WorkerSpec {
-    /// None: as many as fit.
-    threads: Option<usize>,
-    /// The NUMA node that it keeps to. None: it runs wherever the system puts it.
-    node: Option<usize>,
-    /// MiB that tables by token may take together. None: as it is without being said.
-    table_mib: Option<u64>,
+/// A worker as it is written on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WorkerSpec {
+    /// `cpu`, `cpu:threads=2`, `cpu:threads=2,node=1,table_mib=0`.
+    Cpu(CpuSpec),
+    /// `cuda:0`, `cuda:all`.
+    Cuda(CudaSpec),
+    /// `auto`: each GPU that is found; where there is none, what there is where nothing is said.
+    Auto,
 }
 
 impl fmt::Display for WorkerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let settings = [
-            self.threads.map(|threads| format!("threads={threads}")),
-            self.node.map(|node| format!("node={node}")),
-            self.table_mib.map(|mib| format!("table_mib={mib}")),
-        ];
-        let settings: Vec<String> = settings.into_iter().flatten().collect();
-        write!(f, "cpu{}{}", if settings.is_empty() { "" } else { ":" }, settings.join(","))
+        match self {
+            Self::Cpu(spec) if *spec == CpuSpec::default() => f.write_str("cpu"),
+            Self::Cpu(spec) => write!(f, "cpu:{spec}"),
+            Self::Cuda(spec) => write!(f, "cuda:{spec}"),
+            Self::Auto => f.write_str("auto"),
+        }
     }
 }
 
@@ -47,81 +37,35 @@ impl FromStr for WorkerSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (device, settings) = text.split_once(':').unwrap_or((text, ""));
-        if device != "cpu" {
-            return Err(format!("there is no device `{device}`; the devices are `cpu` and `{FORM}`"));
-        }
-        let mut spec = Self::default();
-        for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
-            match setting.split_once('=') {
-                Some(("threads", number)) => match number.parse() {
-                    Ok(number @ 1..=THREADS_MAX) => spec.threads = Some(number),
-                    _ => return Err(format!("`{number}` is no number of threads from 1 to {THREADS_MAX}")),
-                },
-                Some(("node", number)) => {
-                    spec.node = Some(number.parse().map_err(|_| format!("`{number}` is no number of a NUMA node"))?);
-                }
-                Some(("table_mib", number)) => match number.parse() {
-                    Ok(number @ 0..=TABLE_MIB_MAX) => spec.table_mib = Some(number),
-                    _ => return Err(format!("`{number}` is no number of MiB from 0 to {TABLE_MIB_MAX}")),
-                },
-                _ => return Err(format!("a cpu worker has no setting `{setting}`; write `{FORM}`")),
+        match text.split_once(':').unwrap_or((text, "")) {
+            ("cpu", settings) => settings.parse().map(Self::Cpu),
+            ("cuda", device) => device.parse().map(Self::Cuda),
+            ("auto", "") => Ok(Self::Auto),
+            (device, _) => {
+                let known = ["cpu", cpu::FORM, cuda::FORM, "cuda:all", "auto"].map(|form| format!("`{form}`")).join(", ");
+                Err(format!("there is no device `{device}`; the devices are {known}"))
             }
         }
-        Ok(spec)
     }
 }
 
-/// The devices of these workers, those of a node in a memory domain of its own. Without any: one worker for each NUMA node, with a thread for each core of it.
+/// The devices of these workers. Without any: one worker on each NUMA node.
 pub(crate) fn backends(specs: &[WorkerSpec]) -> anyhow::Result<Vec<Box<dyn Backend>>> {
-    let parallelism = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let seats = seats(specs, &Topology::of_machine(), parallelism)?;
-    let number = |seat: &Seat| seat.node.as_ref().map(|node| node.number);
-    let mut domains: BTreeMap<Option<usize>, Option<Arc<CpuDomain>>> = seats.iter().map(|seat| (number(seat), None)).collect();
-    let shares = u32::try_from(domains.len()).ok().and_then(NonZeroU32::new);
-    for (node, domain) in &mut domains {
-        // Tables are shared: the largest that any worker asks for.
-        let table_mib = specs.iter().filter(|spec| spec.node == *node).filter_map(|spec| spec.table_mib).max();
-        let table_bytes = table_mib.map(|mib| mib << 20);
-        let options = DomainOptions { table_bytes, node: *node, domains: shares, ..DomainOptions::default() };
-        *domain = Some(CpuDomain::new(options).context("the CPU workers' memory")?);
+    if specs.contains(&WorkerSpec::Auto) {
+        anyhow::ensure!(specs.len() == 1, "`--worker auto` finds all workers by itself, and stands alone");
+        return cuda::found().or_else(|why| {
+            tracing::warn!("workers are on the CPU: {why}");
+            cpu::backends(&[])
+        });
     }
-    let worker = |seat: &Seat| -> anyhow::Result<Box<dyn Backend>> {
-        let domain = domains.get(&number(seat)).and_then(Option::as_ref).context("a worker's memory")?;
-        let processors = seat.node.as_ref().map(|node| node.processors.clone());
-        let options = CpuOptions { threads: seat.threads, processors, ..CpuOptions::default() };
-        Ok(Box::new(CpuWorker::new(Arc::clone(domain), options).context("a CPU worker")?))
-    };
-    seats.iter().map(worker).collect()
-}
-
-/// Where these workers are, and how many threads they have. Several of which nothing is said share the cores evenly, those of a node that one's.
-fn seats(specs: &[WorkerSpec], topology: &Topology, parallelism: usize) -> anyhow::Result<Vec<Seat>> {
-    if specs.is_empty() {
-        return Ok(topology.seats(parallelism, DEFAULT_THREADS_MAX));
+    let on_cpu: Vec<CpuSpec> = specs.iter().filter_map(|spec| if let WorkerSpec::Cpu(spec) = spec { Some(*spec) } else { None }).collect();
+    let on_gpu: Vec<CudaSpec> =
+        specs.iter().filter_map(|spec| if let WorkerSpec::Cuda(spec) = spec { Some(*spec) } else { None }).collect();
+    let mut backends = if on_gpu.is_empty() { Vec::new() } else { cuda::backends(&on_gpu)? };
+    if on_gpu.is_empty() || !on_cpu.is_empty() {
+        backends.extend(cpu::backends(&on_cpu)?);
     }
-    let seat = |spec: &WorkerSpec| {
-        let (node, cores, sharers) = match spec.node {
-            None => (None, topology.cores(), specs.len()),
-            Some(number) => {
-                let node = node(topology, number)?;
-                (Some(node.clone()), node.cores, specs.iter().filter(|other| other.node == spec.node).count())
-            }
-        };
-        // All of them together have no more threads than there are cores to run on, wherever they are.
-        let share = (cores / sharers.max(1)).min(parallelism.min(topology.cores()) / specs.len()).clamp(1, DEFAULT_THREADS_MAX);
-        Ok(Seat { node, threads: spec.threads.unwrap_or(share) })
-    };
-    specs.iter().map(seat).collect()
-}
-
-fn node(topology: &Topology, number: usize) -> anyhow::Result<&Node> {
-    let known = || topology.nodes().iter().map(|node| node.number.to_string()).collect::<Vec<_>>().join(", ");
-    topology
-        .nodes()
-        .iter()
-        .find(|node| node.number == number)
-        .with_context(|| format!("there is no NUMA node {number} with processors for this process; there are: {}", known()))
+    Ok(backends)
 }
 
 #[cfg(test)]
@@ -130,68 +74,36 @@ mod tests {
 
     #[test]
     fn workers_are_read_as_they_are_written() {
-        for (text, threads, node, table_mib) in [
-            ("cpu", None, None, None),
-            ("cpu:threads=2", Some(2), None, None),
-            ("cpu:node=1", None, Some(1), None),
-            ("cpu:table_mib=0", None, None, Some(0)),
-            ("cpu:threads=2,node=0,table_mib=64", Some(2), Some(0), Some(64)),
+        for text in [
+            "cpu",
+            "cpu:threads=2",
+            "cpu:node=1",
+            "cpu:table_mib=0",
+            "cpu:threads=2,node=0,table_mib=64",
+            "cuda:0",
+            "cuda:12",
+            "cuda:all",
+            "auto",
         ] {
-            let spec = WorkerSpec { threads, node, table_mib };
-            assert_eq!((text.parse(), spec.to_string().as_str()), (Ok(spec), text));
+            let spec: WorkerSpec = text.parse().unwrap();
+            assert_eq!(spec.to_string(), text);
         }
+        assert_eq!("cpu:".parse(), Ok(WorkerSpec::Cpu(CpuSpec::default())));
         let refused = |text: &str| text.parse::<WorkerSpec>().unwrap_err();
-        assert!(refused("cuda").contains("no device `cuda`"));
+        assert!(refused("tpu").contains("no device `tpu`") && refused("tpu").contains("`cuda:N`"));
+        assert!(refused("auto:2").contains("no device `auto`"));
+        assert!(refused("cuda").contains("`` is no GPU; write `cuda:N`"));
+        assert!(refused("cuda:-1").contains("`-1` is no GPU"));
         assert!(refused("cpu:threads=0").contains("`0` is no number of threads"));
         assert!(refused("cpu:table_mib=lots").contains("`lots` is no number of MiB from 0"));
         assert!(refused("cpu:node=all").contains("`all` is no number of a NUMA node"));
         assert!(refused("cpu:cores=2").contains("no setting `cores=2`"));
     }
 
-    /// Two nodes, of four cores and of two, each with two processors.
-    fn two_nodes() -> Topology {
-        let node = |number: usize, processors: std::ops::Range<usize>| Node {
-            number,
-            cores: processors.len() / 2,
-            processors: cellwright_backend_cpu::Processors::new(processors),
-        };
-        Topology::new(vec![node(0, 0..8), node(1, 8..12)])
-    }
-
-    /// Nodes and threads.
-    fn seated(specs: &[&str], parallelism: usize) -> Vec<(Option<usize>, usize)> {
-        let specs: Vec<WorkerSpec> = specs.iter().map(|text| text.parse().unwrap()).collect();
-        let seats = seats(&specs, &two_nodes(), parallelism).unwrap();
-        seats.iter().map(|seat| (seat.node.as_ref().map(|node| node.number), seat.threads)).collect()
-    }
-
     #[test]
-    fn workers_without_threads_share_the_cores() {
-        assert_eq!(seated(&[], 12), [(Some(0), 4), (Some(1), 2)], "one for each node");
-        assert_eq!(seated(&["cpu"], 12), [(None, 6)]);
-        assert_eq!(seated(&["cpu", "cpu:threads=3"], 12), [(None, 3), (None, 3)]);
-        assert_eq!(seated(&["cpu"; 9], 12), [(None, 1); 9]);
-        assert_eq!(seated(&["cpu:node=0", "cpu:node=0", "cpu:node=1"], 12), [(Some(0), 2), (Some(0), 2), (Some(1), 2)]);
-        assert_eq!(seated(&["cpu:node=0"], 3), [(Some(0), 3)], "a container may have fewer");
-        assert_eq!(seated(&["cpu:node=0", "cpu:node=1"], 3), [(Some(0), 1), (Some(1), 1)], "and has them once");
-        assert_eq!(seated(&["cpu", "cpu:node=0"], 12), [(None, 3), (Some(0), 3)]);
-    }
-
-    #[test]
-    fn a_node_that_is_not_there_is_named() {
-        let error = seats(&["cpu:node=2".parse().unwrap()], &two_nodes(), 12).unwrap_err().to_string();
-        assert!(error.contains("no NUMA node 2") && error.contains("there are: 0, 1"), "{error}");
-    }
-
-    #[test]
-    fn workers_of_one_node_share_memory_and_others_do_not() {
-        let devices = |specs: &[&str]| -> Vec<String> {
-            let specs: Vec<WorkerSpec> = specs.iter().map(|text| text.parse().unwrap()).collect();
-            backends(&specs).unwrap().iter().map(|backend| backend.info().domain).collect()
-        };
-        let here = format!("cpu:node={}", Topology::of_machine().nodes()[0].number);
-        let domains = devices(&["cpu:threads=1", &here, "cpu:threads=1", &here]);
-        assert_eq!([&domains[0], &domains[1]], [&domains[2], &domains[3]]);
-        assert_ne!(domains[0], domains[1]);
+    fn auto_stands_alone() {
+        let specs = ["auto", "cpu"].map(|text| text.parse().unwrap());
+        let told = backends(&specs).err().map(|error| error.to_string());
+        assert_eq!(told.as_deref(), Some("`--worker auto` finds all workers by itself, and stands alone"));
     }
 }

@@ -1,0 +1,157 @@
+//! `--worker cuda:0`: workers on GPUs, where the program was built with them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use cellwright_backend::Backend;
+
+/// How such a worker is written.
+pub(super) const FORM: &str = "cuda:N";
+
+/// Which GPUs: what may stand behind `cuda:`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CudaSpec {
+    /// Each that this process may use.
+    All,
+    /// One, by its number.
+    Device(u32),
+}
+
+impl fmt::Display for CudaSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Device(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+impl FromStr for CudaSpec {
+    type Err = String;
+
+    /// Of what stands behind `cuda:`.
+    fn from_str(device: &str) -> Result<Self, String> {
+        match (device, device.parse()) {
+            ("all", _) => Ok(Self::All),
+            (_, Ok(number)) => Ok(Self::Device(number)),
+            _ => Err(format!("`{device}` is no GPU; write `{FORM}`, with a number from 0 on, or `cuda:all`")),
+        }
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+mod device {
+    use super::{Backend, CudaSpec};
+
+    const WITHOUT: &str = "this program was built without the feature `cuda`";
+
+    pub(in crate::worker) fn backends(_: &[CudaSpec]) -> anyhow::Result<Vec<Box<dyn Backend>>> {
+        anyhow::bail!(WITHOUT)
+    }
+
+    pub(in crate::worker) fn found() -> Result<Vec<Box<dyn Backend>>, String> {
+        Err(WITHOUT.to_owned())
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod device {
+    use anyhow::{Context, bail};
+    use cellwright_backend_cuda::driver::Facts;
+    use cellwright_backend_cuda::driver::cuda::{CudaDriver, IMAGES, devices};
+    use cellwright_backend_cuda::{CudaOptions, CudaWorker};
+
+    use super::{Backend, CudaSpec};
+
+    /// The GPUs of these workers, each once.
+    pub(in crate::worker) fn backends(specs: &[CudaSpec]) -> anyhow::Result<Vec<Box<dyn Backend>>> {
+        let named = |specs: &[CudaSpec]| specs.iter().map(|spec| format!("cuda:{spec}")).collect::<Vec<_>>().join(", ");
+        let found = devices().with_context(|| format!("no worker `{}`", named(specs)))?;
+        chosen(specs, &found)?.into_iter().map(worker).collect()
+    }
+
+    /// Of these GPUs those that are meant, in the order in which they are named.
+    fn chosen(specs: &[CudaSpec], found: &[Facts]) -> anyhow::Result<Vec<Facts>> {
+        let mut chosen: Vec<Facts> = Vec::new();
+        for spec in specs {
+            let meant: Vec<&Facts> = match spec {
+                CudaSpec::All => found.iter().collect(),
+                CudaSpec::Device(number) => found.iter().filter(|facts| facts.ordinal == *number).collect(),
+            };
+            if meant.is_empty() {
+                let known: Vec<String> = found.iter().map(|facts| format!("cuda:{} ({})", facts.ordinal, facts.name)).collect();
+                bail!("there is no GPU `cuda:{spec}`; there are: {}", known.join(", "));
+            }
+            if let Some(twice) = meant.iter().find(|facts| chosen.iter().any(|other| other.ordinal == facts.ordinal)) {
+                bail!("`cuda:{}` is asked for twice; a GPU has one worker", twice.ordinal);
+            }
+            chosen.extend(meant.into_iter().cloned());
+        }
+        Ok(chosen)
+    }
+
+    fn worker(facts: Facts) -> anyhow::Result<Box<dyn Backend>> {
+        let ordinal = facts.ordinal;
+        let driver = CudaDriver::open(facts, IMAGES).map(Box::new);
+        let worker = driver.and_then(|driver| CudaWorker::new(driver, CudaOptions::default()));
+        Ok(Box::new(worker.with_context(|| format!("no worker `cuda:{ordinal}`"))?))
+    }
+
+    /// A worker for each GPU of the newest architecture that there is, because all workers of a host give the same bits; or why there is none.
+    pub(in crate::worker) fn found() -> Result<Vec<Box<dyn Backend>>, String> {
+        let found = devices().map_err(|absent| absent.to_string())?;
+        let newest = found.iter().map(|facts| facts.capability).max();
+        let mut workers = Vec::new();
+        for facts in found {
+            let (name, capability) = (format!("cuda:{} ({})", facts.ordinal, facts.name), facts.capability);
+            if Some(capability) != newest {
+                tracing::warn!(
+                    "{name} has no worker: it is of another architecture than the newest GPU here; `--worker cuda:N` chooses it"
+                );
+                continue;
+            }
+            match worker(facts) {
+                Ok(worker) => workers.push(worker),
+                Err(error) => tracing::warn!("{name} has no worker: {error:#}"),
+            }
+        }
+        if workers.is_empty() { Err("no GPU here can be used".to_owned()) } else { Ok(workers) }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        fn gpu(ordinal: u32) -> Facts {
+            Facts {
+                name: "GPU".to_owned(),
+                ordinal,
+                capability: (9, 0),
+                memory_bytes: 0,
+                multiprocessors: 1,
+                shared_bytes_max: 0,
+                uuid: String::new(),
+                driver_version: 13_000,
+            }
+        }
+
+        #[test]
+        fn gpus_are_chosen_once_each_and_in_order() {
+            let found = [gpu(0), gpu(1), gpu(2)];
+            let numbers = |specs: &[CudaSpec]| -> Result<Vec<u32>, String> {
+                let chosen = chosen(specs, &found).map_err(|error| error.to_string())?;
+                Ok(chosen.iter().map(|facts| facts.ordinal).collect())
+            };
+            let (all, device) = (CudaSpec::All, CudaSpec::Device);
+            assert_eq!(numbers(&[all]), Ok(vec![0, 1, 2]));
+            assert_eq!(numbers(&[device(2), device(0)]), Ok(vec![2, 0]));
+            assert_eq!(
+                numbers(&[device(3)]),
+                Err("there is no GPU `cuda:3`; there are: cuda:0 (GPU), cuda:1 (GPU), cuda:2 (GPU)".to_owned())
+            );
+            assert_eq!(numbers(&[device(1), all]), Err("`cuda:1` is asked for twice; a GPU has one worker".to_owned()));
+        }
+    }
+}
+
+pub(super) use device::{backends, found};

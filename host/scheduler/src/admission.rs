@@ -230,6 +230,7 @@ impl Scheduler {
         assert_eq!(graph.first_chain, first_chain, "chains are numbered over the whole request");
         request.growths.push_back(Growth { graph: Arc::clone(&graph), chains_held: graph.chains.len() as u32 });
         let (domain, scrub) = (request.domain, request.scrub);
+        request.chains.reserve(graph.chains.len());
         let places = self.out.places.len();
         let mut seat = 0;
         for (local, chain) in graph.chains.iter().enumerate() {
@@ -328,7 +329,7 @@ impl Scheduler {
         let type_position = known.type_of_cell[stage.cell as usize];
         let cell_type = known.types[type_position as usize].cell_type;
         let lane = self.take_lane();
-        let placed_in = self.tick;
+        let (placed_in, progress) = (self.tick, Progress::new(graph, index, in_order, &mut self.spares));
         let place = self.lane_mut(lane);
         place.readers = None;
         (place.request, place.model, place.type_position, place.cell_type) = (id, model, type_position, cell_type);
@@ -337,7 +338,7 @@ impl Scheduler {
         (place.slot, place.slots, place.limit, place.flying, place.plain) = (slot, slots, graph.length.bound, 0, false);
         place.merges = !graph.may_stop() && !stage.delivery.contains(&Delivery::All);
         (place.joins, place.named, place.member) = (false, false, None);
-        place.progress = Progress::new(graph, index, in_order);
+        place.progress = progress;
         place.placed_in = placed_in;
         self.out.places.push((lane, slot));
         lane

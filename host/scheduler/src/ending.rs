@@ -126,7 +126,10 @@ impl Scheduler {
             let tenant = self.model(model).tenant;
             self.class_mut(class).waiting.free(tenant, block.slots);
         }
-        self.request_mut(id).clear();
+        let Self { requests, spares, .. } = self;
+        let request = &mut requests[id.index()];
+        request.chains.iter_mut().for_each(|chain| spares.take_links(chain));
+        request.clear();
         self.request_left(model);
     }
 
@@ -135,6 +138,8 @@ impl Scheduler {
         let place = self.lane_mut(lane);
         place.limit = 0;
         place.readers = None;
+        let progress = std::mem::take(&mut place.progress);
+        self.spares.take_progress(progress);
         if late {
             self.late_lanes.push(lane);
         } else {
@@ -194,8 +199,8 @@ impl Scheduler {
             .map(|links| std::mem::take(&mut links.reads))
             .unwrap_or_default();
         for read in reads {
-            if let Some(chain) = self.request_mut(id).chain_mut(read) {
-                chain.links().readers -= 1;
+            if let Some(links) = self.request_mut(id).chain_mut(read).and_then(|chain| chain.links.as_mut()) {
+                links.readers -= 1;
             }
             self.free_chain_if_unread(id, read);
         }
@@ -229,9 +234,12 @@ impl Scheduler {
 
     /// Forgets chains that are gone, so that a session may last for ever.
     fn forget_gone_chains(&mut self, id: RequestId) {
-        let request = self.request_mut(id);
+        let Self { requests, spares, .. } = self;
+        let request = &mut requests[id.index()];
         while request.chains.front().is_some_and(|chain| chain.gone) {
-            request.chains.pop_front();
+            if let Some(mut gone) = request.chains.pop_front() {
+                spares.take_links(&mut gone);
+            }
             request.chains_before += 1;
         }
         while request.growths.len() > 1 && request.growths[0].chains_held == 0 {

@@ -4,13 +4,16 @@
 //! own that progress and nothing else: what a node waits for is read from the graph, where it runs is the policies' business.
 
 mod nodes;
+mod states;
 
 use cellwright_cell_graph::unfolded::{Dependency, Grouping, UnfoldedChain};
 
 use crate::group::Membership;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, RequestId, Slot, Time, WorkerId};
 use crate::readiness::Readers;
-pub(crate) use nodes::{Grouped, NodeState, Nodes};
+use crate::spares::Spares;
+pub(crate) use nodes::{Grouped, Nodes};
+pub(crate) use states::{NodeState, States};
 
 /// No slot: a stage that holds nothing.
 pub(crate) const NO_SLOT: Slot = Slot(u32::MAX);
@@ -39,7 +42,7 @@ pub(crate) enum Status {
 }
 
 /// A node became ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ready {
     /// When.
     pub(crate) time: Time,
@@ -72,23 +75,54 @@ pub(crate) enum Progress {
     /// In order, one subgraph.
     Front(Front),
     /// Every node is a subgraph.
-    Each(Nodes),
+    Each(Box<Nodes>),
     /// Anything else.
-    Grouped(Grouped),
+    Grouped(Box<Grouped>),
 }
 
 impl Progress {
     /// The least that does for a stage; `in_order` where the policy executes it step by step whatever it is.
-    pub(crate) fn new(chain: &UnfoldedChain, stage: u32, in_order: bool) -> Self {
+    pub(crate) fn new(chain: &UnfoldedChain, stage: u32, in_order: bool, spares: &mut Spares) -> Self {
         let bound = chain.length.bound;
         let graph = &chain.stages[stage as usize];
         let linked = graph.depends.contains(&Dependency::Previous { stage });
         match &graph.grouping {
             _ if in_order || bound <= 1 => Self::Front(Front::default()),
             Grouping::Whole if linked => Self::Front(Front::default()),
-            Grouping::Each => Self::Each(Nodes::new(bound, &graph.named_producers)),
-            grouping => Self::Grouped(Grouped::new(bound, grouping, &graph.named_producers)),
+            Grouping::Each => {
+                let (mut nodes, words) = spares.nodes();
+                nodes.begin(bound, &graph.named_producers, words);
+                Self::Each(nodes)
+            }
+            grouping => {
+                let (mut grouped, words) = spares.grouped();
+                grouped.begin(bound, grouping, &graph.named_producers, words);
+                Self::Grouped(grouped)
+            }
         }
+    }
+
+    /// Its nodes one by one, where it has them.
+    pub(crate) const fn nodes(&self) -> Option<&Nodes> {
+        match self {
+            Self::Front(_) => None,
+            Self::Each(nodes) => Some(nodes),
+            Self::Grouped(grouped) => Some(&grouped.nodes),
+        }
+    }
+
+    pub(crate) const fn nodes_mut(&mut self) -> Option<&mut Nodes> {
+        match self {
+            Self::Front(_) => None,
+            Self::Each(nodes) => Some(nodes),
+            Self::Grouped(grouped) => Some(&mut grouped.nodes),
+        }
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::Front(Front::default())
     }
 }
 
@@ -154,7 +188,7 @@ impl Lane {
             named: false,
             joins: false,
             member: None,
-            progress: Progress::Front(Front::default()),
+            progress: Progress::default(),
             readers: None,
             placed_in: 0,
         }
@@ -169,20 +203,12 @@ impl Lane {
             Progress::Front(front) if step < front.done => Status::Done,
             Progress::Front(front) if step < front.queued => Status::Queued(front.worker),
             Progress::Front(_) => Status::Waiting,
-            Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => match nodes.states[step as usize] {
-                NodeState::Waiting { .. } | NodeState::Ready(_) => Status::Waiting,
-                NodeState::Queued(worker) => Status::Queued(worker),
-                NodeState::Done => Status::Done,
-                NodeState::Dropped => Status::Never,
+            Progress::Each(_) | Progress::Grouped(_) => match self.progress.nodes().and_then(|nodes| nodes.states.get(step)) {
+                Some(NodeState::Waiting { .. } | NodeState::Ready(_)) | None => Status::Waiting,
+                Some(NodeState::Queued(worker)) => Status::Queued(worker),
+                Some(NodeState::Done) => Status::Done,
+                Some(NodeState::Dropped) => Status::Never,
             },
-        }
-    }
-
-    /// Its nodes one by one, where it has them.
-    pub(crate) const fn nodes_mut(&mut self) -> Option<&mut Nodes> {
-        match &mut self.progress {
-            Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => Some(nodes),
-            Progress::Front(_) => None,
         }
     }
 
@@ -199,10 +225,10 @@ impl Lane {
     pub(crate) fn remaining(&self) -> u32 {
         match &self.progress {
             Progress::Front(front) => self.limit.saturating_sub(front.done),
-            Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => {
-                let live = |state: &&NodeState| !matches!(state, NodeState::Done | NodeState::Dropped);
+            Progress::Each(_) | Progress::Grouped(_) => self.progress.nodes().map_or(0, |nodes| {
+                let live = |state: &NodeState| !matches!(state, NodeState::Done | NodeState::Dropped);
                 u32::try_from(nodes.states.iter().take(self.limit as usize).filter(live).count()).unwrap_or(u32::MAX)
-            }
+            }),
         }
     }
 
@@ -212,13 +238,10 @@ impl Lane {
             Progress::Front(front) if front.queued < self.limit => Status::Waiting,
             Progress::Front(front) if front.done < self.limit => Status::Queued(front.worker),
             Progress::Front(_) => Status::Done,
-            Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => {
-                if nodes.unsubmitted > 0 {
-                    Status::Waiting
-                } else {
-                    nodes.flying.status()
-                }
-            }
+            Progress::Each(_) | Progress::Grouped(_) => match self.progress.nodes() {
+                Some(nodes) if nodes.unsubmitted == 0 => nodes.flying.status(),
+                _ => Status::Waiting,
+            },
         }
     }
 }

@@ -171,7 +171,7 @@ impl Scheduler {
 fn has_values(lane: &Lane) -> bool {
     match &lane.progress {
         Progress::Front(front) => front.done > 0,
-        Progress::Each(nodes) => nodes.any_done(),
-        Progress::Grouped(grouped) => grouped.nodes.any_done(),
+        Progress::Each(nodes) => nodes.states.any_done(),
+        Progress::Grouped(grouped) => grouped.nodes.states.any_done(),
     }
 }

@@ -87,6 +87,14 @@ pub(crate) struct Links {
     pub(crate) end_seen: Option<WorkerId>,
 }
 
+impl Links {
+    /// Forgets everything, keeps what memory is small.
+    pub(crate) fn clear(&mut self) {
+        *self = Self { end_waiters: std::mem::take(&mut self.end_waiters), ..Self::default() };
+        self.end_waiters.clear();
+    }
+}
+
 impl Chain {
     /// A chain of a growth that is just placed: its first stage's lane, and the others'.
     pub(crate) fn new(graph: &UnfoldedChain, growth: u32, (first_lane, other_lanes): (LaneId, Vec<LaneId>)) -> Self {
@@ -107,10 +115,6 @@ impl Chain {
             links: None,
             growth,
         }
-    }
-
-    pub(crate) fn links(&mut self) -> &mut Links {
-        self.links.get_or_insert_default()
     }
 
     pub(crate) fn followers(&self) -> &[u32] {

@@ -25,6 +25,7 @@ use crate::policy::shelf::Shelves;
 use crate::queues::TypeQueue;
 use crate::readiness::Told;
 use crate::request::{Block, Phase, Request};
+use crate::spares::Spares;
 use crate::tenants::Tenant;
 
 /// Decides which nodes run together, where and when.
@@ -81,6 +82,7 @@ pub struct Scheduler {
     pub(crate) told: Told,
     /// Slots of the stages of the growth that is being placed.
     pub(crate) seats: Vec<(Slot, u32)>,
+    pub(crate) spares: Spares,
 }
 
 impl Scheduler {
@@ -125,6 +127,7 @@ impl Scheduler {
             batch: Batch::default(),
             told: Told::default(),
             seats: Vec::new(),
+            spares: Spares::default(),
         }
     }
 

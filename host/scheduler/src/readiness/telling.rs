@@ -33,7 +33,7 @@ impl Told {
                     lane = request.chain(chain).filter(|chain| !chain.gone).map_or(NO_LANE, |chain| chain.lane(stage));
                 }
                 let Some(place) = lanes.get_mut(lane.index()) else { continue };
-                let heard = if queued { place.nodes_mut().and_then(|all| all.hear(step)) } else { None };
+                let heard = if queued { place.progress.nodes_mut().and_then(|all| all.states.hear(step)) } else { None };
                 match heard {
                     Some(1..) => {}
                     Some(0) if place.named => self.ready.push((lane, step)),
@@ -198,8 +198,8 @@ impl Scheduler {
         let Some(chain) = request.chain(number).filter(|chain| chain.is_waited_for() && !chain.ended) else { return };
         let Status::Queued(worker) = self.end_status(request, number) else { return };
         if chain.links.as_ref().is_some_and(|links| links.end_seen != Some(worker)) {
-            if let Some(chain) = self.request_mut(id).chain_mut(number) {
-                chain.links().end_seen = Some(worker);
+            if let Some(links) = self.request_mut(id).chain_mut(number).and_then(|chain| chain.links.as_mut()) {
+                links.end_seen = Some(worker);
             }
             self.tell_end_waiters(id, number);
         }
@@ -232,8 +232,8 @@ impl Scheduler {
     pub(super) fn look_at_named(&mut self, id: RequestId, targets: &[(u32, u32, u32)]) {
         for (chain, stage, step) in targets {
             if let Some(other) = self.held(id, StageRef { chain: *chain, stage: *stage }) {
-                if let Some(nodes) = self.lane_mut(other).nodes_mut() {
-                    nodes.lose_count(*step);
+                if let Some(nodes) = self.lane_mut(other).progress.nodes_mut() {
+                    nodes.states.lose_count(*step);
                 }
                 self.look_at(other, *step);
             }

@@ -61,12 +61,30 @@ pub(crate) struct Front {
     pub(crate) worker: WorkerId,
     /// Step `queued`, if it is ready.
     pub(crate) ready: Option<Ready>,
-    /// When the subgraph entered its type's queue.
-    pub(crate) entered: Option<Time>,
+    /// When the subgraph entered its type's queue, if it `has_entered`.
+    entered: Time,
+    has_entered: bool,
     /// Whether it is in the queue's list of subgraphs with ready nodes.
     pub(crate) listed: bool,
     /// Steps before this one have all outside inputs complete (under `Release::Subgraph`).
     pub(crate) handed: u32,
+}
+
+impl Front {
+    /// When the subgraph entered its type's queue, if it has.
+    #[inline]
+    pub(crate) fn entered(&self) -> Option<Time> {
+        self.has_entered.then_some(self.entered)
+    }
+
+    /// It enters the queue, if it has not; when it did.
+    #[inline]
+    pub(crate) fn enter(&mut self, now: Time) -> Time {
+        if !std::mem::replace(&mut self.has_entered, true) {
+            self.entered = now;
+        }
+        self.entered
+    }
 }
 
 /// How far a stage is.
@@ -126,8 +144,9 @@ impl Default for Progress {
     }
 }
 
-/// One stage of one chain of a placed request.
+/// One stage of one chain of a placed request, in two cache lines.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Lane {
     pub(crate) request: RequestId,
     pub(crate) model: ModelId,
@@ -138,12 +157,9 @@ pub(crate) struct Lane {
     /// The request's rank, and its place in order of admission.
     pub(crate) rank: u32,
     pub(crate) order: u64,
-    /// Its growth, from the request's first.
-    pub(crate) growth: u32,
     pub(crate) chain: u32,
     pub(crate) stage: u32,
     pub(crate) slot: Slot,
-    pub(crate) slots: u32,
     /// Steps that are executed, as far as is known.
     pub(crate) limit: u32,
     /// Rows of tasks in flight that name it, but for those that were launched with its group.
@@ -161,8 +177,8 @@ pub(crate) struct Lane {
     pub(crate) progress: Progress,
     /// Who waits for its steps one by one.
     pub(crate) readers: Option<Box<Readers>>,
-    /// The `handle` in which it was handed out.
-    pub(crate) placed_in: u64,
+    /// The `handle` in which it was handed out: its low bits. After so many more that they are the same, a lane is given back a `handle` later than need be.
+    pub(crate) placed_in: u32,
 }
 
 impl Lane {
@@ -176,11 +192,9 @@ impl Lane {
             domain: DomainId(0),
             rank: 0,
             order: 0,
-            growth: 0,
             chain: 0,
             stage: 0,
             slot: NO_SLOT,
-            slots: 0,
             limit: 0,
             flying: 0,
             plain: false,

@@ -42,7 +42,7 @@ impl Lane {
     /// The place in its type's queue of a stage in order, if it has entered.
     pub(crate) fn queue_key(&self) -> Option<Key> {
         match &self.progress {
-            Progress::Front(front) => front.entered.map(|entered| self.key(entered, 0)),
+            Progress::Front(front) => front.entered().map(|entered| self.key(entered, 0)),
             _ => None,
         }
     }
@@ -118,7 +118,7 @@ impl Scheduler {
             Progress::Front(front) => {
                 let before = front.ready.map(|ready| scope(domain, pinned, ready.only));
                 front.ready = Some(Ready { time: front.ready.map_or(now, |ready| ready.time), only });
-                let entered = *front.entered.get_or_insert(now);
+                let entered = front.enter(now);
                 let listing = (!front.listed).then(|| (key(entered, 0), Item::Front(lane)));
                 front.listed = true;
                 (before, scope(domain, pinned, only), listing)
@@ -235,7 +235,7 @@ impl Scheduler {
         let types = &mut self.types;
         match &mut place.progress {
             Progress::Front(front) => {
-                if let (true, None, Some(entered)) = (front.listed, front.ready, front.entered) {
+                if let (true, None, Some(entered)) = (front.listed, front.ready, front.entered()) {
                     types[cell_type.index()].unlist(domain, &key(entered, 0));
                     front.listed = false;
                 }

@@ -19,6 +19,7 @@ const WORDS_KEPT_MAX: usize = 1 << 16;
 
 /// Memory to be used again.
 #[derive(Debug, Default)]
+#[expect(clippy::vec_box, reason = "the boxes are what is kept")]
 pub(crate) struct Spares {
     nodes: Vec<Box<Nodes>>,
     grouped: Vec<Box<Grouped>>,

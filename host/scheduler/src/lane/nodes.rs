@@ -22,6 +22,7 @@ pub(crate) struct Nodes {
 pub(crate) struct Flights {
     one: (WorkerId, u32),
     /// With others, while there are any with that one; no zeros.
+    #[expect(clippy::box_collection, reason = "hardly any has others")]
     others: Option<Box<Vec<(WorkerId, u32)>>>,
 }
 

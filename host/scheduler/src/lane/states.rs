@@ -53,9 +53,15 @@ pub(crate) struct States {
     nodes: u32,
     /// Whose is the moment that was noted last.
     last: u32,
+    /// The first of `others` that is free, and one more; 0: none is.
+    free: u32,
     first: Moment,
-    others: Moments,
+    /// Mostly there are none. What is free says which is the next.
+    others: Vec<Moment>,
 }
+
+/// Memory for so many other moments is kept for the next stage.
+const OTHERS_KEPT: usize = 8;
 
 /// What ready nodes share.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,17 +87,6 @@ impl Moment {
     }
 }
 
-/// Moments beyond the first. Most stages never have any.
-#[derive(Debug, Default)]
-struct Moments(Option<Box<Others>>);
-
-#[derive(Debug, Default)]
-struct Others {
-    moments: Vec<Moment>,
-    /// Those that are free.
-    free: Vec<usize>,
-}
-
 impl States {
     /// All of so many nodes wait. `named` is how many nodes each names, where any does.
     pub(crate) fn begin(&mut self, nodes: u32, named: &[u32], words: &mut Words) {
@@ -105,8 +100,9 @@ impl States {
 
     /// Forgets all; the memory is to be used again.
     pub(crate) fn clear(&mut self) -> Box<[u32]> {
-        (self.nodes, self.last, self.first.nodes) = (0, 0, 0);
+        (self.nodes, self.last, self.free, self.first.nodes) = (0, 0, 0, 0);
         self.others.clear();
+        self.others.shrink_to(OTHERS_KEPT);
         std::mem::take(&mut self.words)
     }
 
@@ -245,22 +241,24 @@ impl States {
     #[inline]
     fn let_go(&mut self, word: u32, nodes: u32) {
         if kind(word) == READY {
+            let free = Time(self.free.into());
             let moment = self.moment_mut(of(word));
             moment.nodes -= nodes;
             if moment.nodes == 0 && of(word) > 0 {
-                self.others.free(of(word) as usize - 1);
+                moment.time = free;
+                self.free = of(word);
             }
         }
     }
 
     #[inline]
     fn moment(&self, number: u32) -> &Moment {
-        if number == 0 { &self.first } else { self.others.get(number as usize - 1) }
+        if number == 0 { &self.first } else { &self.others[number as usize - 1] }
     }
 
     #[inline]
     fn moment_mut(&mut self, number: u32) -> &mut Moment {
-        if number == 0 { &mut self.first } else { self.others.get_mut(number as usize - 1) }
+        if number == 0 { &mut self.first } else { &mut self.others[number as usize - 1] }
     }
 
     /// The number of a moment that so many nodes more share.
@@ -270,47 +268,28 @@ impl States {
             last.nodes += nodes;
         } else if nodes > 0 {
             let moment = Moment::new(ready, nodes);
-            self.last = if self.first.nodes == 0 {
-                self.first = moment;
-                0
-            } else {
-                self.others.add(moment) as u32 + 1
-            };
+            self.last = self.place(moment);
         }
         self.last
     }
-}
 
-impl Moments {
-    fn get(&self, index: usize) -> &Moment {
-        &self.0.as_ref().expect("a moment that there is").moments[index]
-    }
-
-    fn get_mut(&mut self, index: usize) -> &mut Moment {
-        &mut self.0.as_mut().expect("a moment that there is").moments[index]
-    }
-
-    fn add(&mut self, moment: Moment) -> usize {
-        let others = self.0.get_or_insert_default();
-        if let Some(free) = others.free.pop() {
-            others.moments[free] = moment;
-            return free;
+    /// A number for a moment that nobody has shared yet.
+    fn place(&mut self, moment: Moment) -> u32 {
+        if self.first.nodes == 0 {
+            self.first = moment;
+            return 0;
         }
-        others.moments.push(moment);
-        others.moments.len() - 1
-    }
-
-    fn free(&mut self, index: usize) {
-        if let Some(others) = &mut self.0 {
-            others.free.push(index);
+        if let Some(free) = self.free.checked_sub(1) {
+            let free = &mut self.others[free as usize];
+            let next = free.time.0 as u32;
+            *free = moment;
+            return std::mem::replace(&mut self.free, next);
         }
-    }
-
-    fn clear(&mut self) {
-        if let Some(others) = &mut self.0 {
-            others.moments.clear();
-            others.free.clear();
+        if self.others.capacity() == 0 {
+            self.others.reserve_exact(2);
         }
+        self.others.push(moment);
+        self.others.len() as u32
     }
 }
 
@@ -373,7 +352,7 @@ mod tests {
                 }
                 prop_assert!(states.iter().eq(list.iter().copied()));
                 let ready = |moment: &&Moment| moment.nodes > 0;
-                let others = states.others.0.as_ref().map_or(&[][..], |others| &others.moments);
+                let others = &states.others;
                 let live = std::iter::once(&states.first).chain(others).filter(ready).map(|moment| moment.nodes).sum::<u32>();
                 prop_assert_eq!(live as usize, list.iter().filter(|state| matches!(state, NodeState::Ready(_))).count());
                 prop_assert!(others.len() < 24);

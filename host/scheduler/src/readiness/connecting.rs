@@ -84,7 +84,7 @@ impl Scheduler {
                 self.wait_for_end(id, reader, *chain);
             }
             Dependency::Nodes { input } => {
-                let first = self.request(id).growth(self.lane(lane).growth).map_or(0, |growth| growth.graph.first_chain);
+                let first = self.request(id).growth_of(own).map_or(0, |growth| growth.graph.first_chain);
                 if first > 0 || reads.is_some() {
                     let Source::Nodes { of, .. } = &stage.inputs[*input as usize].source else { return };
                     let mut named: Vec<u32> = of.iter().map(|node| node.chain).collect();
@@ -122,13 +122,13 @@ impl Scheduler {
         reads.dedup();
         for read in &reads {
             if let Some(links) = self.links_of(id, *read) {
-                links.readers += 1;
+                links.reading.get_or_insert_default().readers += 1;
             }
         }
         if !reads.is_empty()
             && let Some(links) = self.links_of(id, number)
         {
-            links.reads = reads;
+            links.reading.get_or_insert_default().reads = reads;
         }
     }
 

@@ -97,7 +97,7 @@ impl Scheduler {
     pub(crate) fn read_successors_ahead(&self, nodes: impl Iterator<Item = Row>) {
         let read = |node: Row| {
             let place = self.lane(node.lane);
-            let graph = &self.request(place.request).growth(place.growth)?.graph;
+            let graph = &self.request(place.request).growth_of(place.chain)?.graph;
             let stage = graph.chains.get((place.chain - graph.first_chain) as usize)?.stages.get(place.stage as usize)?;
             let first = stage.successors.offsets.get(node.step as usize)?;
             stage.successors.targets.get(*first as usize).map(|(_, _, step)| *step)
@@ -121,9 +121,9 @@ impl Scheduler {
     /// Tells whoever waits for nodes of a lane, which were just submitted to that worker, or are complete.
     fn tell(&mut self, lane: LaneId, nodes: &[Row], queued: Option<WorkerId>) {
         let Self { lanes, requests, told, .. } = self;
-        let Lane { request: id, chain: number, stage, growth, ref readers, .. } = lanes[lane.index()];
+        let Lane { request: id, chain: number, stage, ref readers, .. } = lanes[lane.index()];
         let (request, is_read) = (&requests[id.index()], readers.is_some());
-        let Some(graph) = request.growth(growth).map(|growth| &growth.graph) else { return };
+        let Some(graph) = request.growth_of(number).map(|growth| &growth.graph) else { return };
         let local = (number - graph.first_chain) as usize;
         let chain = &graph.chains[local];
         let (bound, linked) = (chain.length.bound, chain.sequential || chain.stages.len() > 1);
@@ -217,14 +217,14 @@ impl Scheduler {
 
     /// Looks again at everybody who may name a step of this lane: its chain's end is known.
     pub(crate) fn tell_readers(&mut self, lane: LaneId) {
-        let Lane { request: id, chain: number, stage, growth, .. } = *self.lane(lane);
+        let Lane { request: id, chain: number, stage, .. } = *self.lane(lane);
         for index in 0..self.lane(lane).readers.as_ref().map_or(0, |readers| readers.len()) {
             let reader = self.lane(lane).readers.as_ref().and_then(|readers| readers.get(index));
             if let Some(reader) = reader.and_then(|reader| self.held(id, reader)) {
                 self.look_at_all(reader);
             }
         }
-        let Some(graph) = self.request(id).growth(growth).map(|growth| Arc::clone(&growth.graph)) else { return };
+        let Some(graph) = self.request(id).growth_of(number).map(|growth| Arc::clone(&growth.graph)) else { return };
         let targets = &graph.chains[(number - graph.first_chain) as usize].stages[stage as usize].successors.targets;
         self.look_at_named(id, targets);
     }

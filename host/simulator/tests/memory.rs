@@ -69,7 +69,7 @@ fn finish(crowd: &mut Crowd, requests: u64) -> (u64, u64, i64) {
 #[track_caller]
 fn assert_lean(kind: &str, members: Members, just_arrived_max: i64, steady_max: i64) {
     /// Tables still grow now and then, ever less: without what is kept, every request of a pair or a tree allocates twice to four times.
-    const ALLOCATIONS_PER_REQUEST_MAX: f64 = 0.005;
+    const ALLOCATIONS_PER_REQUEST_MAX: f64 = 0.02;
     let in_flight = i64::from(members.in_flight);
     let mut crowd = Crowd::new(members, 3);
     let mut held = 0;
@@ -114,11 +114,11 @@ fn a_crowd_of_trees_is_lean() {
 
 #[test]
 fn a_crowd_of_pairs_is_lean() {
-    assert_lean("pairs", of_one(pairs(), 1000), 770, 880);
+    assert_lean("pairs", of_one(pairs(), 1000), 770, 940);
 }
 
 #[test]
 fn a_crowd_of_many_models_is_lean() {
     let kinds = vec![chains(), trees(), pairs()];
-    assert_lean("mix", Members { kinds, models: 30, tenants: 6, in_flight: 3000 }, 880, 1150);
+    assert_lean("mix", Members { kinds, models: 30, tenants: 6, in_flight: 3000 }, 880, 1210);
 }

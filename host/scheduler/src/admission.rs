@@ -230,6 +230,7 @@ impl Scheduler {
         assert_eq!(graph.first_chain, first_chain, "chains are numbered over the whole request");
         request.growths.push_back(Growth { graph: Arc::clone(&graph), chains_held: graph.chains.len() as u32 });
         let (domain, scrub) = (request.domain, request.scrub);
+        request.chains.reserve(graph.chains.len());
         let places = self.out.places.len();
         let mut seat = 0;
         for (local, chain) in graph.chains.iter().enumerate() {
@@ -253,7 +254,7 @@ impl Scheduler {
     }
 
     /// Slots for every stage of a growth, in order: from the request's reservation, or from its block, one after the other.
-    fn seat(&mut self, id: RequestId, graph: &UnfoldedGrowth, seats: &mut Vec<(Slot, u32)>) -> Result<(), Failure> {
+    fn seat(&mut self, id: RequestId, graph: &UnfoldedGrowth, seats: &mut Vec<Slot>) -> Result<(), Failure> {
         let request = &mut self.requests[id.index()];
         let info = &self.models[request.model.index()].as_ref().expect("a request's model is known").info;
         let base = request.block.map_or(0, |block| block.start);
@@ -272,7 +273,7 @@ impl Scheduler {
                         Slot(next - slots)
                     }
                 };
-                seats.push((slot, slots));
+                seats.push(slot);
             }
         }
         Ok(())
@@ -282,10 +283,10 @@ impl Scheduler {
     fn place_single(&mut self, id: RequestId, graph: Arc<UnfoldedGrowth>) {
         let request = self.request(id);
         let (model, domain, scrub) = (request.model, request.domain, request.scrub);
-        let seat = request.block.map_or((NO_SLOT, 0), |block| (Slot(block.start), block.slots));
+        let seat = request.block.map_or(NO_SLOT, |block| Slot(block.start));
         let taken = self.model(model).policy.takes_requests();
         let places = self.out.places.len();
-        let lane = self.place_stage(id, (0, 0, 0), &graph.chains[0], seat);
+        let lane = self.place_stage(id, (0, 0), &graph.chains[0], seat);
         let places = places..places + 1;
         self.out.placements.push(Placement { request: id, growth: 0, domain, places, scrub });
         let place = self.lane_mut(lane);
@@ -305,7 +306,7 @@ impl Scheduler {
     fn place_chain(&mut self, id: RequestId, growth: u32, number: u32, graph: &UnfoldedChain, seat: usize) {
         let mut lanes = (LaneId(u32::MAX), Vec::new());
         for index in 0..graph.stages.len() {
-            let lane = self.place_stage(id, (growth, number, index as u32), graph, self.seats[seat + index]);
+            let lane = self.place_stage(id, (number, index as u32), graph, self.seats[seat + index]);
             if index == 0 { lanes.0 = lane } else { lanes.1.push(lane) }
         }
         let request = self.request_mut(id);
@@ -313,14 +314,8 @@ impl Scheduler {
         request.chains.push_back(Chain::new(graph, growth, lanes));
     }
 
-    /// A lane for a stage, by its growth, chain and number, with its slots.
-    fn place_stage(
-        &mut self,
-        id: RequestId,
-        (growth, chain, index): (u32, u32, u32),
-        graph: &UnfoldedChain,
-        (slot, slots): (Slot, u32),
-    ) -> LaneId {
+    /// A lane for a stage, by its chain and number, at its slots.
+    fn place_stage(&mut self, id: RequestId, (chain, index): (u32, u32), graph: &UnfoldedChain, slot: Slot) -> LaneId {
         let Request { model, rank, order, domain, .. } = *self.request(id);
         let stage = &graph.stages[index as usize];
         let known = self.model(model);
@@ -328,19 +323,32 @@ impl Scheduler {
         let type_position = known.type_of_cell[stage.cell as usize];
         let cell_type = known.types[type_position as usize].cell_type;
         let lane = self.take_lane();
-        let placed_in = self.tick;
+        let (placed_in, progress) = (self.tick as u32, Progress::new(graph, index, in_order, &mut self.spares));
         let place = self.lane_mut(lane);
         place.readers = None;
         (place.request, place.model, place.type_position, place.cell_type) = (id, model, type_position, cell_type);
-        (place.domain, place.order, place.growth, place.chain, place.stage) = (domain, order, growth, chain, index);
+        (place.domain, place.order, place.chain, place.stage) = (domain, order, chain, index);
         place.rank = rank;
-        (place.slot, place.slots, place.limit, place.flying, place.plain) = (slot, slots, graph.length.bound, 0, false);
+        (place.slot, place.limit, place.flying, place.plain) = (slot, graph.length.bound, 0, false);
         place.merges = !graph.may_stop() && !stage.delivery.contains(&Delivery::All);
         (place.joins, place.named, place.member) = (false, false, None);
-        place.progress = Progress::new(graph, index, in_order);
+        place.progress = progress;
         place.placed_in = placed_in;
         self.out.places.push((lane, slot));
         lane
+    }
+
+    /// Slots that a stage holds.
+    pub(crate) fn slots_of(&self, lane: LaneId) -> u32 {
+        let place = self.lane(lane);
+        let request = self.request(place.request);
+        let Some((graph, chain, stage)) = Self::stage_of(request, place).filter(|_| place.slot != NO_SLOT) else { return 0 };
+        debug_assert_eq!(
+            chain.bound,
+            graph.chains[(place.chain - graph.first_chain) as usize].length.bound,
+            "a chain is as long as its graph says"
+        );
+        stage_slots(&self.model(request.model).info, stage.cell, stage.retention.places(chain.bound)).unwrap_or(0)
     }
 
     pub(crate) fn take_lane(&mut self) -> LaneId {
@@ -353,10 +361,10 @@ impl Scheduler {
     }
 }
 
-/// Room for so many entries of a large table: it grows by a quarter, not to the double.
+/// Room for so many entries of a large table: it grows by an eighth, not to the double.
 fn reserve<T>(table: &mut Vec<T>, count: usize) {
     if count > table.capacity() {
-        table.reserve_exact(count - table.len() + table.len() / 4);
+        table.reserve_exact(count - table.len() + table.len() / 8);
     }
 }
 

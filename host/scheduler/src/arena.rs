@@ -129,11 +129,13 @@ impl Arena {
     }
 }
 
-/// Who last held each granule. While there is one tenant nothing is stored.
+/// Who last held each granule. While there is one tenant nothing is stored, and of granules that no other has reached neither: they are its own.
 #[derive(Debug, Default)]
 struct Owners {
     sole: Option<TenantId>,
+    /// The first of them.
     granules: Vec<Owner>,
+    several: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,14 +147,17 @@ enum Owner {
 impl Owners {
     fn take_over(&mut self, arena: u32, start: u32, slots: u32, tenant: TenantId) -> bool {
         let sole = *self.sole.get_or_insert(tenant);
-        if slots == 0 || (self.granules.is_empty() && sole == tenant) {
+        self.several |= slots > 0 && sole != tenant;
+        if slots == 0 || !self.several {
             return false;
-        }
-        if self.granules.is_empty() {
-            self.granules = vec![Owner::One(sole); arena.div_ceil(GRANULE) as usize];
         }
         let mut foreign = false;
         let end = start + slots;
+        let reached = end.div_ceil(GRANULE) as usize;
+        if reached > self.granules.len() {
+            // Slots are handed out from the lowest address on: most of a large arena is never reached.
+            self.granules.resize(reached, Owner::One(sole));
+        }
         for granule in start / GRANULE..=(end - 1) / GRANULE {
             let owner = &mut self.granules[granule as usize];
             let whole = granule * GRANULE >= start && granule.saturating_add(1).saturating_mul(GRANULE).min(arena) <= end;

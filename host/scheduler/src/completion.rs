@@ -3,7 +3,7 @@
 use crate::command::Failure;
 use crate::fleet::Task;
 use crate::id::{LaneId, ModelId, RequestId, TaskSeq, WorkerId};
-use crate::lane::{Grouped, NodeState, Progress};
+use crate::lane::Progress;
 use crate::request::Phase;
 use crate::scheduler::Scheduler;
 
@@ -198,10 +198,7 @@ impl Scheduler {
             }
             Progress::Each(_) | Progress::Grouped(_) => {
                 for step in 0..limit {
-                    let (Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. })) = &self.lane(lane).progress else {
-                        return;
-                    };
-                    if matches!(nodes.states[step as usize], NodeState::Waiting { .. } | NodeState::Ready(_)) {
+                    if self.lane(lane).progress.nodes().is_some_and(|nodes| nodes.states.is_unsubmitted(step)) {
                         self.drop_node(lane, step);
                     }
                 }
@@ -211,7 +208,7 @@ impl Scheduler {
 
     fn drop_node(&mut self, lane: LaneId, step: u32) {
         self.take_back(lane, step);
-        if let Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) = &mut self.lane_mut(lane).progress {
+        if let Some(nodes) = self.lane_mut(lane).progress.nodes_mut() {
             nodes.drop(step);
         }
     }

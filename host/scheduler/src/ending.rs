@@ -126,15 +126,20 @@ impl Scheduler {
             let tenant = self.model(model).tenant;
             self.class_mut(class).waiting.free(tenant, block.slots);
         }
-        self.request_mut(id).clear();
+        let Self { requests, spares, .. } = self;
+        let request = &mut requests[id.index()];
+        request.chains.iter_mut().for_each(|chain| spares.take_links(chain));
+        request.clear();
         self.request_left(model);
     }
 
     pub(crate) fn release_lane(&mut self, lane: LaneId) {
-        let late = self.lane(lane).placed_in == self.tick;
+        let late = self.lane(lane).placed_in == self.tick as u32;
         let place = self.lane_mut(lane);
         place.limit = 0;
         place.readers = None;
+        let progress = std::mem::take(&mut place.progress);
+        self.spares.take_progress(progress);
         if late {
             self.late_lanes.push(lane);
         } else {
@@ -190,12 +195,12 @@ impl Scheduler {
         let reads = self
             .request_mut(id)
             .chain_mut(number)
-            .and_then(|chain| chain.links.as_mut())
-            .map(|links| std::mem::take(&mut links.reads))
+            .and_then(|chain| chain.links.as_mut()?.reading.as_mut())
+            .map(|reading| std::mem::take(&mut reading.reads))
             .unwrap_or_default();
         for read in reads {
-            if let Some(chain) = self.request_mut(id).chain_mut(read) {
-                chain.links().readers -= 1;
+            if let Some(reading) = self.request_mut(id).chain_mut(read).and_then(|chain| chain.links.as_mut()?.reading.as_mut()) {
+                reading.readers -= 1;
             }
             self.free_chain_if_unread(id, read);
         }
@@ -206,7 +211,7 @@ impl Scheduler {
         let request = self.request(id);
         let Some(chain) = request.chain(number).filter(|_| request.reservation.is_some() && request.batch.is_none()) else { return };
         let lanes = || (0..chain.stages()).map(|stage| self.lane(chain.lane(stage)));
-        let flying = lanes().any(|lane| lane.flying > 0 || lane.placed_in == self.tick);
+        let flying = lanes().any(|lane| lane.flying > 0 || lane.placed_in == self.tick as u32);
         if chain.gone || !chain.ended || chain.kept || chain.is_read() || flying {
             return;
         }
@@ -214,7 +219,7 @@ impl Scheduler {
         let growth = chain.growth - request.growths_before;
         for stage in 0..chain.stages() {
             let Some(lane) = self.request(id).chain(number).map(|chain| chain.lane(stage)) else { return };
-            let (slot, slots) = (self.lane(lane).slot, self.lane(lane).slots);
+            let (slot, slots) = (self.lane(lane).slot, self.slots_of(lane));
             if let Some(reservation) = self.request_mut(id).reservation.as_mut().filter(|_| slots > 0) {
                 reservation.free(slot.0 - base, slots);
             }
@@ -229,9 +234,12 @@ impl Scheduler {
 
     /// Forgets chains that are gone, so that a session may last for ever.
     fn forget_gone_chains(&mut self, id: RequestId) {
-        let request = self.request_mut(id);
+        let Self { requests, spares, .. } = self;
+        let request = &mut requests[id.index()];
         while request.chains.front().is_some_and(|chain| chain.gone) {
-            request.chains.pop_front();
+            if let Some(mut gone) = request.chains.pop_front() {
+                spares.take_links(&mut gone);
+            }
             request.chains_before += 1;
         }
         while request.growths.len() > 1 && request.growths[0].chains_held == 0 {

@@ -52,7 +52,21 @@ impl<T> Few<T> {
         if self.first.is_none() {
             self.first = Some(entry);
         } else {
-            self.others.get_or_insert_with(|| Box::new(Others(VecDeque::new()))).0.push_back(entry);
+            let others = &mut self.others.get_or_insert_with(|| Box::new(Others(VecDeque::new()))).0;
+            // Who has others mostly has one.
+            if others.capacity() == 0 {
+                others.reserve_exact(1);
+            }
+            others.push_back(entry);
+        }
+    }
+
+    /// Makes room for so many more at once, and no more than that.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        let elsewhere = (self.len() + more).saturating_sub(1);
+        if elsewhere > 0 {
+            let others = &mut self.others.get_or_insert_with(|| Box::new(Others(VecDeque::new()))).0;
+            others.reserve_exact(elsewhere.saturating_sub(others.len()));
         }
     }
 

@@ -9,7 +9,7 @@
 //! join. Who asks for more of a lane than whether it has ended calls [`Scheduler::part`] first; from then on the lane is by itself again, and says
 //! the truth about itself.
 
-use std::num::NonZeroU64;
+use std::num::NonZeroU32;
 
 use crate::command::Row;
 use crate::id::{CellTypeId, LaneId, ModelId, Time, WorkerId};
@@ -20,16 +20,31 @@ use crate::scheduler::Scheduler;
 
 /// A lane's place in the time of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(Rust, packed(4))]
 pub(crate) struct Membership {
     /// Steps that the group had launched before.
     joined: u64,
-    /// The tick of the lane's last step, once that was launched.
-    left: NonZeroU64,
+    /// Steps of the lane that were launched with the group, once its last was.
+    steps: NonZeroU32,
 }
 
 impl Membership {
     /// More steps follow.
-    const STAYS: NonZeroU64 = NonZeroU64::MAX;
+    const STAYS: NonZeroU32 = NonZeroU32::MAX;
+
+    const fn stays(self) -> bool {
+        self.steps.get() == Self::STAYS.get()
+    }
+
+    /// The tick of the lane's last step; beyond all ticks, as long as more follow.
+    const fn left(self) -> u64 {
+        if self.stays() { u64::MAX } else { self.joined + self.steps.get() as u64 }
+    }
+
+    /// The lane's last step is that of this tick.
+    fn leave(&mut self, tick: u64) {
+        self.steps = u32::try_from(tick - self.joined).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
+    }
 }
 
 /// Where a ready node is counted.
@@ -157,7 +172,7 @@ impl Scheduler {
             (place.domain, place.pinned(), place.limit, place.merges, place.model, place.request);
         let position = place.type_position;
         let Progress::Front(front) = &mut place.progress else { panic!("who joins goes on in order") };
-        let (ready, entered) = front.ready.take().zip(front.entered).expect("who was picked is ready");
+        let (ready, entered) = front.ready.take().zip(front.entered()).expect("who was picked is ready");
         (front.worker, front.listed) = (worker, false);
         let (step, before) = (front.queued, scope(domain, pinned, ready.only));
         let key = place.key(entered, 0);
@@ -175,7 +190,7 @@ impl Scheduler {
         group.ends.insert(at, (group.launched + u64::from(limit - step)) as u32);
         group.unmergeable += u32::from(!merges);
         let joined = group.launched;
-        self.lane_mut(lane).member = Some(Membership { joined, left: Membership::STAYS });
+        self.lane_mut(lane).member = Some(Membership { joined, steps: Membership::STAYS });
         Counted { model, position, scope: before }
     }
 
@@ -211,7 +226,8 @@ impl Scheduler {
             }
             let place = &mut self.lanes[lane.index()];
             if let (Some(member), Progress::Front(front)) = (&mut place.member, &mut place.progress) {
-                (member.left, front.queued) = (NonZeroU64::new(tick).unwrap_or(NonZeroU64::MIN), place.limit);
+                member.leave(tick);
+                front.queued = place.limit;
             }
             if !place.merges {
                 self.group_mut(cell_type, worker).unmergeable -= 1;
@@ -254,7 +270,7 @@ impl Scheduler {
     /// A row of a complete task of that type whose ticks end with `tick`: by itself, a member's last step, or nothing to do.
     pub(crate) fn land_row(&mut self, row: Row, steps: u32, worker: WorkerId, tick: u64) {
         match self.lane(row.lane).member {
-            Some(member) if member.joined < tick && member.left.get() > tick => {}
+            Some(member) if member.joined < tick && member.left() > tick => {}
             Some(member) if member.joined < tick => self.land_last(row.lane),
             _ => self.complete(row.lane, row.step..row.step + steps, worker),
         }
@@ -289,18 +305,18 @@ impl Scheduler {
         let Progress::Front(front) = &mut place.progress else { return };
         let worker = front.worker;
         let group = &mut self.types[cell_type.index()].groups[worker.index()];
-        let last = member.left.get().min(group.launched);
+        let last = member.left().min(group.launched);
         let landed = group.landed.clamp(member.joined, last);
         let (done, flying) = ((landed - member.joined) as u32, (last - landed) as u32);
         front.done += done;
         place.flying += flying;
-        if member.left == Membership::STAYS {
+        if member.stays() {
             let only = (place.flying > 0).then_some(worker);
             let at = group.rows.iter().rposition(|row| row.lane == lane).expect("a member has a row");
             front.queued = group.remove(at, merges).step;
             front.ready = Some(Ready { time: group.time, only });
             front.listed = true;
-            let key = front.entered.map(|entered| place.key(entered, 0)).expect("who was picked had entered");
+            let key = front.entered().map(|entered| place.key(entered, 0)).expect("who was picked had entered");
             self.types[cell_type.index()].list(domain, key, Item::Front(lane));
             if only.is_none() {
                 self.count(lane, Scope::Worker(worker), -1);

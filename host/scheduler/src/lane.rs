@@ -4,13 +4,16 @@
 //! own that progress and nothing else: what a node waits for is read from the graph, where it runs is the policies' business.
 
 mod nodes;
+mod states;
 
 use cellwright_cell_graph::unfolded::{Dependency, Grouping, UnfoldedChain};
 
 use crate::group::Membership;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, RequestId, Slot, Time, WorkerId};
 use crate::readiness::Readers;
-pub(crate) use nodes::{Grouped, NodeState, Nodes};
+use crate::spares::Spares;
+pub(crate) use nodes::{Grouped, Nodes};
+pub(crate) use states::{NodeState, States};
 
 /// No slot: a stage that holds nothing.
 pub(crate) const NO_SLOT: Slot = Slot(u32::MAX);
@@ -39,7 +42,7 @@ pub(crate) enum Status {
 }
 
 /// A node became ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ready {
     /// When.
     pub(crate) time: Time,
@@ -58,12 +61,30 @@ pub(crate) struct Front {
     pub(crate) worker: WorkerId,
     /// Step `queued`, if it is ready.
     pub(crate) ready: Option<Ready>,
-    /// When the subgraph entered its type's queue.
-    pub(crate) entered: Option<Time>,
+    /// When the subgraph entered its type's queue, if it `has_entered`.
+    entered: Time,
+    has_entered: bool,
     /// Whether it is in the queue's list of subgraphs with ready nodes.
     pub(crate) listed: bool,
     /// Steps before this one have all outside inputs complete (under `Release::Subgraph`).
     pub(crate) handed: u32,
+}
+
+impl Front {
+    /// When the subgraph entered its type's queue, if it has.
+    #[inline]
+    pub(crate) fn entered(&self) -> Option<Time> {
+        self.has_entered.then_some(self.entered)
+    }
+
+    /// It enters the queue, if it has not; when it did.
+    #[inline]
+    pub(crate) fn enter(&mut self, now: Time) -> Time {
+        if !std::mem::replace(&mut self.has_entered, true) {
+            self.entered = now;
+        }
+        self.entered
+    }
 }
 
 /// How far a stage is.
@@ -72,28 +93,60 @@ pub(crate) enum Progress {
     /// In order, one subgraph.
     Front(Front),
     /// Every node is a subgraph.
-    Each(Nodes),
+    Each(Box<Nodes>),
     /// Anything else.
-    Grouped(Grouped),
+    Grouped(Box<Grouped>),
 }
 
 impl Progress {
     /// The least that does for a stage; `in_order` where the policy executes it step by step whatever it is.
-    pub(crate) fn new(chain: &UnfoldedChain, stage: u32, in_order: bool) -> Self {
+    pub(crate) fn new(chain: &UnfoldedChain, stage: u32, in_order: bool, spares: &mut Spares) -> Self {
         let bound = chain.length.bound;
         let graph = &chain.stages[stage as usize];
         let linked = graph.depends.contains(&Dependency::Previous { stage });
         match &graph.grouping {
             _ if in_order || bound <= 1 => Self::Front(Front::default()),
             Grouping::Whole if linked => Self::Front(Front::default()),
-            Grouping::Each => Self::Each(Nodes::new(bound, &graph.named_producers)),
-            grouping => Self::Grouped(Grouped::new(bound, grouping, &graph.named_producers)),
+            Grouping::Each => {
+                let (mut nodes, words) = spares.nodes();
+                nodes.begin(bound, &graph.named_producers, words);
+                Self::Each(nodes)
+            }
+            grouping => {
+                let (mut grouped, words) = spares.grouped();
+                grouped.begin(bound, grouping, &graph.named_producers, words);
+                Self::Grouped(grouped)
+            }
+        }
+    }
+
+    /// Its nodes one by one, where it has them.
+    pub(crate) const fn nodes(&self) -> Option<&Nodes> {
+        match self {
+            Self::Front(_) => None,
+            Self::Each(nodes) => Some(nodes),
+            Self::Grouped(grouped) => Some(&grouped.nodes),
+        }
+    }
+
+    pub(crate) const fn nodes_mut(&mut self) -> Option<&mut Nodes> {
+        match self {
+            Self::Front(_) => None,
+            Self::Each(nodes) => Some(nodes),
+            Self::Grouped(grouped) => Some(&mut grouped.nodes),
         }
     }
 }
 
-/// One stage of one chain of a placed request.
+impl Default for Progress {
+    fn default() -> Self {
+        Self::Front(Front::default())
+    }
+}
+
+/// One stage of one chain of a placed request, in two cache lines.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Lane {
     pub(crate) request: RequestId,
     pub(crate) model: ModelId,
@@ -104,12 +157,9 @@ pub(crate) struct Lane {
     /// The request's rank, and its place in order of admission.
     pub(crate) rank: u32,
     pub(crate) order: u64,
-    /// Its growth, from the request's first.
-    pub(crate) growth: u32,
     pub(crate) chain: u32,
     pub(crate) stage: u32,
     pub(crate) slot: Slot,
-    pub(crate) slots: u32,
     /// Steps that are executed, as far as is known.
     pub(crate) limit: u32,
     /// Rows of tasks in flight that name it, but for those that were launched with its group.
@@ -127,8 +177,8 @@ pub(crate) struct Lane {
     pub(crate) progress: Progress,
     /// Who waits for its steps one by one.
     pub(crate) readers: Option<Box<Readers>>,
-    /// The `handle` in which it was handed out.
-    pub(crate) placed_in: u64,
+    /// The `handle` in which it was handed out: its low bits. After so many more that they are the same, a lane is given back a `handle` later than need be.
+    pub(crate) placed_in: u32,
 }
 
 impl Lane {
@@ -142,11 +192,9 @@ impl Lane {
             domain: DomainId(0),
             rank: 0,
             order: 0,
-            growth: 0,
             chain: 0,
             stage: 0,
             slot: NO_SLOT,
-            slots: 0,
             limit: 0,
             flying: 0,
             plain: false,
@@ -154,7 +202,7 @@ impl Lane {
             named: false,
             joins: false,
             member: None,
-            progress: Progress::Front(Front::default()),
+            progress: Progress::default(),
             readers: None,
             placed_in: 0,
         }
@@ -169,20 +217,12 @@ impl Lane {
             Progress::Front(front) if step < front.done => Status::Done,
             Progress::Front(front) if step < front.queued => Status::Queued(front.worker),
             Progress::Front(_) => Status::Waiting,
-            Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => match nodes.states[step as usize] {
-                NodeState::Waiting { .. } | NodeState::Ready(_) => Status::Waiting,
-                NodeState::Queued(worker) => Status::Queued(worker),
-                NodeState::Done => Status::Done,
-                NodeState::Dropped => Status::Never,
+            Progress::Each(_) | Progress::Grouped(_) => match self.progress.nodes().and_then(|nodes| nodes.states.get(step)) {
+                Some(NodeState::Waiting { .. } | NodeState::Ready(_)) | None => Status::Waiting,
+                Some(NodeState::Queued(worker)) => Status::Queued(worker),
+                Some(NodeState::Done) => Status::Done,
+                Some(NodeState::Dropped) => Status::Never,
             },
-        }
-    }
-
-    /// Its nodes one by one, where it has them.
-    pub(crate) const fn nodes_mut(&mut self) -> Option<&mut Nodes> {
-        match &mut self.progress {
-            Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => Some(nodes),
-            Progress::Front(_) => None,
         }
     }
 
@@ -199,10 +239,10 @@ impl Lane {
     pub(crate) fn remaining(&self) -> u32 {
         match &self.progress {
             Progress::Front(front) => self.limit.saturating_sub(front.done),
-            Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => {
-                let live = |state: &&NodeState| !matches!(state, NodeState::Done | NodeState::Dropped);
+            Progress::Each(_) | Progress::Grouped(_) => self.progress.nodes().map_or(0, |nodes| {
+                let live = |state: &NodeState| !matches!(state, NodeState::Done | NodeState::Dropped);
                 u32::try_from(nodes.states.iter().take(self.limit as usize).filter(live).count()).unwrap_or(u32::MAX)
-            }
+            }),
         }
     }
 
@@ -212,13 +252,10 @@ impl Lane {
             Progress::Front(front) if front.queued < self.limit => Status::Waiting,
             Progress::Front(front) if front.done < self.limit => Status::Queued(front.worker),
             Progress::Front(_) => Status::Done,
-            Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => {
-                if nodes.unsubmitted > 0 {
-                    Status::Waiting
-                } else {
-                    nodes.flying.status()
-                }
-            }
+            Progress::Each(_) | Progress::Grouped(_) => match self.progress.nodes() {
+                Some(nodes) if nodes.unsubmitted == 0 => nodes.flying.status(),
+                _ => Status::Waiting,
+            },
         }
     }
 }

@@ -27,6 +27,7 @@ mod readiness;
 mod request;
 mod reservation;
 pub mod scheduler;
+mod spares;
 mod tenants;
 mod waiting;
 

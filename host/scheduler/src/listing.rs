@@ -6,7 +6,7 @@
 mod flight;
 
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
-use crate::lane::{Grouped, Lane, NodeState, Progress, Ready};
+use crate::lane::{Lane, NodeState, Progress, Ready};
 use crate::queues::{Item, Key, Scope};
 use crate::scheduler::Scheduler;
 
@@ -42,7 +42,7 @@ impl Lane {
     /// The place in its type's queue of a stage in order, if it has entered.
     pub(crate) fn queue_key(&self) -> Option<Key> {
         match &self.progress {
-            Progress::Front(front) => front.entered.map(|entered| self.key(entered, 0)),
+            Progress::Front(front) => front.entered().map(|entered| self.key(entered, 0)),
             _ => None,
         }
     }
@@ -118,33 +118,29 @@ impl Scheduler {
             Progress::Front(front) => {
                 let before = front.ready.map(|ready| scope(domain, pinned, ready.only));
                 front.ready = Some(Ready { time: front.ready.map_or(now, |ready| ready.time), only });
-                let entered = *front.entered.get_or_insert(now);
+                let entered = front.enter(now);
                 let listing = (!front.listed).then(|| (key(entered, 0), Item::Front(lane)));
                 front.listed = true;
                 (before, scope(domain, pinned, only), listing)
             }
             Progress::Each(nodes) => {
-                let state = &mut nodes.states[step as usize];
-                let (before, time) = match *state {
+                let (before, time) = match nodes.states.at(step) {
                     NodeState::Ready(ready) => (Some(scope(domain, None, ready.only)), ready.time),
                     _ => (None, now),
                 };
-                *state = NodeState::Ready(Ready { time, only });
+                nodes.states.set_ready(std::iter::once(step), Ready { time, only });
                 let listing = before.is_none().then(|| (key(time, step), Item::Run(lane, step, step + 1)));
                 (before, scope(domain, None, only), listing)
             }
             Progress::Grouped(grouped) => {
                 let group = grouped.group(step);
-                let subgraph = &mut grouped.split.subgraphs[group as usize];
-                let pinned = subgraph.pinned();
-                let state = &mut grouped.nodes.states[step as usize];
-                let (before, time) = match *state {
+                let pinned = grouped.subgraphs[group as usize].pinned();
+                let (before, time) = match grouped.nodes.states.at(step) {
                     NodeState::Ready(ready) => (Some(scope(domain, pinned, ready.only)), ready.time),
                     _ => (None, now),
                 };
-                let ready = Ready { time, only };
-                *state = NodeState::Ready(ready);
-                subgraph.note_ready(step, ready);
+                grouped.set_ready(group, step, Ready { time, only });
+                let subgraph = &mut grouped.subgraphs[group as usize];
                 let entered = *subgraph.entered.get_or_insert(now);
                 let listing = (!subgraph.listed).then(|| (key(entered, subgraph.first), Item::Subgraph(lane, group)));
                 subgraph.listed = true;
@@ -171,7 +167,7 @@ impl Scheduler {
         let place = &mut self.lanes[lane.index()];
         let (domain, cell_type, key) = (place.domain, place.cell_type, place.key(time, from));
         if let Progress::Each(nodes) = &mut place.progress {
-            nodes.states[from as usize..to as usize].fill(NodeState::Ready(Ready { time, only }));
+            nodes.states.set_ready(from..to, Ready { time, only });
         }
         self.types[cell_type.index()].list(domain, key, Item::Run(lane, from, to));
         self.count(lane, scope(domain, None, only), (to - from) as i32);
@@ -190,11 +186,9 @@ impl Scheduler {
                     self.set_run_ready(lane, run[0].1, run[0].1 + run.len() as u32, only);
                 }
             }
-            Progress::Grouped(Grouped { nodes: states, split }) if split.subgraphs.len() == 1 => {
-                let subgraph = &mut split.subgraphs[0];
-                let ready = Ready { time, only };
-                nodes.iter().for_each(|(_, step)| states.states[*step as usize] = NodeState::Ready(ready));
-                subgraph.note_all_ready(nodes, ready);
+            Progress::Grouped(grouped) if grouped.subgraphs.len() == 1 => {
+                grouped.set_all_ready(nodes, Ready { time, only });
+                let subgraph = &mut grouped.subgraphs[0];
                 let entered = *subgraph.entered.get_or_insert(time);
                 let scope = scope(domain, subgraph.pinned(), only);
                 if !std::mem::replace(&mut subgraph.listed, true) {
@@ -217,17 +211,15 @@ impl Scheduler {
                 (scope(domain, pinned, ready.only), None)
             }
             Progress::Each(nodes) => {
-                let NodeState::Ready(ready) = nodes.states[step as usize] else { return };
-                nodes.states[step as usize] = NodeState::Waiting { untold: 0 };
+                let Some(NodeState::Ready(ready)) = nodes.states.get(step) else { return };
+                nodes.states.set_waiting(step);
                 (scope(domain, None, ready.only), Some(ready.time))
             }
             Progress::Grouped(grouped) => {
-                let NodeState::Ready(ready) = grouped.nodes.states[step as usize] else { return };
-                grouped.nodes.states[step as usize] = NodeState::Waiting { untold: 0 };
+                let Some(NodeState::Ready(ready)) = grouped.nodes.states.get(step) else { return };
                 let group = grouped.group(step);
-                let subgraph = &mut grouped.split.subgraphs[group as usize];
-                subgraph.forget_ready(step, ready);
-                (scope(domain, subgraph.pinned(), ready.only), None)
+                grouped.set_waiting(group, step);
+                (scope(domain, grouped.subgraphs[group as usize].pinned(), ready.only), None)
             }
         };
         self.count(lane, scope, -1);
@@ -243,7 +235,7 @@ impl Scheduler {
         let types = &mut self.types;
         match &mut place.progress {
             Progress::Front(front) => {
-                if let (true, None, Some(entered)) = (front.listed, front.ready, front.entered) {
+                if let (true, None, Some(entered)) = (front.listed, front.ready, front.entered()) {
                     types[cell_type.index()].unlist(domain, &key(entered, 0));
                     front.listed = false;
                 }
@@ -255,7 +247,7 @@ impl Scheduler {
                 if *held != lane || *to <= step {
                     return;
                 }
-                while from < to && !matches!(nodes.states[*from as usize], NodeState::Ready(_)) {
+                while from < to && !nodes.states.is_ready(*from) {
                     *from += 1;
                 }
                 if from == to {
@@ -264,8 +256,9 @@ impl Scheduler {
             }
             Progress::Grouped(grouped) => {
                 let group = grouped.group(step);
-                let subgraph = &mut grouped.split.subgraphs[group as usize];
-                if let (true, true, Some(entered)) = (subgraph.listed, subgraph.ready.is_empty(), subgraph.entered) {
+                let over = grouped.ready(group).is_empty();
+                let subgraph = &mut grouped.subgraphs[group as usize];
+                if let (true, true, Some(entered)) = (subgraph.listed, over, subgraph.entered) {
                     types[cell_type.index()].unlist(domain, &key(entered, subgraph.first));
                     subgraph.listed = false;
                 }

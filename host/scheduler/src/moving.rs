@@ -70,9 +70,9 @@ impl Scheduler {
         self.place_anew(id);
         let first = self.out.copies.len();
         for (before, after) in &renamed {
-            let (source, place) = (self.lane(*before), self.lane(*after));
-            if place.slots > 0 && has_values(place) {
-                self.out.copies.push((source.slot, place.slot, place.slots));
+            let (source, place, slots) = (self.lane(*before), self.lane(*after), self.slots_of(*after));
+            if slots > 0 && has_values(place) {
+                self.out.copies.push((source.slot, place.slot, slots));
             }
         }
         let copies = first..self.out.copies.len();
@@ -112,14 +112,14 @@ impl Scheduler {
             if place.slot != NO_SLOT {
                 place.slot = Slot(place.slot.0 - old_start + new_start);
             }
-            (place.domain, place.placed_in) = (to, self.tick);
+            (place.domain, place.placed_in) = (to, self.tick as u32);
             *self.lane_mut(after) = place;
             renamed.push((before, after));
         }
         renamed.sort_unstable();
         let name = |lane: LaneId| renamed.binary_search_by_key(&lane, |(before, _)| *before).ok().map(|at| renamed[at].1);
         for chain in self.requests[id.index()].chains.iter_mut().filter(|chain| !chain.gone) {
-            let lanes = std::iter::once(&mut chain.first_lane).chain(&mut chain.other_lanes);
+            let lanes = std::iter::once(&mut chain.first_lane).chain(chain.other_lanes.iter_mut().flat_map(|lanes| &mut **lanes));
             for lane in lanes {
                 *lane = name(*lane).unwrap_or(NO_LANE);
             }
@@ -171,7 +171,7 @@ impl Scheduler {
 fn has_values(lane: &Lane) -> bool {
     match &lane.progress {
         Progress::Front(front) => front.done > 0,
-        Progress::Each(nodes) => nodes.any_done(),
-        Progress::Grouped(grouped) => grouped.nodes.any_done(),
+        Progress::Each(nodes) => nodes.states.any_done(),
+        Progress::Grouped(grouped) => grouped.nodes.states.any_done(),
     }
 }

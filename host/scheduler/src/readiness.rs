@@ -64,10 +64,12 @@ impl Scheduler {
         self.config.release == Release::Subgraph
     }
 
-    fn stage_of<'a>(request: &'a Request, lane: &Lane) -> Option<(&'a UnfoldedGrowth, &'a Chain, &'a UnfoldedStage)> {
-        let graph = &request.growth(lane.growth)?.graph;
+    /// The growth, the chain and the stage of a lane.
+    pub(crate) fn stage_of<'a>(request: &'a Request, lane: &Lane) -> Option<(&'a UnfoldedGrowth, &'a Chain, &'a UnfoldedStage)> {
+        let chain = request.chain(lane.chain)?;
+        let graph = &request.growth(chain.growth)?.graph;
         let stage = &graph.chains[(lane.chain - graph.first_chain) as usize].stages[lane.stage as usize];
-        Some((graph, request.chain(lane.chain)?, stage))
+        Some((graph, chain, stage))
     }
 
     /// Whether a node may be queued; of its inputs from inside its own subgraph only if `inside` is asked for.

@@ -47,8 +47,9 @@ pub(crate) struct Growth {
 pub(crate) struct Chain {
     /// Its first stage's lane.
     pub(crate) first_lane: LaneId,
-    /// The other stages'.
-    pub(crate) other_lanes: Box<[LaneId]>,
+    /// The other stages', if there are any.
+    #[expect(clippy::box_collection, reason = "most have none")]
+    pub(crate) other_lanes: Option<Box<Vec<LaneId>>>,
     pub(crate) bound: u32,
     /// Steps that are executed, as far as is known.
     pub(crate) end: u32,
@@ -75,16 +76,45 @@ pub(crate) struct Chain {
 /// What a chain has to do with others.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    /// Chains that follow it.
-    pub(crate) followers: Vec<u32>,
-    /// Chains it reads (noted where chains are freed one by one).
-    pub(crate) reads: Vec<u32>,
-    /// Chains that read it and have not ended (counted where chains are freed one by one).
-    pub(crate) readers: u32,
+    pub(crate) followers: Followers,
+    /// What is noted where chains are freed one by one.
+    pub(crate) reading: Option<Box<Reading>>,
     /// Who waits for its end.
     pub(crate) end_waiters: Few<StageRef>,
     /// What they were told.
     pub(crate) end_seen: Option<WorkerId>,
+}
+
+/// Who reads whom, of the chains of a request that grows.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    /// Chains it reads.
+    pub(crate) reads: Vec<u32>,
+    /// Chains that read it and have not ended.
+    pub(crate) readers: u32,
+}
+
+/// Chains that follow another. Few do.
+#[derive(Debug, Default)]
+#[expect(clippy::box_collection, reason = "most have none")]
+pub(crate) struct Followers(Option<Box<Vec<u32>>>);
+
+impl Followers {
+    pub(crate) fn push(&mut self, chain: u32) {
+        self.0.get_or_insert_default().push(chain);
+    }
+
+    fn all(&self) -> &[u32] {
+        self.0.as_ref().map_or(&[], |chains| chains)
+    }
+}
+
+impl Links {
+    /// Forgets everything, keeps what memory is small.
+    pub(crate) fn clear(&mut self) {
+        *self = Self { end_waiters: std::mem::take(&mut self.end_waiters), ..Self::default() };
+        self.end_waiters.clear();
+    }
 }
 
 impl Chain {
@@ -93,7 +123,7 @@ impl Chain {
         let bound = graph.length.bound;
         Self {
             first_lane,
-            other_lanes: other_lanes.into_boxed_slice(),
+            other_lanes: Some(other_lanes).filter(|lanes| !lanes.is_empty()).map(Box::new),
             bound,
             end: bound,
             stops: graph.stop.is_some(),
@@ -109,12 +139,8 @@ impl Chain {
         }
     }
 
-    pub(crate) fn links(&mut self) -> &mut Links {
-        self.links.get_or_insert_default()
-    }
-
     pub(crate) fn followers(&self) -> &[u32] {
-        self.links.as_ref().map_or(&[], |links| &links.followers)
+        self.links.as_ref().map_or(&[], |links| links.followers.all())
     }
 
     /// Who waits for its end, by number.
@@ -123,7 +149,7 @@ impl Chain {
     }
 
     pub(crate) fn is_read(&self) -> bool {
-        self.links.as_ref().is_some_and(|links| links.readers > 0)
+        self.links.as_ref().and_then(|links| links.reading.as_ref()).is_some_and(|reading| reading.readers > 0)
     }
 
     pub(crate) fn is_waited_for(&self) -> bool {
@@ -131,11 +157,14 @@ impl Chain {
     }
 
     pub(crate) fn stages(&self) -> u32 {
-        1 + self.other_lanes.len() as u32
+        1 + self.other_lanes.as_ref().map_or(0, |lanes| lanes.len() as u32)
     }
 
     pub(crate) fn lane(&self, stage: u32) -> LaneId {
-        if stage == 0 { self.first_lane } else { self.other_lanes[stage as usize - 1] }
+        match &self.other_lanes {
+            Some(others) if stage > 0 => others[stage as usize - 1],
+            _ => self.first_lane,
+        }
     }
 }
 
@@ -207,6 +236,11 @@ impl Request {
         self.growths.get(growth.checked_sub(self.growths_before)? as usize)
     }
 
+    /// The growth of a chain.
+    pub(crate) fn growth_of(&self, chain: u32) -> Option<&Growth> {
+        self.growth(self.chain(chain)?.growth)
+    }
+
     /// Forgets everything, keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.phase = Phase::Vacant;
@@ -244,9 +278,9 @@ mod tests {
 
     /// What is not common is kept apart, so that many may wait.
     #[test]
-    fn a_request_of_one_chain_takes_500_bytes_at_most() {
+    fn a_request_of_one_chain_takes_440_bytes_at_most() {
         let held = size_of::<Request>() + size_of::<Lane>();
-        assert_eq!(size_of::<Request>(), 256);
-        assert!(held + size_of::<(Key, Item)>() <= 500, "{held} and its place in a queue");
+        assert_eq!((size_of::<Request>(), size_of::<Lane>()), (256, 128));
+        assert!(held + size_of::<(Key, Item)>() <= 440, "{held} and its place in a queue");
     }
 }

@@ -25,6 +25,7 @@ use crate::policy::shelf::Shelves;
 use crate::queues::TypeQueue;
 use crate::readiness::Told;
 use crate::request::{Block, Phase, Request};
+use crate::spares::Spares;
 use crate::tenants::Tenant;
 
 /// Decides which nodes run together, where and when.
@@ -80,7 +81,8 @@ pub struct Scheduler {
     /// Room for what nodes hear of others.
     pub(crate) told: Told,
     /// Slots of the stages of the growth that is being placed.
-    pub(crate) seats: Vec<(Slot, u32)>,
+    pub(crate) seats: Vec<Slot>,
+    pub(crate) spares: Spares,
 }
 
 impl Scheduler {
@@ -125,6 +127,7 @@ impl Scheduler {
             batch: Batch::default(),
             told: Told::default(),
             seats: Vec::new(),
+            spares: Spares::default(),
         }
     }
 
@@ -248,7 +251,7 @@ impl Scheduler {
             let request = self.request(lane.request);
             let chain = request.chains.front().map_or(0, |chain| chain.end as usize + usize::from(chain.links.is_some()));
             let parts = [request.reservation.is_some(), request.batch.is_some(), request.open, lane.readers.is_some(), lane.plain];
-            let numbers = [request.flying, request.latest.0 as u32, request.model.0, lane.flying, lane.order as u32, lane.placed_in as u32];
+            let numbers = [request.flying, request.latest.0 as u32, request.model.0, lane.flying, lane.order as u32, lane.placed_in];
             let front = lane.queue_key().map_or(0, |key| key.time.0 as usize);
             parts.iter().filter(|part| **part).count() + numbers.iter().fold(0, |sum, number| sum ^ number) as usize + chain + front
         };

@@ -1,32 +1,17 @@
 //! Nodes of a stage whose steps may be executed in any order, one by one, and the subgraphs they form.
 
-use std::collections::VecDeque;
-
 use cellwright_cell_graph::unfolded::Grouping;
 
 use crate::command::Row;
 use crate::few::Few;
 use crate::id::{LaneId, Time, WorkerId};
-use crate::lane::{Ready, Status};
-
-/// A node of a stage whose steps may be executed in any order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NodeState {
-    /// Of the nodes that it names so many have not said that they were submitted; 0 if that is not counted (any more). Before all have, it need not
-    /// be looked at.
-    Waiting {
-        untold: u32,
-    },
-    Ready(Ready),
-    Queued(WorkerId),
-    Done,
-    Dropped,
-}
+use crate::lane::{Ready, States, Status};
+use crate::spares::Words;
 
 /// How many nodes of a stage are where.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
-    pub(crate) states: Vec<NodeState>,
+    pub(crate) states: States,
     /// Not submitted and not dropped.
     pub(crate) unsubmitted: u32,
     pub(crate) flying: Flights,
@@ -37,7 +22,8 @@ pub(crate) struct Nodes {
 pub(crate) struct Flights {
     one: (WorkerId, u32),
     /// With others, while there are any with that one; no zeros.
-    others: Box<[(WorkerId, u32)]>,
+    #[expect(clippy::box_collection, reason = "hardly any has others")]
+    others: Option<Box<Vec<(WorkerId, u32)>>>,
 }
 
 impl Flights {
@@ -45,81 +31,55 @@ impl Flights {
         if self.one.1 == 0 {
             self.one.0 = worker;
         }
-        match std::iter::once(&mut self.one).chain(&mut self.others).find(|(other, _)| *other == worker) {
+        match std::iter::once(&mut self.one)
+            .chain(self.others.iter_mut().flat_map(|others| &mut **others))
+            .find(|(other, _)| *other == worker)
+        {
             Some((_, flying)) => *flying += count,
-            None => {
-                let mut others = std::mem::take(&mut self.others).into_vec();
-                others.push((worker, count));
-                self.others = others.into();
-            }
+            None => self.others.get_or_insert_default().push((worker, count)),
         }
     }
 
     pub(crate) fn end(&mut self, worker: WorkerId, count: u32) {
-        if self.one.0 == worker {
-            self.one.1 -= count;
-        } else if let Some((_, flying)) = self.others.iter_mut().find(|(other, _)| *other == worker) {
+        let Some(others) = self.others.as_mut().filter(|others| !others.is_empty()) else {
+            self.one.1 -= u32::from(self.one.0 == worker) * count;
+            return;
+        };
+        others.push(self.one);
+        if let Some((_, flying)) = others.iter_mut().find(|(other, _)| *other == worker) {
             *flying -= count;
         }
-        if !self.others.is_empty() {
-            let left = std::iter::once(self.one).chain(self.others.iter().copied()).filter(|(_, flying)| *flying > 0);
-            let mut left: Vec<_> = left.collect();
-            self.one = left.pop().unwrap_or_default();
-            self.others = left.into();
-        }
+        others.retain(|(_, flying)| *flying > 0);
+        self.one = others.pop().unwrap_or_default();
     }
 
     /// All are complete, or queued on one worker; otherwise they wait for one another.
     pub(super) fn status(&self) -> Status {
-        match (self.one, &*self.others) {
+        let others = self.others.as_ref().is_some_and(|others| !others.is_empty());
+        match (self.one, others) {
             ((_, 0), _) => Status::Done,
-            ((worker, _), []) => Status::Queued(worker),
+            ((worker, _), false) => Status::Queued(worker),
             _ => Status::Waiting,
         }
     }
 }
 
 impl Nodes {
-    /// `named` is how many nodes each names, where any does.
-    pub(super) fn new(bound: u32, named: &[u32]) -> Self {
-        let mut states = vec![NodeState::Waiting { untold: 0 }; bound as usize];
-        for (state, untold) in states.iter_mut().zip(named) {
-            *state = NodeState::Waiting { untold: *untold };
-        }
-        Self { states, unsubmitted: bound, flying: Flights::default() }
+    /// All of a stage's nodes wait. `named` is how many nodes each names, where any does.
+    pub(super) fn begin(&mut self, bound: u32, named: &[u32], words: &mut Words) {
+        self.states.begin(bound, named, words);
+        (self.unsubmitted, self.flying) = (bound, Flights::default());
     }
 
-    /// A node that it names was submitted: how many have not said so yet, if that is counted.
-    pub(crate) fn hear(&mut self, step: u32) -> Option<u32> {
-        match &mut self.states[step as usize] {
-            NodeState::Waiting { untold } if *untold > 0 => {
-                *untold -= 1;
-                Some(*untold)
-            }
-            _ => None,
-        }
-    }
-
-    /// A node that it names may never be submitted.
-    pub(crate) fn lose_count(&mut self, step: u32) {
-        if let NodeState::Waiting { untold } = &mut self.states[step as usize] {
-            *untold = 0;
-        }
+    /// Forgets all; what is returned is to be used again.
+    pub(crate) fn clear(&mut self) -> Box<[u32]> {
+        self.states.clear()
     }
 
     /// The first of these ready nodes go to a worker, where [`Nodes::fly`] counts them: those that the same workers may run. Which those were, and how
     /// many nodes have gone.
     pub(crate) fn queue(&mut self, nodes: &[Row], worker: WorkerId) -> (Option<WorkerId>, usize) {
-        let mut first = None;
-        for (gone, node) in nodes.iter().enumerate() {
-            let state = &mut self.states[node.step as usize];
-            let NodeState::Ready(ready) = *state else { panic!("a node that is not ready was picked") };
-            if *first.get_or_insert(ready.only) != ready.only {
-                return (first.flatten(), gone);
-            }
-            *state = NodeState::Queued(worker);
-        }
-        (first.flatten(), nodes.len())
+        self.states.queue(nodes.iter().map(|node| node.step), worker)
     }
 
     /// So many nodes have gone to a worker.
@@ -130,24 +90,14 @@ impl Nodes {
 
     /// The node has left its worker; whether it was to be executed, by a lane that executes so many steps.
     pub(crate) fn complete(&mut self, step: u32, limit: u32) -> bool {
-        let state = &mut self.states[step as usize];
-        let queued = matches!(state, NodeState::Queued(_));
-        if queued {
-            *state = NodeState::Done;
-        }
-        queued && step < limit
-    }
-
-    pub(crate) fn any_done(&self) -> bool {
-        self.states.contains(&NodeState::Done)
+        self.states.set_done(step) && step < limit
     }
 
     pub(crate) fn drop(&mut self, step: u32) {
-        let state = &mut self.states[step as usize];
-        if matches!(state, NodeState::Waiting { .. } | NodeState::Ready(_)) {
+        if self.states.is_unsubmitted(step) {
             self.unsubmitted -= 1;
         }
-        *state = NodeState::Dropped;
+        self.states.set_dropped(step);
     }
 }
 
@@ -156,59 +106,20 @@ impl Nodes {
 pub(crate) struct Subgraph {
     /// Its smallest step.
     pub(crate) first: u32,
-    /// Its nodes, by their places in [`Split`]'s order.
+    /// Its nodes, by their places in [`Division`]'s order.
     pub(crate) members: (u32, u32),
     /// Its nodes in flight; it is pinned to `worker` while there are any.
     pub(crate) flying: u32,
     pub(crate) worker: WorkerId,
     pub(crate) entered: Option<Time>,
     pub(crate) listed: bool,
-    /// Its ready nodes `(step, …)`, by time of readiness, then step.
-    pub(crate) ready: VecDeque<(u32, Ready)>,
+    /// Where its ready nodes are, in [`Grouped`]'s `ready`.
+    ready: (u32, u32),
     /// Members before this one have all outside inputs complete (under `Release::Subgraph`).
     pub(crate) handed: u32,
 }
 
 impl Subgraph {
-    /// A node became ready, or is for others than it was.
-    pub(crate) fn note_ready(&mut self, step: u32, ready: Ready) {
-        match self.ready.binary_search_by_key(&(ready.time, step), |(step, ready)| (ready.time, *step)) {
-            Ok(at) => self.ready[at].1 = ready,
-            Err(at) => self.ready.insert(at, (step, ready)),
-        }
-    }
-
-    /// Nodes became ready, in the order of their steps.
-    pub(crate) fn note_all_ready(&mut self, nodes: &[(LaneId, u32)], ready: Ready) {
-        let last = self.ready.back().map(|(step, ready)| (ready.time, *step));
-        if nodes.first().is_some_and(|(_, step)| last < Some((ready.time, *step))) {
-            self.ready.extend(nodes.iter().map(|(_, step)| (*step, ready)));
-        } else {
-            nodes.iter().for_each(|(_, step)| self.note_ready(*step, ready));
-        }
-    }
-
-    /// A ready node was dropped.
-    pub(crate) fn forget_ready(&mut self, step: u32, ready: Ready) {
-        if let Ok(at) = self.ready.binary_search_by_key(&(ready.time, step), |(step, ready)| (ready.time, *step)) {
-            self.ready.remove(at);
-        }
-    }
-
-    /// Ready nodes are about to be submitted. Mostly they are the first.
-    pub(crate) fn forget_all_ready(&mut self, nodes: &[Row], states: &[NodeState]) {
-        let last = nodes.len().checked_sub(1).and_then(|last| self.ready.get(last));
-        if last.map(|(step, _)| *step) == nodes.last().map(|node| node.step) {
-            self.ready.drain(..nodes.len());
-            return;
-        }
-        for node in nodes {
-            if let NodeState::Ready(ready) = states[node.step as usize] {
-                self.forget_ready(node.step, ready);
-            }
-        }
-    }
-
     pub(crate) const fn pinned(&self) -> Option<WorkerId> {
         if self.flying > 0 { Some(self.worker) } else { None }
     }
@@ -218,30 +129,40 @@ impl Subgraph {
 #[derive(Debug, Default)]
 pub(crate) struct Grouped {
     pub(crate) nodes: Nodes,
-    pub(crate) split: Box<Split>,
+    pub(crate) subgraphs: Few<Subgraph>,
+    /// Ready nodes, by time of readiness, then step: those of each subgraph among its members' places, of which there are as many as ever are ready.
+    ready: Box<[u32]>,
+    /// How its steps are divided; none if there is but one subgraph.
+    division: Option<Box<Division>>,
 }
 
 /// How a stage's steps form subgraphs.
 #[derive(Debug, Default)]
-pub(crate) struct Split {
-    pub(crate) subgraphs: Few<Subgraph>,
-    /// Steps, subgraph by subgraph, ascending in each; empty if there is but one.
+struct Division {
+    /// Steps, subgraph by subgraph, ascending in each.
     members: Vec<u32>,
-    /// Each step's subgraph; empty if there is but one.
-    pub(crate) group_of: Vec<u32>,
+    /// Each step's subgraph.
+    group_of: Vec<u32>,
 }
 
 impl Grouped {
-    pub(super) fn new(bound: u32, grouping: &Grouping, named: &[u32]) -> Self {
-        let nodes = Nodes::new(bound, named);
-        let group_of = match grouping {
-            Grouping::Components(groups) => groups.clone(),
-            Grouping::Whole | Grouping::Each => {
-                let mut split = Split::default();
-                split.subgraphs.push_back(Subgraph { members: (0, bound), ..Subgraph::default() });
-                return Self { nodes, split: Box::new(split) };
-            }
-        };
+    /// All of a stage's nodes wait, and no subgraph has entered its queue.
+    pub(super) fn begin(&mut self, bound: u32, grouping: &Grouping, named: &[u32], words: &mut Words) {
+        self.nodes.begin(bound, named, words);
+        self.ready = words.give(bound as usize);
+        match grouping {
+            Grouping::Components(groups) => self.divide(bound, groups.clone()),
+            Grouping::Whole | Grouping::Each => self.subgraphs.at(0).members = (0, bound),
+        }
+    }
+
+    /// Forgets all; what is returned is to be used again.
+    pub(crate) fn clear(&mut self) -> [Box<[u32]>; 2] {
+        (self.subgraphs, self.division) = (Few::default(), None);
+        [self.nodes.clear(), std::mem::take(&mut self.ready)]
+    }
+
+    fn divide(&mut self, bound: u32, group_of: Vec<u32>) {
         let count = group_of.iter().max().map_or(1, |last| last + 1);
         let mut subgraphs: Vec<Subgraph> = (0..count).map(|_| Subgraph { first: u32::MAX, ..Subgraph::default() }).collect();
         let group = |step: u32| group_of.get(step as usize).map_or(0, |group| *group as usize);
@@ -263,20 +184,97 @@ impl Grouped {
             *next += 1;
         }
         for subgraph in &mut subgraphs {
-            subgraph.handed = subgraph.members.0;
+            (subgraph.handed, subgraph.ready) = (subgraph.members.0, (subgraph.members.0, subgraph.members.0));
         }
-        let mut split = Split { members, group_of, ..Split::default() };
-        subgraphs.into_iter().for_each(|subgraph| split.subgraphs.push_back(subgraph));
-        Self { nodes, split: Box::new(split) }
+        self.division = Some(Box::new(Division { members, group_of }));
+        self.subgraphs = Few::default();
+        subgraphs.into_iter().for_each(|subgraph| self.subgraphs.push_back(subgraph));
+    }
+
+    /// A subgraph's ready nodes, by time of readiness, then step.
+    #[inline]
+    pub(crate) fn ready(&self, group: u32) -> &[u32] {
+        let (from, to) = self.subgraphs[group as usize].ready;
+        &self.ready[from as usize..to as usize]
+    }
+
+    /// A node is ready since another time than before, or for others.
+    pub(crate) fn set_ready(&mut self, group: u32, step: u32, ready: Ready) {
+        self.nodes.states.set_ready(std::iter::once(step), ready);
+        self.list_ready(group, step);
+    }
+
+    /// Nodes of the only subgraph became ready, in the order of their steps.
+    pub(crate) fn set_all_ready(&mut self, nodes: &[(LaneId, u32)], ready: Ready) {
+        let (time, last) = (ready.time, self.ready(0).last().map(|step| (self.nodes.states.since(*step), *step)));
+        self.nodes.states.set_ready(nodes.iter().map(|(_, step)| *step), ready);
+        let Subgraph { members, ready: (_, to), .. } = &mut self.subgraphs[0];
+        let room = (members.1 - *to) as usize;
+        if nodes.len() <= room && nodes.first().is_some_and(|(_, step)| last < Some((time, *step))) {
+            let places = &mut self.ready[*to as usize..][..nodes.len()];
+            places.iter_mut().zip(nodes).for_each(|(place, (_, step))| *place = *step);
+            *to += nodes.len() as u32;
+        } else {
+            nodes.iter().for_each(|(_, step)| self.list_ready(0, *step));
+        }
+    }
+
+    fn list_ready(&mut self, group: u32, step: u32) {
+        let Err(at) = self.find_ready(group, step) else { return };
+        let Subgraph { members, ready: (from, to), .. } = &mut self.subgraphs[group as usize];
+        let at = *from as usize + at;
+        if *to < members.1 {
+            self.ready.copy_within(at..*to as usize, at + 1);
+            self.ready[at] = step;
+            *to += 1;
+        } else {
+            // It is not listed yet, so that another's place before the first is empty.
+            self.ready.copy_within(*from as usize..at, *from as usize - 1);
+            self.ready[at - 1] = step;
+            *from -= 1;
+        }
+    }
+
+    /// A ready node waits again.
+    pub(crate) fn set_waiting(&mut self, group: u32, step: u32) {
+        self.unlist_ready(group, step);
+        self.nodes.states.set_waiting(step);
+    }
+
+    fn unlist_ready(&mut self, group: u32, step: u32) {
+        let Ok(at) = self.find_ready(group, step) else { return };
+        let (from, to) = &mut self.subgraphs[group as usize].ready;
+        self.ready.copy_within(*from as usize + at + 1..*to as usize, *from as usize + at);
+        *to -= 1;
+    }
+
+    /// Ready nodes are about to be submitted. Mostly they are the first.
+    pub(crate) fn unlist_all_ready(&mut self, group: u32, nodes: &[Row]) {
+        let last = nodes.len().checked_sub(1).and_then(|last| self.ready(group).get(last));
+        if last.copied() == nodes.last().map(|node| node.step) {
+            self.subgraphs[group as usize].ready.0 += nodes.len() as u32;
+            return;
+        }
+        for node in nodes {
+            if self.nodes.states.is_ready(node.step) {
+                self.unlist_ready(group, node.step);
+            }
+        }
+    }
+
+    /// Where a ready node is among those of its subgraph, or would be.
+    fn find_ready(&self, group: u32, step: u32) -> Result<usize, usize> {
+        let key = |step: u32| (self.nodes.states.since(step), step);
+        self.ready(group).binary_search_by_key(&key(step), |step| key(*step))
     }
 
     /// The step of a member, by its place.
     pub(crate) fn member(&self, place: u32) -> u32 {
-        self.split.members.get(place as usize).copied().unwrap_or(place)
+        self.division.as_ref().and_then(|division| division.members.get(place as usize).copied()).unwrap_or(place)
     }
 
     pub(crate) fn group(&self, step: u32) -> u32 {
-        self.split.group_of.get(step as usize).copied().unwrap_or(0)
+        self.division.as_ref().and_then(|division| division.group_of.get(step as usize).copied()).unwrap_or(0)
     }
 }
 
@@ -286,10 +284,14 @@ mod tests {
 
     #[test]
     fn members_of_components_are_listed_in_order() {
-        let grouped = Grouped::new(6, &Grouping::Components(vec![0, 1, 0, 2, 1, 0]), &[]);
-        let steps: Vec<_> =
-            grouped.split.subgraphs.iter().map(|s| &grouped.split.members[s.members.0 as usize..s.members.1 as usize]).collect();
+        let mut grouped = Grouped::default();
+        grouped.begin(6, &Grouping::Components(vec![0, 1, 0, 2, 1, 0]), &[], &mut Words::default());
+        let steps: Vec<Vec<_>> =
+            grouped.subgraphs.iter().map(|s| (s.members.0..s.members.1).map(|place| grouped.member(place)).collect()).collect();
         assert_eq!(steps, [&[0, 2, 5][..], &[1, 4], &[3]]);
-        assert_eq!(grouped.split.subgraphs.iter().map(|s| s.first).collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!(grouped.subgraphs.iter().map(|s| s.first).collect::<Vec<_>>(), [0, 1, 3]);
+        grouped.clear();
+        grouped.begin(3, &Grouping::Whole, &[], &mut Words::default());
+        assert_eq!((grouped.subgraphs.len(), grouped.subgraphs[0].members, grouped.group(2)), (1, (0, 3), 0));
     }
 }

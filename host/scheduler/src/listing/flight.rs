@@ -2,7 +2,7 @@
 
 use crate::command::Row;
 use crate::id::{LaneId, WorkerId};
-use crate::lane::Progress;
+use crate::lane::{NodeState, Progress};
 use crate::listing::scope;
 use crate::scheduler::Scheduler;
 
@@ -29,10 +29,10 @@ impl Scheduler {
             }
             Progress::Grouped(grouped) => {
                 let group = nodes.first().map_or(0, |node| grouped.group(node.step));
-                let subgraph = &mut grouped.split.subgraphs[group as usize];
+                grouped.unlist_all_ready(group, nodes);
+                let left = !grouped.ready(group).is_empty();
+                let subgraph = &mut grouped.subgraphs[group as usize];
                 let before = subgraph.pinned();
-                subgraph.forget_all_ready(nodes, &grouped.nodes.states);
-                let left = !subgraph.ready.is_empty();
                 subgraph.flying += count;
                 subgraph.worker = worker;
                 grouped.nodes.fly(worker, count);
@@ -52,7 +52,7 @@ impl Scheduler {
     fn queue_others(&mut self, lane: LaneId, mut nodes: &[Row], pinned: Option<WorkerId>, worker: WorkerId) {
         let domain = self.lane(lane).domain;
         while !nodes.is_empty() {
-            let Some((only, gone)) = self.lane_mut(lane).nodes_mut().map(|all| all.queue(nodes, worker)) else { return };
+            let Some((only, gone)) = self.lane_mut(lane).progress.nodes_mut().map(|all| all.queue(nodes, worker)) else { return };
             self.count(lane, scope(domain, pinned, only), -(gone as i32));
             nodes = &nodes[gone..];
         }
@@ -86,7 +86,7 @@ impl Scheduler {
             Progress::Grouped(grouped) => {
                 grouped.nodes.flying.end(worker, count);
                 let live = steps.clone().filter(|step| grouped.nodes.complete(*step, limit)).count() as u32;
-                if grouped.split.subgraphs.len() == 1 {
+                if grouped.subgraphs.len() == 1 {
                     self.unpin_group(lane, 0, count, worker);
                 } else {
                     self.unpin(lane, steps, worker);
@@ -107,7 +107,7 @@ impl Scheduler {
 
     fn unpin_group(&mut self, lane: LaneId, group: u32, count: u32, worker: WorkerId) {
         let Progress::Grouped(grouped) = &mut self.lanes[lane.index()].progress else { return };
-        let subgraph = &mut grouped.split.subgraphs[group as usize];
+        let subgraph = &mut grouped.subgraphs[group as usize];
         subgraph.flying -= count;
         if subgraph.flying == 0 {
             self.repin(lane, group, Some(worker), None);
@@ -119,7 +119,8 @@ impl Scheduler {
         for index in 0.. {
             let place = self.lane(lane);
             let Progress::Grouped(grouped) = &place.progress else { return };
-            let Some((_, ready)) = grouped.split.subgraphs[group as usize].ready.get(index) else { return };
+            let Some(step) = grouped.ready(group).get(index) else { return };
+            let NodeState::Ready(ready) = grouped.nodes.states.at(*step) else { continue };
             let (before, after) = (scope(place.domain, before, ready.only), scope(place.domain, after, ready.only));
             if before != after {
                 self.count(lane, before, -1);

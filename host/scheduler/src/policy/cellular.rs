@@ -9,7 +9,7 @@ use crate::config::PolicyKind;
 use crate::event::BatchSizes;
 use crate::group::Counted;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
-use crate::lane::{Grouped, Lane, NodeState, Progress, Ready, Status};
+use crate::lane::{Lane, Progress, Ready, Status};
 use crate::queues::{Item, Key};
 use crate::scheduler::Scheduler;
 
@@ -174,9 +174,7 @@ impl Scheduler {
         lane.status(node.step) == Status::Waiting
             && match &lane.progress {
                 Progress::Front(front) => front.queued == node.step && front.ready.is_some(),
-                Progress::Each(nodes) | Progress::Grouped(Grouped { nodes, .. }) => {
-                    matches!(nodes.states[node.step as usize], NodeState::Ready(_))
-                }
+                progress => progress.nodes().is_some_and(|nodes| nodes.states.is_ready(node.step)),
             }
     }
 
@@ -301,13 +299,13 @@ fn first_runnable(lane: &Lane, item: Item, worker: WorkerId) -> Option<(u32, Rea
         (Progress::Front(front), _) => {
             front.ready.filter(|ready| runnable(lane.pinned(), *ready, worker)).map(|ready| (front.queued, ready))
         }
-        (Progress::Each(nodes), Item::Run(_, from, to)) => (from..to).find_map(|step| match nodes.states[step as usize] {
-            NodeState::Ready(ready) if runnable(None, ready, worker) => Some((step, ready)),
-            _ => None,
-        }),
+        (Progress::Each(nodes), Item::Run(_, from, to)) => {
+            nodes.states.ready_in(from..to).find(|(_, ready)| runnable(None, *ready, worker))
+        }
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
-            let subgraph = &grouped.split.subgraphs[group as usize];
-            subgraph.ready.iter().find(|(_, ready)| runnable(subgraph.pinned(), *ready, worker)).copied()
+            let pinned = grouped.subgraphs[group as usize].pinned();
+            let mut ready = grouped.ready(group).iter().map(|step| (*step, grouped.nodes.states.ready(*step)));
+            ready.find(|(_, ready)| runnable(pinned, *ready, worker))
         }
         _ => None,
     }
@@ -325,21 +323,16 @@ fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, room: usize, rows: &
             rows.extend(ready.map(|_| Row { lane: id, step: front.queued }));
         }
         (Progress::Each(nodes), Item::Run(_, from, to)) => {
-            let states = (from..to).zip(&nodes.states[from as usize..to as usize]);
-            let ready = states.filter_map(|(step, state)| match state {
-                NodeState::Ready(ready) if runnable(None, *ready, worker) => {
-                    since = Some(ready.time);
-                    Some(Row { lane: id, step })
-                }
-                _ => None,
+            let ready = nodes.states.ready_in(from..to).filter(|(_, ready)| runnable(None, *ready, worker)).map(|(step, ready)| {
+                since = Some(ready.time);
+                Row { lane: id, step }
             });
             rows.extend(ready.take(room));
         }
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
-            let subgraph = &grouped.split.subgraphs[group as usize];
-            let pinned = subgraph.pinned();
-            let ready = subgraph.ready.iter().filter(|(_, ready)| runnable(pinned, *ready, worker));
-            rows.extend(ready.take(room).map(|(step, _)| Row { lane: id, step: *step }));
+            let pinned = grouped.subgraphs[group as usize].pinned();
+            let ready = grouped.ready(group).iter().filter(|step| runnable(pinned, grouped.nodes.states.ready(**step), worker));
+            rows.extend(ready.take(room).map(|step| Row { lane: id, step: *step }));
         }
         _ => {}
     }

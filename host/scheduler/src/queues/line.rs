@@ -1,7 +1,8 @@
 //! Entries in order of their keys, where most come last and go first.
 //!
 //! A ring of keys, ascending; a place that was given up is kept for who may come back to it, until it reaches an end of the ring or more than half
-//! of them are. Whoever comes between two others and finds no place of its own is a stray, and kept in a tree: rare, and no slower than all were there.
+//! of them are. Whoever comes between two others and finds no place of its own is let in if few have to move up for it; else it is a stray, and kept in
+//! a tree: rare, and no slower than all were there.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,6 +10,9 @@ use crate::queues::{Item, Key};
 
 /// Given-up places that are always tolerated.
 const GONE_MIN: usize = 32;
+
+/// So many move up, at most, for who comes between two others.
+const MOVED_MAX: usize = 32;
 
 /// One part of a queue.
 #[derive(Debug, Default)]
@@ -31,6 +35,10 @@ impl Line {
                     let before = self.ring[at].1.replace(item);
                     self.gone -= usize::from(before.is_none());
                     before
+                }
+                Err(at) if at.min(self.ring.len() - at) <= MOVED_MAX => {
+                    self.ring.insert(at, (key, Some(item)));
+                    None
                 }
                 Err(_) => self.strays.insert(key, item),
             };

@@ -7,6 +7,7 @@ use cellwright_cell_graph::unfolded::{Dependency, Source, UnfoldedChain, Unfolde
 
 use crate::id::{LaneId, RequestId};
 use crate::lane::{Progress, StageRef};
+use crate::request::{Chain, Links};
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
@@ -69,57 +70,65 @@ impl Scheduler {
     fn connect_stage(&mut self, id: RequestId, lane: LaneId, stage: &UnfoldedStage, depends: &Dependency, reads: Option<&mut Vec<u32>>) {
         let own = self.lane(lane).chain;
         let reader = StageRef { chain: own, stage: self.lane(lane).stage };
-        let mut named = Vec::new();
         match depends {
             Dependency::Previous { .. } | Dependency::Sibling { .. } => {}
             Dependency::Step { chain, stage, at } => {
-                named.push(*chain);
+                note_read(reads, own, *chain);
                 let steps = self.request(id).chain(own).map_or(0, |chain| chain.bound);
                 if let Some((producer, bound)) = self.request(id).chain(*chain).map(|chain| (chain.lane(*stage), chain.bound)) {
                     self.lane_mut(producer).readers.get_or_insert_default().add(reader, *at, steps, bound);
                 }
             }
             Dependency::End { chain } => {
-                named.push(*chain);
+                note_read(reads, own, *chain);
                 self.wait_for_end(id, reader, *chain);
             }
             Dependency::Nodes { input } => {
-                let first = self.request(id).growth(self.lane(lane).growth).map_or(0, |growth| growth.graph.first_chain);
+                let first = self.request(id).growth_of(own).map_or(0, |growth| growth.graph.first_chain);
                 if first > 0 || reads.is_some() {
                     let Source::Nodes { of, .. } = &stage.inputs[*input as usize].source else { return };
-                    named.extend(of.iter().map(|node| node.chain));
+                    let mut named: Vec<u32> = of.iter().map(|node| node.chain).collect();
                     named.sort_unstable();
                     named.dedup();
                     for chain in named.iter().filter(|chain| **chain < first) {
                         self.wait_for_end(id, reader, *chain);
                     }
+                    if let Some(reads) = reads {
+                        reads.extend(named.into_iter().filter(|chain| *chain != own));
+                    }
                 }
             }
-        }
-        if let Some(reads) = reads {
-            reads.extend(named.into_iter().filter(|chain| *chain != own));
         }
     }
 
     fn wait_for_end(&mut self, id: RequestId, waiter: StageRef, chain: u32) {
-        if let Some(chain) = self.request_mut(id).chain_mut(chain)
-            && !chain.ended
-            && chain.links.as_ref().and_then(|links| links.end_waiters.iter().last()) != Some(&waiter)
+        let waits = |chain: &Chain| chain.links.as_ref().and_then(|links| links.end_waiters.iter().last()) == Some(&waiter);
+        if self.request(id).chain(chain).is_some_and(|chain| !chain.ended && !waits(chain))
+            && let Some(links) = self.links_of(id, chain)
         {
-            chain.links().end_waiters.push_back(waiter);
+            links.end_waiters.push_back(waiter);
         }
+    }
+
+    /// What a chain has to do with others, from now on if not before.
+    fn links_of(&mut self, id: RequestId, chain: u32) -> Option<&mut Links> {
+        let Self { requests, spares, .. } = self;
+        let chain = requests[id.index()].chain_mut(chain)?;
+        Some(chain.links.get_or_insert_with(|| spares.links()))
     }
 
     fn note_reads(&mut self, id: RequestId, number: u32, mut reads: Vec<u32>) {
         reads.sort_unstable();
         reads.dedup();
         for read in &reads {
-            if let Some(chain) = self.request_mut(id).chain_mut(*read) {
-                chain.links().readers += 1;
+            if let Some(links) = self.links_of(id, *read) {
+                links.reading.get_or_insert_default().readers += 1;
             }
         }
-        if let Some(chain) = self.request_mut(id).chain_mut(number).filter(|_| !reads.is_empty()) {
-            chain.links().reads = reads;
+        if !reads.is_empty()
+            && let Some(links) = self.links_of(id, number)
+        {
+            links.reading.get_or_insert_default().reads = reads;
         }
     }
 
@@ -143,8 +152,8 @@ impl Scheduler {
         let (end, over, stop_lane) = (root.end, root.ended, root.stop_stage.map(|stage| root.lane(stage)));
         let Some(own) = request.chain(number) else { return };
         let stages = own.stages();
-        if let Some(root) = self.request_mut(id).chain_mut(leader).filter(|root| !root.ended) {
-            root.links().followers.push(number);
+        if !over && let Some(links) = self.links_of(id, leader) {
+            links.followers.push(number);
         }
         if let Some(stop_lane) = stop_lane.filter(|_| !over) {
             self.part(stop_lane);
@@ -157,5 +166,12 @@ impl Scheduler {
             (own.root, own.stops) = (Some(leader), true);
         }
         self.end_at(id, number, end);
+    }
+}
+
+/// Notes, where that is noted, that a chain reads another.
+fn note_read(reads: Option<&mut Vec<u32>>, own: u32, other: u32) {
+    if let Some(reads) = reads.filter(|_| other != own) {
+        reads.push(other);
     }
 }

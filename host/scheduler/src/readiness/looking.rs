@@ -25,16 +25,16 @@ impl Scheduler {
                 }
             }
             Progress::Each(nodes) => {
-                if step < place.limit && may_become_ready(nodes.states[step as usize]) {
+                if step < place.limit && may_become_ready(nodes.states.at(step)) {
                     self.judge(lane, step, self.weigh(lane, step, true));
                 }
             }
             Progress::Grouped(grouped) => {
-                if step >= place.limit || !may_become_ready(grouped.nodes.states[step as usize]) {
+                if step >= place.limit || !may_become_ready(grouped.nodes.states.at(step)) {
                     return;
                 }
                 let group = grouped.group(step);
-                let subgraph = &grouped.split.subgraphs[group as usize];
+                let subgraph = &grouped.subgraphs[group as usize];
                 let members = subgraph.members;
                 let was_handed = !self.subgraphs() || subgraph.handed == members.1;
                 if was_handed {
@@ -50,7 +50,7 @@ impl Scheduler {
         for index in members.0..members.1 {
             let Progress::Grouped(grouped) = &self.lane(lane).progress else { return };
             let step = grouped.member(index);
-            if step < self.lane(lane).limit && may_become_ready(grouped.nodes.states[step as usize]) {
+            if step < self.lane(lane).limit && may_become_ready(grouped.nodes.states.at(step)) {
                 self.judge(lane, step, self.weigh(lane, step, true));
             }
         }
@@ -61,9 +61,9 @@ impl Scheduler {
         match &self.lane(lane).progress {
             Progress::Front(_) => self.look_at(lane, 0),
             Progress::Grouped(grouped) => {
-                for group in 0..grouped.split.subgraphs.len() {
+                for group in 0..grouped.subgraphs.len() {
                     let Progress::Grouped(grouped) = &self.lane(lane).progress else { return };
-                    let members = grouped.split.subgraphs[group].members;
+                    let members = grouped.subgraphs[group].members;
                     if self.handed_over(lane, group as u32) {
                         self.look_at_members(lane, members);
                     }
@@ -92,11 +92,12 @@ impl Scheduler {
         let mut run: Option<(u32, Option<WorkerId>)> = None;
         for step in 0..=self.lane(lane).limit {
             let Progress::Each(nodes) = &self.lane(lane).progress else { return };
-            let verdict = match nodes.states.get(step as usize) {
-                Some(state) if step < self.lane(lane).limit && may_become_ready(*state) => self.weigh(lane, step, true),
+            let state = nodes.states.get(step);
+            let verdict = match state {
+                Some(state) if step < self.lane(lane).limit && may_become_ready(state) => self.weigh(lane, step, true),
                 _ => Verdict::No,
             };
-            let fresh = matches!(nodes.states.get(step as usize), Some(NodeState::Waiting { .. }));
+            let fresh = matches!(state, Some(NodeState::Waiting { .. }));
             let only = match verdict {
                 Verdict::Ready(only) if fresh => Some(only),
                 _ => None,
@@ -137,7 +138,7 @@ impl Scheduler {
                 Progress::Front(front) => front.handed,
                 Progress::Each(_) => return true,
                 Progress::Grouped(grouped) => {
-                    let subgraph = &grouped.split.subgraphs[group as usize];
+                    let subgraph = &grouped.subgraphs[group as usize];
                     if subgraph.handed == subgraph.members.1 {
                         return true;
                     }
@@ -155,7 +156,7 @@ impl Scheduler {
             }
             match &mut self.lane_mut(lane).progress {
                 Progress::Front(front) => front.handed += 1,
-                Progress::Grouped(grouped) => grouped.split.subgraphs[group as usize].handed += 1,
+                Progress::Grouped(grouped) => grouped.subgraphs[group as usize].handed += 1,
                 Progress::Each(_) => return true,
             }
         }

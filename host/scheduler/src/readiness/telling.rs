@@ -33,7 +33,7 @@ impl Told {
                     lane = request.chain(chain).filter(|chain| !chain.gone).map_or(NO_LANE, |chain| chain.lane(stage));
                 }
                 let Some(place) = lanes.get_mut(lane.index()) else { continue };
-                let heard = if queued { place.nodes_mut().and_then(|all| all.hear(step)) } else { None };
+                let heard = if queued { place.progress.nodes_mut().and_then(|all| all.states.hear(step)) } else { None };
                 match heard {
                     Some(1..) => {}
                     Some(0) if place.named => self.ready.push((lane, step)),
@@ -97,7 +97,7 @@ impl Scheduler {
     pub(crate) fn read_successors_ahead(&self, nodes: impl Iterator<Item = Row>) {
         let read = |node: Row| {
             let place = self.lane(node.lane);
-            let graph = &self.request(place.request).growth(place.growth)?.graph;
+            let graph = &self.request(place.request).growth_of(place.chain)?.graph;
             let stage = graph.chains.get((place.chain - graph.first_chain) as usize)?.stages.get(place.stage as usize)?;
             let first = stage.successors.offsets.get(node.step as usize)?;
             stage.successors.targets.get(*first as usize).map(|(_, _, step)| *step)
@@ -121,9 +121,9 @@ impl Scheduler {
     /// Tells whoever waits for nodes of a lane, which were just submitted to that worker, or are complete.
     fn tell(&mut self, lane: LaneId, nodes: &[Row], queued: Option<WorkerId>) {
         let Self { lanes, requests, told, .. } = self;
-        let Lane { request: id, chain: number, stage, growth, ref readers, .. } = lanes[lane.index()];
+        let Lane { request: id, chain: number, stage, ref readers, .. } = lanes[lane.index()];
         let (request, is_read) = (&requests[id.index()], readers.is_some());
-        let Some(graph) = request.growth(growth).map(|growth| &growth.graph) else { return };
+        let Some(graph) = request.growth_of(number).map(|growth| &growth.graph) else { return };
         let local = (number - graph.first_chain) as usize;
         let chain = &graph.chains[local];
         let (bound, linked) = (chain.length.bound, chain.sequential || chain.stages.len() > 1);
@@ -198,8 +198,8 @@ impl Scheduler {
         let Some(chain) = request.chain(number).filter(|chain| chain.is_waited_for() && !chain.ended) else { return };
         let Status::Queued(worker) = self.end_status(request, number) else { return };
         if chain.links.as_ref().is_some_and(|links| links.end_seen != Some(worker)) {
-            if let Some(chain) = self.request_mut(id).chain_mut(number) {
-                chain.links().end_seen = Some(worker);
+            if let Some(links) = self.request_mut(id).chain_mut(number).and_then(|chain| chain.links.as_mut()) {
+                links.end_seen = Some(worker);
             }
             self.tell_end_waiters(id, number);
         }
@@ -217,14 +217,14 @@ impl Scheduler {
 
     /// Looks again at everybody who may name a step of this lane: its chain's end is known.
     pub(crate) fn tell_readers(&mut self, lane: LaneId) {
-        let Lane { request: id, chain: number, stage, growth, .. } = *self.lane(lane);
+        let Lane { request: id, chain: number, stage, .. } = *self.lane(lane);
         for index in 0..self.lane(lane).readers.as_ref().map_or(0, |readers| readers.len()) {
             let reader = self.lane(lane).readers.as_ref().and_then(|readers| readers.get(index));
             if let Some(reader) = reader.and_then(|reader| self.held(id, reader)) {
                 self.look_at_all(reader);
             }
         }
-        let Some(graph) = self.request(id).growth(growth).map(|growth| Arc::clone(&growth.graph)) else { return };
+        let Some(graph) = self.request(id).growth_of(number).map(|growth| Arc::clone(&growth.graph)) else { return };
         let targets = &graph.chains[(number - graph.first_chain) as usize].stages[stage as usize].successors.targets;
         self.look_at_named(id, targets);
     }
@@ -232,8 +232,8 @@ impl Scheduler {
     pub(super) fn look_at_named(&mut self, id: RequestId, targets: &[(u32, u32, u32)]) {
         for (chain, stage, step) in targets {
             if let Some(other) = self.held(id, StageRef { chain: *chain, stage: *stage }) {
-                if let Some(nodes) = self.lane_mut(other).nodes_mut() {
-                    nodes.lose_count(*step);
+                if let Some(nodes) = self.lane_mut(other).progress.nodes_mut() {
+                    nodes.states.lose_count(*step);
                 }
                 self.look_at(other, *step);
             }

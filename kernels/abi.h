@@ -19,7 +19,7 @@ typedef struct ProductTerm {
 // y = (begin row, or bias, or 0) + x_0·W_0 + x_1·W_1 + …, in f32.
 //
 // Each element of y is summed in one order at every number of rows and with every kernel of the same arithmetic: what it begins with, then
-// the terms as listed, k ascending in each. y may lie where `begin` lies; it must not overlap any x.
+// the terms as listed, k ascending in each (in bf16 by slabs of 32, within which the order is fixed too). y may lie where `begin` lies; it must not overlap any x.
 //
 // How the host packs W (k × n, row-major, W[k][n]) for one term, in panels of 64 columns, one panel after another. What is beyond k or n in
 // the last ones is zeros. `kernels/tests/packing.h` is this rule as code.
@@ -94,7 +94,8 @@ typedef struct LstmStepArguments {
     uint32_t units;   // a multiple of 8
 } LstmStepArguments;
 
-// The same, step after step, in one launch of blocks that are all resident at once (a cooperative launch).
+// The same, step after step, in one launch of blocks that are all resident at once (a cooperative launch). Lists, x and begin of a step are read before
+// the step before it is done: nothing that they name may be written by the launch.
 //
 //   lstm_queue_64x32, lstm_queue_128x32      threads and shared memory as lstm_step_*; any number of blocks
 //   lstm_resident_64x8                       256 threads, 65536 + S * 4096 bytes: the weights stay in shared memory

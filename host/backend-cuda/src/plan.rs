@@ -97,16 +97,19 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Compiles a cell.
+    /// Compiles a cell whose packed weights may take so many bytes.
     ///
     /// # Errors
-    /// If it has an operation, a datatype or a precision that there is no kernel for.
-    pub(crate) fn compile(cell: &TypedCell) -> Result<Self, LoadError> {
+    /// If it has an operation, a datatype or a precision that there is no kernel for, or larger weights.
+    pub(crate) fn compile(cell: &TypedCell, available: u64) -> Result<Self, LoadError> {
         let unsupported = |what: String| LoadError::Unsupported { cell: cell.name.clone(), device: "the CUDA worker".to_owned(), what };
         if cell.precision == Precision::Int8 && cell.operations.iter().any(is_product) {
             return Err(unsupported("products in int8: load the model in bf16".to_owned()));
         }
-        let lowered = lower::lower(cell).map_err(unsupported)?;
+        let lowered = lower::lower(cell, available).map_err(unsupported)?;
+        if lowered.packed_bytes > available {
+            return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: lowered.packed_bytes, available });
+        }
         schedule::plan(lowered).map_err(unsupported)
     }
 

@@ -36,6 +36,9 @@ const SPARES: usize = 16;
 /// Bytes of outputs that such a completion keeps room for.
 const SPARE_BYTES: usize = 4 << 20;
 
+/// Bytes of one row on its way to the device or back, at most: each of the two rings holds four, on the host and on the device.
+const RING_ROW_MAX: usize = 64 << 20;
+
 /// A batch is timed so often at most,
 const TIMED_RUNS: usize = 5;
 /// and no further time once it took as long as this.
@@ -146,8 +149,7 @@ impl CudaWorker {
         let (driver, stream) = (&mut self.device.driver, self.device.stream);
         let grown = driver.allocate(more as usize * size_of::<u32>()).and_then(|new| {
             driver.copy(stream, old, new, room as usize * size_of::<u32>())?;
-            // Waits for what is queued: rare, because there are as many words as lanes at once.
-            driver.free(old)?;
+            // The old ones stay with the driver, for what is queued needs them and nobody waits here; together they take less than the new ones.
             Ok(new)
         });
         self.executed = (self.device.held(grown)?, more);
@@ -226,16 +228,25 @@ impl CudaWorker {
 
     /// A ring must hold a segment of one row at least.
     fn make_room_in_rings(&mut self, bytes: usize) -> Done {
+        // They grow together, so that what fits one of them fits the other.
         if 2 * bytes <= self.up.capacity() {
             return Ok(());
         }
-        self.drain().map_err(|lost| Fault::Lost(lost.cause))?;
-        for ring in [&mut self.up, &mut self.down] {
-            let new = Ring::new(&mut *self.device.driver, (4 * bytes).next_power_of_two())?;
-            let old = std::mem::replace(ring, new);
-            self.device.driver.free(old.device)?;
+        if bytes > RING_ROW_MAX {
+            return Err(Fault::Refused(format!("one row takes {bytes} bytes on its way, {RING_ROW_MAX} at most are possible")));
         }
-        Ok(())
+        self.drain().map_err(|lost| Fault::Lost(lost.cause))?;
+        let capacity = (4 * bytes).next_power_of_two();
+        let up = Ring::new(&mut *self.device.driver, capacity)?;
+        let down = match Ring::new(&mut *self.device.driver, capacity) {
+            Ok(down) => down,
+            Err(fault) => {
+                let _ = self.device.driver.free(up.device);
+                return Err(fault);
+            }
+        };
+        let old = [std::mem::replace(&mut self.up, up), std::mem::replace(&mut self.down, down)];
+        old.iter().try_for_each(|ring| self.device.driver.free(ring.device))
     }
 }
 

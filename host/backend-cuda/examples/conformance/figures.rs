@@ -1,10 +1,11 @@
 //! What a device takes for things: figures to publish with the chip's name, never from an emulated one.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cellwright_backend::conformance::cells;
 use cellwright_backend::{Backend, CellIndex};
-use cellwright_backend_cuda::driver::{Done, promises};
+use cellwright_backend_cuda::driver::{Done, Driver, Pinned, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::generate::Rng;
@@ -29,6 +30,18 @@ fn percentiles(mut times: Vec<Duration>) -> Value {
     json!({ "p50_us": at(50), "p99_us": at(99) })
 }
 
+/// Looks for a signal without a pause, and now and then whether the device is still there.
+fn await_signal(driver: &mut dyn Driver, word: &Pinned, value: u64) {
+    let mut looks = 0_u32;
+    while word.word(0).load(Ordering::Acquire) != value {
+        looks = looks.wrapping_add(1);
+        if looks.is_multiple_of(1 << 16) {
+            done(driver.check());
+        }
+        std::hint::spin_loop();
+    }
+}
+
 /// From queueing a signal to seeing it, with nothing before it and behind a small kernel; and what queueing a launch costs.
 pub(crate) fn signals(place: Where) -> Value {
     let mut driver = open(place);
@@ -42,9 +55,7 @@ pub(crate) fn signals(place: Where) -> Value {
         let began = Instant::now();
         value += 1;
         done(driver.signal(stream, &word, 0, value));
-        while word.word(0).load(std::sync::atomic::Ordering::Acquire) != value {
-            std::hint::spin_loop();
-        }
+        await_signal(driver, &word, value);
         let seen = began.elapsed();
         let began = Instant::now();
         // SAFETY: so much was allocated.
@@ -52,9 +63,7 @@ pub(crate) fn signals(place: Where) -> Value {
         let launched = began.elapsed();
         value += 1;
         done(driver.signal(stream, &word, 0, value));
-        while word.word(0).load(std::sync::atomic::Ordering::Acquire) != value {
-            std::hint::spin_loop();
-        }
+        await_signal(driver, &word, value);
         // The first rounds load what is loaded when it is first used.
         if round >= 100 {
             bare.push(seen);

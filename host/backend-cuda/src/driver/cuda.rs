@@ -51,9 +51,10 @@ impl CudaDriver {
     pub fn open(facts: Facts, images: &[Image]) -> Done<Self> {
         let (major, minor) = facts.capability;
         let unusable = |why: &str| Fault::Refused(format!("{} {why}", facts.name));
-        let Some(image) = choose(images, facts.capability) else {
+        let images = choose(images, facts.capability);
+        if images.is_empty() {
             return Err(unusable(&format!("has compute capability {major}.{minor}; 8.0 or newer is needed")));
-        };
+        }
         let context = CudaContext::new(facts.ordinal as usize).map_err(fault)?;
         // SAFETY: nothing of the binding's that would order streams by events is ever used.
         unsafe { context.disable_event_tracking() };
@@ -62,10 +63,17 @@ impl CudaDriver {
             return Err(unusable("cannot store to the host's memory from a stream, by which tasks are completed"));
         }
         let mut module = std::ptr::null_mut();
-        // SAFETY: an image that was compiled with this program: machine code, which says itself how long it is, or text that ends in zero.
-        unsafe { sys::cuModuleLoadData(&raw mut module, image.bytes.as_ptr().cast()) }
-            .result()
-            .map_err(|error| unusable(&format!("does not take the kernels: {}", told(error))))?;
+        let mut loaded = Err(String::new());
+        for image in images {
+            // SAFETY: an image that was compiled with this program: machine code, which says itself how long it is, or text that ends in zero.
+            let result = unsafe { sys::cuModuleLoadData(&raw mut module, image.bytes.as_ptr().cast()) }.result();
+            // The first one's complaint says most.
+            loaded = result.map_err(|error| loaded.err().filter(|first| !first.is_empty()).unwrap_or_else(|| told(error)));
+            if loaded.is_ok() {
+                break;
+            }
+        }
+        loaded.map_err(|complaint| unusable(&format!("does not take the kernels: {complaint}")))?;
         Ok(Self { facts, context, module, kernels: vec![], streams: vec![], events: vec![], allocations: vec![], lost: None })
     }
 
@@ -309,6 +317,9 @@ impl Driver for CudaDriver {
 
     fn signal(&mut self, stream: Stream, word: &Pinned, offset: usize, value: u64) -> Done {
         within(word, offset, 8)?;
+        if !offset.is_multiple_of(8) {
+            return Err(Fault::Refused(format!("no word lies at byte {offset}")));
+        }
         self.enter()?;
         let stream = self.stream_of(stream)?;
         // SAFETY: a word of mapped pinned memory; without flags the store comes after a fence for the whole system.

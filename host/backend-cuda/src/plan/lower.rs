@@ -45,10 +45,12 @@ pub(super) struct Lowered {
     pub(super) outlets: Vec<Outlet>,
     pub(super) items: Vec<Item>,
     pub(super) blobs: Vec<Blob>,
+    /// What its weights take as packed, whether they were or not.
+    pub(super) packed_bytes: u64,
 }
 
-/// Lowers a cell.
-pub(super) fn lower(cell: &TypedCell) -> Result<Lowered, Why> {
+/// Lowers a cell; its weights are packed as long as they take no more than so many bytes together.
+pub(super) fn lower(cell: &TypedCell, weight_bytes_most: u64) -> Result<Lowered, Why> {
     let lowered = Lowered {
         frame: Frame::new(),
         inputs: Vec::new(),
@@ -56,8 +58,18 @@ pub(super) fn lower(cell: &TypedCell) -> Result<Lowered, Why> {
         outlets: Vec::new(),
         items: Vec::new(),
         blobs: Vec::new(),
+        packed_bytes: 0,
     };
-    let mut lowering = Lowering { cell, lowered, known: BTreeMap::new(), tensors: BTreeMap::new(), packed: BTreeMap::new(), values: 0 };
+    let mut lowering = Lowering {
+        cell,
+        lowered,
+        known: BTreeMap::new(),
+        tensors: BTreeMap::new(),
+        packed: BTreeMap::new(),
+        values: 0,
+        launches: 0,
+        weight_bytes_most,
+    };
     for (index, port) in cell.inputs.iter().enumerate() {
         let id = ValueId(index as u32);
         let view = lowering.define(id)?;
@@ -89,6 +101,9 @@ struct Lowering<'a> {
     /// Blobs by the weights that they were packed of: the tensor, whether it is transposed, and the bits of its factor.
     packed: BTreeMap<(*const Tensor, bool, u32), usize>,
     values: usize,
+    /// Of products.
+    launches: usize,
+    weight_bytes_most: u64,
 }
 
 impl Lowering<'_> {

@@ -10,6 +10,12 @@ const F32_DEPTH: usize = 16;
 /// Rows of a slab in bf16.
 const SLAB: usize = 32;
 
+/// Bytes of a weight of so many rows and columns, packed; none if there are no such numbers of bytes.
+pub(super) fn packed_bytes(precision: Precision, k: usize, n: usize) -> Option<usize> {
+    let (depth, size) = if precision == Precision::F32 { (F32_DEPTH, size_of::<f32>()) } else { (SLAB, size_of::<u16>()) };
+    n.checked_next_multiple_of(PANEL)?.checked_mul(k.checked_next_multiple_of(depth)?)?.checked_mul(size)
+}
+
 /// A weight's numbers, `w[k][n]` times alpha.
 pub(super) struct Weight<'a> {
     values: &'a [f32],
@@ -89,7 +95,7 @@ mod tests {
         let (tensor, values) = numbered(3, 70, false);
         let packed = Weight::new(&tensor, &values, false, 2.0).expect("a matrix").packed(Precision::F32);
         let floats: Vec<f32> = packed.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-        assert_eq!(floats.len(), 2 * 16 * 64);
+        assert_eq!((floats.len(), packed_bytes(Precision::F32, 3, 70)), (2 * 16 * 64, Some(packed.len())));
         assert_eq!(floats[2 * 64 + 5], 2.0 * (2.0 * 70.0 + 5.0));
         assert_eq!(floats[(16 + 1) * 64 + 3], 2.0 * (70.0 + 67.0));
         assert_eq!(floats[(16 + 1) * 64 + 6], 0.0);
@@ -101,7 +107,8 @@ mod tests {
         let (tensor, values) = numbered(40, 3, true);
         let packed = Weight::new(&tensor, &values, true, 1.0).expect("a matrix").packed(Precision::Bf16);
         let at = |place: usize| f32::from_bits(u32::from(u16::from_le_bytes([packed[2 * place], packed[2 * place + 1]])) << 16);
-        assert_eq!(packed.len(), 2 * 64 * 64);
+        assert_eq!((packed.len(), packed_bytes(Precision::Bf16, 40, 3)), (2 * 64 * 64, Some(packed.len())));
+        assert_eq!(packed_bytes(Precision::Bf16, usize::MAX, 3), None);
         assert_eq!(at(9), 9.0);
         assert_eq!(at(2 * 32 + 9), 89.0);
         assert_eq!(at(2048 + 2 * 32 + 4), 2.0 * 40.0 + 36.0);

@@ -27,7 +27,7 @@ pub(super) struct Segment {
     /// Of its signal.
     pub(super) number: u64,
     /// Where its download lies in the ring.
-    pub(super) down: usize,
+    pub(super) down: Range<usize>,
     pub(super) batches: Vec<Batch>,
     /// Positions in the task, and steps.
     pub(super) rows: Vec<(u32, u32)>,

@@ -155,7 +155,8 @@ impl CudaWorker {
         let mut pen = Pen::new(bytes, self.up.device.plus(up));
         let at = pen.put(words);
         let words = (pen.address(at), begun.len() as u32);
-        let up_used = pen.written();
+        // So that rows behind them are aligned as they are among themselves.
+        let up_used = pen.written().next_multiple_of(16);
         Ok(Writing { up, down, up_bytes, down_bytes, up_used, down_used: 0, words, lists: Vec::new(), segment: Segment::default() })
     }
 
@@ -209,7 +210,8 @@ impl CudaWorker {
         let queued = self.queue(resident, &writing);
         let number = self.device.held(queued)?;
         if let Some(task) = self.tasks.back_mut() {
-            task.segments.push_back(Segment { number, down: writing.down, ..writing.segment });
+            let down = writing.down..writing.down + writing.down_used;
+            task.segments.push_back(Segment { number, down, ..writing.segment });
         }
         Ok(())
     }

@@ -20,6 +20,8 @@ pub struct CudaOptions {
     pub ring_bytes: usize,
     /// Rows of a batch that are run at once; larger ones are run in parts.
     pub rows_most: u32,
+    /// Chains whose ends can be noted on the device without making more room for them while requests wait.
+    pub chains: u32,
     /// How long the worker looks for a signal without a pause: what a step has to wait for it is less, what others get of its core is less too.
     pub spin: Duration,
 }
@@ -27,15 +29,12 @@ pub struct CudaOptions {
 impl Default for CudaOptions {
     fn default() -> Self {
         let spin = Duration::from_micros(200);
-        Self { arena_bytes: None, weight_bytes: None, frame_bytes: None, ring_bytes: 32 << 20, rows_most: 4096, spin }
+        Self { arena_bytes: None, weight_bytes: None, frame_bytes: None, ring_bytes: 32 << 20, rows_most: 4096, chains: 1 << 18, spin }
     }
 }
 
 /// The arena's size where nothing is said and memory is plenty.
 const ARENA_BYTES: u64 = 16 << 30;
-
-/// Words for chains, at first.
-const WORDS: u32 = 1 << 12;
 
 /// Between looks at the signal that are not worth a core.
 const PAUSE: Duration = Duration::from_micros(20);
@@ -65,7 +64,7 @@ impl CudaOptions {
             frame_bytes: self.frame_bytes.unwrap_or(free / 8),
             ring_bytes: self.ring_bytes,
             rows_most: self.rows_most.max(1) as usize,
-            words: WORDS,
+            words: self.chains.max(1),
         })
     }
 }

@@ -48,7 +48,7 @@ pub(super) struct FrameMemory {
 impl Resident {
     /// Compiles a cell and uploads it, if it takes no more than that.
     pub(super) fn new(cell: &TypedCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
-        let plan = Plan::compile(cell)?;
+        let plan = Plan::compile(cell, available)?;
         let instruction_bytes = plan.instructions().count() * size_of::<GroupInstruction>() + plan.steps.len() * PIECE;
         let table_bytes = [bytes_of_all(&plan.inputs).len(), bytes_of_all(&plan.outlets).len()].map(|bytes| bytes.next_multiple_of(PIECE));
         let bytes = plan.blob_bytes(PIECE) + instruction_bytes + table_bytes.iter().sum::<usize>() + PIECE;
@@ -59,8 +59,21 @@ impl Resident {
         Self::upload(cell, plan, layout, (device, bytes)).map_err(|fault| fault_of_load(&cell.name, device, &fault))
     }
 
-    fn upload(cell: &TypedCell, mut plan: Plan, layout: NodeLayout, (device, bytes): (&mut Device, usize)) -> Done<Self> {
+    fn upload(cell: &TypedCell, plan: Plan, layout: NodeLayout, (device, bytes): (&mut Device, usize)) -> Done<Self> {
         let memory = device.driver.allocate(bytes)?;
+        Self::upload_to(memory, cell, plan, layout, (device, bytes)).inspect_err(|_| {
+            // A device that is lost has nothing to take back.
+            let _ = device.driver.free(memory);
+        })
+    }
+
+    fn upload_to(
+        memory: DeviceAddress,
+        cell: &TypedCell,
+        mut plan: Plan,
+        layout: NodeLayout,
+        (device, bytes): (&mut Device, usize),
+    ) -> Done<Self> {
         let mut next = memory;
         let mut put = |bytes: &[u8], device: &mut Device| -> Done<u64> {
             let at = next;

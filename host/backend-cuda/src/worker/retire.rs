@@ -15,7 +15,7 @@ impl CudaWorker {
         let Some(task) = self.tasks.iter_mut().find(|task| task.oldest().is_some()) else { return Ok(()) };
         let Some(segment) = task.segments.pop_front() else { return Ok(()) };
         // SAFETY: its signal was seen, and the stretch is its own until it is given back below.
-        let bytes = unsafe { self.down.pinned.bytes(segment.down..self.down.capacity()) };
+        let bytes = unsafe { self.down.pinned.bytes(segment.down.clone()) };
         let mut sound = true;
         for batch in &segment.batches {
             sound &= take_in(task, &segment, batch, bytes);

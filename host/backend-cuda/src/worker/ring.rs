@@ -61,7 +61,11 @@ impl Ring {
     pub(super) fn new(driver: &mut dyn Driver, bytes: usize) -> Done<Self> {
         let capacity = bytes.next_multiple_of(STRETCH).max(LEAST);
         let device = driver.allocate(capacity)?;
-        Ok(Self { pinned: driver.pinned(capacity)?, device, taken: Taken { capacity, stretches: VecDeque::new() } })
+        let pinned = driver.pinned(capacity).inspect_err(|_| {
+            // What became of the device is told by the first fault.
+            let _ = driver.free(device);
+        })?;
+        Ok(Self { pinned, device, taken: Taken { capacity, stretches: VecDeque::new() } })
     }
 
     pub(super) const fn capacity(&self) -> usize {

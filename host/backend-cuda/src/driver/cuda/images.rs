@@ -45,16 +45,19 @@ impl Image {
     }
 }
 
-/// The image that knows a device best: the newest architecture, and of that the most special.
+/// The images that a device may take, those first that know it best: the newest architecture, and of that the most special. A driver that does not take
+/// one may take the next.
 #[must_use]
-pub fn choose(images: &[Image], device: (u32, u32)) -> Option<&Image> {
+pub fn choose(images: &[Image], device: (u32, u32)) -> Vec<&Image> {
     let special = |form| match form {
         Form::Exact => 2,
         Form::Code => 1,
         Form::Portable => 0,
     };
     let machine = |form| form != Form::Portable;
-    images.iter().filter(|image| image.fits(device)).max_by_key(|image| (machine(image.form), image.capability, special(image.form)))
+    let mut fitting: Vec<&Image> = images.iter().filter(|image| image.fits(device)).collect();
+    fitting.sort_by_key(|image| std::cmp::Reverse((machine(image.form), image.capability, special(image.form))));
+    fitting
 }
 
 #[cfg(test)]
@@ -63,13 +66,13 @@ mod tests {
 
     #[test]
     fn a_device_gets_the_image_that_knows_it_best() {
-        let chosen = |device| choose(IMAGES, device).map(|image| (image.capability, image.form));
-        assert_eq!(chosen((8, 0)), Some(((8, 0), Form::Code)));
-        assert_eq!(chosen((8, 9)), Some(((8, 0), Form::Code)));
-        assert_eq!(chosen((9, 0)), Some(((9, 0), Form::Exact)));
-        assert_eq!(chosen((10, 0)), Some(((9, 0), Form::Portable)));
-        assert_eq!(chosen((12, 1)), Some(((9, 0), Form::Portable)));
-        assert_eq!(chosen((7, 5)), None);
+        let chosen = |device| choose(IMAGES, device).into_iter().map(|image| (image.capability, image.form)).collect::<Vec<_>>();
+        assert_eq!(chosen((8, 0)), [((8, 0), Form::Code)]);
+        assert_eq!(chosen((8, 9)), [((8, 0), Form::Code)]);
+        assert_eq!(chosen((9, 0)), [((9, 0), Form::Exact), ((9, 0), Form::Code), ((9, 0), Form::Portable)]);
+        assert_eq!(chosen((10, 0)), [((9, 0), Form::Portable)]);
+        assert_eq!(chosen((12, 1)), [((9, 0), Form::Portable)]);
+        assert_eq!(chosen((7, 5)), []);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use cellwright_cell_graph::Datatype;
 use cellwright_cell_graph::sums::{self, Sum};
 use cellwright_cell_graph::typed::{Compute, Operation, ValueId};
 
-use super::super::pack::Weight;
+use super::super::pack::{Weight, packed_bytes};
 use super::super::view::{Base, Element, View, row_major};
 use super::super::{ALIGNMENT, Blob, BlobId, Product, Term};
 use super::{Item, Lowering, Why, Work, narrow};
@@ -14,6 +14,11 @@ use crate::abi::op;
 
 /// Where a value is several rows of a matrix, these are padded to a multiple of so many elements, so that each of them is aligned.
 const MULTIPLE: usize = ALIGNMENT / size_of::<f32>();
+
+/// Rows of a matrix that a row of the batch may be: each is a launch.
+const ROWS_MAX: usize = 1024;
+/// Launches of products that a cell may take.
+const LAUNCHES_MAX: usize = 4096;
 
 /// The left-hand side of a term: where each of its rows lies.
 struct Left {
@@ -60,6 +65,11 @@ impl Lowering<'_> {
     fn product(&mut self, sum: &Sum, like: ValueId, result: &View) -> Result<(), Why> {
         let n = *result.shape.last().ok_or("a product without columns")?;
         let lead = result.elements() / n.max(1);
+        self.launches = self.launches.saturating_add(lead);
+        if lead > ROWS_MAX || self.launches > LAUNCHES_MAX {
+            let (rows, launches) = (lead, self.launches);
+            return Err(format!("products of {rows} rows each, {launches} in all: {ROWS_MAX} and {LAUNCHES_MAX} are the most"));
+        }
         let mut terms = Vec::new();
         for linear in &sum.linears {
             let Compute::Linear { transposed, alpha, .. } = linear.compute else { continue };
@@ -106,21 +116,27 @@ impl Lowering<'_> {
         if tensor.datatype != Datatype::Fp32 {
             return Err(format!("a product with a weight of datatype {}", tensor.datatype));
         }
-        let values = tensor.to_f32().unwrap_or_default();
-        let weight = Weight::new(&tensor, &values, transposed, alpha).ok_or("a product with what is no matrix")?;
-        if weight.k == 0 {
+        let [rows, columns] = tensor.shape[..] else { return Err("a product with what is no matrix".to_owned()) };
+        let (k, n) = if transposed { (columns, rows) } else { (rows, columns) };
+        if k == 0 {
             return Err("a product over no elements".to_owned());
         }
         let key = (Arc::as_ptr(&tensor), transposed, alpha.to_bits());
-        let blob = match self.packed.get(&key) {
-            Some(blob) => *blob,
-            None => {
-                let blob = self.blob(Blob::Bytes(weight.packed(self.cell.precision)));
-                self.packed.insert(key, blob);
-                blob
-            }
+        if let Some(blob) = self.packed.get(&key) {
+            return Ok((BlobId(*blob), k));
+        }
+        // As packed, thin weights take many times what they take in the bundle. What does not fit is only reckoned.
+        let bytes = packed_bytes(self.cell.precision, k, n).ok_or("a weight of more bytes than there are")?;
+        self.lowered.packed_bytes = self.lowered.packed_bytes.saturating_add(bytes as u64);
+        let packed = if self.lowered.packed_bytes > self.weight_bytes_most {
+            Vec::new()
+        } else {
+            let values = tensor.to_f32().unwrap_or_default();
+            Weight::new(&tensor, &values, transposed, alpha).ok_or("a weight that lacks values")?.packed(self.cell.precision)
         };
-        Ok((BlobId(blob), weight.k))
+        let blob = self.blob(Blob::Bytes(packed));
+        self.packed.insert(key, blob);
+        Ok((BlobId(blob), k))
     }
 
     /// The rows of a left-hand side as products read them.

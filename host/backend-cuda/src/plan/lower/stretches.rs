@@ -13,6 +13,9 @@ const BY_WARP: usize = 256;
 /// that is, of at least so many; any other has the block.
 const SEVERAL: usize = 4;
 
+/// Elements that are looked at for the first few of an order, at most: the kernel looks at all of them for each, and nobody can interrupt it.
+const TOP_LOOKS_MAX: usize = 1 << 26;
+
 fn walked_by((outer, inner): (usize, usize)) -> u32 {
     if inner <= BY_THREAD {
         0
@@ -115,6 +118,12 @@ impl Lowering<'_> {
         let strides: Vec<Vec<i64>> = sources.iter().map(|view| view.strides.clone()).chain(of_results).collect();
         let extents: Vec<usize> = order.iter().map(|axis| source.shape[*axis]).collect();
         let space = Space::new(&extents, order.len() - along.axes.len(), &strides);
+        if let Compute::TopK { k, .. } = &operation.compute {
+            let ((outer, inner), k) = (space.counts(), *k as usize);
+            if outer.checked_mul(inner).and_then(|elements| elements.checked_mul(k)).is_none_or(|looks| looks > TOP_LOOKS_MAX) {
+                return Err(format!("the first {k} of {inner} elements, {outer} times a row: more than {TOP_LOOKS_MAX} comparisons"));
+            }
+        }
         let mut instruction = along.instruction;
         instruction.flags |= walked_by(space.counts());
         let before = self.lowered.items.len();

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Writes kernels/wgmma.cuh: one function for each width, since an instruction names every register it uses."""
+"""Prints kernels/wgmma.cuh: one function for each width, since an instruction names every register it uses."""
 
-from pathlib import Path
 from textwrap import wrap
 
 WIDTHS = (32, 64, 128, 256)
@@ -34,5 +33,4 @@ def function(width: int) -> str:
     return "\n".join(lines)
 
 
-text = HEAD + "\n" + "\n".join(function(width) for width in WIDTHS) + "\n"
-Path(__file__).with_name("wgmma.cuh").write_text(text)
+print(HEAD, *(function(width) for width in WIDTHS), sep="\n")

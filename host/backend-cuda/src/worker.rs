@@ -326,12 +326,7 @@ impl Backend for CudaWorker {
 
     fn recycle(&mut self, mut completed: Completed) {
         if self.spares.len() < SPARES {
-            completed.stopped.clear();
-            completed.refused.clear();
-            completed.delivered.clear();
-            completed.bytes.clear();
-            completed.bytes.shrink_to(SPARE_BYTES);
-            completed.rows = Vec::new();
+            completed.clear(SPARE_BYTES);
             self.spares.push(completed);
         }
     }

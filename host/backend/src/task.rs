@@ -119,3 +119,15 @@ pub struct Completed {
     /// The task's own row buffer, to be used again.
     pub rows: Vec<Row>,
 }
+
+impl Completed {
+    /// Forgets what it holds, and keeps room for that much again: for at most so many bytes of outputs. The rows' buffer goes.
+    pub fn clear(&mut self, bytes_kept: usize) {
+        self.stopped.clear();
+        self.refused.clear();
+        self.delivered.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(bytes_kept);
+        self.rows = Vec::new();
+    }
+}

@@ -20,8 +20,9 @@ const UPLOADS_WAITING_MAX: usize = 64;
 /// Changes of one tenant's models that may be made at once, and those that may wait for their turn.
 const CHANGES_MAX: usize = 4;
 const CHANGES_WAITING_MAX: usize = 64;
-/// Calls of one tenant that may wait for their turn to be begun by a plugin that takes its time.
-const SLOW_WAITING_MAX: usize = 1024;
+/// Calls of one tenant that may wait for their turn to be begun by a plugin that takes its time: as many as a model usually has under way, for a busy machine
+/// can make any plugin take its time for a moment. What their bodies hold has a bound of its own.
+const SLOW_WAITING_MAX: usize = 16_384;
 
 pub(crate) struct App {
     pub(crate) host: Arc<dyn Host>,

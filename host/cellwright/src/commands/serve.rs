@@ -39,13 +39,15 @@ pub(crate) fn serve(settings: &Settings, print_config: bool, log: &str) -> anyho
     let platform = start(settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the threads that serve connections")?;
     let finished = runtime.block_on(async {
+        // Before it says that it is there: whoever reads that may ask it to stop at once.
+        let stop_asked = stop_asked()?;
         let server = Server::bind(server_options(settings), cellwright_http_api::host_of(platform.clone())).await?;
         announce(&server, settings)?;
         let watch = tokio::task::spawn_blocking({
             let platform = platform.clone();
             move || say_when_ready(&platform, started)
         });
-        let finished = server.serve(stop_asked()).await;
+        let finished = server.serve(stop_asked).await;
         watch.abort();
         anyhow::Ok(finished)
     })?;
@@ -143,16 +145,15 @@ fn say_when_ready(platform: &Platform, started: Instant) {
     let _ = writeln!(stderr(), "ready after {} ms, {serving} models serve", started.elapsed().as_millis());
 }
 
-/// Ends when the process is asked to: by a service manager, or by Ctrl-C.
-async fn stop_asked() {
-    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        (Ok(mut terminate), Ok(mut interrupt)) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            let _ = writeln!(stderr(), "stopping: nothing new is taken, what has begun is finished");
+/// Ends when the process is asked to, from now on: by a service manager, or by Ctrl-C.
+fn stop_asked() -> anyhow::Result<impl Future<Output = ()>> {
+    let listen = |kind| signal(kind).context("the signals that ask the server to stop");
+    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
         }
-        _ => std::future::pending().await,
-    }
+        let _ = writeln!(stderr(), "stopping: nothing new is taken, what has begun is finished");
+    })
 }

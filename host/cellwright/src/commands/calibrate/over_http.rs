@@ -24,11 +24,6 @@ use crate::worker;
 
 /// Of a load's time, before it.
 const WARM_UP_SHARE: f64 = 0.1;
-/// How often a load is tried whose requests are turned away: with so many at once, a plugin that is held up for a moment is taken for a slow one, for which
-/// only so many may wait.
-const ATTEMPTS: u32 = 5;
-/// The status of requests that are turned away.
-const TOO_MANY: u16 = 429;
 
 /// A server with its data in a temporary folder. Dropping it stops it.
 pub(super) struct Service {
@@ -92,15 +87,10 @@ impl Service {
             measured,
             seed,
         };
-        for attempt in 1.. {
-            let total = load::run(&plan)?.total;
-            match total.first_fault {
-                None => break,
-                Some(_) if attempt < ATTEMPTS && total.statuses.contains_key(&TOO_MANY) => {}
-                Some(fault) => bail!("some requests failed, the first because {fault}"),
-            }
+        match load::run(&plan)?.total.first_fault {
+            None => Ok(()),
+            Some(fault) => bail!("some requests failed, the first because {fault}"),
         }
-        Ok(())
     }
 }
 

@@ -52,7 +52,8 @@ pub struct Config {
     pub release: Release,
     /// How many tasks one decision may submit (the paper's `MaxTasksToSubmit`).
     pub max_tasks_to_submit: u32,
-    /// A worker asks for more when so few of its tasks are outstanding; 0 is the paper's "when idle".
+    /// A worker asks for more when so few of its tasks are outstanding; 0 is the paper's "when idle". Of one decision's tasks so many are launched apart
+    /// from those before, which would otherwise all end at once and leave it idle until it hears of more.
     pub low_water: u32,
     /// Consecutive tasks of one decision with the same rows, each a step further, become one launch of several steps, where no row's chain may
     /// stop and none of their outputs is delivered step by step.

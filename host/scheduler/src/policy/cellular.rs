@@ -69,6 +69,8 @@ impl Scheduler {
         let chosen = &self.model(model).types[position];
         let (cell_type, sizes) = (chosen.cell_type, chosen.batch);
         let mut batch = std::mem::take(&mut self.batch);
+        // A launch ends as a whole. What is still ahead when the worker asks for more is one of its own, so that there is something to do until more comes.
+        let ahead = self.config.max_tasks_to_submit.saturating_sub(self.config.low_water);
         for task in 0..self.config.max_tasks_to_submit {
             self.settle_counts();
             self.form_batch(worker, cell_type, sizes, &mut batch);
@@ -76,7 +78,7 @@ impl Scheduler {
             if batch.len() < enough {
                 break;
             }
-            self.submit_batch(worker, cell_type, model, &mut batch, task > 0);
+            self.submit_batch(worker, cell_type, model, &mut batch, task > 0 && task != ahead);
         }
         self.batch = batch;
         true

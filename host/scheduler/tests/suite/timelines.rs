@@ -342,6 +342,21 @@ fn steps_of_a_steady_batch_are_one_launch() {
     ");
 }
 
+/// A worker that asks before it is idle has a launch of its own ahead meanwhile.
+#[test]
+fn a_worker_that_asks_early_has_a_launch_ahead() {
+    let mut timeline = Timeline::new(Config { low_water: 2, ..Config::default() }, 4);
+    timeline.arrive(&growth(0, vec![lstm(12, &[])], None));
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0..=2]
+    0 lstm: 0.0[3..=4]
+    1 lstm: 0.0[5..=7]
+    1 lstm: 0.0[8..=9]
+    3 lstm: 0.0[10..=11]
+    5 request 0 leaves
+    ");
+}
+
 /// Whose leader is cancelled executes what the leader did, and is handed over with it, though nothing is in flight.
 #[test]
 fn a_chain_follows_a_cancelled_one_to_its_end() {

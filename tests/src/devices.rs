@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Slot, Task};
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Progress, Slot, Task};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_cell_graph::TypedCell;
 
@@ -153,9 +153,41 @@ impl Fuse {
     }
 }
 
+/// A device that works by itself and completes nothing before it was given so many tasks; it is lost if somebody waits for it before that.
+#[derive(Clone, Debug)]
+pub struct Crew {
+    wanted: u32,
+    given: Arc<AtomicU32>,
+}
+
+impl Crew {
+    /// One that nobody has given a task yet.
+    #[must_use]
+    pub fn of(tasks: u32) -> Self {
+        Self { wanted: tasks, given: Arc::default() }
+    }
+
+    /// How many tasks it was given.
+    #[must_use]
+    pub fn given(&self) -> u32 {
+        self.given.load(Ordering::Acquire)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.given() >= self.wanted
+    }
+
+    /// A worker that is one.
+    #[must_use]
+    pub fn on(&self, inner: Box<dyn Backend>) -> Box<dyn Backend> {
+        Box::new(Wrapped { inner, trouble: Trouble::Crew(self.clone()) })
+    }
+}
+
 enum Trouble {
     Gate(Arc<Barrier>),
     Fuse(Fuse),
+    Crew(Crew),
 }
 
 struct Wrapped {
@@ -184,7 +216,10 @@ impl Wrapped {
                     _ => Ok(()),
                 }
             }
-            Trouble::Gate(_) | Trouble::Fuse(_) => Ok(()),
+            Trouble::Crew(crew) if doing == Doing::Tasks && !crew.is_whole() => {
+                Err(DeviceLost { device: "a test's device".to_owned(), cause: "it was waited for".to_owned() })
+            }
+            Trouble::Gate(_) | Trouble::Fuse(_) | Trouble::Crew(_) => Ok(()),
         }
     }
 }
@@ -206,7 +241,20 @@ impl Backend for Wrapped {
         if let Trouble::Gate(barrier) = &self.trouble {
             barrier.zeroed.fetch_add(task.scrub.iter().map(|(_, count)| u64::from(*count)).sum(), Ordering::AcqRel);
         }
-        self.inner.submit(task)
+        self.inner.submit(task)?;
+        if let Trouble::Crew(crew) = &self.trouble {
+            crew.given.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<Progress, DeviceLost> {
+        match &self.trouble {
+            // Now one and now the other: a worker takes tasks meanwhile in both cases.
+            Trouble::Crew(crew) if !crew.is_whole() && crew.given().is_multiple_of(2) => Ok(Progress::Soon),
+            Trouble::Crew(crew) if !crew.is_whole() => Ok(Progress::Later(Duration::from_micros(20))),
+            _ => self.inner.progress(),
+        }
     }
 
     fn complete(&mut self) -> Result<Option<Completed>, DeviceLost> {

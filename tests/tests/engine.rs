@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "engine/beside.rs"]
+mod beside;
 #[path = "engine/ends.rs"]
 mod ends;
 #[path = "engine/figures.rs"]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LaneIndex, LoadError, SLOT_BYTES, Slot, Task};
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LaneIndex, LoadError, Progress, SLOT_BYTES, Slot, Task};
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
 
 use crate::driver::{DeviceAddress, Done, Driver, Fault};
@@ -296,6 +296,18 @@ impl Backend for CudaWorker {
         let completed = Completed { seq: task.seq, ..self.spares.pop().unwrap_or_default() };
         self.tasks.push_back(InFlight::new(task.rows, joined, Arc::clone(&resident), completed));
         self.enqueue(&resident, task.steps)
+    }
+
+    fn progress(&mut self) -> Result<Progress, DeviceLost> {
+        self.device.is_there()?;
+        while let Some(number) = self.tasks.front().and_then(InFlight::oldest) {
+            let progress = self.device.progress(number)?;
+            if progress != Progress::Complete {
+                return Ok(progress);
+            }
+            self.retire()?;
+        }
+        Ok(Progress::Complete)
     }
 
     fn complete(&mut self) -> Result<Option<Completed>, DeviceLost> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cellwright_backend::conformance::cells::{self, Draft};
 use cellwright_backend::conformance::driver::{Deliveries, Driver, Placed, growth_of, independent};
-use cellwright_backend::{Backend, CellIndex, LoadError, SLOT_BYTES, Slot, Stopped, Task};
+use cellwright_backend::{Backend, CellIndex, LoadError, Progress, SLOT_BYTES, Slot, Stopped, Task};
 use cellwright_backend_cuda::driver::emulated::{Control, Emulated, Emulation, Injection, What};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::generate::Rng;
@@ -75,6 +75,9 @@ fn counting(from: i64, bound: u32) -> UnfoldedChain {
     chain
 }
 
+/// Enough for a question whether the device is there.
+const LOOKS: u32 = 1000;
+
 #[test]
 fn five_tasks_are_queued_while_the_device_does_nothing() {
     let steps = 15;
@@ -90,11 +93,17 @@ fn five_tasks_are_queued_while_the_device_does_nothing() {
                 let task = driver.prepare(CELL, &[(request.lanes[0][0], step)], 1);
                 driver.submit(task);
             }
+            // Whoever looks is not held up, at first nor when it has lasted.
+            for _ in 0..if held { LOOKS } else { 0 } {
+                assert_ne!(driver.backend.progress(), Ok(Progress::Complete));
+            }
             control.release();
             for _ in first..(first + at_once as u32).min(steps) {
+                while driver.backend.progress() != Ok(Progress::Complete) {}
                 driver.complete();
             }
         }
+        assert_eq!(driver.backend.progress(), Ok(Progress::Complete), "there is nothing to wait for");
         assert!(matches!(driver.backend.complete(), Ok(None)));
         driver.delivered
     };

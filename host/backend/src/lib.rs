@@ -85,6 +85,17 @@ pub struct DeviceLost {
     pub cause: String,
 }
 
+/// Whether a device has completed the oldest task that is outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It has, or there is none, or it is [`Backend::complete`] that does the work.
+    Complete,
+    /// It will have soon: it is worth a core to look again at once.
+    Soon,
+    /// It takes its time: it is looked at again after so long.
+    Later(Duration),
+}
+
 /// One worker's device.
 ///
 /// Tasks complete in the order in which they were submitted. A backend promises batch invariance: a row's results are bit-identical whatever
@@ -114,6 +125,15 @@ pub trait Backend: Send {
     /// # Errors
     /// If the device is lost.
     fn submit(&mut self, task: Task) -> Result<(), DeviceLost>;
+
+    /// Whether [`Backend::complete`] would wait for a device that works by itself. Whoever asks until it would not can submit meanwhile what comes, so that
+    /// the device has it before it needs it.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn progress(&mut self) -> Result<Progress, DeviceLost> {
+        Ok(Progress::Complete)
+    }
 
     /// The oldest completed task, waiting for it if one is outstanding; none if nothing is.
     ///

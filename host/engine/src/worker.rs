@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Slot, TableInfo, Task};
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Progress, Slot, TableInfo, Task};
 use cellwright_cell_graph::TypedCell;
 use cellwright_scheduler::WorkerId;
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 
 /// What a worker is told.
 pub(crate) enum ToWorker {
@@ -79,9 +79,7 @@ impl Worker {
     /// Until the engine hangs up.
     fn run(mut self) -> Result<(), DeviceLost> {
         loop {
-            let message =
-                if self.outstanding == 0 { self.receiver.recv().map_err(|_| TryRecvError::Disconnected) } else { self.receiver.try_recv() };
-            match message {
+            match self.next()? {
                 Ok(ToWorker::Task(task, spare)) => {
                     if let Some(spare) = spare {
                         self.backend.recycle(spare);
@@ -90,10 +88,28 @@ impl Worker {
                     self.outstanding += 1;
                 }
                 Ok(control) => self.control(control)?,
-                Err(TryRecvError::Empty) => self.complete()?,
-                Err(TryRecvError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
         }
+    }
+
+    /// What there is to do, unless that is only to look again. Tasks that come are submitted first, those that are complete are handed on next.
+    fn next(&mut self) -> Result<Result<ToWorker, RecvTimeoutError>, DeviceLost> {
+        if self.outstanding == 0 {
+            return Ok(self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected));
+        }
+        match self.receiver.try_recv() {
+            Ok(message) => return Ok(Ok(message)),
+            Err(TryRecvError::Disconnected) => return Ok(Err(RecvTimeoutError::Disconnected)),
+            Err(TryRecvError::Empty) => {}
+        }
+        match self.backend.progress()? {
+            Progress::Complete => self.complete()?,
+            Progress::Soon => std::hint::spin_loop(),
+            Progress::Later(pause) => return Ok(self.receiver.recv_timeout(pause)),
+        }
+        Ok(Err(RecvTimeoutError::Timeout))
     }
 
     fn complete(&mut self) -> Result<(), DeviceLost> {

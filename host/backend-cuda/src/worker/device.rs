@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use cellwright_backend::DeviceLost;
+use cellwright_backend::{DeviceLost, Progress};
 use cellwright_cell_graph::typed::Precision;
 
 use crate::abi::{self, Arguments, PRODUCT_COLUMNS, PRODUCT_THREADS, PRODUCT_TILES, Plain, bytes_of, product_shared};
@@ -52,6 +52,22 @@ pub(super) struct Device {
     /// Why it is lost.
     lost: Option<String>,
     patience: Patience,
+    /// What was looked for last and was not there.
+    watch: Option<Watch>,
+}
+
+/// A signal that somebody waits for.
+#[derive(Clone, Copy, Debug)]
+struct Watch {
+    number: u64,
+    began: Instant,
+    looks: u32,
+}
+
+impl Watch {
+    fn of(number: u64) -> Self {
+        Self { number, began: Instant::now(), looks: 0 }
+    }
 }
 
 impl Device {
@@ -70,7 +86,7 @@ impl Device {
         let signal = driver.pinned(size_of::<u64>())?;
         let facts = driver.facts();
         let name = format!("cuda {}: {}", facts.ordinal, facts.name);
-        Ok(Self { driver, stream, uploads, downloads, kernels, name, signal, queued: 0, lost: None, patience })
+        Ok(Self { driver, stream, uploads, downloads, kernels, name, signal, queued: 0, lost: None, patience, watch: None })
     }
 
     /// What is said of a device that is lost.
@@ -157,23 +173,32 @@ impl Device {
         self.signal.word(0).load(Ordering::Acquire) >= number
     }
 
-    /// Waits for a signal, without a call that would wait.
+    /// Whether a signal is there, and what whoever waits for it does until they look again. No call of the driver waits.
+    pub(super) fn progress(&mut self, number: u64) -> Result<Progress, DeviceLost> {
+        if self.is_done(number) {
+            return Ok(Progress::Complete);
+        }
+        let watch = self.watch.get_or_insert_with(|| Watch::of(number));
+        if watch.number != number {
+            *watch = Watch::of(number);
+        }
+        watch.looks = watch.looks.wrapping_add(1);
+        let is_patient = watch.began.elapsed() > self.patience.spin;
+        if is_patient || watch.looks.is_multiple_of(LOOKS) {
+            let there = self.driver.check();
+            self.held(there)?;
+        }
+        Ok(if is_patient { Progress::Later(self.patience.pause) } else { Progress::Soon })
+    }
+
+    /// Waits for a signal.
     pub(super) fn wait_for(&mut self, number: u64) -> Result<(), DeviceLost> {
-        let began = Instant::now();
-        let mut looks = 0_u32;
-        while !self.is_done(number) {
-            looks = looks.wrapping_add(1);
-            let is_patient = began.elapsed() > self.patience.spin;
-            if is_patient || looks.is_multiple_of(LOOKS) {
-                let there = self.driver.check();
-                self.held(there)?;
-            }
-            if is_patient {
-                std::thread::sleep(self.patience.pause);
-            } else {
-                std::hint::spin_loop();
+        loop {
+            match self.progress(number)? {
+                Progress::Complete => return Ok(()),
+                Progress::Soon => std::hint::spin_loop(),
+                Progress::Later(pause) => std::thread::sleep(pause),
             }
         }
-        Ok(())
     }
 }

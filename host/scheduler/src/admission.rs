@@ -325,13 +325,13 @@ impl Scheduler {
         let lane = self.take_lane();
         let (placed_in, progress) = (self.tick as u32, Progress::new(graph, index, in_order, &mut self.spares));
         let place = self.lane_mut(lane);
-        place.readers = None;
-        (place.request, place.model, place.type_position, place.cell_type) = (id, model, type_position, cell_type);
-        (place.domain, place.order, place.chain, place.stage) = (domain, order, chain, index);
+        (place.request, place.model, place.cell_type) = (id, model, cell_type);
+        (place.type_position, place.stage) = (number(type_position), number(index));
+        (place.domain, place.order, place.chain) = (domain, order, chain);
         place.rank = rank;
         (place.slot, place.limit, place.flying, place.plain) = (slot, graph.length.bound, 0, false);
         place.merges = !graph.may_stop() && !stage.delivery.contains(&Delivery::All);
-        (place.joins, place.named, place.member) = (false, false, None);
+        (place.joins, place.named) = (false, false);
         place.progress = progress;
         place.placed_in = placed_in;
         self.out.places.push((lane, slot));
@@ -359,6 +359,11 @@ impl Scheduler {
             LaneId(self.lanes.len() as u32 - 1)
         })
     }
+}
+
+/// The number of a stage, or of a type among a model's.
+fn number(number: u32) -> u16 {
+    u16::try_from(number).expect("graphs of so many stages, and models of so many types, are not admitted")
 }
 
 /// Room for so many entries of a large table: it grows by an eighth, not to the double.

@@ -137,7 +137,6 @@ impl Scheduler {
         let late = self.lane(lane).placed_in == self.tick as u32;
         let place = self.lane_mut(lane);
         place.limit = 0;
-        place.readers = None;
         let progress = std::mem::take(&mut place.progress);
         self.spares.take_progress(progress);
         if late {

@@ -35,8 +35,8 @@ pub(crate) struct Uncounted {
 }
 
 impl Lane {
-    pub(crate) const fn key(&self, time: Time, step: u32) -> Key {
-        Key { rank: self.rank, time, order: self.order, chain: self.chain, stage: self.stage, step }
+    pub(crate) fn key(&self, time: Time, step: u32) -> Key {
+        Key { rank: self.rank, time, order: self.order, chain: self.chain, stage: self.stage.into(), step }
     }
 
     /// The place in its type's queue of a stage in order, if it has entered.
@@ -59,7 +59,7 @@ impl Lane {
 impl Scheduler {
     pub(crate) fn count(&mut self, lane: LaneId, scope: Scope, by: i32) {
         let place = &self.lanes[lane.index()];
-        self.count_of((place.model, place.type_position), place.cell_type, scope, by);
+        self.count_of((place.model, place.type_position.into()), place.cell_type, scope, by);
     }
 
     /// So many more (or fewer) ready nodes of a model, of its type at that position. Neighbours are mostly counted alike, and then together.
@@ -112,12 +112,12 @@ impl Scheduler {
         let now = self.now;
         let place = &mut self.lanes[lane.index()];
         let (domain, cell_type, pinned) = (place.domain, place.cell_type, place.pinned());
-        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage);
+        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage.into());
         let key = |time, step| Key { rank, time, order, chain, stage, step };
         let (before, after, listing) = match &mut place.progress {
             Progress::Front(front) => {
-                let before = front.ready.map(|ready| scope(domain, pinned, ready.only));
-                front.ready = Some(Ready { time: front.ready.map_or(now, |ready| ready.time), only });
+                let before = front.ready().map(|ready| scope(domain, pinned, ready.only));
+                front.set_ready(Ready { time: front.ready().map_or(now, |ready| ready.time), only });
                 let entered = front.enter(now);
                 let listing = (!front.listed).then(|| (key(entered, 0), Item::Front(lane)));
                 front.listed = true;
@@ -179,7 +179,7 @@ impl Scheduler {
         let time = self.now;
         let place = &mut self.lanes[lane.index()];
         let (domain, cell_type) = (place.domain, place.cell_type);
-        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage);
+        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage.into());
         match &mut place.progress {
             Progress::Each(_) => {
                 for run in nodes.chunk_by(|(_, one), (_, next)| one + 1 == *next) {
@@ -207,7 +207,7 @@ impl Scheduler {
         let (domain, pinned) = (place.domain, place.pinned());
         let (scope, key) = match &mut place.progress {
             Progress::Front(front) => {
-                let Some(ready) = front.ready.take() else { return };
+                let Some(ready) = front.take_ready() else { return };
                 (scope(domain, pinned, ready.only), None)
             }
             Progress::Each(nodes) => {
@@ -230,12 +230,12 @@ impl Scheduler {
     pub(crate) fn tidy(&mut self, lane: LaneId, step: u32, ready: Option<Time>) {
         let place = &mut self.lanes[lane.index()];
         let (domain, cell_type) = (place.domain, place.cell_type);
-        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage);
+        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage.into());
         let key = |time, step| Key { rank, time, order, chain, stage, step };
         let types = &mut self.types;
         match &mut place.progress {
             Progress::Front(front) => {
-                if let (true, None, Some(entered)) = (front.listed, front.ready, front.entered()) {
+                if let (true, None, Some(entered)) = (front.listed, front.ready(), front.entered()) {
                     types[cell_type.index()].unlist(domain, &key(entered, 0));
                     front.listed = false;
                 }

@@ -89,7 +89,7 @@ impl Scheduler {
             match depends {
                 Dependency::Previous { .. } if step == 0 => {}
                 Dependency::Previous { stage } => {
-                    let mine = (strict || !inside) && *stage == place.stage && place.together(step - 1, step);
+                    let mine = (strict || !inside) && *stage == u32::from(place.stage) && place.together(step - 1, step);
                     if inside || !mine {
                         sum.add(place.chain, self.lane(own.lane(*stage)).status(step - 1), strict && !mine);
                     }
@@ -110,7 +110,7 @@ impl Scheduler {
                     }
                     let Some(other) = request.chain(node.chain).filter(|chain| !chain.gone) else { continue };
                     let own = node.chain == place.chain;
-                    let mine = (strict || !inside) && own && *named_stage == place.stage && place.together(node.step, step);
+                    let mine = (strict || !inside) && own && *named_stage == u32::from(place.stage) && place.together(node.step, step);
                     if inside || !mine {
                         let status = self.lane(other.lane(*named_stage)).status(node.step);
                         sum.add(node.chain, status, (strict && !mine) || other.stops && !own);

@@ -9,6 +9,7 @@ use crate::few::Few;
 use crate::id::{DomainId, LaneId, ModelId, NumericClass, TenantId, Time, WorkerId};
 use crate::lane::{StageRef, Status};
 use crate::policy::shelf::BatchId;
+use crate::readiness::Readers;
 use crate::reservation::Reservation;
 
 /// Where a request is in its life.
@@ -77,6 +78,9 @@ pub(crate) struct Chain {
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     pub(crate) followers: Followers,
+    /// Who waits for steps of its stages one by one, by stage.
+    #[expect(clippy::box_collection, reason = "most have none")]
+    readers: Option<Box<Vec<(u32, Readers)>>>,
     /// What is noted where chains are freed one by one.
     pub(crate) reading: Option<Box<Reading>>,
     /// Who waits for its end.
@@ -110,6 +114,16 @@ impl Followers {
 }
 
 impl Links {
+    /// The readers of a stage, of which there are some from now on.
+    pub(crate) fn readers_of(&mut self, stage: u32) -> &mut Readers {
+        let all = self.readers.get_or_insert_default();
+        let at = all.iter().position(|(other, _)| *other == stage).unwrap_or(all.len());
+        if at == all.len() {
+            all.push((stage, Readers::default()));
+        }
+        &mut all[at].1
+    }
+
     /// Forgets everything, keeps what memory is small.
     pub(crate) fn clear(&mut self) {
         *self = Self { end_waiters: std::mem::take(&mut self.end_waiters), ..Self::default() };
@@ -137,6 +151,17 @@ impl Chain {
             links: None,
             growth,
         }
+    }
+
+    /// Who waits for a stage's steps one by one, if anybody does.
+    pub(crate) fn readers(&self, stage: u32) -> Option<&Readers> {
+        let all = self.links.as_ref()?.readers.as_ref()?;
+        all.iter().find(|(other, _)| *other == stage).map(|(_, readers)| readers)
+    }
+
+    pub(crate) fn readers_mut(&mut self, stage: u32) -> Option<&mut Readers> {
+        let all = self.links.as_mut()?.readers.as_mut()?;
+        all.iter_mut().find(|(other, _)| *other == stage).map(|(_, readers)| readers)
     }
 
     pub(crate) fn followers(&self) -> &[u32] {
@@ -280,7 +305,7 @@ mod tests {
     #[test]
     fn a_request_of_one_chain_takes_440_bytes_at_most() {
         let held = size_of::<Request>() + size_of::<Lane>();
-        assert_eq!((size_of::<Request>(), size_of::<Lane>()), (256, 128));
+        assert_eq!((size_of::<Request>(), size_of::<Lane>()), (256, 96));
         assert!(held + size_of::<(Key, Item)>() <= 440, "{held} and its place in a queue");
     }
 }

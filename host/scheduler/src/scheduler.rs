@@ -250,7 +250,7 @@ impl Scheduler {
             let lane = self.lane(lane);
             let request = self.request(lane.request);
             let chain = request.chains.front().map_or(0, |chain| chain.end as usize + usize::from(chain.links.is_some()));
-            let parts = [request.reservation.is_some(), request.batch.is_some(), request.open, lane.readers.is_some(), lane.plain];
+            let parts = [request.reservation.is_some(), request.batch.is_some(), request.open, lane.plain];
             let numbers = [request.flying, request.latest.0 as u32, request.model.0, lane.flying, lane.order as u32, lane.placed_in];
             let front = lane.queue_key().map_or(0, |key| key.time.0 as usize);
             parts.iter().filter(|part| **part).count() + numbers.iter().fold(0, |sum, number| sum ^ number) as usize + chain + front

@@ -17,7 +17,7 @@ impl Scheduler {
             Progress::Front(front) => {
                 assert!(matches!(nodes, [node] if node.step == front.queued), "steps of an in-order stage are queued in order");
                 (front.queued, front.worker) = (front.queued + 1, worker);
-                if let Some(ready) = front.ready.take() {
+                if let Some(ready) = front.take_ready() {
                     self.count(lane, scope(domain, pinned, ready.only), -1);
                 }
             }
@@ -73,7 +73,7 @@ impl Scheduler {
                     front.done = step + 1;
                 }
                 let live = front.done - done;
-                if let Some(ready) = front.ready.filter(|_| before != after) {
+                if let Some(ready) = front.ready().filter(|_| before != after) {
                     self.count(lane, scope(domain, before, ready.only), -1);
                     self.count(lane, scope(domain, after, ready.only), 1);
                 }

@@ -173,7 +173,7 @@ impl Scheduler {
         let lane = self.lane(node.lane);
         lane.status(node.step) == Status::Waiting
             && match &lane.progress {
-                Progress::Front(front) => front.queued == node.step && front.ready.is_some(),
+                Progress::Front(front) => front.queued == node.step && front.ready().is_some(),
                 progress => progress.nodes().is_some_and(|nodes| nodes.states.is_ready(node.step)),
             }
     }
@@ -297,7 +297,7 @@ fn runnable(pinned: Option<WorkerId>, ready: Ready, worker: WorkerId) -> bool {
 fn first_runnable(lane: &Lane, item: Item, worker: WorkerId) -> Option<(u32, Ready)> {
     match (&lane.progress, item) {
         (Progress::Front(front), _) => {
-            front.ready.filter(|ready| runnable(lane.pinned(), *ready, worker)).map(|ready| (front.queued, ready))
+            front.ready().filter(|ready| runnable(lane.pinned(), *ready, worker)).map(|ready| (front.queued, ready))
         }
         (Progress::Each(nodes), Item::Run(_, from, to)) => {
             nodes.states.ready_in(from..to).find(|(_, ready)| runnable(None, *ready, worker))
@@ -319,7 +319,7 @@ fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, room: usize, rows: &
     let mut since = None;
     match (&lane.progress, item) {
         (Progress::Front(front), _) => {
-            let ready = front.ready.filter(|ready| runnable(lane.pinned(), *ready, worker));
+            let ready = front.ready().filter(|ready| runnable(lane.pinned(), *ready, worker));
             rows.extend(ready.map(|_| Row { lane: id, step: front.queued }));
         }
         (Progress::Each(nodes), Item::Run(_, from, to)) => {

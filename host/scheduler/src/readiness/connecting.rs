@@ -59,7 +59,7 @@ impl Scheduler {
         };
         let alone = chain.root.is_none() && chain.stages() == 1 && stage.depends.iter().all(met);
         let in_order = matches!(place.progress, Progress::Front(_));
-        let asked = !stage.successors.targets.is_empty() || place.readers.is_some();
+        let asked = !stage.successors.targets.is_empty() || chain.readers(place.stage.into()).is_some();
         let taken = self.model(request.model).policy.takes_requests();
         let (plain, grows) = (alone && in_order && !asked, request.reservation.is_some());
         let place = self.lane_mut(lane);
@@ -69,14 +69,16 @@ impl Scheduler {
 
     fn connect_stage(&mut self, id: RequestId, lane: LaneId, stage: &UnfoldedStage, depends: &Dependency, reads: Option<&mut Vec<u32>>) {
         let own = self.lane(lane).chain;
-        let reader = StageRef { chain: own, stage: self.lane(lane).stage };
+        let reader = StageRef { chain: own, stage: self.lane(lane).stage.into() };
         match depends {
             Dependency::Previous { .. } | Dependency::Sibling { .. } => {}
             Dependency::Step { chain, stage, at } => {
                 note_read(reads, own, *chain);
                 let steps = self.request(id).chain(own).map_or(0, |chain| chain.bound);
-                if let Some((producer, bound)) = self.request(id).chain(*chain).map(|chain| (chain.lane(*stage), chain.bound)) {
-                    self.lane_mut(producer).readers.get_or_insert_default().add(reader, *at, steps, bound);
+                if let Some(bound) = self.request(id).chain(*chain).map(|chain| chain.bound)
+                    && let Some(links) = self.links_of(id, *chain)
+                {
+                    links.readers_of(*stage).add(reader, *at, steps, bound);
                 }
             }
             Dependency::End { chain } => {
@@ -149,18 +151,20 @@ impl Scheduler {
             }
         }
         let Some(root) = request.chain(leader) else { return };
-        let (end, over, stop_lane) = (root.end, root.ended, root.stop_stage.map(|stage| root.lane(stage)));
+        let (end, over, stop) = (root.end, root.ended, root.stop_stage.map(|stage| (stage, root.lane(stage))));
         let Some(own) = request.chain(number) else { return };
         let stages = own.stages();
         if !over && let Some(links) = self.links_of(id, leader) {
             links.followers.push(number);
         }
-        if let Some(stop_lane) = stop_lane.filter(|_| !over) {
+        if let Some((stop_stage, stop_lane)) = stop.filter(|_| !over) {
             self.part(stop_lane);
             let place = self.lane_mut(stop_lane);
             (place.plain, place.joins) = (false, false);
-            let readers = place.readers.get_or_insert_default();
-            (0..stages).for_each(|stage| readers.follow(StageRef { chain: number, stage }));
+            if let Some(links) = self.links_of(id, leader) {
+                let readers = links.readers_of(stop_stage);
+                (0..stages).for_each(|stage| readers.follow(StageRef { chain: number, stage }));
+            }
         }
         if let Some(own) = self.request_mut(id).chain_mut(number) {
             (own.root, own.stops) = (Some(leader), true);

@@ -17,10 +17,10 @@ impl Scheduler {
     pub(super) fn look_at(&mut self, lane: LaneId, step: u32) {
         let place = self.lane(lane);
         match &place.progress {
-            Progress::Front(_) if place.member.is_some() => {}
+            Progress::Front(front) if front.member().is_some() => {}
             Progress::Front(front) => {
                 let step = front.queued;
-                if step < place.limit && front.ready.is_none_or(|ready| ready.only.is_some()) && self.handed_over(lane, 0) {
+                if step < place.limit && front.ready().is_none_or(|ready| ready.only.is_some()) && self.handed_over(lane, 0) {
                     self.judge(lane, step, self.weigh(lane, step, true));
                 }
             }

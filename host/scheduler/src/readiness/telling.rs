@@ -85,7 +85,7 @@ impl Scheduler {
             executed.for_each(|step| self.tell(lane, &[Row { lane, step }], None));
             self.settle_told(None);
         } else if place.flying == 0
-            && place.member.is_none()
+            && place.member().is_none()
             && let Some(next) = executed.last().map(|last| last + 1).filter(|next| *next < limit)
         {
             self.set_ready(lane, next, None);
@@ -121,9 +121,11 @@ impl Scheduler {
     /// Tells whoever waits for nodes of a lane, which were just submitted to that worker, or are complete.
     fn tell(&mut self, lane: LaneId, nodes: &[Row], queued: Option<WorkerId>) {
         let Self { lanes, requests, told, .. } = self;
-        let Lane { request: id, chain: number, stage, ref readers, .. } = lanes[lane.index()];
-        let (request, is_read) = (&requests[id.index()], readers.is_some());
-        let Some(graph) = request.growth_of(number).map(|growth| &growth.graph) else { return };
+        let Lane { request: id, chain: number, stage, .. } = lanes[lane.index()];
+        let (request, stage) = (&requests[id.index()], u32::from(stage));
+        let Some(own) = request.chain(number) else { return };
+        let Some(graph) = request.growth(own.growth).map(|growth| &growth.graph) else { return };
+        let is_read = own.readers(stage).is_some();
         let local = (number - graph.first_chain) as usize;
         let chain = &graph.chains[local];
         let (bound, linked) = (chain.length.bound, chain.sequential || chain.stages.len() > 1);
@@ -162,10 +164,11 @@ impl Scheduler {
 
     /// Looks again at who waits for a step of a lane of `bound` steps.
     fn tell_readers_of(&mut self, lane: LaneId, step: u32, bound: u32) {
-        let id = self.lane(lane).request;
-        let places = self.lane_mut(lane).readers.as_mut().map(|readers| readers.about(step));
-        for place in places.into_iter().flatten() {
-            let readers = self.lane(lane).readers.as_ref();
+        let Lane { request: id, chain: number, stage, .. } = *self.lane(lane);
+        let stage = u32::from(stage);
+        let readers = self.request_mut(id).chain_mut(number).and_then(|chain| chain.readers_mut(stage));
+        for place in readers.map(|readers| readers.about(step)).into_iter().flatten() {
+            let readers = self.request(id).chain(number).and_then(|chain| chain.readers(stage));
             let Some((reader, by)) = readers.and_then(|readers| readers.reading(place, step, bound)) else { continue };
             let Some(reader) = self.held(id, reader) else { continue };
             match by {
@@ -218,9 +221,10 @@ impl Scheduler {
     /// Looks again at everybody who may name a step of this lane: its chain's end is known.
     pub(crate) fn tell_readers(&mut self, lane: LaneId) {
         let Lane { request: id, chain: number, stage, .. } = *self.lane(lane);
-        for index in 0..self.lane(lane).readers.as_ref().map_or(0, |readers| readers.len()) {
-            let reader = self.lane(lane).readers.as_ref().and_then(|readers| readers.get(index));
-            if let Some(reader) = reader.and_then(|reader| self.held(id, reader)) {
+        for index in 0.. {
+            let readers = self.request(id).chain(number).and_then(|chain| chain.readers(stage.into()));
+            let Some(reader) = readers.and_then(|readers| readers.get(index)) else { break };
+            if let Some(reader) = Some(reader).and_then(|reader| self.held(id, reader)) {
                 self.look_at_all(reader);
             }
         }

@@ -24,7 +24,7 @@ use crate::policy::merge::MergePolicy;
 use crate::policy::shelf::Shelves;
 use crate::queues::TypeQueue;
 use crate::readiness::Told;
-use crate::request::{Block, Phase, Request};
+use crate::request::{Block, Phase, Rare, Request};
 use crate::spares::Spares;
 use crate::tenants::Tenant;
 
@@ -214,6 +214,11 @@ impl Scheduler {
         &mut self.requests[request.index()]
     }
 
+    /// What few requests have, of one that has it from now on if not before.
+    pub(crate) fn rare_mut(&mut self, request: RequestId) -> &mut Rare {
+        self.requests[request.index()].rare_mut(&mut self.spares)
+    }
+
     /// The request, if it is in flight: neither ended nor unknown.
     pub(crate) fn alive(&self, request: RequestId) -> Option<&Request> {
         self.requests.get(request.index()).filter(|request| matches!(request.phase, Phase::Waiting | Phase::Placed))
@@ -249,9 +254,9 @@ impl Scheduler {
         let read = |lane: LaneId| {
             let lane = self.lane(lane);
             let request = self.request(lane.request);
-            let chain = request.chains.front().map_or(0, |chain| chain.end as usize + usize::from(chain.links.is_some()));
-            let parts = [request.reservation.is_some(), request.batch.is_some(), request.open, lane.plain];
-            let numbers = [request.flying, request.latest.0 as u32, request.model.0, lane.flying, lane.order as u32, lane.placed_in];
+            let chain = request.chains().next().map_or(0, |chain| chain.end as usize + usize::from(chain.links.is_some()));
+            let parts = [request.rare().is_some(), request.open, lane.plain];
+            let numbers = [request.flying, request.model.0, lane.flying, lane.order as u32, lane.placed_in];
             let front = lane.queue_key().map_or(0, |key| key.time.0 as usize);
             parts.iter().filter(|part| **part).count() + numbers.iter().fold(0, |sum, number| sum ^ number) as usize + chain + front
         };

@@ -3,7 +3,7 @@
 //! It owns memory that nobody uses, and never more of it than a bound.
 
 use crate::lane::{Grouped, Nodes, Progress};
-use crate::request::{Chain, Links};
+use crate::request::{Chain, Links, Rare};
 
 /// So many of each kind are kept.
 const KEPT_MAX: usize = 4096;
@@ -24,6 +24,7 @@ pub(crate) struct Spares {
     nodes: Vec<Box<Nodes>>,
     grouped: Vec<Box<Grouped>>,
     links: Vec<Box<Links>>,
+    rare: Vec<Box<Rare>>,
     words: Words,
 }
 
@@ -44,6 +45,16 @@ impl Spares {
 
     pub(crate) fn links(&mut self) -> Box<Links> {
         self.links.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn rare(&mut self) -> Box<Rare> {
+        self.rare.pop().unwrap_or_default()
+    }
+
+    /// Takes back what few requests have.
+    pub(crate) fn take_rare(&mut self, mut rare: Box<Rare>) {
+        rare.clear();
+        keep(&mut self.rare, rare);
     }
 
     /// Takes back what a lane held.

@@ -188,7 +188,7 @@ impl Grouped {
         }
         self.division = Some(Box::new(Division { members, group_of }));
         self.subgraphs = Few::default();
-        subgraphs.into_iter().for_each(|subgraph| self.subgraphs.push_back(subgraph));
+        subgraphs.into_iter().for_each(|subgraph| self.subgraphs.push(subgraph));
     }
 
     /// A subgraph's ready nodes, by time of readiness, then step.

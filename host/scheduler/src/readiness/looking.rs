@@ -10,7 +10,7 @@ use crate::scheduler::Scheduler;
 impl Scheduler {
     /// The lane of a stage, if it has not been given back.
     pub(super) fn held(&self, id: RequestId, stage: StageRef) -> Option<LaneId> {
-        self.request(id).chain(stage.chain).filter(|chain| !chain.gone).map(|chain| chain.lane(stage.stage))
+        self.request(id).chain(stage.chain).filter(|chain| !chain.gone()).map(|chain| chain.lane(stage.stage))
     }
 
     /// Looks at one node again.
@@ -78,7 +78,7 @@ impl Scheduler {
         for index in 0..self.requests.len() {
             let id = RequestId(index as u32);
             let request = self.request(id);
-            let runs = request.phase == Phase::Placed && request.moving.is_none() && request.bucket.is_none();
+            let runs = request.phase == Phase::Placed && !request.moves() && request.bucket().is_none();
             if runs && !self.in_order(request.model) {
                 for lane in self.lanes_of(id) {
                     self.look_at_all(lane);

@@ -30,7 +30,7 @@ impl Told {
                 // Mostly all are of one stage.
                 if known != (StageRef { chain, stage }) {
                     known = StageRef { chain, stage };
-                    lane = request.chain(chain).filter(|chain| !chain.gone).map_or(NO_LANE, |chain| chain.lane(stage));
+                    lane = request.chain(chain).filter(|chain| !chain.gone()).map_or(NO_LANE, |chain| chain.lane(stage));
                 }
                 let Some(place) = lanes.get_mut(lane.index()) else { continue };
                 let heard = if queued { place.progress.nodes_mut().and_then(|all| all.states.hear(step)) } else { None };
@@ -50,7 +50,7 @@ impl Scheduler {
         for local in 0..graph.chains.len() as u32 {
             for stage in 0..graph.chains[local as usize].stages.len() as u32 {
                 let Some(chain) = self.request(id).chain(graph.first_chain + local).filter(|chain| !chain.cancelled) else { continue };
-                let free = chain.root.is_none() && graph.chains[local as usize].stages[stage as usize].depends.is_empty();
+                let free = chain.root().is_none() && graph.chains[local as usize].stages[stage as usize].depends.is_empty();
                 let lane = chain.lane(stage);
                 if self.lane(lane).named {
                     // Each waits for a node that has not been submitted, and will be told of it.
@@ -97,7 +97,7 @@ impl Scheduler {
     pub(crate) fn read_successors_ahead(&self, nodes: impl Iterator<Item = Row>) {
         let read = |node: Row| {
             let place = self.lane(node.lane);
-            let graph = &self.request(place.request).growth_of(place.chain)?.graph;
+            let graph = self.request(place.request).growth_of(place.chain)?;
             let stage = graph.chains.get((place.chain - graph.first_chain) as usize)?.stages.get(place.stage as usize)?;
             let first = stage.successors.offsets.get(node.step as usize)?;
             stage.successors.targets.get(*first as usize).map(|(_, _, step)| *step)
@@ -124,7 +124,7 @@ impl Scheduler {
         let Lane { request: id, chain: number, stage, .. } = lanes[lane.index()];
         let (request, stage) = (&requests[id.index()], u32::from(stage));
         let Some(own) = request.chain(number) else { return };
-        let Some(graph) = request.growth(own.growth).map(|growth| &growth.graph) else { return };
+        let Some(graph) = request.growth(own.growth) else { return };
         let is_read = own.readers(stage).is_some();
         let local = (number - graph.first_chain) as usize;
         let chain = &graph.chains[local];
@@ -198,7 +198,7 @@ impl Scheduler {
     pub(crate) fn tell_end(&mut self, lane: LaneId) {
         let (id, number) = (self.lane(lane).request, self.lane(lane).chain);
         let request = self.request(id);
-        let Some(chain) = request.chain(number).filter(|chain| chain.is_waited_for() && !chain.ended) else { return };
+        let Some(chain) = request.chain(number).filter(|chain| chain.is_waited_for() && !chain.ended()) else { return };
         let Status::Queued(worker) = self.end_status(request, number) else { return };
         if chain.links.as_ref().is_some_and(|links| links.end_seen != Some(worker)) {
             if let Some(links) = self.request_mut(id).chain_mut(number).and_then(|chain| chain.links.as_mut()) {
@@ -228,7 +228,7 @@ impl Scheduler {
                 self.look_at_all(reader);
             }
         }
-        let Some(graph) = self.request(id).growth_of(number).map(|growth| Arc::clone(&growth.graph)) else { return };
+        let Some(graph) = self.request(id).growth_of(number).map(Arc::clone) else { return };
         let targets = &graph.chains[(number - graph.first_chain) as usize].stages[stage as usize].successors.targets;
         self.look_at_named(id, targets);
     }

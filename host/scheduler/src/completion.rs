@@ -207,8 +207,9 @@ impl Scheduler {
 
     fn drop_node(&mut self, lane: LaneId, step: u32) {
         self.take_back(lane, step);
-        if let Some(nodes) = self.lane_mut(lane).progress.nodes_mut() {
-            nodes.drop(step);
+        let Self { lanes, moments, .. } = self;
+        if let Some(nodes) = lanes[lane.index()].progress.nodes_mut() {
+            nodes.drop(step, moments);
         }
     }
 

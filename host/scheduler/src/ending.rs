@@ -130,7 +130,7 @@ impl Scheduler {
         let place = self.lane_mut(lane);
         place.limit = 0;
         let progress = std::mem::take(&mut place.progress);
-        self.spares.take_progress(progress);
+        self.spares.take_progress(progress, &mut self.moments);
         if late {
             self.late_lanes.push(lane);
         } else {

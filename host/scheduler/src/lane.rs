@@ -12,7 +12,7 @@ use crate::group::Membership;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, RequestId, Slot, Time, WorkerId};
 use crate::spares::Spares;
 pub(crate) use nodes::{Grouped, Nodes};
-pub(crate) use states::{NodeState, States};
+pub(crate) use states::{Moments, NodeState, States};
 
 /// No slot: a stage that holds nothing.
 pub(crate) const NO_SLOT: Slot = Slot(u32::MAX);
@@ -155,7 +155,7 @@ pub(crate) enum Progress {
     /// In order, one subgraph.
     Front(Front),
     /// Every node is a subgraph.
-    Each(Box<Nodes>),
+    Each(Nodes),
     /// Anything else.
     Grouped(Box<Grouped>),
 }
@@ -170,8 +170,8 @@ impl Progress {
             _ if in_order || bound <= 1 => Self::Front(Front::default()),
             Grouping::Whole if linked => Self::Front(Front::default()),
             Grouping::Each => {
-                let (mut nodes, words) = spares.nodes();
-                nodes.begin(bound, &graph.named_producers, words);
+                let mut nodes = Nodes::default();
+                nodes.begin(bound, &graph.named_producers, spares.words());
                 Self::Each(nodes)
             }
             grouping => {
@@ -283,12 +283,8 @@ impl Lane {
             Progress::Front(front) if step < front.done => Status::Done,
             Progress::Front(front) if step < front.queued => Status::Queued(front.worker),
             Progress::Front(_) => Status::Waiting,
-            Progress::Each(_) | Progress::Grouped(_) => match self.progress.nodes().and_then(|nodes| nodes.states.get(step)) {
-                Some(NodeState::Waiting { .. } | NodeState::Ready(_)) | None => Status::Waiting,
-                Some(NodeState::Queued(worker)) => Status::Queued(worker),
-                Some(NodeState::Done) => Status::Done,
-                Some(NodeState::Dropped) => Status::Never,
-            },
+            Progress::Each(nodes) => nodes.states.status(step),
+            Progress::Grouped(grouped) => grouped.nodes.states.status(step),
         }
     }
 
@@ -305,10 +301,8 @@ impl Lane {
     pub(crate) fn remaining(&self) -> u32 {
         match &self.progress {
             Progress::Front(front) => self.limit.saturating_sub(front.done),
-            Progress::Each(_) | Progress::Grouped(_) => self.progress.nodes().map_or(0, |nodes| {
-                let live = |state: &NodeState| !matches!(state, NodeState::Done | NodeState::Dropped);
-                u32::try_from(nodes.states.iter().take(self.limit as usize).filter(live).count()).unwrap_or(u32::MAX)
-            }),
+            Progress::Each(nodes) => nodes.states.live(self.limit),
+            Progress::Grouped(grouped) => grouped.nodes.states.live(self.limit),
         }
     }
 
@@ -318,10 +312,8 @@ impl Lane {
             Progress::Front(front) if front.queued < self.limit => Status::Waiting,
             Progress::Front(front) if front.done < self.limit => Status::Queued(front.worker),
             Progress::Front(_) => Status::Done,
-            Progress::Each(_) | Progress::Grouped(_) => match self.progress.nodes() {
-                Some(nodes) if nodes.unsubmitted == 0 => nodes.flying.status(),
-                _ => Status::Waiting,
-            },
+            Progress::Each(nodes) => nodes.whole_status(self.flying),
+            Progress::Grouped(grouped) => grouped.nodes.whole_status(self.flying),
         }
     }
 }

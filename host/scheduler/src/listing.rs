@@ -124,24 +124,24 @@ impl Scheduler {
                 (before, scope(domain, pinned, only), listing)
             }
             Progress::Each(nodes) => {
-                let (before, time) = match nodes.states.at(step) {
+                let (before, time) = match nodes.states.at(step, &self.moments) {
                     NodeState::Ready(ready) => (Some(scope(domain, None, ready.only)), ready.time),
                     _ => (None, now),
                 };
-                nodes.states.set_ready(std::iter::once(step), Ready { time, only });
+                nodes.states.set_ready(std::iter::once(step), Ready { time, only }, &mut self.moments);
                 let listing = before.is_none().then(|| (key(time, step), Item::Run(lane, step, step + 1)));
                 (before, scope(domain, None, only), listing)
             }
             Progress::Grouped(grouped) => {
                 let group = grouped.group(step);
                 let pinned = grouped.subgraphs[group as usize].pinned();
-                let (before, time) = match grouped.nodes.states.at(step) {
+                let (before, time) = match grouped.nodes.states.at(step, &self.moments) {
                     NodeState::Ready(ready) => (Some(scope(domain, pinned, ready.only)), ready.time),
                     _ => (None, now),
                 };
-                grouped.set_ready(group, step, Ready { time, only });
+                grouped.set_ready(group, step, Ready { time, only }, &mut self.moments);
                 let subgraph = &mut grouped.subgraphs[group as usize];
-                let entered = *subgraph.entered.get_or_insert(now);
+                let entered = subgraph.enter(now);
                 let listing = (!subgraph.listed).then(|| (key(entered, subgraph.first), Item::Subgraph(lane, group)));
                 subgraph.listed = true;
                 (before, scope(domain, pinned, only), listing)
@@ -167,7 +167,7 @@ impl Scheduler {
         let place = &mut self.lanes[lane.index()];
         let (domain, cell_type, key) = (place.domain, place.cell_type, place.key(time, from));
         if let Progress::Each(nodes) = &mut place.progress {
-            nodes.states.set_ready(from..to, Ready { time, only });
+            nodes.states.set_ready(from..to, Ready { time, only }, &mut self.moments);
         }
         self.types[cell_type.index()].list(domain, key, Item::Run(lane, from, to));
         self.count(lane, scope(domain, None, only), (to - from) as i32);
@@ -187,9 +187,9 @@ impl Scheduler {
                 }
             }
             Progress::Grouped(grouped) if grouped.subgraphs.len() == 1 => {
-                grouped.set_all_ready(nodes, Ready { time, only });
+                grouped.set_all_ready(nodes, Ready { time, only }, &mut self.moments);
                 let subgraph = &mut grouped.subgraphs[0];
-                let entered = *subgraph.entered.get_or_insert(time);
+                let entered = subgraph.enter(time);
                 let scope = scope(domain, subgraph.pinned(), only);
                 if !std::mem::replace(&mut subgraph.listed, true) {
                     let key = Key { rank, time: entered, order, chain, stage, step: subgraph.first };
@@ -211,14 +211,14 @@ impl Scheduler {
                 (scope(domain, pinned, ready.only), None)
             }
             Progress::Each(nodes) => {
-                let Some(NodeState::Ready(ready)) = nodes.states.get(step) else { return };
-                nodes.states.set_waiting(step);
+                let NodeState::Ready(ready) = nodes.states.at(step, &self.moments) else { return };
+                nodes.states.set_waiting(step, &mut self.moments);
                 (scope(domain, None, ready.only), Some(ready.time))
             }
             Progress::Grouped(grouped) => {
-                let Some(NodeState::Ready(ready)) = grouped.nodes.states.get(step) else { return };
+                let NodeState::Ready(ready) = grouped.nodes.states.at(step, &self.moments) else { return };
                 let group = grouped.group(step);
-                grouped.set_waiting(group, step);
+                grouped.set_waiting(group, step, &mut self.moments);
                 (scope(domain, grouped.subgraphs[group as usize].pinned(), ready.only), None)
             }
         };
@@ -258,7 +258,7 @@ impl Scheduler {
                 let group = grouped.group(step);
                 let over = grouped.ready(group).is_empty();
                 let subgraph = &mut grouped.subgraphs[group as usize];
-                if let (true, true, Some(entered)) = (subgraph.listed, over, subgraph.entered) {
+                if let (true, true, Some(entered)) = (subgraph.listed, over, subgraph.entered()) {
                     types[cell_type.index()].unlist(domain, &key(entered, subgraph.first));
                     subgraph.listed = false;
                 }

@@ -14,7 +14,7 @@ use crate::event::{Event, Submission};
 use crate::fairness::Start;
 use crate::fleet::{Class, Domain, Model, Worker, entry};
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, Time, WorkerId};
-use crate::lane::Lane;
+use crate::lane::{Lane, Moments};
 use crate::listing::Uncounted;
 use crate::policy::adaptive::AdaptivePolicy;
 use crate::policy::cellular::Batch;
@@ -59,6 +59,7 @@ pub struct Scheduler {
     pub(crate) requests_waiting: u32,
     pub(crate) next_order: u64,
     pub(crate) lanes: Vec<Lane>,
+    pub(crate) moments: Moments,
     pub(crate) free_lanes: Vec<LaneId>,
     /// Lanes handed out and given back in one `handle`: released with the next, because placements are carried out after releases.
     pub(crate) late_lanes: Vec<LaneId>,
@@ -112,6 +113,7 @@ impl Scheduler {
             requests_waiting: 0,
             next_order: 0,
             lanes: Vec::new(),
+            moments: Moments::default(),
             free_lanes: Vec::new(),
             late_lanes: Vec::new(),
             late_blocks: Vec::new(),

@@ -2,7 +2,7 @@
 //!
 //! It owns memory that nobody uses, and never more of it than a bound.
 
-use crate::lane::{Grouped, Nodes, Progress};
+use crate::lane::{Grouped, Moments, Progress};
 use crate::request::{Chain, Links, Rare};
 
 /// So many of each kind are kept.
@@ -21,7 +21,6 @@ const WORDS_KEPT_MAX: usize = 1 << 16;
 #[derive(Debug, Default)]
 #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
 pub(crate) struct Spares {
-    nodes: Vec<Box<Nodes>>,
     grouped: Vec<Box<Grouped>>,
     links: Vec<Box<Links>>,
     rare: Vec<Box<Rare>>,
@@ -35,8 +34,8 @@ pub(crate) struct Words {
 }
 
 impl Spares {
-    pub(crate) fn nodes(&mut self) -> (Box<Nodes>, &mut Words) {
-        (self.nodes.pop().unwrap_or_default(), &mut self.words)
+    pub(crate) const fn words(&mut self) -> &mut Words {
+        &mut self.words
     }
 
     pub(crate) fn grouped(&mut self) -> (Box<Grouped>, &mut Words) {
@@ -58,15 +57,12 @@ impl Spares {
     }
 
     /// Takes back what a lane held.
-    pub(crate) fn take_progress(&mut self, progress: Progress) {
+    pub(crate) fn take_progress(&mut self, progress: Progress, moments: &mut Moments) {
         match progress {
             Progress::Front(_) => {}
-            Progress::Each(mut nodes) => {
-                self.words.take(nodes.clear());
-                keep(&mut self.nodes, nodes);
-            }
+            Progress::Each(mut nodes) => self.words.take(nodes.clear(moments)),
             Progress::Grouped(mut grouped) => {
-                grouped.clear().into_iter().for_each(|words| self.words.take(words));
+                grouped.clear(moments).into_iter().for_each(|words| self.words.take(words));
                 keep(&mut self.grouped, grouped);
             }
         }

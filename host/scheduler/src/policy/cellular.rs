@@ -9,7 +9,7 @@ use crate::config::PolicyKind;
 use crate::event::BatchSizes;
 use crate::group::Counted;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
-use crate::lane::{Lane, Progress, Ready, Status};
+use crate::lane::{Lane, Moments, Progress, Ready, Status};
 use crate::queues::{Item, Key};
 use crate::scheduler::Scheduler;
 
@@ -117,7 +117,7 @@ impl Scheduler {
             let (Item::Front(lane) | Item::Run(lane, ..) | Item::Subgraph(lane, _)) = *item;
             let lane = self.lane(lane);
             if model.is_none_or(|model| model == lane.model) {
-                let age = first_runnable(lane, *item, worker).map(|(step, ready)| lane.key(ready.time, step));
+                let age = first_runnable(lane, &self.moments, *item, worker).map(|(step, ready)| lane.key(ready.time, step));
                 oldest = oldest.into_iter().chain(age).min();
             }
         }
@@ -146,7 +146,7 @@ impl Scheduler {
             if room == 0 {
                 break;
             }
-            if let Some((lane, ready)) = pick_ready(&self.lanes, *item, worker, room, &mut batch.rows) {
+            if let Some((lane, ready)) = pick_ready((&self.lanes, &self.moments), *item, worker, room, &mut batch.rows) {
                 batch.picks.push(Pick { lane, ready, first, count: batch.rows.len() - first, after: before });
             }
         }
@@ -163,7 +163,7 @@ impl Scheduler {
         let items = self.worker(worker).into_iter().flat_map(move |state| self.types[cell_type.index()].items(state.domain));
         items.flat_map(move |(_, item)| {
             let mut rows = Vec::new();
-            let ready = pick_ready(&self.lanes, *item, worker, usize::MAX, &mut rows).and_then(|(_, ready)| ready);
+            let ready = pick_ready((&self.lanes, &self.moments), *item, worker, usize::MAX, &mut rows).and_then(|(_, ready)| ready);
             rows.into_iter().map(move |row| (row, ready))
         })
     }
@@ -294,17 +294,17 @@ fn runnable(pinned: Option<WorkerId>, ready: Ready, worker: WorkerId) -> bool {
 }
 
 /// The first ready node of a listed subgraph (or run) that a worker may run.
-fn first_runnable(lane: &Lane, item: Item, worker: WorkerId) -> Option<(u32, Ready)> {
+fn first_runnable(lane: &Lane, moments: &Moments, item: Item, worker: WorkerId) -> Option<(u32, Ready)> {
     match (&lane.progress, item) {
         (Progress::Front(front), _) => {
             front.ready().filter(|ready| runnable(lane.pinned(), *ready, worker)).map(|ready| (front.queued, ready))
         }
         (Progress::Each(nodes), Item::Run(_, from, to)) => {
-            nodes.states.ready_in(from..to).find(|(_, ready)| runnable(None, *ready, worker))
+            nodes.states.ready_in(from..to, moments).find(|(_, ready)| runnable(None, *ready, worker))
         }
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
             let pinned = grouped.subgraphs[group as usize].pinned();
-            let mut ready = grouped.ready(group).iter().map(|step| (*step, grouped.nodes.states.ready(*step)));
+            let mut ready = grouped.ready(group).iter().map(|step| (*step, grouped.nodes.states.ready(*step, moments)));
             ready.find(|(_, ready)| runnable(pinned, *ready, worker))
         }
         _ => None,
@@ -313,7 +313,13 @@ fn first_runnable(lane: &Lane, item: Item, worker: WorkerId) -> Option<(u32, Rea
 
 /// Adds up to so many of the ready nodes of a listed subgraph (or run) that a worker may run. Of which lane they are, if there are any, and since when
 /// they are ready, where that says where they are listed.
-fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, room: usize, rows: &mut Vec<Row>) -> Option<(LaneId, Option<Time>)> {
+fn pick_ready(
+    (lanes, moments): (&[Lane], &Moments),
+    item: Item,
+    worker: WorkerId,
+    room: usize,
+    rows: &mut Vec<Row>,
+) -> Option<(LaneId, Option<Time>)> {
     let (Item::Front(id) | Item::Run(id, ..) | Item::Subgraph(id, _)) = item;
     let (lane, first) = (&lanes[id.index()], rows.len());
     let mut since = None;
@@ -323,15 +329,16 @@ fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, room: usize, rows: &
             rows.extend(ready.map(|_| Row { lane: id, step: front.queued }));
         }
         (Progress::Each(nodes), Item::Run(_, from, to)) => {
-            let ready = nodes.states.ready_in(from..to).filter(|(_, ready)| runnable(None, *ready, worker)).map(|(step, ready)| {
-                since = Some(ready.time);
-                Row { lane: id, step }
-            });
+            let ready =
+                nodes.states.ready_in(from..to, moments).filter(|(_, ready)| runnable(None, *ready, worker)).map(|(step, ready)| {
+                    since = Some(ready.time);
+                    Row { lane: id, step }
+                });
             rows.extend(ready.take(room));
         }
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
             let pinned = grouped.subgraphs[group as usize].pinned();
-            let ready = grouped.ready(group).iter().filter(|step| runnable(pinned, grouped.nodes.states.ready(**step), worker));
+            let ready = grouped.ready(group).iter().filter(|step| runnable(pinned, grouped.nodes.states.ready(**step, moments), worker));
             rows.extend(ready.take(room).map(|step| Row { lane: id, step: *step }));
         }
         _ => {}

@@ -25,12 +25,12 @@ impl Scheduler {
                 }
             }
             Progress::Each(nodes) => {
-                if step < place.limit && may_become_ready(nodes.states.at(step)) {
+                if step < place.limit && may_become_ready(nodes.states.at(step, &self.moments)) {
                     self.judge(lane, step, self.weigh(lane, step, true));
                 }
             }
             Progress::Grouped(grouped) => {
-                if step >= place.limit || !may_become_ready(grouped.nodes.states.at(step)) {
+                if step >= place.limit || !may_become_ready(grouped.nodes.states.at(step, &self.moments)) {
                     return;
                 }
                 let group = grouped.group(step);
@@ -50,7 +50,7 @@ impl Scheduler {
         for index in members.0..members.1 {
             let Progress::Grouped(grouped) = &self.lane(lane).progress else { return };
             let step = grouped.member(index);
-            if step < self.lane(lane).limit && may_become_ready(grouped.nodes.states.at(step)) {
+            if step < self.lane(lane).limit && may_become_ready(grouped.nodes.states.at(step, &self.moments)) {
                 self.judge(lane, step, self.weigh(lane, step, true));
             }
         }
@@ -92,9 +92,9 @@ impl Scheduler {
         let mut run: Option<(u32, Option<WorkerId>)> = None;
         for step in 0..=self.lane(lane).limit {
             let Progress::Each(nodes) = &self.lane(lane).progress else { return };
-            let state = nodes.states.get(step);
+            let state = (step < self.lane(lane).limit).then(|| nodes.states.at(step, &self.moments));
             let verdict = match state {
-                Some(state) if step < self.lane(lane).limit && may_become_ready(state) => self.weigh(lane, step, true),
+                Some(state) if may_become_ready(state) => self.weigh(lane, step, true),
                 _ => Verdict::No,
             };
             let fresh = matches!(state, Some(NodeState::Waiting { .. }));

@@ -16,6 +16,7 @@ use crate::id::{DomainId, LaneId, NumericClass, RequestId, Slot};
 use crate::lane::{Lane, NO_SLOT, Progress};
 use crate::request::{Block, Chain, Phase, Request};
 use crate::reservation::Reservation;
+use crate::room;
 use crate::scheduler::Scheduler;
 
 /// Growths of one request that may wait for its place.
@@ -34,8 +35,9 @@ enum Place {
 impl Scheduler {
     pub(crate) fn submit(&mut self, submission: Submission) {
         let Submission { request: id, model, rank, deadline, growth } = submission;
-        if id.index() >= self.requests.len() {
-            reserve(&mut self.requests, id.index() + 1);
+        let known = self.requests.len();
+        if id.index() >= known {
+            room::in_table(&mut self.requests, id.index() + 1 - known);
             self.requests.resize_with(id.index() + 1, Request::default);
         }
         assert!(self.requests[id.index()].phase == Phase::Vacant, "a request id is in use");
@@ -352,8 +354,7 @@ impl Scheduler {
 
     pub(crate) fn take_lane(&mut self) -> LaneId {
         self.free_lanes.pop().unwrap_or_else(|| {
-            let count = self.lanes.len() + 1;
-            reserve(&mut self.lanes, count);
+            room::in_table(&mut self.lanes, 1);
             self.lanes.push(Lane::vacant());
             LaneId(self.lanes.len() as u32 - 1)
         })
@@ -363,13 +364,6 @@ impl Scheduler {
 /// The number of a stage, or of a type among a model's.
 fn number(number: u32) -> u16 {
     u16::try_from(number).expect("graphs of so many stages, and models of so many types, are not admitted")
-}
-
-/// Room for so many entries of a large table: it grows by an eighth, not to the double.
-fn reserve<T>(table: &mut Vec<T>, count: usize) {
-    if count > table.capacity() {
-        table.reserve_exact(count - table.len() + table.len() / 8);
-    }
 }
 
 /// Whether a growth is one chain of one stage whose steps wait for the one before, and nobody for them: most are.

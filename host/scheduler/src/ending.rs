@@ -5,6 +5,7 @@ use cellwright_cell_graph::UnfoldedGrowth;
 use crate::command::Failure;
 use crate::id::{DomainId, LaneId, RequestId};
 use crate::request::{Block, Chain, Phase};
+use crate::room;
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
@@ -134,6 +135,7 @@ impl Scheduler {
         if late {
             self.late_lanes.push(lane);
         } else {
+            room::in_table(&mut self.free_lanes, 1);
             self.free_lanes.push(lane);
             self.out.released.push(lane);
         }

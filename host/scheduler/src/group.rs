@@ -16,6 +16,7 @@ use crate::id::{CellTypeId, LaneId, ModelId, Time, WorkerId};
 use crate::lane::{Progress, Ready};
 use crate::listing::scope;
 use crate::queues::{Item, Key, Scope};
+use crate::room;
 use crate::scheduler::Scheduler;
 
 /// A lane's place in the time of its group.
@@ -189,6 +190,8 @@ impl Scheduler {
             0 => (Some(model), true),
             len => (group.sole.filter(|sole| *sole == model), group.orderly && orderly && at == len),
         };
+        room::in_table(&mut group.rows, 1);
+        room::in_table(&mut group.ends, 1);
         group.rows.insert(at, Row { lane, step });
         group.ends.insert(at, (group.launched + u64::from(limit - step)) as u32);
         group.unmergeable += u32::from(!merges);
@@ -246,6 +249,7 @@ impl Scheduler {
         {
             task.tick = tick;
             task.listed += leavers.len();
+            room::in_ring(&mut state.landing, leavers.len());
             state.landing.extend(leavers.iter().map(|lane| Row { lane: *lane, step: 0 }));
         }
         self.group_mut(cell_type, worker).leavers = leavers;

@@ -140,9 +140,10 @@ impl Scheduler {
                     _ => (None, now),
                 };
                 grouped.set_ready(group, step, Ready { time, only }, &mut self.moments);
+                let first = grouped.first(group);
                 let subgraph = &mut grouped.subgraphs[group as usize];
                 let entered = subgraph.enter(now);
-                let listing = (!subgraph.listed).then(|| (key(entered, subgraph.first), Item::Subgraph(lane, group)));
+                let listing = (!subgraph.listed).then(|| (key(entered, first), Item::Subgraph(lane, group)));
                 subgraph.listed = true;
                 (before, scope(domain, pinned, only), listing)
             }
@@ -188,11 +189,12 @@ impl Scheduler {
             }
             Progress::Grouped(grouped) if grouped.subgraphs.len() == 1 => {
                 grouped.set_all_ready(nodes, Ready { time, only }, &mut self.moments);
+                let first = grouped.first(0);
                 let subgraph = &mut grouped.subgraphs[0];
                 let entered = subgraph.enter(time);
                 let scope = scope(domain, subgraph.pinned(), only);
                 if !std::mem::replace(&mut subgraph.listed, true) {
-                    let key = Key { rank, time: entered, order, chain, stage, step: subgraph.first };
+                    let key = Key { rank, time: entered, order, chain, stage, step: first };
                     self.types[cell_type.index()].list(domain, key, Item::Subgraph(lane, 0));
                 }
                 self.count(lane, scope, nodes.len() as i32);
@@ -256,10 +258,10 @@ impl Scheduler {
             }
             Progress::Grouped(grouped) => {
                 let group = grouped.group(step);
-                let over = grouped.ready(group).is_empty();
+                let (over, first) = (grouped.ready(group).is_empty(), grouped.first(group));
                 let subgraph = &mut grouped.subgraphs[group as usize];
                 if let (true, true, Some(entered)) = (subgraph.listed, over, subgraph.entered()) {
-                    types[cell_type.index()].unlist(domain, &key(entered, subgraph.first));
+                    types[cell_type.index()].unlist(domain, &key(entered, first));
                     subgraph.listed = false;
                 }
             }

@@ -14,7 +14,7 @@ use crate::event::{Event, Submission};
 use crate::fairness::Start;
 use crate::fleet::{Class, Domain, Model, Worker, entry};
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, Time, WorkerId};
-use crate::lane::{Lane, Moments};
+use crate::lane::{Lane, Moments, Progress};
 use crate::listing::Uncounted;
 use crate::policy::adaptive::AdaptivePolicy;
 use crate::policy::cellular::Batch;
@@ -140,6 +140,7 @@ impl Scheduler {
         self.out.clear();
         self.now = self.now.max(now);
         self.tick += 1;
+        self.spares.pass(self.tick);
         self.release_late_lanes();
         read_ahead(events);
         for event in events.drain(..) {
@@ -341,6 +342,17 @@ impl Scheduler {
     #[must_use]
     pub fn tenants_known(&self) -> usize {
         self.tenants.iter().flatten().count()
+    }
+
+    /// Bytes that say how each node of the requests in flight stands, and in what order those that are ready go: as many as their graphs are large.
+    #[must_use]
+    pub fn bytes_of_nodes(&self) -> usize {
+        let bytes = self.lanes.iter().map(|lane| match &lane.progress {
+            Progress::Front(_) => 0,
+            Progress::Each(nodes) => nodes.states.bytes(),
+            Progress::Grouped(grouped) => grouped.bytes(),
+        });
+        bytes.sum()
     }
 
     /// Lanes that are handed out.

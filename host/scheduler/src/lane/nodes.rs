@@ -88,8 +88,6 @@ impl Nodes {
 pub(crate) struct Subgraph {
     /// When it entered its type's queue, if it `has_entered`.
     entered: Time,
-    /// Its smallest step.
-    pub(crate) first: u32,
     /// Its nodes, by their places in [`Division`]'s order.
     pub(crate) members: (u32, u32),
     /// Its nodes in flight; it is pinned to `worker` while there are any.
@@ -193,14 +191,16 @@ impl Grouped {
         [self.nodes.clear(moments), std::mem::take(&mut self.ready)]
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.nodes.states.bytes() + size_of_val(&*self.ready)
+    }
+
     fn divide(&mut self, bound: u32, group_of: Vec<u32>) {
         let count = group_of.iter().max().map_or(1, |last| last + 1);
-        let mut subgraphs: Vec<Subgraph> = (0..count).map(|_| Subgraph { first: u32::MAX, ..Subgraph::default() }).collect();
+        let mut subgraphs: Vec<Subgraph> = (0..count).map(|_| Subgraph::default()).collect();
         let group = |step: u32| group_of.get(step as usize).map_or(0, |group| *group as usize);
         for step in 0..bound {
-            let subgraph = &mut subgraphs[group(step)];
-            subgraph.first = subgraph.first.min(step);
-            subgraph.members.1 += 1;
+            subgraphs[group(step)].members.1 += 1;
         }
         let mut end = 0;
         for subgraph in &mut subgraphs {
@@ -303,6 +303,11 @@ impl Grouped {
         self.nodes.states.ready(step, moments).time
     }
 
+    /// The smallest step of a subgraph.
+    pub(crate) fn first(&self, group: u32) -> u32 {
+        self.member(self.subgraphs[group as usize].members.0)
+    }
+
     /// The step of a member, by its place.
     pub(crate) fn member(&self, place: u32) -> u32 {
         self.subgraphs.division.as_ref().and_then(|division| division.members.get(place as usize).copied()).unwrap_or(place)
@@ -326,7 +331,7 @@ mod tests {
             .map(|s| (s.members.0..s.members.1).map(|place| grouped.member(place)).collect())
             .collect();
         assert_eq!(steps, [&[0, 2, 5][..], &[1, 4], &[3]]);
-        assert_eq!((0..3).map(|at| grouped.subgraphs[at].first).collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!((0..3).map(|group| grouped.first(group)).collect::<Vec<_>>(), [0, 1, 3]);
         grouped.clear(&mut Moments::default());
         grouped.begin(3, &Grouping::Whole, &[], &mut Words::default());
         assert_eq!((grouped.subgraphs.len(), grouped.subgraphs[0].members, grouped.group(2)), (1, (0, 3), 0));

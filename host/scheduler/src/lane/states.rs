@@ -141,6 +141,10 @@ impl States {
         std::mem::take(&mut self.0)
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+
     /// Of a node that there is.
     #[inline]
     pub(crate) fn at(&self, step: u32, moments: &Moments) -> NodeState {

@@ -11,6 +11,7 @@ use crate::group::Counted;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
 use crate::lane::{Lane, Moments, Progress, Ready, Status};
 use crate::queues::{Item, Key};
+use crate::room;
 use crate::scheduler::Scheduler;
 
 /// Nodes chosen for a batch that are listed together: the next step of a stage in order, or nodes of a run or a subgraph.
@@ -147,6 +148,7 @@ impl Scheduler {
                 break;
             }
             if let Some((lane, ready)) = pick_ready((&self.lanes, &self.moments), *item, worker, room, &mut batch.rows) {
+                room::in_table(&mut batch.picks, 1);
                 batch.picks.push(Pick { lane, ready, first, count: batch.rows.len() - first, after: before });
             }
         }
@@ -249,6 +251,7 @@ impl Scheduler {
         } else {
             let mut rows = std::mem::take(&mut self.out.rows);
             let first = rows.len();
+            room::in_table(&mut rows, count);
             lay_out(batch, self.group(cell_type, worker).map_or(&[][..], |group| &group.rows), &mut rows);
             merge |= alike && !same && self.continues_last(worker, cell_type, &rows[..first], &rows[first..]);
             if merge {
@@ -270,6 +273,7 @@ impl Scheduler {
             // A launch of several steps has such rows once, and lands them all: it is looked through.
             task.walk |= merge && apart > 0;
             task.listed += apart;
+            room::in_ring(&mut state.landing, apart);
             batch.picks.iter().for_each(|pick| state.landing.extend(batch.rows_of(pick)));
         }
         self.advance(cell_type, worker);

@@ -104,11 +104,11 @@ impl Scheduler {
     }
 
     fn wait_for_end(&mut self, id: RequestId, waiter: StageRef, chain: u32) {
-        let waits = |chain: &Chain| chain.links.as_ref().and_then(|links| links.end_waiters.iter().last()) == Some(&waiter);
+        let waits = |chain: &Chain| chain.links.as_ref().and_then(|links| links.last_end_waiter()) == Some(waiter);
         if self.request(id).chain(chain).is_some_and(|chain| !chain.ended() && !waits(chain))
             && let Some(links) = self.links_of(id, chain)
         {
-            links.end_waiters.push(waiter);
+            links.wait_for_end(waiter);
         }
     }
 

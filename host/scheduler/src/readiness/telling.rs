@@ -198,12 +198,12 @@ impl Scheduler {
     pub(crate) fn tell_end(&mut self, lane: LaneId) {
         let (id, number) = (self.lane(lane).request, self.lane(lane).chain);
         let request = self.request(id);
-        let Some(chain) = request.chain(number).filter(|chain| chain.is_waited_for() && !chain.ended()) else { return };
+        if request.chain(number).is_none_or(|chain| !chain.is_waited_for() || chain.ended()) {
+            return;
+        }
         let Status::Queued(worker) = self.end_status(request, number) else { return };
-        if chain.links.as_ref().is_some_and(|links| links.end_seen != Some(worker)) {
-            if let Some(links) = self.request_mut(id).chain_mut(number).and_then(|chain| chain.links.as_mut()) {
-                links.end_seen = Some(worker);
-            }
+        let links = self.request_mut(id).chain_mut(number).and_then(|chain| chain.links.as_mut());
+        if links.is_some_and(|links| links.see_end(worker)) {
             self.tell_end_waiters(id, number);
         }
     }

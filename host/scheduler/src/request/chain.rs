@@ -2,9 +2,8 @@
 
 use cellwright_cell_graph::unfolded::UnfoldedChain;
 
-use crate::few::Few;
 use crate::id::{LaneId, WorkerId};
-use crate::lane::StageRef;
+use crate::lane::{NO_LANE, StageRef};
 use crate::readiness::Readers;
 use crate::spares::Spares;
 
@@ -39,16 +38,21 @@ pub(crate) struct Chain {
 }
 
 /// What a chain has to do with others, and what only chains of several stages have.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Links {
-    /// The lanes of all stages but the first.
-    other_lanes: Box<[LaneId]>,
-    /// Who waits for its end.
-    pub(crate) end_waiters: Few<StageRef>,
-    /// What they were told.
-    pub(crate) end_seen: Option<WorkerId>,
+    /// The first that waits for its end, or [`NOBODY`].
+    end_waiter: StageRef,
+    /// The lane of its second stage, or [`NO_LANE`].
+    second_lane: LaneId,
+    /// Where those who wait for its end know it to be, or [`NOWHERE`].
+    end_seen: WorkerId,
     more: Option<Box<More>>,
 }
+
+/// No chain has that number.
+const NOBODY: StageRef = StageRef { chain: u32::MAX, stage: 0 };
+/// No worker has that number.
+const NOWHERE: WorkerId = WorkerId(u32::MAX);
 
 /// What hardly any chain has to do with others.
 #[derive(Debug, Default)]
@@ -63,9 +67,38 @@ pub(crate) struct More {
     pub(crate) read_by: u32,
     /// Who waits for steps of its stages one by one, by stage.
     readers: Vec<(u32, Readers)>,
+    /// Who waits for its end beside the first.
+    end_waiters: Vec<StageRef>,
+    /// The lanes of its stages from the third on.
+    lanes: Vec<LaneId>,
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        Self { end_waiter: NOBODY, second_lane: NO_LANE, end_seen: NOWHERE, more: None }
+    }
 }
 
 impl Links {
+    /// Notes who waits for the chain's end.
+    pub(crate) fn wait_for_end(&mut self, waiter: StageRef) {
+        if self.end_waiter == NOBODY {
+            self.end_waiter = waiter;
+        } else {
+            self.more().end_waiters.push(waiter);
+        }
+    }
+
+    pub(crate) fn last_end_waiter(&self) -> Option<StageRef> {
+        let last = self.more.as_ref().and_then(|more| more.end_waiters.last().copied());
+        last.or(Some(self.end_waiter).filter(|first| *first != NOBODY))
+    }
+
+    /// Those who wait for its end know that all of it is queued there; whether they did not know before.
+    pub(crate) fn see_end(&mut self, worker: WorkerId) -> bool {
+        std::mem::replace(&mut self.end_seen, worker) != worker
+    }
+
     /// What it hardly ever has, from now on if not before.
     pub(crate) fn more(&mut self) -> &mut More {
         self.more.get_or_insert_default()
@@ -83,8 +116,17 @@ impl Links {
 
     /// Forgets everything, keeps what memory is small.
     pub(crate) fn clear(&mut self) {
-        *self = Self { end_waiters: std::mem::take(&mut self.end_waiters), ..Self::default() };
-        self.end_waiters.clear();
+        const KEPT: usize = 8;
+        let mut more = self.more.take();
+        if let Some(more) = &mut more {
+            let More { mut end_waiters, mut lanes, .. } = std::mem::take(&mut **more);
+            end_waiters.clear();
+            lanes.clear();
+            end_waiters.shrink_to(KEPT);
+            lanes.shrink_to(KEPT);
+            (more.end_waiters, more.lanes) = (end_waiters, lanes);
+        }
+        *self = Self { more, ..Self::default() };
     }
 }
 
@@ -92,9 +134,12 @@ impl Chain {
     /// A chain of a growth that is just placed: its first stage's lane, and the others'.
     pub(crate) fn new(graph: &UnfoldedChain, growth: u32, (first_lane, other_lanes): (LaneId, &[LaneId]), spares: &mut Spares) -> Self {
         let bound = graph.length.bound;
-        let links = (!other_lanes.is_empty()).then(|| {
+        let links = other_lanes.split_first().map(|(second, others)| {
             let mut links = spares.links();
-            links.other_lanes = other_lanes.into();
+            links.second_lane = *second;
+            if !others.is_empty() {
+                links.more().lanes.extend_from_slice(others);
+            }
             links
         });
         Self {
@@ -161,7 +206,11 @@ impl Chain {
 
     /// Who waits for its end, by number.
     pub(crate) fn end_waiter(&self, index: usize) -> Option<StageRef> {
-        self.links.as_ref()?.end_waiters.get(index).copied()
+        let links = self.links.as_ref()?;
+        match index.checked_sub(1) {
+            None => Some(links.end_waiter).filter(|first| *first != NOBODY),
+            Some(index) => links.more.as_ref()?.end_waiters.get(index).copied(),
+        }
     }
 
     pub(crate) fn is_read(&self) -> bool {
@@ -173,18 +222,24 @@ impl Chain {
     }
 
     pub(crate) fn stages(&self) -> u32 {
-        1 + self.links.as_ref().map_or(0, |links| links.other_lanes.len() as u32)
+        let Some(links) = self.links.as_ref().filter(|links| links.second_lane != NO_LANE) else { return 1 };
+        2 + links.more.as_ref().map_or(0, |more| more.lanes.len() as u32)
     }
 
     pub(crate) fn lane(&self, stage: u32) -> LaneId {
-        match &self.links {
-            Some(links) if stage > 0 => links.other_lanes[stage as usize - 1],
+        match (stage, self.links.as_deref()) {
+            (1, Some(links)) => links.second_lane,
+            (2.., Some(Links { more: Some(more), .. })) => more.lanes[stage as usize - 2],
             _ => self.first_lane,
         }
     }
 
     /// The lanes of all its stages, to be named anew.
     pub(crate) fn lanes_mut(&mut self) -> impl Iterator<Item = &mut LaneId> {
-        std::iter::once(&mut self.first_lane).chain(self.links.iter_mut().flat_map(|links| &mut links.other_lanes))
+        let others = self.links.iter_mut().filter(|links| links.second_lane != NO_LANE).flat_map(|links| {
+            let Links { second_lane, more, .. } = &mut **links;
+            std::iter::once(second_lane).chain(more.iter_mut().flat_map(|more| &mut more.lanes))
+        });
+        std::iter::once(&mut self.first_lane).chain(others)
     }
 }

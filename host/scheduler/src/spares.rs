@@ -10,7 +10,7 @@ use crate::room;
 /// So many of each kind are kept.
 const KEPT_MAX: usize = 4096;
 /// So many that nobody asks for are always tolerated.
-const IDLE_MIN: usize = 8;
+const IDLE_MIN: usize = 32;
 /// So many are given up at once, at most.
 const TRIMMED_MAX: usize = 256;
 /// So many `handle`s are a long time.

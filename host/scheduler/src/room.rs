@@ -37,7 +37,7 @@ mod tests {
             in_ring(&mut ring, 1);
             ring.push_back(entry);
             grown += u32::from(table.capacity() > before);
-            assert!(table.capacity().max(ring.capacity()) <= table.len() + table.len() / SHARE + ROOM_MIN);
+            assert!(table.capacity().max(ring.capacity()) <= table.len() + table.len() / 16 + ROOM_MIN);
         }
         assert!(grown < 80, "grown {grown} times");
         in_table(&mut table, 500);

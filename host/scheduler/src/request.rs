@@ -161,6 +161,12 @@ impl Request {
         self.chains.iter_mut().flatten().chain(self.rare.iter_mut().flat_map(|rare| &mut rare.chains))
     }
 
+    /// The first of its chains.
+    #[inline]
+    pub(crate) const fn chain_here(&self) -> Option<&Chain> {
+        self.chains[0].as_ref()
+    }
+
     /// Makes room for so many chains more.
     pub(crate) fn reserve_chains(&mut self, more: usize, spares: &mut Spares) {
         let elsewhere = (self.chains().count() + more).saturating_sub(CHAINS_HERE);

@@ -254,14 +254,13 @@ impl Scheduler {
     /// Reads what is about to be changed of several lanes, one by one: where many are in flight none is in a cache, and so they are waited for
     /// together.
     pub(crate) fn read_ahead(&self, lanes: impl Iterator<Item = LaneId>) {
+        // Little of each, so that many are waited for at once: a number in every cache line.
         let read = |lane: LaneId| {
             let lane = self.lane(lane);
             let request = self.request(lane.request);
-            let chain = request.chains().next().map_or(0, |chain| chain.end as usize + usize::from(chain.links.is_some()));
-            let parts = [request.rare().is_some(), request.open, lane.plain];
-            let numbers = [request.flying, request.model.0, lane.flying, lane.order as u32, lane.placed_in];
-            let front = lane.queue_key().map_or(0, |key| key.time.0 as usize);
-            parts.iter().filter(|part| **part).count() + numbers.iter().fold(0, |sum, number| sum ^ number) as usize + chain + front
+            let chain = request.chain_here().map_or(0, |chain| chain.end);
+            let front = lane.queue_key().map_or(0, |key| key.time.0 as u32);
+            (lane.flying ^ lane.placed_in ^ front ^ request.flying ^ chain) as usize
         };
         std::hint::black_box(lanes.map(read).fold(0, usize::wrapping_add));
     }

@@ -3,6 +3,7 @@
 //! So there is no deadlock over slots: a request never waits for slots while it holds some. A growing request reserves its
 //! largest extent at once, and its growths are placed inside.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
@@ -13,8 +14,9 @@ use crate::config::PolicyKind;
 use crate::event::{ModelInfo, Submission};
 use crate::id::{DomainId, LaneId, NumericClass, RequestId, Slot};
 use crate::lane::{Lane, NO_SLOT, Progress};
-use crate::request::{Block, Chain, Growth, Phase, Request};
+use crate::request::{Block, Chain, Phase, Request};
 use crate::reservation::Reservation;
+use crate::room;
 use crate::scheduler::Scheduler;
 
 /// Growths of one request that may wait for its place.
@@ -33,29 +35,31 @@ enum Place {
 impl Scheduler {
     pub(crate) fn submit(&mut self, submission: Submission) {
         let Submission { request: id, model, rank, deadline, growth } = submission;
-        if id.index() >= self.requests.len() {
-            reserve(&mut self.requests, id.index() + 1);
+        let known = self.requests.len();
+        if id.index() >= known {
+            room::in_table(&mut self.requests, id.index() + 1 - known);
             self.requests.resize_with(id.index() + 1, Request::default);
         }
         assert!(self.requests[id.index()].phase == Phase::Vacant, "a request id is in use");
-        let known = self.models.get(model.index()).and_then(Option::as_ref).filter(|model| !model.closed);
-        let Some(info) = known.map(|model| &model.info) else {
+        let Some(known) = self.models.get(model.index()).and_then(Option::as_ref).filter(|model| !model.closed) else {
             self.out.failed.push((id, Failure::NoWorker));
             return;
         };
-        let (tenant, class, may_grow) = (info.tenant, info.class, info.growth_slots.is_some());
+        let (class, may_grow, policy) = (known.info.class, known.info.growth_slots.is_some(), known.policy);
         let (order, now) = (self.next_order, self.now);
         self.next_order += 1;
         let request = &mut self.requests[id.index()];
         request.phase = Phase::Waiting;
-        (request.model, request.tenant, request.class, request.order) = (model, tenant, class, order);
-        (request.rank, request.may_grow, request.open) = (rank, may_grow, growth.next.is_some());
-        (request.submitted, request.deadline) = (now, deadline);
+        (request.model, request.order, request.rank) = (model, order, rank);
+        (request.may_grow, request.open) = (may_grow, growth.next.is_some());
+        if deadline.is_some() || matches!(policy, PolicyKind::Lazy { .. }) {
+            let rare = request.rare_mut(&mut self.spares);
+            (rare.submitted, rare.deadline) = (now, deadline);
+        }
         self.requests_alive += 1;
         self.requests_waiting += 1;
-        let known = self.model_mut(model);
-        known.requests += 1;
-        if known.policy == PolicyKind::Adaptive {
+        self.model_mut(model).requests += 1;
+        if policy == PolicyKind::Adaptive {
             self.note_submission(id, &growth);
         }
         let here = &self.classes[class.index()];
@@ -71,7 +75,7 @@ impl Scheduler {
                 Place::Later => {}
             }
         }
-        self.request_mut(id).pending.push_back(growth);
+        self.rare_mut(id).pending.push_back(growth);
         let whose = self.tenant_and_weight(model);
         self.class_mut(class).waiting.join(whose, (rank, order), id);
         self.admit(class);
@@ -98,7 +102,7 @@ impl Scheduler {
 
     /// Places who waits, or gives it up; whether it no longer waits.
     fn place(&mut self, id: RequestId) -> bool {
-        let Some(growth) = self.request(id).pending.front().map(Arc::clone) else { return true };
+        let Some(growth) = self.request(id).pending().0.map(Arc::clone) else { return true };
         match self.find_place(id, &growth) {
             Place::Found => self.place_pending(id),
             Place::Never => {}
@@ -110,9 +114,9 @@ impl Scheduler {
     /// A place for a waiting request, whose first growth that is: it has it from then on. Or it is given up.
     fn find_place(&mut self, id: RequestId, growth: &UnfoldedGrowth) -> Place {
         let request = self.request(id);
-        let (model, class) = (request.model, request.class);
+        let model = request.model;
         let info = &self.model(model).info;
-        let first = slots_needed(info, growth);
+        let (class, first) = (info.class, slots_needed(info, growth));
         let grows = request.may_grow && growth.next.is_some();
         let needed = if grows { first.max(u64::from(info.growth_slots.unwrap_or(0))) } else { first };
         let found = u32::try_from(needed).ok().and_then(|slots| Some((slots, self.find_block(class, slots)?)));
@@ -127,9 +131,11 @@ impl Scheduler {
         };
         self.settle_in(id, domain, block);
         let whose = self.tenant_and_weight(model);
-        self.class_mut(class).waiting.hold(whose, block.map_or(0, |block| block.slots));
+        self.class_mut(class).waiting.hold(whose, block.map_or(0, |block| block.slots.get()));
+        if grows {
+            self.rare_mut(id).reservation = Some(Box::new(Reservation::new(slots)));
+        }
         let request = self.request_mut(id);
-        request.reservation = grows.then(|| Box::new(Reservation::new(slots)));
         request.phase = Phase::Placed;
         self.requests_waiting -= 1;
         Place::Found
@@ -162,17 +168,15 @@ impl Scheduler {
     /// A block in that domain: none if there is no room, an empty one if nothing is needed.
     pub(crate) fn take_block(&mut self, domain: DomainId, slots: u32) -> Option<Option<Block>> {
         let home = self.domains.get_mut(domain.index())?.as_mut()?;
-        if slots == 0 {
-            return Some(None);
-        }
-        let start = home.arena.allocate(slots)?;
+        let Some(slots) = NonZeroU32::new(slots) else { return Some(None) };
+        let start = home.arena.allocate(slots.get())?;
         Some(Some(Block { start, slots, life: home.life }))
     }
 
     pub(crate) fn settle_in(&mut self, id: RequestId, domain: DomainId, block: Option<Block>) {
-        let tenant = self.request(id).tenant;
+        let tenant = self.model(self.request(id).model).info.tenant;
         let scrub = match (block, self.domains[domain.index()].as_mut()) {
-            (Some(block), Some(home)) => home.arena.take_over(block.start, block.slots, tenant),
+            (Some(block), Some(home)) => home.arena.take_over(block.start, block.slots.get(), tenant),
             _ => false,
         };
         let request = self.request_mut(id);
@@ -186,13 +190,12 @@ impl Scheduler {
         }
         if !request.may_grow {
             self.doom(id, Failure::MayNotGrow);
-        } else if request.pending.len() >= PENDING_MAX {
+        } else if request.pending().1 >= PENDING_MAX {
             self.doom(id, Failure::Overloaded);
         } else {
             self.note_growth(id, &growth);
-            let request = self.request_mut(id);
-            request.open = growth.next.is_some();
-            request.pending.push_back(growth);
+            self.request_mut(id).open = growth.next.is_some();
+            self.rare_mut(id).pending.push_back(growth);
             self.place_pending(id);
         }
     }
@@ -201,10 +204,10 @@ impl Scheduler {
     pub(crate) fn place_pending(&mut self, id: RequestId) {
         loop {
             let request = self.request_mut(id);
-            if request.phase != Phase::Placed || request.moving.is_some() || request.batch.is_some() || request.bucket.is_some() {
+            if request.phase != Phase::Placed || request.moves() || request.is_taken() {
                 return;
             }
-            let Some(growth) = request.pending.pop_front() else { break };
+            let Some(growth) = request.rare_if_any().and_then(|rare| rare.pending.pop_front()) else { break };
             if let Err(failure) = self.place_growth(id, growth) {
                 self.doom(id, failure);
                 return;
@@ -215,7 +218,7 @@ impl Scheduler {
 
     fn place_growth(&mut self, id: RequestId, graph: Arc<UnfoldedGrowth>) -> Result<(), Failure> {
         let request = self.request(id);
-        if request.reservation.is_none() && request.growths.is_empty() && is_single(&graph) {
+        if !request.grows() && request.growth_numbers().is_empty() && is_single(&graph) {
             self.place_single(id, graph);
             return Ok(());
         }
@@ -224,13 +227,13 @@ impl Scheduler {
         let seated = self.seat(id, &graph, &mut seats);
         self.seats = seats;
         seated?;
-        let request = self.request_mut(id);
-        let growth = request.growths_before + request.growths.len() as u32;
-        let first_chain = request.chains_before + request.chains.len() as u32;
+        let Self { requests, spares, .. } = self;
+        let request = &mut requests[id.index()];
+        let (growth, first_chain) = (request.growth_numbers().end, request.chain_numbers().end);
         assert_eq!(graph.first_chain, first_chain, "chains are numbered over the whole request");
-        request.growths.push_back(Growth { graph: Arc::clone(&graph), chains_held: graph.chains.len() as u32 });
+        request.push_growth(Arc::clone(&graph), spares);
         let (domain, scrub) = (request.domain, request.scrub);
-        request.chains.reserve(graph.chains.len());
+        request.reserve_chains(graph.chains.len(), spares);
         let places = self.out.places.len();
         let mut seat = 0;
         for (local, chain) in graph.chains.iter().enumerate() {
@@ -262,7 +265,7 @@ impl Scheduler {
         for chain in &graph.chains {
             for stage in &chain.stages {
                 let slots = stage_slots(info, stage.cell, stage.retention.places(chain.length.bound)).unwrap_or(u32::MAX);
-                let slot = match &mut request.reservation {
+                let slot = match request.rare_if_any().and_then(|rare| rare.reservation.as_mut()) {
                     _ if slots == 0 => NO_SLOT,
                     Some(reservation) => {
                         let failure = Failure::GrewTooLarge { reserved: u64::from(reservation.slots()) };
@@ -291,10 +294,11 @@ impl Scheduler {
         self.out.placements.push(Placement { request: id, growth: 0, domain, places, scrub });
         let place = self.lane_mut(lane);
         (place.plain, place.joins) = (true, !taken);
-        let request = self.request_mut(id);
+        let Self { requests, spares, .. } = self;
+        let request = &mut requests[id.index()];
         request.live_chains = 1;
-        request.chains.push_back(Chain::new(&graph.chains[0], 0, (lane, Vec::new())));
-        request.growths.push_back(Growth { graph, chains_held: 1 });
+        request.push_chain(Chain::new(&graph.chains[0], 0, (lane, &[]), spares), spares);
+        request.push_growth(graph, spares);
         if taken {
             self.join_bucket(id, 0);
         } else {
@@ -309,9 +313,10 @@ impl Scheduler {
             let lane = self.place_stage(id, (number, index as u32), graph, self.seats[seat + index]);
             if index == 0 { lanes.0 = lane } else { lanes.1.push(lane) }
         }
-        let request = self.request_mut(id);
+        let Self { requests, spares, .. } = self;
+        let request = &mut requests[id.index()];
         request.live_chains += 1;
-        request.chains.push_back(Chain::new(graph, growth, lanes));
+        request.push_chain(Chain::new(graph, growth, (lanes.0, &lanes.1), spares), spares);
     }
 
     /// A lane for a stage, by its chain and number, at its slots.
@@ -325,13 +330,13 @@ impl Scheduler {
         let lane = self.take_lane();
         let (placed_in, progress) = (self.tick as u32, Progress::new(graph, index, in_order, &mut self.spares));
         let place = self.lane_mut(lane);
-        place.readers = None;
-        (place.request, place.model, place.type_position, place.cell_type) = (id, model, type_position, cell_type);
-        (place.domain, place.order, place.chain, place.stage) = (domain, order, chain, index);
+        (place.request, place.model, place.cell_type) = (id, model, cell_type);
+        (place.type_position, place.stage) = (number(type_position), number(index));
+        (place.domain, place.order, place.chain) = (domain, order, chain);
         place.rank = rank;
         (place.slot, place.limit, place.flying, place.plain) = (slot, graph.length.bound, 0, false);
         place.merges = !graph.may_stop() && !stage.delivery.contains(&Delivery::All);
-        (place.joins, place.named, place.member) = (false, false, None);
+        (place.joins, place.named) = (false, false);
         place.progress = progress;
         place.placed_in = placed_in;
         self.out.places.push((lane, slot));
@@ -342,30 +347,23 @@ impl Scheduler {
     pub(crate) fn slots_of(&self, lane: LaneId) -> u32 {
         let place = self.lane(lane);
         let request = self.request(place.request);
-        let Some((graph, chain, stage)) = Self::stage_of(request, place).filter(|_| place.slot != NO_SLOT) else { return 0 };
-        debug_assert_eq!(
-            chain.bound,
-            graph.chains[(place.chain - graph.first_chain) as usize].length.bound,
-            "a chain is as long as its graph says"
-        );
-        stage_slots(&self.model(request.model).info, stage.cell, stage.retention.places(chain.bound)).unwrap_or(0)
+        let Some((graph, _, stage)) = Self::stage_of(request, place).filter(|_| place.slot != NO_SLOT) else { return 0 };
+        let bound = graph.chains[(place.chain - graph.first_chain) as usize].length.bound;
+        stage_slots(&self.model(request.model).info, stage.cell, stage.retention.places(bound)).unwrap_or(0)
     }
 
     pub(crate) fn take_lane(&mut self) -> LaneId {
         self.free_lanes.pop().unwrap_or_else(|| {
-            let count = self.lanes.len() + 1;
-            reserve(&mut self.lanes, count);
+            room::in_table(&mut self.lanes, 1);
             self.lanes.push(Lane::vacant());
             LaneId(self.lanes.len() as u32 - 1)
         })
     }
 }
 
-/// Room for so many entries of a large table: it grows by an eighth, not to the double.
-fn reserve<T>(table: &mut Vec<T>, count: usize) {
-    if count > table.capacity() {
-        table.reserve_exact(count - table.len() + table.len() / 8);
-    }
+/// The number of a stage, or of a type among a model's.
+fn number(number: u32) -> u16 {
+    u16::try_from(number).expect("graphs of so many stages, and models of so many types, are not admitted")
 }
 
 /// Whether a growth is one chain of one stage whose steps wait for the one before, and nobody for them: most are.

@@ -108,7 +108,7 @@ impl Scheduler {
 
     /// A chain executes no step from `end` on: it stopped, or the chain it follows did.
     pub(crate) fn end_at(&mut self, id: RequestId, number: u32, end: u32) {
-        let Some(chain) = self.request_mut(id).chain_mut(number).filter(|chain| end < chain.end && !chain.ended) else { return };
+        let Some(chain) = self.request_mut(id).chain_mut(number).filter(|chain| end < chain.end && !chain.ended()) else { return };
         chain.end = end;
         let followers = chain.followers().to_vec();
         for stage in 0..chain.stages() {
@@ -124,7 +124,7 @@ impl Scheduler {
 
     /// Nobody needs the chain any more: what was not submitted is dropped.
     pub(crate) fn cancel_chain(&mut self, id: RequestId, number: u32) {
-        let Some(chain) = self.request_mut(id).chain_mut(number).filter(|chain| !chain.ended) else { return };
+        let Some(chain) = self.request_mut(id).chain_mut(number).filter(|chain| !chain.ended()) else { return };
         chain.cancelled = true;
         let followers = chain.followers().to_vec();
         let mut executed = u32::MAX;
@@ -140,8 +140,7 @@ impl Scheduler {
         for follower in followers {
             self.end_at(id, follower, executed);
         }
-        if let Some(lane) = self.request(id).chain(number).map(|chain| chain.first_lane).filter(|_| !self.in_order(self.request(id).model))
-        {
+        if let Some(lane) = self.request(id).chain(number).map(|chain| chain.lane(0)).filter(|_| !self.in_order(self.request(id).model)) {
             self.tell_end(lane);
         }
         self.end_chain_if_over(id, number);
@@ -208,17 +207,18 @@ impl Scheduler {
 
     fn drop_node(&mut self, lane: LaneId, step: u32) {
         self.take_back(lane, step);
-        if let Some(nodes) = self.lane_mut(lane).progress.nodes_mut() {
-            nodes.drop(step);
+        let Self { lanes, moments, .. } = self;
+        if let Some(nodes) = lanes[lane.index()].progress.nodes_mut() {
+            nodes.drop(step, moments);
         }
     }
 
     /// Ends a chain whose executed steps are all complete, and that follows none that goes on.
     pub(crate) fn end_chain_if_over(&mut self, id: RequestId, number: u32) {
         let request = self.request(id);
-        let Some(chain) = request.chain(number).filter(|chain| chain.remaining == 0 && !chain.ended) else { return };
-        let root = chain.root.filter(|_| !chain.cancelled).and_then(|root| request.chain(root));
-        if root.is_some_and(|root| !root.ended) {
+        let Some(chain) = request.chain(number).filter(|chain| chain.remaining == 0 && !chain.ended()) else { return };
+        let root = chain.root().filter(|_| !chain.cancelled).and_then(|root| request.chain(root));
+        if root.is_some_and(|root| !root.ended()) {
             return;
         }
         let request = self.request_mut(id);
@@ -227,7 +227,7 @@ impl Scheduler {
             self.over.push(id);
         }
         let Some(chain) = self.request_mut(id).chain_mut(number) else { return };
-        chain.ended = true;
+        chain.end_now();
         let (followers, waited) = (chain.followers().to_vec(), chain.is_waited_for());
         if waited && !self.in_order(self.request(id).model) {
             self.tell_end_waiters(id, number);
@@ -262,18 +262,21 @@ impl Scheduler {
         home.workers -= 1;
         if home.workers == 0 {
             self.domains[state.domain.index()] = None;
-            self.give_up_where(Failure::WorkerLost, |request| {
-                let leaves = request.moving.as_ref().is_some_and(|moving| moving.from == state.domain);
+            self.give_up_where(Failure::WorkerLost, |_, request| {
+                let moving = request.rare().and_then(|rare| rare.moving.as_ref());
+                let leaves = moving.is_some_and(|moving| moving.from == state.domain);
                 request.phase == Phase::Placed && (request.domain == state.domain || leaves)
             });
         }
         if none_left {
-            self.give_up_where(Failure::NoWorker, |request| request.phase == Phase::Waiting && request.class == state.class);
+            self.give_up_where(Failure::NoWorker, |this, request| {
+                request.phase == Phase::Waiting && this.model(request.model).info.class == state.class
+            });
         }
     }
 
-    fn give_up_where(&mut self, failure: Failure, concerned: impl Fn(&crate::request::Request) -> bool) {
-        let mut lost: Vec<_> = (0..self.requests.len()).filter(|index| concerned(&self.requests[*index])).collect();
+    fn give_up_where(&mut self, failure: Failure, concerned: impl Fn(&Self, &crate::request::Request) -> bool) {
+        let mut lost: Vec<_> = (0..self.requests.len()).filter(|index| concerned(self, &self.requests[*index])).collect();
         lost.sort_unstable_by_key(|index| self.requests[*index].order);
         for index in lost {
             self.doom(RequestId(index as u32), failure);

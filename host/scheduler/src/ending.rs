@@ -4,7 +4,8 @@ use cellwright_cell_graph::UnfoldedGrowth;
 
 use crate::command::Failure;
 use crate::id::{DomainId, LaneId, RequestId};
-use crate::request::{Block, Phase};
+use crate::request::{Block, Chain, Phase};
+use crate::room;
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
@@ -55,18 +56,16 @@ impl Scheduler {
         let Some(request) = self.alive(id) else { return };
         let waited = request.phase == Phase::Waiting;
         if waited {
-            let (class, tenant, order) = (request.class, self.model(request.model).tenant, (request.rank, request.order));
+            let (known, order) = (self.model(request.model), (request.rank, request.order));
+            let (class, tenant) = (known.info.class, known.tenant);
             self.requests_waiting -= 1;
             self.class_mut(class).waiting.leave(tenant, order);
         }
         self.leave_bucket(id);
-        for index in 0..self.request(id).chains.len() {
-            let chain = &self.request(id).chains[index];
-            if chain.ended {
-                continue;
-            }
+        for number in self.request(id).chain_numbers() {
+            let Some(chain) = self.request(id).chain(number).filter(|chain| !chain.ended()) else { continue };
             for stage in 0..chain.stages() {
-                let lane = self.request(id).chains[index].lane(stage);
+                let Some(lane) = self.request(id).chain(number).map(|chain| chain.lane(stage)) else { break };
                 self.abandon(lane);
             }
         }
@@ -84,11 +83,7 @@ impl Scheduler {
     /// A request ends when it will not grow any more and every chain has ended.
     pub(crate) fn finish_if_over(&mut self, id: RequestId) {
         let request = self.request(id);
-        let busy = request.live_chains > 0
-            || !request.pending.is_empty()
-            || request.batch.is_some()
-            || request.bucket.is_some()
-            || request.moving.is_some();
+        let busy = request.live_chains > 0 || request.pending().1 > 0 || request.is_taken() || request.moves();
         if request.phase == Phase::Placed && !request.open && !busy {
             self.out.finished.push(id);
             self.leave(id);
@@ -105,14 +100,14 @@ impl Scheduler {
     /// Gives back what a request that has ended held, once no task and no copy in flight names it.
     pub(crate) fn release_if_free(&mut self, id: RequestId) {
         let request = self.request(id);
-        if request.flying > 0 || request.moving.is_some() || request.phase != Phase::Leaving {
+        if request.flying > 0 || request.moves() || request.phase != Phase::Leaving {
             return;
         }
         let (domain, block, late) = (request.domain, request.block, self.late_lanes.len());
-        for index in 0..self.request(id).chains.len() {
-            let chain = &self.request(id).chains[index];
-            for stage in 0..if chain.gone { 0 } else { chain.stages() } {
-                let lane = self.request(id).chains[index].lane(stage);
+        for number in self.request(id).chain_numbers() {
+            let Some(chain) = self.request(id).chain(number).filter(|chain| !chain.gone()) else { continue };
+            for stage in 0..chain.stages() {
+                let Some(lane) = self.request(id).chain(number).map(|chain| chain.lane(stage)) else { break };
                 self.release_lane(lane);
             }
         }
@@ -121,15 +116,13 @@ impl Scheduler {
         } else {
             self.free_block(domain, block);
         }
-        let (model, class) = (self.request(id).model, self.request(id).class);
+        let model = self.request(id).model;
         if let Some(block) = block {
-            let tenant = self.model(model).tenant;
-            self.class_mut(class).waiting.free(tenant, block.slots);
+            let (class, tenant) = (self.model(model).info.class, self.model(model).tenant);
+            self.class_mut(class).waiting.free(tenant, block.slots.get());
         }
         let Self { requests, spares, .. } = self;
-        let request = &mut requests[id.index()];
-        request.chains.iter_mut().for_each(|chain| spares.take_links(chain));
-        request.clear();
+        requests[id.index()].clear(spares);
         self.request_left(model);
     }
 
@@ -137,12 +130,12 @@ impl Scheduler {
         let late = self.lane(lane).placed_in == self.tick as u32;
         let place = self.lane_mut(lane);
         place.limit = 0;
-        place.readers = None;
         let progress = std::mem::take(&mut place.progress);
-        self.spares.take_progress(progress);
+        self.spares.take_progress(progress, &mut self.moments);
         if late {
             self.late_lanes.push(lane);
         } else {
+            room::in_table(&mut self.free_lanes, 1);
             self.free_lanes.push(lane);
             self.out.released.push(lane);
         }
@@ -161,7 +154,7 @@ impl Scheduler {
     pub(crate) fn free_block(&mut self, domain: DomainId, block: Option<Block>) {
         let (Some(block), Some(Some(home))) = (block, self.domains.get_mut(domain.index())) else { return };
         if home.life == block.life {
-            home.arena.free(block.start, block.slots);
+            home.arena.free(block.start, block.slots.get());
             self.freed = true;
         }
     }
@@ -171,17 +164,17 @@ impl Scheduler {
 impl Scheduler {
     /// Notes which chains later growths may refer to; others may go.
     pub(crate) fn keep_for_later(&mut self, id: RequestId, graph: &UnfoldedGrowth) {
-        if self.request(id).reservation.is_none() {
+        if !self.request(id).grows() {
             return;
         }
         let kept = graph.next.as_ref().map_or(&[][..], |next| &next.keep);
-        let first = self.request(id).chains_before;
-        for number in first..first + self.request(id).chains.len() as u32 {
+        let numbers = self.request(id).chain_numbers();
+        for number in numbers.clone() {
             if let Some(chain) = self.request_mut(id).chain_mut(number) {
                 chain.kept = kept.binary_search(&number).is_ok();
             }
         }
-        for number in first..first + self.request(id).chains.len() as u32 {
+        for number in numbers {
             self.free_chain_if_unread(id, number);
         }
         self.forget_gone_chains(id);
@@ -189,18 +182,18 @@ impl Scheduler {
 
     /// A chain ended: what it read may go, and so may it.
     pub(crate) fn stop_reading(&mut self, id: RequestId, number: u32) {
-        if self.request(id).reservation.is_none() {
+        if !self.request(id).grows() {
             return;
         }
         let reads = self
             .request_mut(id)
             .chain_mut(number)
-            .and_then(|chain| chain.links.as_mut()?.reading.as_mut())
-            .map(|reading| std::mem::take(&mut reading.reads))
+            .and_then(Chain::more_mut)
+            .map(|more| std::mem::take(&mut more.reads))
             .unwrap_or_default();
         for read in reads {
-            if let Some(reading) = self.request_mut(id).chain_mut(read).and_then(|chain| chain.links.as_mut()?.reading.as_mut()) {
-                reading.readers -= 1;
+            if let Some(more) = self.request_mut(id).chain_mut(read).and_then(Chain::more_mut) {
+                more.read_by -= 1;
             }
             self.free_chain_if_unread(id, read);
         }
@@ -209,26 +202,24 @@ impl Scheduler {
 
     pub(crate) fn free_chain_if_unread(&mut self, id: RequestId, number: u32) {
         let request = self.request(id);
-        let Some(chain) = request.chain(number).filter(|_| request.reservation.is_some() && request.batch.is_none()) else { return };
+        let Some(chain) = request.chain(number).filter(|_| request.grows() && request.batch().is_none()) else { return };
         let lanes = || (0..chain.stages()).map(|stage| self.lane(chain.lane(stage)));
         let flying = lanes().any(|lane| lane.flying > 0 || lane.placed_in == self.tick as u32);
-        if chain.gone || !chain.ended || chain.kept || chain.is_read() || flying {
+        if chain.gone() || !chain.ended() || chain.kept || chain.is_read() || flying {
             return;
         }
         let base = request.block.map_or(0, |block| block.start);
-        let growth = chain.growth - request.growths_before;
         for stage in 0..chain.stages() {
             let Some(lane) = self.request(id).chain(number).map(|chain| chain.lane(stage)) else { return };
             let (slot, slots) = (self.lane(lane).slot, self.slots_of(lane));
-            if let Some(reservation) = self.request_mut(id).reservation.as_mut().filter(|_| slots > 0) {
+            let rare = self.request_mut(id).rare_if_any();
+            if let Some(reservation) = rare.and_then(|rare| rare.reservation.as_mut()).filter(|_| slots > 0) {
                 reservation.free(slot.0 - base, slots);
             }
             self.release_lane(lane);
         }
-        let request = self.request_mut(id);
-        request.growths[growth as usize].chains_held -= 1;
-        if let Some(chain) = request.chain_mut(number) {
-            chain.gone = true;
+        if let Some(chain) = self.request_mut(id).chain_mut(number) {
+            chain.go();
         }
     }
 
@@ -236,15 +227,9 @@ impl Scheduler {
     fn forget_gone_chains(&mut self, id: RequestId) {
         let Self { requests, spares, .. } = self;
         let request = &mut requests[id.index()];
-        while request.chains.front().is_some_and(|chain| chain.gone) {
-            if let Some(mut gone) = request.chains.pop_front() {
-                spares.take_links(&mut gone);
-            }
-            request.chains_before += 1;
+        while let Some(mut gone) = request.pop_gone_chain(spares) {
+            spares.take_links(&mut gone);
         }
-        while request.growths.len() > 1 && request.growths[0].chains_held == 0 {
-            request.growths.pop_front();
-            request.growths_before += 1;
-        }
+        request.forget_gone_growths();
     }
 }

@@ -1,6 +1,5 @@
-//! A queue, or a list, that mostly has one entry: the first is kept in place, so that whoever has no other needs no memory elsewhere.
+//! A list that mostly has one entry: the first is kept in place, so that whoever has no other needs no memory elsewhere.
 
-use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
 /// The first entry, and those behind it.
@@ -13,7 +12,7 @@ pub(crate) struct Few<T> {
 
 /// Kept elsewhere, because most have none.
 #[derive(Debug)]
-struct Others<T>(VecDeque<T>);
+struct Others<T>(Vec<T>);
 
 impl<T> Default for Few<T> {
     fn default() -> Self {
@@ -28,11 +27,6 @@ impl<T> Few<T> {
     }
 
     #[inline]
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.first.is_none()
-    }
-
-    #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
         if index == 0 { self.first.as_ref() } else { self.others.as_ref()?.0.get(index - 1) }
     }
@@ -43,53 +37,16 @@ impl<T> Few<T> {
     }
 
     #[inline]
-    pub(crate) const fn front(&self) -> Option<&T> {
-        self.first.as_ref()
-    }
-
-    #[inline]
-    pub(crate) fn push_back(&mut self, entry: T) {
+    fn push(&mut self, entry: T) {
         if self.first.is_none() {
             self.first = Some(entry);
         } else {
-            let others = &mut self.others.get_or_insert_with(|| Box::new(Others(VecDeque::new()))).0;
+            let others = &mut self.others.get_or_insert_with(|| Box::new(Others(Vec::new()))).0;
             // Who has others mostly has one.
             if others.capacity() == 0 {
                 others.reserve_exact(1);
             }
-            others.push_back(entry);
-        }
-    }
-
-    /// Makes room for so many more at once, and no more than that.
-    pub(crate) fn reserve(&mut self, more: usize) {
-        let elsewhere = (self.len() + more).saturating_sub(1);
-        if elsewhere > 0 {
-            let others = &mut self.others.get_or_insert_with(|| Box::new(Others(VecDeque::new()))).0;
-            others.reserve_exact(elsewhere.saturating_sub(others.len()));
-        }
-    }
-
-    #[inline]
-    pub(crate) fn pop_front(&mut self) -> Option<T> {
-        let next = self.others.as_mut().and_then(|others| others.0.pop_front());
-        std::mem::replace(&mut self.first, next)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.first.iter().chain(self.others.iter().flat_map(|others| &others.0))
-    }
-
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.first.iter_mut().chain(self.others.iter_mut().flat_map(|others| &mut others.0))
-    }
-
-    /// Keeps the memory.
-    #[inline]
-    pub(crate) fn clear(&mut self) {
-        self.first = None;
-        if let Some(others) = &mut self.others {
-            others.0.clear();
+            others.push(entry);
         }
     }
 }
@@ -102,7 +59,7 @@ impl<T: Default> Few<T> {
             return self.first.get_or_insert_default();
         }
         while self.len() <= index {
-            self.push_back(T::default());
+            self.push(T::default());
         }
         &mut self[index]
     }
@@ -130,33 +87,23 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a queue.
+        /// Against a list.
         #[test]
-        fn few_are_a_queue(changes in prop::collection::vec(0_u8..8, 0..200)) {
-            let (mut few, mut queue) = (Few::default(), VecDeque::new());
-            for (number, change) in changes.into_iter().enumerate() {
-                match change {
-                    0..4 => {
-                        few.push_back(number);
-                        queue.push_back(number);
-                    }
-                    4..7 => prop_assert_eq!(few.pop_front(), queue.pop_front()),
-                    _ => {
-                        few.clear();
-                        queue.clear();
-                    }
-                }
-                prop_assert!(few.iter().eq(&queue) && few.iter_mut().eq(&mut queue));
-                prop_assert_eq!((few.len(), few.is_empty(), few.front()), (queue.len(), queue.is_empty(), queue.front()));
-                prop_assert!((0..=queue.len()).all(|index| few.get(index) == queue.get(index)));
+        fn few_are_a_list(count in 0..100_usize) {
+            let (mut few, mut list) = (Few::default(), Vec::new());
+            for number in 0..count {
+                few.push(number);
+                list.push(number);
+                prop_assert_eq!(few.len(), list.len());
+                prop_assert!((0..=list.len()).all(|index| few.get(index) == list.get(index)));
                 if number % 16 == 15 {
-                    let more = queue.len() + number % 3;
-                    queue.resize(more + 1, 0);
+                    let more = list.len() + number % 3;
+                    list.resize(more + 1, 0);
                     prop_assert_eq!(*few.at(more), 0);
                 }
-                if let Some(last) = queue.len().checked_sub(1) {
-                    (few[last], queue[last]) = (number + 1000, number + 1000);
-                    prop_assert_eq!(few[last], queue[last]);
+                if let Some(last) = list.len().checked_sub(1) {
+                    (few[last], list[last]) = (number + 1000, number + 1000);
+                    prop_assert_eq!(few[last], list[last]);
                 }
             }
         }

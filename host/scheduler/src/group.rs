@@ -16,21 +16,25 @@ use crate::id::{CellTypeId, LaneId, ModelId, Time, WorkerId};
 use crate::lane::{Progress, Ready};
 use crate::listing::scope;
 use crate::queues::{Item, Key, Scope};
+use crate::room;
 use crate::scheduler::Scheduler;
 
 /// A lane's place in the time of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(Rust, packed(4))]
 pub(crate) struct Membership {
     /// Steps that the group had launched before.
-    joined: u64,
+    pub(crate) joined: u64,
     /// Steps of the lane that were launched with the group, once its last was.
-    steps: NonZeroU32,
+    pub(crate) steps: NonZeroU32,
 }
 
 impl Membership {
     /// More steps follow.
     const STAYS: NonZeroU32 = NonZeroU32::MAX;
+
+    pub(crate) fn of(joined: u64, steps: u32) -> Option<Self> {
+        NonZeroU32::new(steps).map(|steps| Self { joined, steps })
+    }
 
     const fn stays(self) -> bool {
         self.steps.get() == Self::STAYS.get()
@@ -170,9 +174,9 @@ impl Scheduler {
         let place = &mut self.lanes[lane.index()];
         let (domain, pinned, limit, merges, model, request) =
             (place.domain, place.pinned(), place.limit, place.merges, place.model, place.request);
-        let position = place.type_position;
+        let position = u32::from(place.type_position);
         let Progress::Front(front) = &mut place.progress else { panic!("who joins goes on in order") };
-        let (ready, entered) = front.ready.take().zip(front.entered()).expect("who was picked is ready");
+        let (ready, entered) = front.take_ready().zip(front.entered()).expect("who was picked is ready");
         (front.worker, front.listed) = (worker, false);
         let (step, before) = (front.queued, scope(domain, pinned, ready.only));
         let key = place.key(entered, 0);
@@ -186,11 +190,15 @@ impl Scheduler {
             0 => (Some(model), true),
             len => (group.sole.filter(|sole| *sole == model), group.orderly && orderly && at == len),
         };
+        room::in_table(&mut group.rows, 1);
+        room::in_table(&mut group.ends, 1);
         group.rows.insert(at, Row { lane, step });
         group.ends.insert(at, (group.launched + u64::from(limit - step)) as u32);
         group.unmergeable += u32::from(!merges);
         let joined = group.launched;
-        self.lane_mut(lane).member = Some(Membership { joined, steps: Membership::STAYS });
+        if let Progress::Front(front) = &mut self.lane_mut(lane).progress {
+            front.set_member(Membership { joined, steps: Membership::STAYS });
+        }
         Counted { model, position, scope: before }
     }
 
@@ -204,7 +212,7 @@ impl Scheduler {
 
     fn admitted(&self, lane: LaneId) -> (u32, u64, u32, u32) {
         let lane = self.lane(lane);
-        (lane.rank, lane.order, lane.chain, lane.stage)
+        (lane.rank, lane.order, lane.chain, u32::from(lane.stage))
     }
 
     /// The step of every member was launched. Those it was the last of leave, and land by themselves; they are in `leavers` until
@@ -217,7 +225,7 @@ impl Scheduler {
         let (tick, sole, leavers) = (group.launched, group.sole, std::mem::take(&mut group.leavers));
         self.read_ahead(leavers.iter().copied());
         if let Some((model, first)) = sole.zip(leavers.first()) {
-            let position = self.lane(*first).type_position;
+            let position = u32::from(self.lane(*first).type_position);
             self.count_of((model, position), cell_type, Scope::Worker(worker), -(leavers.len() as i32));
         }
         for lane in &leavers {
@@ -225,8 +233,11 @@ impl Scheduler {
                 self.count(*lane, Scope::Worker(worker), -1);
             }
             let place = &mut self.lanes[lane.index()];
-            if let (Some(member), Progress::Front(front)) = (&mut place.member, &mut place.progress) {
+            if let Progress::Front(front) = &mut place.progress
+                && let Some(mut member) = front.member()
+            {
                 member.leave(tick);
+                front.set_member(member);
                 front.queued = place.limit;
             }
             if !place.merges {
@@ -238,6 +249,7 @@ impl Scheduler {
         {
             task.tick = tick;
             task.listed += leavers.len();
+            room::in_ring(&mut state.landing, leavers.len());
             state.landing.extend(leavers.iter().map(|lane| Row { lane: *lane, step: 0 }));
         }
         self.group_mut(cell_type, worker).leavers = leavers;
@@ -269,7 +281,7 @@ impl Scheduler {
 
     /// A row of a complete task of that type whose ticks end with `tick`: by itself, a member's last step, or nothing to do.
     pub(crate) fn land_row(&mut self, row: Row, steps: u32, worker: WorkerId, tick: u64) {
-        match self.lane(row.lane).member {
+        match self.lane(row.lane).member() {
             Some(member) if member.joined < tick && member.left() > tick => {}
             Some(member) if member.joined < tick => self.land_last(row.lane),
             _ => self.complete(row.lane, row.step..row.step + steps, worker),
@@ -279,9 +291,9 @@ impl Scheduler {
     /// The last step of a lane that has left is complete, and all its others.
     fn land_last(&mut self, lane: LaneId) {
         let place = &mut self.lanes[lane.index()];
-        place.member = None;
         let (id, number, model, limit) = (place.request, place.chain, place.model, place.limit);
         if let Progress::Front(front) = &mut place.progress {
+            front.take_member();
             front.done = limit;
         }
         self.let_go(model, 1);
@@ -299,10 +311,10 @@ impl Scheduler {
     /// The lane leaves its group, if it is in one or has steps in flight that were launched with one: its state is its own from now on.
     pub(crate) fn part(&mut self, lane: LaneId) {
         let place = &mut self.lanes[lane.index()];
-        let Some(member) = place.member.take() else { return };
         let (cell_type, domain, merges, model, id, number) =
             (place.cell_type, place.domain, place.merges, place.model, place.request, place.chain);
         let Progress::Front(front) = &mut place.progress else { return };
+        let Some(member) = front.take_member() else { return };
         let worker = front.worker;
         let group = &mut self.types[cell_type.index()].groups[worker.index()];
         let last = member.left().min(group.launched);
@@ -314,7 +326,7 @@ impl Scheduler {
             let only = (place.flying > 0).then_some(worker);
             let at = group.rows.iter().rposition(|row| row.lane == lane).expect("a member has a row");
             front.queued = group.remove(at, merges).step;
-            front.ready = Some(Ready { time: group.time, only });
+            front.set_ready(Ready { time: group.time, only });
             front.listed = true;
             let key = front.entered().map(|entered| place.key(entered, 0)).expect("who was picked had entered");
             self.types[cell_type.index()].list(domain, key, Item::Front(lane));

@@ -10,10 +10,9 @@ use cellwright_cell_graph::unfolded::{Dependency, Grouping, UnfoldedChain};
 
 use crate::group::Membership;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, RequestId, Slot, Time, WorkerId};
-use crate::readiness::Readers;
 use crate::spares::Spares;
 pub(crate) use nodes::{Grouped, Nodes};
-pub(crate) use states::{NodeState, States};
+pub(crate) use states::{Moments, NodeState, States};
 
 /// No slot: a stage that holds nothing.
 pub(crate) const NO_SLOT: Slot = Slot(u32::MAX);
@@ -50,27 +49,90 @@ pub(crate) struct Ready {
     pub(crate) only: Option<WorkerId>,
 }
 
+/// What is noted of a stage's next step, or of its group instead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Noted {
+    #[default]
+    Nothing,
+    /// It is ready.
+    Ready,
+    /// It is ready, for one worker.
+    ReadyFor,
+    /// It is a group's.
+    Member,
+}
+
 /// A stage whose steps are executed in order and form one subgraph.
 #[derive(Debug, Default)]
 pub(crate) struct Front {
+    /// When the subgraph entered its type's queue, if it `has_entered`.
+    entered: Time,
+    /// Since when step `queued` is ready, or the tick at which the lane joined its group.
+    since: u64,
+    /// The worker that step is ready for, or the steps that were launched with the group.
+    whose: u32,
     /// Steps submitted.
     pub(crate) queued: u32,
     /// Steps complete, never more than `queued`.
     pub(crate) done: u32,
     /// Where those between are.
     pub(crate) worker: WorkerId,
-    /// Step `queued`, if it is ready.
-    pub(crate) ready: Option<Ready>,
-    /// When the subgraph entered its type's queue, if it `has_entered`.
-    entered: Time,
+    /// Steps before this one have all outside inputs complete (under `Release::Subgraph`).
+    pub(crate) handed: u32,
+    noted: Noted,
     has_entered: bool,
     /// Whether it is in the queue's list of subgraphs with ready nodes.
     pub(crate) listed: bool,
-    /// Steps before this one have all outside inputs complete (under `Release::Subgraph`).
-    pub(crate) handed: u32,
 }
 
 impl Front {
+    /// Step `queued`, if it is ready. What a member says of it is of before it joined: nothing.
+    #[inline]
+    pub(crate) fn ready(&self) -> Option<Ready> {
+        match self.noted {
+            Noted::Ready => Some(Ready { time: Time(self.since), only: None }),
+            Noted::ReadyFor => Some(Ready { time: Time(self.since), only: Some(WorkerId(self.whose)) }),
+            Noted::Nothing | Noted::Member => None,
+        }
+    }
+
+    /// Step `queued` is ready; of a lane that is by itself.
+    #[inline]
+    pub(crate) fn set_ready(&mut self, ready: Ready) {
+        debug_assert!(self.noted != Noted::Member, "a member's steps are its group's");
+        (self.since, self.noted) = (ready.time.0, if ready.only.is_some() { Noted::ReadyFor } else { Noted::Ready });
+        self.whose = ready.only.map_or(0, |only| only.0);
+    }
+
+    #[inline]
+    pub(crate) fn take_ready(&mut self) -> Option<Ready> {
+        let ready = self.ready();
+        if ready.is_some() {
+            self.noted = Noted::Nothing;
+        }
+        ready
+    }
+
+    /// Where it is in the time of its group, if it is in one.
+    #[inline]
+    pub(crate) fn member(&self) -> Option<Membership> {
+        if self.noted == Noted::Member { Membership::of(self.since, self.whose) } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn set_member(&mut self, member: Membership) {
+        (self.since, self.whose, self.noted) = (member.joined, member.steps.get(), Noted::Member);
+    }
+
+    #[inline]
+    pub(crate) fn take_member(&mut self) -> Option<Membership> {
+        let member = self.member();
+        if member.is_some() {
+            self.noted = Noted::Nothing;
+        }
+        member
+    }
+
     /// When the subgraph entered its type's queue, if it has.
     #[inline]
     pub(crate) fn entered(&self) -> Option<Time> {
@@ -93,7 +155,7 @@ pub(crate) enum Progress {
     /// In order, one subgraph.
     Front(Front),
     /// Every node is a subgraph.
-    Each(Box<Nodes>),
+    Each(Nodes),
     /// Anything else.
     Grouped(Box<Grouped>),
 }
@@ -108,8 +170,8 @@ impl Progress {
             _ if in_order || bound <= 1 => Self::Front(Front::default()),
             Grouping::Whole if linked => Self::Front(Front::default()),
             Grouping::Each => {
-                let (mut nodes, words) = spares.nodes();
-                nodes.begin(bound, &graph.named_producers, words);
+                let mut nodes = Nodes::default();
+                nodes.begin(bound, &graph.named_producers, spares.words());
                 Self::Each(nodes)
             }
             grouping => {
@@ -144,21 +206,21 @@ impl Default for Progress {
     }
 }
 
-/// One stage of one chain of a placed request, in two cache lines.
+/// One stage of one chain of a placed request, in three halves of cache lines.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(align(32))]
 pub(crate) struct Lane {
     pub(crate) request: RequestId,
     pub(crate) model: ModelId,
     /// Its type's position among the model's distinct types.
-    pub(crate) type_position: u32,
+    pub(crate) type_position: u16,
+    pub(crate) stage: u16,
     pub(crate) cell_type: CellTypeId,
     pub(crate) domain: DomainId,
     /// The request's rank, and its place in order of admission.
     pub(crate) rank: u32,
     pub(crate) order: u64,
     pub(crate) chain: u32,
-    pub(crate) stage: u32,
     pub(crate) slot: Slot,
     /// Steps that are executed, as far as is known.
     pub(crate) limit: u32,
@@ -172,11 +234,8 @@ pub(crate) struct Lane {
     pub(crate) named: bool,
     /// It may join a group: it is plain, and its request does not grow.
     pub(crate) joins: bool,
-    /// Where it is in the time of its group. While it has one, what it says of its progress is of before it joined.
-    pub(crate) member: Option<Membership>,
+    /// While it is in a group, this says where in the group's time it is, and otherwise what was true before it joined.
     pub(crate) progress: Progress,
-    /// Who waits for its steps one by one.
-    pub(crate) readers: Option<Box<Readers>>,
     /// The `handle` in which it was handed out: its low bits. After so many more that they are the same, a lane is given back a `handle` later than need be.
     pub(crate) placed_in: u32,
 }
@@ -201,10 +260,17 @@ impl Lane {
             merges: false,
             named: false,
             joins: false,
-            member: None,
             progress: Progress::default(),
-            readers: None,
             placed_in: 0,
+        }
+    }
+
+    /// Where it is in the time of its group, if it is in one.
+    #[inline]
+    pub(crate) fn member(&self) -> Option<Membership> {
+        match &self.progress {
+            Progress::Front(front) => front.member(),
+            Progress::Each(_) | Progress::Grouped(_) => None,
         }
     }
 
@@ -217,12 +283,8 @@ impl Lane {
             Progress::Front(front) if step < front.done => Status::Done,
             Progress::Front(front) if step < front.queued => Status::Queued(front.worker),
             Progress::Front(_) => Status::Waiting,
-            Progress::Each(_) | Progress::Grouped(_) => match self.progress.nodes().and_then(|nodes| nodes.states.get(step)) {
-                Some(NodeState::Waiting { .. } | NodeState::Ready(_)) | None => Status::Waiting,
-                Some(NodeState::Queued(worker)) => Status::Queued(worker),
-                Some(NodeState::Done) => Status::Done,
-                Some(NodeState::Dropped) => Status::Never,
-            },
+            Progress::Each(nodes) => nodes.states.status(step),
+            Progress::Grouped(grouped) => grouped.nodes.states.status(step),
         }
     }
 
@@ -239,10 +301,8 @@ impl Lane {
     pub(crate) fn remaining(&self) -> u32 {
         match &self.progress {
             Progress::Front(front) => self.limit.saturating_sub(front.done),
-            Progress::Each(_) | Progress::Grouped(_) => self.progress.nodes().map_or(0, |nodes| {
-                let live = |state: &NodeState| !matches!(state, NodeState::Done | NodeState::Dropped);
-                u32::try_from(nodes.states.iter().take(self.limit as usize).filter(live).count()).unwrap_or(u32::MAX)
-            }),
+            Progress::Each(nodes) => nodes.states.live(self.limit),
+            Progress::Grouped(grouped) => grouped.nodes.states.live(self.limit),
         }
     }
 
@@ -252,10 +312,8 @@ impl Lane {
             Progress::Front(front) if front.queued < self.limit => Status::Waiting,
             Progress::Front(front) if front.done < self.limit => Status::Queued(front.worker),
             Progress::Front(_) => Status::Done,
-            Progress::Each(_) | Progress::Grouped(_) => match self.progress.nodes() {
-                Some(nodes) if nodes.unsubmitted == 0 => nodes.flying.status(),
-                _ => Status::Waiting,
-            },
+            Progress::Each(nodes) => nodes.whole_status(self.flying),
+            Progress::Grouped(grouped) => grouped.nodes.whole_status(self.flying),
         }
     }
 }

@@ -26,6 +26,7 @@ mod queues;
 mod readiness;
 mod request;
 mod reservation;
+mod room;
 pub mod scheduler;
 mod spares;
 mod tenants;

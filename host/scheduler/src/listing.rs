@@ -35,8 +35,8 @@ pub(crate) struct Uncounted {
 }
 
 impl Lane {
-    pub(crate) const fn key(&self, time: Time, step: u32) -> Key {
-        Key { rank: self.rank, time, order: self.order, chain: self.chain, stage: self.stage, step }
+    pub(crate) fn key(&self, time: Time, step: u32) -> Key {
+        Key { rank: self.rank, time, order: self.order, chain: self.chain, stage: self.stage.into(), step }
     }
 
     /// The place in its type's queue of a stage in order, if it has entered.
@@ -59,7 +59,7 @@ impl Lane {
 impl Scheduler {
     pub(crate) fn count(&mut self, lane: LaneId, scope: Scope, by: i32) {
         let place = &self.lanes[lane.index()];
-        self.count_of((place.model, place.type_position), place.cell_type, scope, by);
+        self.count_of((place.model, place.type_position.into()), place.cell_type, scope, by);
     }
 
     /// So many more (or fewer) ready nodes of a model, of its type at that position. Neighbours are mostly counted alike, and then together.
@@ -112,37 +112,38 @@ impl Scheduler {
         let now = self.now;
         let place = &mut self.lanes[lane.index()];
         let (domain, cell_type, pinned) = (place.domain, place.cell_type, place.pinned());
-        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage);
+        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage.into());
         let key = |time, step| Key { rank, time, order, chain, stage, step };
         let (before, after, listing) = match &mut place.progress {
             Progress::Front(front) => {
-                let before = front.ready.map(|ready| scope(domain, pinned, ready.only));
-                front.ready = Some(Ready { time: front.ready.map_or(now, |ready| ready.time), only });
+                let before = front.ready().map(|ready| scope(domain, pinned, ready.only));
+                front.set_ready(Ready { time: front.ready().map_or(now, |ready| ready.time), only });
                 let entered = front.enter(now);
                 let listing = (!front.listed).then(|| (key(entered, 0), Item::Front(lane)));
                 front.listed = true;
                 (before, scope(domain, pinned, only), listing)
             }
             Progress::Each(nodes) => {
-                let (before, time) = match nodes.states.at(step) {
+                let (before, time) = match nodes.states.at(step, &self.moments) {
                     NodeState::Ready(ready) => (Some(scope(domain, None, ready.only)), ready.time),
                     _ => (None, now),
                 };
-                nodes.states.set_ready(std::iter::once(step), Ready { time, only });
+                nodes.states.set_ready(std::iter::once(step), Ready { time, only }, &mut self.moments);
                 let listing = before.is_none().then(|| (key(time, step), Item::Run(lane, step, step + 1)));
                 (before, scope(domain, None, only), listing)
             }
             Progress::Grouped(grouped) => {
                 let group = grouped.group(step);
                 let pinned = grouped.subgraphs[group as usize].pinned();
-                let (before, time) = match grouped.nodes.states.at(step) {
+                let (before, time) = match grouped.nodes.states.at(step, &self.moments) {
                     NodeState::Ready(ready) => (Some(scope(domain, pinned, ready.only)), ready.time),
                     _ => (None, now),
                 };
-                grouped.set_ready(group, step, Ready { time, only });
+                grouped.set_ready(group, step, Ready { time, only }, &mut self.moments);
+                let first = grouped.first(group);
                 let subgraph = &mut grouped.subgraphs[group as usize];
-                let entered = *subgraph.entered.get_or_insert(now);
-                let listing = (!subgraph.listed).then(|| (key(entered, subgraph.first), Item::Subgraph(lane, group)));
+                let entered = subgraph.enter(now);
+                let listing = (!subgraph.listed).then(|| (key(entered, first), Item::Subgraph(lane, group)));
                 subgraph.listed = true;
                 (before, scope(domain, pinned, only), listing)
             }
@@ -167,7 +168,7 @@ impl Scheduler {
         let place = &mut self.lanes[lane.index()];
         let (domain, cell_type, key) = (place.domain, place.cell_type, place.key(time, from));
         if let Progress::Each(nodes) = &mut place.progress {
-            nodes.states.set_ready(from..to, Ready { time, only });
+            nodes.states.set_ready(from..to, Ready { time, only }, &mut self.moments);
         }
         self.types[cell_type.index()].list(domain, key, Item::Run(lane, from, to));
         self.count(lane, scope(domain, None, only), (to - from) as i32);
@@ -179,7 +180,7 @@ impl Scheduler {
         let time = self.now;
         let place = &mut self.lanes[lane.index()];
         let (domain, cell_type) = (place.domain, place.cell_type);
-        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage);
+        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage.into());
         match &mut place.progress {
             Progress::Each(_) => {
                 for run in nodes.chunk_by(|(_, one), (_, next)| one + 1 == *next) {
@@ -187,12 +188,13 @@ impl Scheduler {
                 }
             }
             Progress::Grouped(grouped) if grouped.subgraphs.len() == 1 => {
-                grouped.set_all_ready(nodes, Ready { time, only });
+                grouped.set_all_ready(nodes, Ready { time, only }, &mut self.moments);
+                let first = grouped.first(0);
                 let subgraph = &mut grouped.subgraphs[0];
-                let entered = *subgraph.entered.get_or_insert(time);
+                let entered = subgraph.enter(time);
                 let scope = scope(domain, subgraph.pinned(), only);
                 if !std::mem::replace(&mut subgraph.listed, true) {
-                    let key = Key { rank, time: entered, order, chain, stage, step: subgraph.first };
+                    let key = Key { rank, time: entered, order, chain, stage, step: first };
                     self.types[cell_type.index()].list(domain, key, Item::Subgraph(lane, 0));
                 }
                 self.count(lane, scope, nodes.len() as i32);
@@ -207,18 +209,18 @@ impl Scheduler {
         let (domain, pinned) = (place.domain, place.pinned());
         let (scope, key) = match &mut place.progress {
             Progress::Front(front) => {
-                let Some(ready) = front.ready.take() else { return };
+                let Some(ready) = front.take_ready() else { return };
                 (scope(domain, pinned, ready.only), None)
             }
             Progress::Each(nodes) => {
-                let Some(NodeState::Ready(ready)) = nodes.states.get(step) else { return };
-                nodes.states.set_waiting(step);
+                let NodeState::Ready(ready) = nodes.states.at(step, &self.moments) else { return };
+                nodes.states.set_waiting(step, &mut self.moments);
                 (scope(domain, None, ready.only), Some(ready.time))
             }
             Progress::Grouped(grouped) => {
-                let Some(NodeState::Ready(ready)) = grouped.nodes.states.get(step) else { return };
+                let NodeState::Ready(ready) = grouped.nodes.states.at(step, &self.moments) else { return };
                 let group = grouped.group(step);
-                grouped.set_waiting(group, step);
+                grouped.set_waiting(group, step, &mut self.moments);
                 (scope(domain, grouped.subgraphs[group as usize].pinned(), ready.only), None)
             }
         };
@@ -230,12 +232,12 @@ impl Scheduler {
     pub(crate) fn tidy(&mut self, lane: LaneId, step: u32, ready: Option<Time>) {
         let place = &mut self.lanes[lane.index()];
         let (domain, cell_type) = (place.domain, place.cell_type);
-        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage);
+        let (rank, order, chain, stage) = (place.rank, place.order, place.chain, place.stage.into());
         let key = |time, step| Key { rank, time, order, chain, stage, step };
         let types = &mut self.types;
         match &mut place.progress {
             Progress::Front(front) => {
-                if let (true, None, Some(entered)) = (front.listed, front.ready, front.entered()) {
+                if let (true, None, Some(entered)) = (front.listed, front.ready(), front.entered()) {
                     types[cell_type.index()].unlist(domain, &key(entered, 0));
                     front.listed = false;
                 }
@@ -256,10 +258,10 @@ impl Scheduler {
             }
             Progress::Grouped(grouped) => {
                 let group = grouped.group(step);
-                let over = grouped.ready(group).is_empty();
+                let (over, first) = (grouped.ready(group).is_empty(), grouped.first(group));
                 let subgraph = &mut grouped.subgraphs[group as usize];
-                if let (true, true, Some(entered)) = (subgraph.listed, over, subgraph.entered) {
-                    types[cell_type.index()].unlist(domain, &key(entered, subgraph.first));
+                if let (true, true, Some(entered)) = (subgraph.listed, over, subgraph.entered()) {
+                    types[cell_type.index()].unlist(domain, &key(entered, first));
                     subgraph.listed = false;
                 }
             }

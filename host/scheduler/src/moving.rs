@@ -49,7 +49,7 @@ impl Scheduler {
                 let (Item::Front(lane) | Item::Run(lane, ..) | Item::Subgraph(lane, _)) = *item;
                 let lane = self.lane(lane);
                 let request = self.request(lane.request);
-                let stays = request.flying > 0 || request.batch.is_some() || request.bucket.is_some();
+                let stays = request.flying > 0 || request.is_taken();
                 if !stays && oldest.is_none_or(|(order, _)| lane.order < order) {
                     oldest = Some((lane.order, lane.request));
                 }
@@ -63,7 +63,7 @@ impl Scheduler {
 impl Scheduler {
     fn move_request(&mut self, id: RequestId, to: DomainId) {
         let (from, old) = (self.request(id).domain, self.request(id).block);
-        let Some(block) = self.take_block(to, old.map_or(0, |block| block.slots)) else { return };
+        let Some(block) = self.take_block(to, old.map_or(0, |block| block.slots.get())) else { return };
         self.park(id);
         self.settle_in(id, to, block);
         let renamed = self.rename_lanes(id, to, old, block);
@@ -78,7 +78,7 @@ impl Scheduler {
         let copies = first..self.out.copies.len();
         self.out.moves.push(Move { request: id, from, to, copies });
         let lanes = renamed.into_iter().map(|(before, _)| before).collect();
-        self.request_mut(id).moving = Some(Box::new(Moving { from, block: old, lanes }));
+        self.rare_mut(id).moving = Some(Box::new(Moving { from, block: old, lanes }));
         self.moving_to.push((id, to));
     }
 
@@ -97,7 +97,7 @@ impl Scheduler {
 
     /// Lanes of a request, chain by chain, stage by stage.
     pub(crate) fn lanes_of(&self, id: RequestId) -> Vec<LaneId> {
-        let held = self.request(id).chains.iter().filter(|chain| !chain.gone);
+        let held = self.request(id).chains().filter(|chain| !chain.gone());
         held.flat_map(|chain| (0..chain.stages()).map(|stage| chain.lane(stage))).collect()
     }
 
@@ -118,9 +118,8 @@ impl Scheduler {
         }
         renamed.sort_unstable();
         let name = |lane: LaneId| renamed.binary_search_by_key(&lane, |(before, _)| *before).ok().map(|at| renamed[at].1);
-        for chain in self.requests[id.index()].chains.iter_mut().filter(|chain| !chain.gone) {
-            let lanes = std::iter::once(&mut chain.first_lane).chain(chain.other_lanes.iter_mut().flat_map(|lanes| &mut **lanes));
-            for lane in lanes {
+        for chain in self.requests[id.index()].chains_mut().filter(|chain| !chain.gone()) {
+            for lane in chain.lanes_mut() {
                 *lane = name(*lane).unwrap_or(NO_LANE);
             }
         }
@@ -130,27 +129,27 @@ impl Scheduler {
     /// Placements of all growths that still hold something.
     fn place_anew(&mut self, id: RequestId) {
         let request = &self.requests[id.index()];
-        for (index, growth) in request.growths.iter().enumerate() {
-            if growth.chains_held == 0 {
+        for number in request.growth_numbers() {
+            let Some(growth) = request.growth(number) else { continue };
+            if request.chains().all(|chain| chain.gone() || chain.growth != number) {
                 continue;
             }
             let first = self.out.places.len();
-            for (local, graph) in growth.graph.chains.iter().enumerate() {
-                let chain = request.chain(growth.graph.first_chain + local as u32).filter(|chain| !chain.gone);
+            for (local, graph) in growth.chains.iter().enumerate() {
+                let chain = request.chain(growth.first_chain + local as u32).filter(|chain| !chain.gone());
                 for stage in 0..graph.stages.len() as u32 {
                     let lane = chain.map(|chain| chain.lane(stage));
                     self.out.places.push(lane.map_or((NO_LANE, NO_SLOT), |lane| (lane, self.lanes[lane.index()].slot)));
                 }
             }
             let places = first..self.out.places.len();
-            let growth = request.growths_before + index as u32;
-            self.out.placements.push(Placement { request: id, growth, domain: request.domain, places, scrub: request.scrub });
+            self.out.placements.push(Placement { request: id, growth: number, domain: request.domain, places, scrub: request.scrub });
         }
     }
 
     /// A request's state has arrived: it may run, and what it left behind is free.
     pub(crate) fn moved(&mut self, id: RequestId) {
-        let Some(moving) = self.requests.get_mut(id.index()).and_then(|request| request.moving.take()) else { return };
+        let Some(moving) = self.requests.get_mut(id.index()).and_then(|request| request.rare_if_any()?.moving.take()) else { return };
         self.moving_to.retain(|(other, _)| *other != id);
         for lane in &moving.lanes {
             self.release_lane(*lane);

@@ -15,6 +15,7 @@ use crate::config::PolicyKind;
 use crate::fleet::Task;
 use crate::id::{CellTypeId, DomainId, ModelId, TaskSeq, WorkerId};
 use crate::queues::Key;
+use crate::room;
 use crate::scheduler::Scheduler;
 
 /// Turns.
@@ -136,6 +137,7 @@ impl Scheduler {
             self.launch_step_more(worker, cell_type, charged_ns);
         } else {
             let first = self.out.rows.len();
+            room::in_table(&mut self.out.rows, rows.len());
             self.out.rows.extend(rows);
             self.launch_rows(worker, cell_type, model, first, None);
         }
@@ -156,6 +158,7 @@ impl Scheduler {
         state.last_seq = seq;
         let (tick, listed, walk) = (0, 0, false);
         state.tasks.push_back(Task { seq, cell_type, steps: 1, rows: launched.len(), tick, listed, walk, sole, charged_ns });
+        room::in_ring(&mut state.rows, launched.len());
         state.rows.extend(launched);
         self.out.launches.push(Launch { worker, cell_type, model, seq, steps: 1, rows: first..rows.len() });
         self.out.rows = rows;

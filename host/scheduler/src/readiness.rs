@@ -67,7 +67,7 @@ impl Scheduler {
     /// The growth, the chain and the stage of a lane.
     pub(crate) fn stage_of<'a>(request: &'a Request, lane: &Lane) -> Option<(&'a UnfoldedGrowth, &'a Chain, &'a UnfoldedStage)> {
         let chain = request.chain(lane.chain)?;
-        let graph = &request.growth(chain.growth)?.graph;
+        let graph = request.growth(chain.growth)?;
         let stage = &graph.chains[(lane.chain - graph.first_chain) as usize].stages[lane.stage as usize];
         Some((graph, chain, stage))
     }
@@ -79,8 +79,8 @@ impl Scheduler {
         let Some((graph, own, stage)) = Self::stage_of(request, place) else { return Verdict::No };
         let strict = self.subgraphs();
         let mut sum = Sum { status: Status::Done, beyond: None };
-        if let Some(root) = own.root.and_then(|root| request.chain(root)).filter(|root| !root.gone) {
-            let status = self.lane(root.lane(root.stop_stage.unwrap_or(0))).status(step);
+        if let Some((number, root)) = own.root().and_then(|root| Some((root, request.chain(root)?))).filter(|(_, root)| !root.gone()) {
+            let status = self.lane(root.lane(request.stop_stage_of(number).unwrap_or(0))).status(step);
             if status != Status::Done {
                 return Verdict::No;
             }
@@ -89,15 +89,15 @@ impl Scheduler {
             match depends {
                 Dependency::Previous { .. } if step == 0 => {}
                 Dependency::Previous { stage } => {
-                    let mine = (strict || !inside) && *stage == place.stage && place.together(step - 1, step);
+                    let mine = (strict || !inside) && *stage == u32::from(place.stage) && place.together(step - 1, step);
                     if inside || !mine {
                         sum.add(place.chain, self.lane(own.lane(*stage)).status(step - 1), strict && !mine);
                     }
                 }
                 Dependency::Sibling { stage } => sum.add(place.chain, self.lane(own.lane(*stage)).status(step), strict),
                 Dependency::Step { chain, stage, at } => {
-                    let Some(other) = request.chain(*chain).filter(|chain| !chain.gone) else { continue };
-                    let Some(named) = read_at(*at, other.bound, step) else { return Verdict::No };
+                    let Some(other) = request.chain(*chain).filter(|chain| !chain.gone()) else { continue };
+                    let Some(named) = request.bound_of(*chain).and_then(|bound| read_at(*at, bound, step)) else { return Verdict::No };
                     sum.add(*chain, self.lane(other.lane(*stage)).status(named), strict || other.stops);
                 }
                 Dependency::End { chain } => sum.add(*chain, self.end_status(request, *chain), strict),
@@ -108,9 +108,9 @@ impl Scheduler {
                         sum.add(node.chain, self.end_status(request, node.chain), strict);
                         continue;
                     }
-                    let Some(other) = request.chain(node.chain).filter(|chain| !chain.gone) else { continue };
+                    let Some(other) = request.chain(node.chain).filter(|chain| !chain.gone()) else { continue };
                     let own = node.chain == place.chain;
-                    let mine = (strict || !inside) && own && *named_stage == place.stage && place.together(node.step, step);
+                    let mine = (strict || !inside) && own && *named_stage == u32::from(place.stage) && place.together(node.step, step);
                     if inside || !mine {
                         let status = self.lane(other.lane(*named_stage)).status(node.step);
                         sum.add(node.chain, status, (strict && !mine) || other.stops && !own);
@@ -132,14 +132,14 @@ impl Scheduler {
         depends.into_iter().flat_map(|(graph, stage)| stage.depends.iter().map(move |depends| (graph, stage, depends))).filter_map(
             move |(graph, stage, depends)| {
                 let (chain, stage, step) = match depends {
-                    Dependency::Step { chain, stage, at } => (*chain, *stage, read_at(*at, request.chain(*chain)?.bound, step)?),
+                    Dependency::Step { chain, stage, at } => (*chain, *stage, read_at(*at, request.bound_of(*chain)?, step)?),
                     Dependency::Nodes { input } => match &stage.inputs[*input as usize].source {
                         Source::Nodes { stage, of, .. } => of.get(step as usize).map(|node| (node.chain, *stage, node.step))?,
                         _ => return None,
                     },
                     _ => return None,
                 };
-                let named = request.chain(chain).filter(|named| chain >= graph.first_chain && !named.gone)?;
+                let named = request.chain(chain).filter(|named| chain >= graph.first_chain && !named.gone())?;
                 Some((chain, self.lane(named.lane(stage)).status(step)))
             },
         )
@@ -148,7 +148,7 @@ impl Scheduler {
     /// What is true of all executed steps of a chain together.
     pub(super) fn end_status(&self, request: &Request, chain: u32) -> Status {
         let Some(chain) = request.chain(chain) else { return Status::Done };
-        if chain.ended || chain.gone {
+        if chain.ended() || chain.gone() {
             return Status::Done;
         }
         if chain.stops {
@@ -166,8 +166,9 @@ impl Scheduler {
     /// Whether a node is executed for certain, once what it waits for is there.
     pub(super) fn certain(&self, lane: LaneId, step: u32) -> bool {
         let place = self.lane(lane);
-        let Some(own) = self.request(place.request).chain(place.chain) else { return false };
-        match own.stop_stage {
+        let request = self.request(place.request);
+        let Some(own) = request.chain(place.chain) else { return false };
+        match request.stop_stage_of(place.chain) {
             Some(stage) if step > 0 => self.lane(own.lane(stage)).status(step - 1) == Status::Done,
             _ => true,
         }

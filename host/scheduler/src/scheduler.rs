@@ -14,7 +14,7 @@ use crate::event::{Event, Submission};
 use crate::fairness::Start;
 use crate::fleet::{Class, Domain, Model, Worker, entry};
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, Time, WorkerId};
-use crate::lane::Lane;
+use crate::lane::{Lane, Moments, Progress};
 use crate::listing::Uncounted;
 use crate::policy::adaptive::AdaptivePolicy;
 use crate::policy::cellular::Batch;
@@ -24,7 +24,7 @@ use crate::policy::merge::MergePolicy;
 use crate::policy::shelf::Shelves;
 use crate::queues::TypeQueue;
 use crate::readiness::Told;
-use crate::request::{Block, Phase, Request};
+use crate::request::{Block, Phase, Rare, Request};
 use crate::spares::Spares;
 use crate::tenants::Tenant;
 
@@ -59,6 +59,7 @@ pub struct Scheduler {
     pub(crate) requests_waiting: u32,
     pub(crate) next_order: u64,
     pub(crate) lanes: Vec<Lane>,
+    pub(crate) moments: Moments,
     pub(crate) free_lanes: Vec<LaneId>,
     /// Lanes handed out and given back in one `handle`: released with the next, because placements are carried out after releases.
     pub(crate) late_lanes: Vec<LaneId>,
@@ -112,6 +113,7 @@ impl Scheduler {
             requests_waiting: 0,
             next_order: 0,
             lanes: Vec::new(),
+            moments: Moments::default(),
             free_lanes: Vec::new(),
             late_lanes: Vec::new(),
             late_blocks: Vec::new(),
@@ -138,6 +140,7 @@ impl Scheduler {
         self.out.clear();
         self.now = self.now.max(now);
         self.tick += 1;
+        self.spares.pass(self.tick);
         self.release_late_lanes();
         read_ahead(events);
         for event in events.drain(..) {
@@ -214,6 +217,11 @@ impl Scheduler {
         &mut self.requests[request.index()]
     }
 
+    /// What few requests have, of one that has it from now on if not before.
+    pub(crate) fn rare_mut(&mut self, request: RequestId) -> &mut Rare {
+        self.requests[request.index()].rare_mut(&mut self.spares)
+    }
+
     /// The request, if it is in flight: neither ended nor unknown.
     pub(crate) fn alive(&self, request: RequestId) -> Option<&Request> {
         self.requests.get(request.index()).filter(|request| matches!(request.phase, Phase::Waiting | Phase::Placed))
@@ -246,14 +254,13 @@ impl Scheduler {
     /// Reads what is about to be changed of several lanes, one by one: where many are in flight none is in a cache, and so they are waited for
     /// together.
     pub(crate) fn read_ahead(&self, lanes: impl Iterator<Item = LaneId>) {
+        // Little of each, so that many are waited for at once: a number in every cache line.
         let read = |lane: LaneId| {
             let lane = self.lane(lane);
             let request = self.request(lane.request);
-            let chain = request.chains.front().map_or(0, |chain| chain.end as usize + usize::from(chain.links.is_some()));
-            let parts = [request.reservation.is_some(), request.batch.is_some(), request.open, lane.readers.is_some(), lane.plain];
-            let numbers = [request.flying, request.latest.0 as u32, request.model.0, lane.flying, lane.order as u32, lane.placed_in];
-            let front = lane.queue_key().map_or(0, |key| key.time.0 as usize);
-            parts.iter().filter(|part| **part).count() + numbers.iter().fold(0, |sum, number| sum ^ number) as usize + chain + front
+            let chain = request.chain_here().map_or(0, |chain| chain.end);
+            let front = lane.queue_key().map_or(0, |key| key.time.0 as u32);
+            (lane.flying ^ lane.placed_in ^ front ^ request.flying ^ chain) as usize
         };
         std::hint::black_box(lanes.map(read).fold(0, usize::wrapping_add));
     }
@@ -334,6 +341,17 @@ impl Scheduler {
     #[must_use]
     pub fn tenants_known(&self) -> usize {
         self.tenants.iter().flatten().count()
+    }
+
+    /// Bytes that say how each node of the requests in flight stands, and in what order those that are ready go: as many as their graphs are large.
+    #[must_use]
+    pub fn bytes_of_nodes(&self) -> usize {
+        let bytes = self.lanes.iter().map(|lane| match &lane.progress {
+            Progress::Front(_) => 0,
+            Progress::Each(nodes) => nodes.states.bytes(),
+            Progress::Grouped(grouped) => grouped.bytes(),
+        });
+        bytes.sum()
     }
 
     /// Lanes that are handed out.

@@ -134,6 +134,12 @@ impl Crowd {
         self.idle.extend(&self.commands.finished);
     }
 
+    /// What the scheduler holds of the nodes of those in flight one by one, in bytes.
+    #[must_use]
+    pub fn bytes_of_nodes(&self) -> usize {
+        self.scheduler.bytes_of_nodes()
+    }
+
     /// What was decided since the last time that it was asked.
     pub const fn decided(&mut self) -> Decided {
         std::mem::replace(&mut self.decided, Decided { tasks: 0, nodes: 0, finished: 0 })

@@ -1,11 +1,12 @@
 //! What is true of each node of a stage whose steps may be executed in any order, in four bytes a node.
 //!
-//! Since when a node is ready, and who may run it, is noted once for all that became so together.
+//! Since when a node is ready, and who may run it, is noted once for all nodes, of whatever request, that became so together.
 
 use std::ops::Range;
 
+use crate::command::Row;
 use crate::id::{Time, WorkerId};
-use crate::lane::Ready;
+use crate::lane::{Ready, Status};
 use crate::spares::Words;
 
 /// A node of a stage whose steps may be executed in any order.
@@ -45,23 +46,9 @@ const fn word(kind: u32, of: u32) -> u32 {
     of << KIND_BITS | kind
 }
 
-/// The nodes of a stage.
+/// The nodes of a stage: a word for each, and perhaps some more.
 #[derive(Debug, Default)]
-pub(crate) struct States {
-    /// A word for each node, and perhaps some more.
-    words: Box<[u32]>,
-    nodes: u32,
-    /// Whose is the moment that was noted last.
-    last: u32,
-    /// The first of `others` that is free, and one more; 0: none is.
-    free: u32,
-    first: Moment,
-    /// Mostly there are none. What is free says which is the next.
-    others: Vec<Moment>,
-}
-
-/// Memory for so many other moments is kept for the next stage.
-const OTHERS_KEPT: usize = 8;
+pub(crate) struct States(Box<[u32]>);
 
 /// What ready nodes share.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,109 +64,161 @@ struct Moment {
 const ANY: WorkerId = WorkerId(u32::MAX);
 
 impl Moment {
-    fn new(ready: Ready, nodes: u32) -> Self {
-        Self { time: ready.time, only: ready.only.unwrap_or(ANY), nodes }
-    }
-
     #[inline]
     fn ready(&self) -> Ready {
         Ready { time: self.time, only: Some(self.only).filter(|only| *only != ANY) }
     }
 }
 
+/// When nodes became ready, and for whom: noted once for all that share it, of whatever stage. There are no more than there are ready nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Moments {
+    all: Vec<Moment>,
+    /// The first that is free, and one more; 0: none is. Of what is free the time says which is the next.
+    free: u32,
+    /// What was noted lately is noted again: for any worker, and for one.
+    recent: [u32; 2],
+}
+
+impl Moments {
+    #[inline]
+    fn ready(&self, number: u32) -> Ready {
+        self.all[number as usize].ready()
+    }
+
+    /// The number of a moment that so many nodes more share.
+    #[inline]
+    fn note(&mut self, ready: Ready, nodes: u32) -> u32 {
+        let recent = self.recent[usize::from(ready.only.is_some())];
+        if let Some(moment) = self.all.get_mut(recent as usize).filter(|moment| moment.nodes > 0 && moment.ready() == ready) {
+            moment.nodes += nodes;
+        } else if nodes > 0 {
+            let moment = Moment { time: ready.time, only: ready.only.unwrap_or(ANY), nodes };
+            self.recent[usize::from(ready.only.is_some())] = self.place(moment);
+        }
+        self.recent[usize::from(ready.only.is_some())]
+    }
+
+    /// A number for a moment that nobody has shared yet.
+    fn place(&mut self, moment: Moment) -> u32 {
+        let Some(free) = self.free.checked_sub(1) else {
+            self.all.push(moment);
+            return self.all.len() as u32 - 1;
+        };
+        let place = &mut self.all[free as usize];
+        self.free = place.time.0 as u32;
+        *place = moment;
+        free
+    }
+
+    /// So many nodes that had a word have it no more.
+    #[inline]
+    fn let_go(&mut self, word: u32, nodes: u32) {
+        if kind(word) == READY {
+            let moment = &mut self.all[of(word) as usize];
+            moment.nodes -= nodes;
+            if moment.nodes == 0 {
+                moment.time = Time(self.free.into());
+                self.free = of(word) + 1;
+            }
+        }
+    }
+}
+
 impl States {
     /// All of so many nodes wait. `named` is how many nodes each names, where any does.
     pub(crate) fn begin(&mut self, nodes: u32, named: &[u32], words: &mut Words) {
-        self.words = words.give(nodes as usize);
-        self.nodes = nodes;
-        for (state, untold) in self.words.iter_mut().zip(named) {
+        self.0 = words.give(nodes as usize);
+        for (state, untold) in self.0.iter_mut().zip(named) {
             // Who names more than can be said is looked at whenever it hears of one.
             *state = word(WAITING, if *untold > OF_MAX { 0 } else { *untold });
         }
     }
 
     /// Forgets all; the memory is to be used again.
-    pub(crate) fn clear(&mut self) -> Box<[u32]> {
-        (self.nodes, self.last, self.free, self.first.nodes) = (0, 0, 0, 0);
-        self.others.clear();
-        self.others.shrink_to(OTHERS_KEPT);
-        std::mem::take(&mut self.words)
+    pub(crate) fn clear(&mut self, moments: &mut Moments) -> Box<[u32]> {
+        self.0.iter().for_each(|word| moments.let_go(*word, 1));
+        std::mem::take(&mut self.0)
     }
 
-    /// None beyond the last.
-    #[inline]
-    pub(crate) fn get(&self, step: u32) -> Option<NodeState> {
-        (step < self.nodes).then(|| self.state(self.words[step as usize]))
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
     }
 
     /// Of a node that there is.
     #[inline]
-    pub(crate) fn at(&self, step: u32) -> NodeState {
-        self.state(self.words[step as usize])
-    }
-
-    fn state(&self, word: u32) -> NodeState {
+    pub(crate) fn at(&self, step: u32, moments: &Moments) -> NodeState {
+        let word = self.0[step as usize];
         match kind(word) {
             WAITING => NodeState::Waiting { untold: of(word) },
-            READY => NodeState::Ready(self.moment(of(word)).ready()),
+            READY => NodeState::Ready(moments.ready(of(word))),
             QUEUED => NodeState::Queued(WorkerId(of(word))),
             DONE => NodeState::Done,
             _ => NodeState::Dropped,
         }
     }
 
+    /// What others may know of a node; it waits if there is none.
+    #[inline]
+    pub(crate) fn status(&self, step: u32) -> Status {
+        let word = self.0.get(step as usize).copied().unwrap_or(word(WAITING, 0));
+        match kind(word) {
+            WAITING | READY => Status::Waiting,
+            QUEUED => Status::Queued(WorkerId(of(word))),
+            DONE => Status::Done,
+            _ => Status::Never,
+        }
+    }
+
+    /// Of the first so many, those that are neither done nor dropped.
+    pub(crate) fn live(&self, limit: u32) -> u32 {
+        self.0.iter().take(limit as usize).filter(|word| !matches!(kind(**word), DONE | DROPPED)).count() as u32
+    }
+
     /// Of a node that is ready: since when, and for whom.
     #[inline]
-    pub(crate) fn ready(&self, step: u32) -> Ready {
-        let word = self.words[step as usize];
+    pub(crate) fn ready(&self, step: u32, moments: &Moments) -> Ready {
+        let word = self.0[step as usize];
         debug_assert_eq!(kind(word), READY, "a node that is not ready was asked");
-        self.moment(of(word)).ready()
-    }
-
-    pub(crate) fn since(&self, step: u32) -> Time {
-        self.ready(step).time
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = NodeState> {
-        self.words[..self.nodes as usize].iter().map(|word| self.state(*word))
+        moments.ready(of(word))
     }
 
     /// Those of a range that are ready.
     #[inline]
-    pub(crate) fn ready_in(&self, range: Range<u32>) -> impl Iterator<Item = (u32, Ready)> {
-        let words = &self.words[range.start as usize..range.end as usize];
-        range.zip(words).filter(|(_, word)| kind(**word) == READY).map(|(step, word)| (step, self.moment(of(*word)).ready()))
+    pub(crate) fn ready_in(&self, range: Range<u32>, moments: &Moments) -> impl Iterator<Item = (u32, Ready)> {
+        let words = &self.0[range.start as usize..range.end as usize];
+        range.zip(words).filter(|(_, word)| kind(**word) == READY).map(|(step, word)| (step, moments.ready(of(*word))))
     }
 
     pub(crate) fn is_ready(&self, step: u32) -> bool {
-        kind(self.words[step as usize]) == READY
+        kind(self.0[step as usize]) == READY
     }
 
     pub(crate) fn is_unsubmitted(&self, step: u32) -> bool {
-        matches!(kind(self.words[step as usize]), WAITING | READY)
+        matches!(kind(self.0[step as usize]), WAITING | READY)
     }
 
     pub(crate) fn any_done(&self) -> bool {
-        self.words[..self.nodes as usize].iter().any(|word| kind(*word) == DONE)
+        self.0.iter().any(|word| kind(*word) == DONE)
     }
 
     /// A node that it names was submitted: how many have not said so yet, if that is counted.
     #[inline]
     pub(crate) fn hear(&mut self, step: u32) -> Option<u32> {
-        let word = &mut self.words[step as usize];
+        let word = &mut self.0[step as usize];
         let untold = (kind(*word) == WAITING).then_some(of(*word)).filter(|untold| *untold > 0)? - 1;
         *word = self::word(WAITING, untold);
         Some(untold)
     }
 
     /// A node waits, and what it has heard is not counted.
-    pub(crate) fn set_waiting(&mut self, step: u32) {
-        self.set(step, word(WAITING, 0));
+    pub(crate) fn set_waiting(&mut self, step: u32, moments: &mut Moments) {
+        self.set(step, word(WAITING, 0), moments);
     }
 
     /// A node that waits need not count.
     pub(crate) fn lose_count(&mut self, step: u32) {
-        let word = &mut self.words[step as usize];
+        let word = &mut self.0[step as usize];
         if kind(*word) == WAITING {
             *word = self::word(WAITING, 0);
         }
@@ -187,15 +226,15 @@ impl States {
 
     /// Nodes are ready.
     #[inline]
-    pub(crate) fn set_ready(&mut self, steps: impl ExactSizeIterator<Item = u32>, ready: Ready) {
-        let word = word(READY, self.note(ready, steps.len() as u32));
-        steps.for_each(|step| self.set(step, word));
+    pub(crate) fn set_ready(&mut self, steps: impl ExactSizeIterator<Item = u32>, ready: Ready, moments: &mut Moments) {
+        let word = word(READY, moments.note(ready, steps.len() as u32));
+        steps.for_each(|step| self.set(step, word, moments));
     }
 
     /// A node that is queued is done; whether it was queued.
     #[inline]
     pub(crate) fn set_done(&mut self, step: u32) -> bool {
-        let word = &mut self.words[step as usize];
+        let word = &mut self.0[step as usize];
         let queued = kind(*word) == QUEUED;
         if queued {
             *word = self::word(DONE, 0);
@@ -203,93 +242,38 @@ impl States {
         queued
     }
 
-    pub(crate) fn set_dropped(&mut self, step: u32) {
-        self.set(step, word(DROPPED, 0));
+    pub(crate) fn set_dropped(&mut self, step: u32, moments: &mut Moments) {
+        self.set(step, word(DROPPED, 0), moments);
     }
 
     /// The first of these ready nodes are queued: those that the same workers may run. Which those were, and how many nodes are queued.
     #[inline]
-    pub(crate) fn queue(&mut self, steps: impl Iterator<Item = u32>, worker: WorkerId) -> (Option<WorkerId>, usize) {
+    pub(crate) fn queue(&mut self, nodes: &[Row], worker: WorkerId, moments: &mut Moments) -> (Option<WorkerId>, usize) {
         let queued = word(QUEUED, worker.0);
         // Mostly all are of one moment.
         let (mut known, mut only, mut count, mut gone) = (word(DONE, 0), None, 0, 0);
-        for step in steps {
-            let word = std::mem::replace(&mut self.words[step as usize], queued);
+        for node in nodes {
+            let word = std::mem::replace(&mut self.0[node.step as usize], queued);
             if word != known {
                 assert!(kind(word) == READY, "a node that is not ready was picked");
-                let next = self.moment(of(word)).ready().only;
+                let next = moments.ready(of(word)).only;
                 if gone > 0 && next != only {
-                    self.words[step as usize] = word;
+                    self.0[node.step as usize] = word;
                     break;
                 }
-                self.let_go(known, count);
+                moments.let_go(known, count);
                 (known, only, count) = (word, next, 0);
             }
             (count, gone) = (count + 1, gone + 1);
         }
-        self.let_go(known, count);
+        moments.let_go(known, count);
         (only, gone)
     }
 
     #[inline]
-    fn set(&mut self, step: u32, word: u32) {
-        let before = std::mem::replace(&mut self.words[step as usize], word);
-        self.let_go(before, 1);
-    }
-
-    /// So many nodes that had a word have it no more.
-    #[inline]
-    fn let_go(&mut self, word: u32, nodes: u32) {
-        if kind(word) == READY {
-            let free = Time(self.free.into());
-            let moment = self.moment_mut(of(word));
-            moment.nodes -= nodes;
-            if moment.nodes == 0 && of(word) > 0 {
-                moment.time = free;
-                self.free = of(word);
-            }
-        }
-    }
-
-    #[inline]
-    fn moment(&self, number: u32) -> &Moment {
-        if number == 0 { &self.first } else { &self.others[number as usize - 1] }
-    }
-
-    #[inline]
-    fn moment_mut(&mut self, number: u32) -> &mut Moment {
-        if number == 0 { &mut self.first } else { &mut self.others[number as usize - 1] }
-    }
-
-    /// The number of a moment that so many nodes more share.
-    fn note(&mut self, ready: Ready, nodes: u32) -> u32 {
-        let last = self.moment_mut(self.last);
-        if last.nodes > 0 && last.ready() == ready {
-            last.nodes += nodes;
-        } else if nodes > 0 {
-            let moment = Moment::new(ready, nodes);
-            self.last = self.place(moment);
-        }
-        self.last
-    }
-
-    /// A number for a moment that nobody has shared yet.
-    fn place(&mut self, moment: Moment) -> u32 {
-        if self.first.nodes == 0 {
-            self.first = moment;
-            return 0;
-        }
-        if let Some(free) = self.free.checked_sub(1) {
-            let free = &mut self.others[free as usize];
-            let next = free.time.0 as u32;
-            *free = moment;
-            return std::mem::replace(&mut self.free, next);
-        }
-        if self.others.capacity() == 0 {
-            self.others.reserve_exact(2);
-        }
-        self.others.push(moment);
-        self.others.len() as u32
+    fn set(&mut self, step: u32, word: u32, moments: &mut Moments) {
+        let before = std::mem::replace(&mut self.0[step as usize], word);
+        moments.let_go(before, 1);
     }
 }
 
@@ -298,28 +282,33 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    use crate::id::LaneId;
+
     proptest! {
-        /// Against a list of what is true of each.
+        /// Two stages against lists of what is true of each of their nodes.
         #[test]
-        fn a_word_says_what_is_true(changes in prop::collection::vec((0_u32..24, 1_u32..6, 0_u8..8, 0_u64..4), 1..200)) {
+        fn a_word_says_what_is_true(changes in prop::collection::vec((0_u32..48, 1_u32..6, 0_u8..9, 0_u64..4), 1..200)) {
             const NODES: u32 = 24;
-            let mut words = Words::default();
-            let mut states = States::default();
-            states.begin(NODES, &[2; 7], &mut words);
-            let mut list: Vec<_> = (0..NODES).map(|step| NodeState::Waiting { untold: if step < 7 { 2 } else { 0 } }).collect();
+            let (mut words, mut moments) = (Words::default(), Moments::default());
+            let fresh = |step| NodeState::Waiting { untold: if step < 7 { 2 } else { 0 } };
+            let mut both: [(States, Vec<NodeState>); 2] = std::array::from_fn(|_| (States::default(), (0..NODES).map(fresh).collect()));
+            both.iter_mut().for_each(|(states, _)| states.begin(NODES, &[2; 7], &mut words));
             for (step, count, what, time) in changes {
+                let (states, list) = &mut both[(step / NODES) as usize];
+                let step = step % NODES;
                 let steps = step..(step + count).min(NODES);
                 let places = steps.start as usize..steps.end as usize;
                 let only = (time % 2 == 1).then_some(WorkerId(3));
                 match what {
                     0..=2 => {
                         let ready = Ready { time: Time(time), only };
-                        states.set_ready(steps, ready);
+                        states.set_ready(steps, ready, &mut moments);
                         list[places].fill(NodeState::Ready(ready));
                     }
                     3 | 4 => {
                         let ready: Vec<u32> = steps.filter(|step| states.is_ready(*step)).collect();
-                        let (only, gone) = states.queue(ready.iter().copied(), WorkerId(5));
+                        let rows: Vec<Row> = ready.iter().map(|step| Row { lane: LaneId(0), step: *step }).collect();
+                        let (only, gone) = states.queue(&rows, WorkerId(5), &mut moments);
                         for step in &ready[..gone] {
                             prop_assert!(matches!(list[*step as usize], NodeState::Ready(ready) if ready.only == only));
                             list[*step as usize] = NodeState::Queued(WorkerId(5));
@@ -345,17 +334,25 @@ mod tests {
                             _ => prop_assert_eq!(heard, None),
                         }
                     }
-                    _ => {
-                        states.set_dropped(step);
+                    7 => {
+                        states.set_dropped(step, &mut moments);
                         list[step as usize] = NodeState::Dropped;
                     }
+                    _ => {
+                        states.clear(&mut moments);
+                        states.begin(NODES, &[2; 7], &mut words);
+                        *list = (0..NODES).map(fresh).collect();
+                    }
                 }
-                prop_assert!(states.iter().eq(list.iter().copied()));
-                let ready = |moment: &&Moment| moment.nodes > 0;
-                let others = &states.others;
-                let live = std::iter::once(&states.first).chain(others).filter(ready).map(|moment| moment.nodes).sum::<u32>();
-                prop_assert_eq!(live as usize, list.iter().filter(|state| matches!(state, NodeState::Ready(_))).count());
-                prop_assert!(others.len() < 24);
+                let mut ready = 0;
+                for (states, list) in &both {
+                    prop_assert!((0..NODES).all(|step| states.at(step, &moments) == list[step as usize]));
+                    let live = |state: &&NodeState| !matches!(state, NodeState::Done | NodeState::Dropped);
+                    prop_assert_eq!(states.live(20) as usize, list[..20].iter().filter(live).count());
+                    ready += list.iter().filter(|state| matches!(state, NodeState::Ready(_))).count();
+                }
+                prop_assert_eq!(moments.all.iter().map(|moment| moment.nodes as usize).sum::<usize>(), ready);
+                prop_assert!(moments.all.len() <= 2 * NODES as usize);
             }
         }
     }

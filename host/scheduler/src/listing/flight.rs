@@ -12,35 +12,36 @@ impl Scheduler {
         let count = nodes.len() as u32;
         let place = &mut self.lanes[lane.index()];
         let (request, model, domain, pinned) = (place.request, place.model, place.domain, place.pinned());
+        let before = place.flying;
         place.flying += count;
         match &mut place.progress {
             Progress::Front(front) => {
                 assert!(matches!(nodes, [node] if node.step == front.queued), "steps of an in-order stage are queued in order");
                 (front.queued, front.worker) = (front.queued + 1, worker);
-                if let Some(ready) = front.ready.take() {
+                if let Some(ready) = front.take_ready() {
                     self.count(lane, scope(domain, pinned, ready.only), -1);
                 }
             }
             Progress::Each(all) => {
-                all.fly(worker, count);
-                let (only, gone) = all.queue(nodes, worker);
+                all.fly(worker, count, before);
+                let (only, gone) = all.states.queue(nodes, worker, &mut self.moments);
                 self.count(lane, scope(domain, None, only), -(gone as i32));
                 self.queue_others(lane, &nodes[gone..], None, worker);
             }
             Progress::Grouped(grouped) => {
                 let group = nodes.first().map_or(0, |node| grouped.group(node.step));
-                grouped.unlist_all_ready(group, nodes);
+                grouped.unlist_all_ready(group, nodes, &self.moments);
                 let left = !grouped.ready(group).is_empty();
                 let subgraph = &mut grouped.subgraphs[group as usize];
-                let before = subgraph.pinned();
+                let pinned = subgraph.pinned();
                 subgraph.flying += count;
                 subgraph.worker = worker;
-                grouped.nodes.fly(worker, count);
-                let (only, gone) = grouped.nodes.queue(nodes, worker);
-                self.count(lane, scope(domain, before, only), -(gone as i32));
-                self.queue_others(lane, &nodes[gone..], before, worker);
-                if left && before != Some(worker) {
-                    self.repin(lane, group, before, Some(worker));
+                grouped.nodes.fly(worker, count, before);
+                let (only, gone) = grouped.nodes.states.queue(nodes, worker, &mut self.moments);
+                self.count(lane, scope(domain, pinned, only), -(gone as i32));
+                self.queue_others(lane, &nodes[gone..], pinned, worker);
+                if left && pinned != Some(worker) {
+                    self.repin(lane, group, pinned, Some(worker));
                 }
             }
         }
@@ -52,7 +53,8 @@ impl Scheduler {
     fn queue_others(&mut self, lane: LaneId, mut nodes: &[Row], pinned: Option<WorkerId>, worker: WorkerId) {
         let domain = self.lane(lane).domain;
         while !nodes.is_empty() {
-            let Some((only, gone)) = self.lane_mut(lane).progress.nodes_mut().map(|all| all.queue(nodes, worker)) else { return };
+            let Some(all) = self.lanes[lane.index()].progress.nodes_mut() else { return };
+            let (only, gone) = all.states.queue(nodes, worker, &mut self.moments);
             self.count(lane, scope(domain, pinned, only), -(gone as i32));
             nodes = &nodes[gone..];
         }
@@ -64,7 +66,7 @@ impl Scheduler {
         let place = &mut self.lanes[lane.index()];
         let (domain, limit, before) = (place.domain, place.limit, place.pinned());
         place.flying -= count;
-        let after = place.pinned();
+        let (after, left) = (place.pinned(), place.flying);
         match &mut place.progress {
             Progress::Front(front) => {
                 let done = front.done;
@@ -73,18 +75,18 @@ impl Scheduler {
                     front.done = step + 1;
                 }
                 let live = front.done - done;
-                if let Some(ready) = front.ready.filter(|_| before != after) {
+                if let Some(ready) = front.ready().filter(|_| before != after) {
                     self.count(lane, scope(domain, before, ready.only), -1);
                     self.count(lane, scope(domain, after, ready.only), 1);
                 }
                 live
             }
             Progress::Each(nodes) => {
-                nodes.flying.end(worker, count);
+                nodes.land(worker, count, left);
                 steps.filter(|step| nodes.complete(*step, limit)).count() as u32
             }
             Progress::Grouped(grouped) => {
-                grouped.nodes.flying.end(worker, count);
+                grouped.nodes.land(worker, count, left);
                 let live = steps.clone().filter(|step| grouped.nodes.complete(*step, limit)).count() as u32;
                 if grouped.subgraphs.len() == 1 {
                     self.unpin_group(lane, 0, count, worker);
@@ -120,7 +122,7 @@ impl Scheduler {
             let place = self.lane(lane);
             let Progress::Grouped(grouped) = &place.progress else { return };
             let Some(step) = grouped.ready(group).get(index) else { return };
-            let NodeState::Ready(ready) = grouped.nodes.states.at(*step) else { continue };
+            let NodeState::Ready(ready) = grouped.nodes.states.at(*step, &self.moments) else { continue };
             let (before, after) = (scope(place.domain, before, ready.only), scope(place.domain, after, ready.only));
             if before != after {
                 self.count(lane, before, -1);

@@ -18,7 +18,7 @@ use cellwright_cell_graph::unfolded::Dependency;
 use crate::command::Failure;
 use crate::fleet::ModelType;
 use crate::id::{DomainId, ModelId, RequestId, Time, WorkerId};
-use crate::request::{Phase, Request};
+use crate::request::Phase;
 use crate::scheduler::Scheduler;
 
 /// Deadlines, and what models' requests are made of.
@@ -55,7 +55,7 @@ impl AdaptivePolicy {
 impl Scheduler {
     /// A request of an adaptive model came: notes which types recur in it, and until when it may begin.
     pub(crate) fn note_submission(&mut self, id: RequestId, graph: &UnfoldedGrowth) {
-        let Request { model, deadline, .. } = *self.request(id);
+        let (model, deadline) = (self.request(id).model, self.request(id).deadline());
         let Some(Some(known)) = self.models.get(model.index()) else { return };
         let mut nodes = vec![0_u64; known.types.len()];
         let noted = self.adaptive.models.entry(model).or_default();
@@ -77,7 +77,7 @@ impl Scheduler {
         if let Some(deadline) = deadline {
             noted.deadlines.insert((deadline, id));
             let latest = self.latest_begin(id, deadline, Some(graph));
-            self.request_mut(id).latest = latest;
+            self.rare_mut(id).latest = latest;
             self.adaptive.latest.insert((latest, id));
         }
     }
@@ -96,7 +96,8 @@ impl Scheduler {
 
     /// A request has ended, one way or another.
     pub(crate) fn forget_deadline(&mut self, id: RequestId) {
-        let Request { model, deadline: Some(deadline), latest, .. } = *self.request(id) else { return };
+        let (model, rare) = (self.request(id).model, self.request(id).rare());
+        let Some((deadline, latest)) = rare.and_then(|rare| Some((rare.deadline?, rare.latest))) else { return };
         self.adaptive.latest.remove(&(latest, id));
         if let Some(known) = self.adaptive.models.get_mut(&model) {
             known.deadlines.remove(&(deadline, id));
@@ -107,16 +108,16 @@ impl Scheduler {
     pub(crate) fn drop_late(&mut self) {
         while let Some((latest, id)) = self.adaptive.latest.first().copied().filter(|(latest, _)| *latest < self.now) {
             self.adaptive.latest.remove(&(latest, id));
-            let Some(deadline) = self.request(id).deadline else { continue };
+            let Some(deadline) = self.request(id).deadline() else { continue };
             // Times may have changed since it came. Who has begun is let go on until its time is up.
             let request = self.request(id);
-            let growth = request.pending.front().or_else(|| request.growths.front().map(|growth| &growth.graph));
+            let growth = request.pending().0.or_else(|| request.growth(request.growth_numbers().start));
             let latest = if self.has_begun(id) { deadline } else { self.latest_begin(id, deadline, growth.map(|growth| &**growth)) };
             if latest < self.now {
                 self.doom(id, Failure::Late);
                 self.settle();
             } else {
-                self.request_mut(id).latest = latest;
+                self.rare_mut(id).latest = latest;
                 self.adaptive.latest.insert((latest, id));
             }
         }
@@ -127,15 +128,20 @@ impl Scheduler {
 
     fn has_begun(&self, id: RequestId) -> bool {
         let request = self.request(id);
-        let untouched = |chain: &crate::request::Chain| chain.remaining == u64::from(chain.bound) * u64::from(chain.stages());
-        request.phase != Phase::Waiting && (request.flying > 0 || request.chains_before > 0 || !request.chains.iter().all(untouched))
+        let untouched = |number: u32| {
+            let of = request.chain(number).zip(request.graph_of(number));
+            of.is_some_and(|(chain, graph)| chain.remaining == u64::from(graph.length.bound) * graph.stages.len() as u64)
+        };
+        let mut numbers = request.chain_numbers();
+        request.phase != Phase::Waiting && (request.flying > 0 || numbers.start > 0 || !numbers.all(untouched))
     }
 
     /// When a request has to begin to be done in time, as tasks go now. Never too early: paths are taken to be as short as they may be.
     fn latest_begin(&self, id: RequestId, deadline: Time, growth: Option<&UnfoldedGrowth>) -> Time {
         let request = self.request(id);
+        let class = self.model(request.model).info.class;
         let path = growth.map_or(0, |graph| self.path_ns(request.model, graph));
-        let workers = self.workers.iter().flatten().filter(|worker| worker.class == request.class);
+        let workers = self.workers.iter().flatten().filter(|worker| worker.class == class);
         let ahead = workers.map(|worker| worker.tasks.iter().map(|task| task.charged_ns).sum::<u64>()).min().unwrap_or(0);
         Time(deadline.0.saturating_sub(path.saturating_add(ahead)))
     }

@@ -9,8 +9,9 @@ use crate::config::PolicyKind;
 use crate::event::BatchSizes;
 use crate::group::Counted;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
-use crate::lane::{Lane, Progress, Ready, Status};
+use crate::lane::{Lane, Moments, Progress, Ready, Status};
 use crate::queues::{Item, Key};
+use crate::room;
 use crate::scheduler::Scheduler;
 
 /// Nodes chosen for a batch that are listed together: the next step of a stage in order, or nodes of a run or a subgraph.
@@ -119,7 +120,7 @@ impl Scheduler {
             let (Item::Front(lane) | Item::Run(lane, ..) | Item::Subgraph(lane, _)) = *item;
             let lane = self.lane(lane);
             if model.is_none_or(|model| model == lane.model) {
-                let age = first_runnable(lane, *item, worker).map(|(step, ready)| lane.key(ready.time, step));
+                let age = first_runnable(lane, &self.moments, *item, worker).map(|(step, ready)| lane.key(ready.time, step));
                 oldest = oldest.into_iter().chain(age).min();
             }
         }
@@ -148,7 +149,8 @@ impl Scheduler {
             if room == 0 {
                 break;
             }
-            if let Some((lane, ready)) = pick_ready(&self.lanes, *item, worker, room, &mut batch.rows) {
+            if let Some((lane, ready)) = pick_ready((&self.lanes, &self.moments), *item, worker, room, &mut batch.rows) {
+                room::in_table(&mut batch.picks, 1);
                 batch.picks.push(Pick { lane, ready, first, count: batch.rows.len() - first, after: before });
             }
         }
@@ -165,7 +167,7 @@ impl Scheduler {
         let items = self.worker(worker).into_iter().flat_map(move |state| self.types[cell_type.index()].items(state.domain));
         items.flat_map(move |(_, item)| {
             let mut rows = Vec::new();
-            let ready = pick_ready(&self.lanes, *item, worker, usize::MAX, &mut rows).and_then(|(_, ready)| ready);
+            let ready = pick_ready((&self.lanes, &self.moments), *item, worker, usize::MAX, &mut rows).and_then(|(_, ready)| ready);
             rows.into_iter().map(move |row| (row, ready))
         })
     }
@@ -175,7 +177,7 @@ impl Scheduler {
         let lane = self.lane(node.lane);
         lane.status(node.step) == Status::Waiting
             && match &lane.progress {
-                Progress::Front(front) => front.queued == node.step && front.ready.is_some(),
+                Progress::Front(front) => front.queued == node.step && front.ready().is_some(),
                 progress => progress.nodes().is_some_and(|nodes| nodes.states.is_ready(node.step)),
             }
     }
@@ -251,6 +253,7 @@ impl Scheduler {
         } else {
             let mut rows = std::mem::take(&mut self.out.rows);
             let first = rows.len();
+            room::in_table(&mut rows, count);
             lay_out(batch, self.group(cell_type, worker).map_or(&[][..], |group| &group.rows), &mut rows);
             merge |= alike && !same && self.continues_last(worker, cell_type, &rows[..first], &rows[first..]);
             if merge {
@@ -272,6 +275,7 @@ impl Scheduler {
             // A launch of several steps has such rows once, and lands them all: it is looked through.
             task.walk |= merge && apart > 0;
             task.listed += apart;
+            room::in_ring(&mut state.landing, apart);
             batch.picks.iter().for_each(|pick| state.landing.extend(batch.rows_of(pick)));
         }
         self.advance(cell_type, worker);
@@ -296,17 +300,17 @@ fn runnable(pinned: Option<WorkerId>, ready: Ready, worker: WorkerId) -> bool {
 }
 
 /// The first ready node of a listed subgraph (or run) that a worker may run.
-fn first_runnable(lane: &Lane, item: Item, worker: WorkerId) -> Option<(u32, Ready)> {
+fn first_runnable(lane: &Lane, moments: &Moments, item: Item, worker: WorkerId) -> Option<(u32, Ready)> {
     match (&lane.progress, item) {
         (Progress::Front(front), _) => {
-            front.ready.filter(|ready| runnable(lane.pinned(), *ready, worker)).map(|ready| (front.queued, ready))
+            front.ready().filter(|ready| runnable(lane.pinned(), *ready, worker)).map(|ready| (front.queued, ready))
         }
         (Progress::Each(nodes), Item::Run(_, from, to)) => {
-            nodes.states.ready_in(from..to).find(|(_, ready)| runnable(None, *ready, worker))
+            nodes.states.ready_in(from..to, moments).find(|(_, ready)| runnable(None, *ready, worker))
         }
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
             let pinned = grouped.subgraphs[group as usize].pinned();
-            let mut ready = grouped.ready(group).iter().map(|step| (*step, grouped.nodes.states.ready(*step)));
+            let mut ready = grouped.ready(group).iter().map(|step| (*step, grouped.nodes.states.ready(*step, moments)));
             ready.find(|(_, ready)| runnable(pinned, *ready, worker))
         }
         _ => None,
@@ -315,25 +319,32 @@ fn first_runnable(lane: &Lane, item: Item, worker: WorkerId) -> Option<(u32, Rea
 
 /// Adds up to so many of the ready nodes of a listed subgraph (or run) that a worker may run. Of which lane they are, if there are any, and since when
 /// they are ready, where that says where they are listed.
-fn pick_ready(lanes: &[Lane], item: Item, worker: WorkerId, room: usize, rows: &mut Vec<Row>) -> Option<(LaneId, Option<Time>)> {
+fn pick_ready(
+    (lanes, moments): (&[Lane], &Moments),
+    item: Item,
+    worker: WorkerId,
+    room: usize,
+    rows: &mut Vec<Row>,
+) -> Option<(LaneId, Option<Time>)> {
     let (Item::Front(id) | Item::Run(id, ..) | Item::Subgraph(id, _)) = item;
     let (lane, first) = (&lanes[id.index()], rows.len());
     let mut since = None;
     match (&lane.progress, item) {
         (Progress::Front(front), _) => {
-            let ready = front.ready.filter(|ready| runnable(lane.pinned(), *ready, worker));
+            let ready = front.ready().filter(|ready| runnable(lane.pinned(), *ready, worker));
             rows.extend(ready.map(|_| Row { lane: id, step: front.queued }));
         }
         (Progress::Each(nodes), Item::Run(_, from, to)) => {
-            let ready = nodes.states.ready_in(from..to).filter(|(_, ready)| runnable(None, *ready, worker)).map(|(step, ready)| {
-                since = Some(ready.time);
-                Row { lane: id, step }
-            });
+            let ready =
+                nodes.states.ready_in(from..to, moments).filter(|(_, ready)| runnable(None, *ready, worker)).map(|(step, ready)| {
+                    since = Some(ready.time);
+                    Row { lane: id, step }
+                });
             rows.extend(ready.take(room));
         }
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
             let pinned = grouped.subgraphs[group as usize].pinned();
-            let ready = grouped.ready(group).iter().filter(|step| runnable(pinned, grouped.nodes.states.ready(**step), worker));
+            let ready = grouped.ready(group).iter().filter(|step| runnable(pinned, grouped.nodes.states.ready(**step, moments), worker));
             rows.extend(ready.take(room).map(|step| Row { lane: id, step: *step }));
         }
         _ => {}

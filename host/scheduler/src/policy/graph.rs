@@ -164,11 +164,12 @@ impl Scheduler {
     }
 
     /// How many steps a batch executes of a chain, as far as is known.
-    fn batch_length(&self, worker: WorkerId, batch: &Batch, chain: u32) -> u32 {
-        let padded = batch.padded[chain as usize];
+    fn batch_length(&self, worker: WorkerId, batch: &Batch, number: u32) -> u32 {
+        let padded = batch.padded[number as usize];
         let mut longest = 0;
-        for (_, chain) in self.member_chains(worker, batch, chain) {
-            if !chain.stops || (chain.root.is_none() && chain.end == chain.bound) {
+        for (member, chain) in self.member_chains(worker, batch, number) {
+            let bound = self.graph_of(member).and_then(|graph| graph.chains.get(number as usize)).map(|graph| graph.length.bound);
+            if !chain.stops || (chain.root().is_none() && Some(chain.end) == bound) {
                 return padded;
             }
             longest = longest.max(chain.end);

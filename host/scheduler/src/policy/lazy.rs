@@ -157,7 +157,7 @@ impl Scheduler {
     fn waits_for_stop(&self, rider: &Rider, first: u32) -> bool {
         let request = self.request(rider.member.request);
         let before = (first..first + rider.chain).filter_map(|number| request.chain(number));
-        request.flying > 0 && before.into_iter().any(|chain| chain.stops && !chain.ended)
+        request.flying > 0 && before.into_iter().any(|chain| chain.stops && !chain.ended())
     }
 
     /// Moves a rider on to its next node: past chains that have ended. Whoever names steps there that were never executed is given up.

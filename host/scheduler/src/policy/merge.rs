@@ -61,7 +61,7 @@ impl Scheduler {
             return;
         }
         for member in &members {
-            let graph = self.request(member.request).growth(member.growth).map(|growth| growth.graph.clone());
+            let graph = self.request(member.request).growth(member.growth).cloned();
             if let Some(graph) = graph {
                 self.start_growth(member.request, &graph);
             }
@@ -91,7 +91,7 @@ impl Scheduler {
                 set.level.push((cell_type, rest));
             }
             // Requests may have been given up, and rows may have ridden along with another model's, since the level began.
-            picks.retain(|(node, _)| self.is_ready(*node) && self.request(self.lane(node.lane).request).batch == Some(worker));
+            picks.retain(|(node, _)| self.is_ready(*node) && self.request(self.lane(node.lane).request).batch() == Some(worker));
             if !picks.is_empty() {
                 self.submit_picks(worker, cell_type, model, &picks);
                 return true;
@@ -145,7 +145,7 @@ impl Scheduler {
 
     /// Ready nodes of a worker's set.
     fn ready_in_set(&self, worker: WorkerId, cell_type: CellTypeId) -> impl Iterator<Item = Node> {
-        self.ready_for(worker, cell_type).filter(move |(node, _)| self.request(self.lane(node.lane).request).batch == Some(worker))
+        self.ready_for(worker, cell_type).filter(move |(node, _)| self.request(self.lane(node.lane).request).batch() == Some(worker))
     }
 
     fn set(&self, worker: WorkerId) -> Option<&Set> {

@@ -62,13 +62,13 @@ impl Scheduler {
         let bucket = self.shelves.0.entry((model, domain)).or_default().buckets.entry(key).or_default();
         let at = bucket.partition_point(|other| other.rank <= rank);
         bucket.insert(at, member);
-        self.request_mut(id).bucket = Some(growth);
+        self.rare_mut(id).bucket = Some(growth);
         self.model_mut(model).ready += 1;
         self.touched.push(model);
     }
 
     fn bucket_of(&self, request: &Request, growth: u32) -> Option<Vec<u32>> {
-        let graph = &request.growth(growth)?.graph;
+        let graph = request.growth(growth)?;
         match self.model(request.model).policy {
             PolicyKind::Graph { bucket_width, .. } => Some(structure(graph, bucket_width)),
             // One bucket, so that it is first come, first served.
@@ -80,8 +80,9 @@ impl Scheduler {
     /// A request that is given up neither waits nor runs any longer.
     pub(crate) fn leave_bucket(&mut self, id: RequestId) {
         let request = self.request_mut(id);
-        let waited = request.bucket.take();
-        if waited.is_none() && request.batch.take().is_none() {
+        let Some(rare) = request.rare_if_any() else { return };
+        let waited = rare.bucket.take();
+        if waited.is_none() && rare.batch.take().is_none() {
             return;
         }
         let (model, domain) = (request.model, request.domain);
@@ -110,8 +111,8 @@ impl Scheduler {
         }
         shelf.last = key;
         for member in &members {
-            let request = self.request_mut(member.request);
-            (request.batch, request.bucket) = (Some(worker), None);
+            let rare = self.rare_mut(member.request);
+            (rare.batch, rare.bucket) = (Some(worker), None);
         }
         members
     }
@@ -124,7 +125,7 @@ impl Scheduler {
     /// Whether a member of a worker's batch has not been given up.
     pub(crate) fn in_batch(&self, member: &Member, worker: WorkerId) -> bool {
         let request = self.request(member.request);
-        request.phase == Phase::Placed && request.order == member.order && request.batch == Some(worker)
+        request.phase == Phase::Placed && request.order == member.order && request.batch() == Some(worker)
     }
 
     /// Whether tasks in flight name a member of a batch.
@@ -137,19 +138,18 @@ impl Scheduler {
         if !self.in_batch(member, worker) {
             return;
         }
-        let request = self.request_mut(member.request);
-        request.batch = None;
-        let (model, first, chains) = (request.model, request.chains_before, request.chains.len() as u32);
+        self.rare_mut(member.request).batch = None;
+        let (model, numbers) = (self.request(member.request).model, self.request(member.request).chain_numbers());
         self.model_mut(model).ready -= 1;
         self.touched.push(model);
-        for number in first..first + chains {
+        for number in numbers {
             self.free_chain_if_unread(member.request, number);
         }
         self.place_pending(member.request);
     }
 
     pub(crate) fn graph_of(&self, member: &Member) -> Option<&UnfoldedGrowth> {
-        self.request(member.request).growth(member.growth).map(|growth| &*growth.graph)
+        self.request(member.request).growth(member.growth).map(|graph| &**graph)
     }
 
     /// The smallest limit of the types that a growth names.

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::queues::{Item, Key};
+use crate::room;
 
 /// Given-up places that are always tolerated.
 const GONE_MIN: usize = 32;
@@ -25,6 +26,7 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn insert(&mut self, key: Key, item: Item) {
+        room::in_ring(&mut self.ring, 1);
         if self.ring.back().is_none_or(|(last, _)| *last < key) {
             self.ring.push_back((key, Some(item)));
         } else if self.ring.front().is_some_and(|(first, _)| key < *first) {

@@ -13,7 +13,7 @@ use crate::scheduler::Scheduler;
 impl Scheduler {
     /// Notes who waits for whom in a growth that was just placed.
     pub(crate) fn connect(&mut self, id: RequestId, graph: &Arc<UnfoldedGrowth>) {
-        let frees = self.request(id).reservation.is_some();
+        let frees = self.request(id).grows();
         for (local, chain) in graph.chains.iter().enumerate() {
             let number = graph.first_chain + local as u32;
             if let Some(like) = chain.length.like {
@@ -31,7 +31,7 @@ impl Scheduler {
             }
         }
         for local in 0..graph.chains.len() as u32 {
-            if let Some(lane) = self.request(id).chain(graph.first_chain + local).map(|chain| chain.first_lane) {
+            if let Some(lane) = self.request(id).chain(graph.first_chain + local).map(|chain| chain.lane(0)) {
                 self.make_plain(lane);
             }
         }
@@ -54,14 +54,14 @@ impl Scheduler {
         let Some((_, chain, stage)) = Self::stage_of(request, place) else { return };
         let met = |depends: &Dependency| match depends {
             Dependency::Previous { .. } => true,
-            Dependency::End { chain } => request.chain(*chain).is_none_or(|chain| chain.ended || chain.gone),
+            Dependency::End { chain } => request.chain(*chain).is_none_or(|chain| chain.ended() || chain.gone()),
             _ => false,
         };
-        let alone = chain.root.is_none() && chain.stages() == 1 && stage.depends.iter().all(met);
+        let alone = chain.root().is_none() && chain.stages() == 1 && stage.depends.iter().all(met);
         let in_order = matches!(place.progress, Progress::Front(_));
-        let asked = !stage.successors.targets.is_empty() || place.readers.is_some();
+        let asked = !stage.successors.targets.is_empty() || chain.readers(place.stage.into()).is_some();
         let taken = self.model(request.model).policy.takes_requests();
-        let (plain, grows) = (alone && in_order && !asked, request.reservation.is_some());
+        let (plain, grows) = (alone && in_order && !asked, request.grows());
         let place = self.lane_mut(lane);
         place.plain = plain;
         place.joins = plain && !grows && !taken;
@@ -69,14 +69,16 @@ impl Scheduler {
 
     fn connect_stage(&mut self, id: RequestId, lane: LaneId, stage: &UnfoldedStage, depends: &Dependency, reads: Option<&mut Vec<u32>>) {
         let own = self.lane(lane).chain;
-        let reader = StageRef { chain: own, stage: self.lane(lane).stage };
+        let reader = StageRef { chain: own, stage: self.lane(lane).stage.into() };
         match depends {
             Dependency::Previous { .. } | Dependency::Sibling { .. } => {}
             Dependency::Step { chain, stage, at } => {
                 note_read(reads, own, *chain);
-                let steps = self.request(id).chain(own).map_or(0, |chain| chain.bound);
-                if let Some((producer, bound)) = self.request(id).chain(*chain).map(|chain| (chain.lane(*stage), chain.bound)) {
-                    self.lane_mut(producer).readers.get_or_insert_default().add(reader, *at, steps, bound);
+                let steps = self.request(id).bound_of(own).unwrap_or(0);
+                if let Some(bound) = self.request(id).bound_of(*chain)
+                    && let Some(links) = self.links_of(id, *chain)
+                {
+                    links.readers_of(*stage).add(reader, *at, steps, bound);
                 }
             }
             Dependency::End { chain } => {
@@ -84,7 +86,7 @@ impl Scheduler {
                 self.wait_for_end(id, reader, *chain);
             }
             Dependency::Nodes { input } => {
-                let first = self.request(id).growth_of(own).map_or(0, |growth| growth.graph.first_chain);
+                let first = self.request(id).growth_of(own).map_or(0, |growth| growth.first_chain);
                 if first > 0 || reads.is_some() {
                     let Source::Nodes { of, .. } = &stage.inputs[*input as usize].source else { return };
                     let mut named: Vec<u32> = of.iter().map(|node| node.chain).collect();
@@ -102,11 +104,11 @@ impl Scheduler {
     }
 
     fn wait_for_end(&mut self, id: RequestId, waiter: StageRef, chain: u32) {
-        let waits = |chain: &Chain| chain.links.as_ref().and_then(|links| links.end_waiters.iter().last()) == Some(&waiter);
-        if self.request(id).chain(chain).is_some_and(|chain| !chain.ended && !waits(chain))
+        let waits = |chain: &Chain| chain.links.as_ref().and_then(|links| links.last_end_waiter()) == Some(waiter);
+        if self.request(id).chain(chain).is_some_and(|chain| !chain.ended() && !waits(chain))
             && let Some(links) = self.links_of(id, chain)
         {
-            links.end_waiters.push_back(waiter);
+            links.wait_for_end(waiter);
         }
     }
 
@@ -122,13 +124,13 @@ impl Scheduler {
         reads.dedup();
         for read in &reads {
             if let Some(links) = self.links_of(id, *read) {
-                links.reading.get_or_insert_default().readers += 1;
+                links.more().read_by += 1;
             }
         }
         if !reads.is_empty()
             && let Some(links) = self.links_of(id, number)
         {
-            links.reading.get_or_insert_default().reads = reads;
+            links.more().reads = reads;
         }
     }
 
@@ -138,32 +140,37 @@ impl Scheduler {
         let mut leader = like;
         for _ in 0..=graph.chains.len() {
             let Some(chain) = request.chain(leader) else { return };
-            if chain.stop_stage.is_some() {
+            if request.stop_stage_of(leader).is_some() {
                 break;
             }
             let local = leader.checked_sub(graph.first_chain).and_then(|local| graph.chains.get(local as usize));
-            match (chain.root, local.and_then(|chain| chain.length.like)) {
+            match (chain.root(), local.and_then(|chain| chain.length.like)) {
                 (Some(root), _) => leader = root,
                 (None, Some(next)) => leader = next,
                 (None, None) => return,
             }
         }
         let Some(root) = request.chain(leader) else { return };
-        let (end, over, stop_lane) = (root.end, root.ended, root.stop_stage.map(|stage| root.lane(stage)));
+        let (end, over, stop) = (root.end, root.ended(), request.stop_stage_of(leader).map(|stage| (stage, root.lane(stage))));
         let Some(own) = request.chain(number) else { return };
         let stages = own.stages();
         if !over && let Some(links) = self.links_of(id, leader) {
-            links.followers.push(number);
+            links.more().followers.push(number);
         }
-        if let Some(stop_lane) = stop_lane.filter(|_| !over) {
+        if let Some((stop_stage, stop_lane)) = stop.filter(|_| !over) {
             self.part(stop_lane);
             let place = self.lane_mut(stop_lane);
             (place.plain, place.joins) = (false, false);
-            let readers = place.readers.get_or_insert_default();
-            (0..stages).for_each(|stage| readers.follow(StageRef { chain: number, stage }));
+            if let Some(links) = self.links_of(id, leader) {
+                let readers = links.readers_of(stop_stage);
+                (0..stages).for_each(|stage| readers.follow(StageRef { chain: number, stage }));
+            }
+        }
+        if let Some(links) = self.links_of(id, number) {
+            links.more().root = Some(leader);
         }
         if let Some(own) = self.request_mut(id).chain_mut(number) {
-            (own.root, own.stops) = (Some(leader), true);
+            own.stops = true;
         }
         self.end_at(id, number, end);
     }

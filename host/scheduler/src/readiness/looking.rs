@@ -10,27 +10,27 @@ use crate::scheduler::Scheduler;
 impl Scheduler {
     /// The lane of a stage, if it has not been given back.
     pub(super) fn held(&self, id: RequestId, stage: StageRef) -> Option<LaneId> {
-        self.request(id).chain(stage.chain).filter(|chain| !chain.gone).map(|chain| chain.lane(stage.stage))
+        self.request(id).chain(stage.chain).filter(|chain| !chain.gone()).map(|chain| chain.lane(stage.stage))
     }
 
     /// Looks at one node again.
     pub(super) fn look_at(&mut self, lane: LaneId, step: u32) {
         let place = self.lane(lane);
         match &place.progress {
-            Progress::Front(_) if place.member.is_some() => {}
+            Progress::Front(front) if front.member().is_some() => {}
             Progress::Front(front) => {
                 let step = front.queued;
-                if step < place.limit && front.ready.is_none_or(|ready| ready.only.is_some()) && self.handed_over(lane, 0) {
+                if step < place.limit && front.ready().is_none_or(|ready| ready.only.is_some()) && self.handed_over(lane, 0) {
                     self.judge(lane, step, self.weigh(lane, step, true));
                 }
             }
             Progress::Each(nodes) => {
-                if step < place.limit && may_become_ready(nodes.states.at(step)) {
+                if step < place.limit && may_become_ready(nodes.states.at(step, &self.moments)) {
                     self.judge(lane, step, self.weigh(lane, step, true));
                 }
             }
             Progress::Grouped(grouped) => {
-                if step >= place.limit || !may_become_ready(grouped.nodes.states.at(step)) {
+                if step >= place.limit || !may_become_ready(grouped.nodes.states.at(step, &self.moments)) {
                     return;
                 }
                 let group = grouped.group(step);
@@ -50,7 +50,7 @@ impl Scheduler {
         for index in members.0..members.1 {
             let Progress::Grouped(grouped) = &self.lane(lane).progress else { return };
             let step = grouped.member(index);
-            if step < self.lane(lane).limit && may_become_ready(grouped.nodes.states.at(step)) {
+            if step < self.lane(lane).limit && may_become_ready(grouped.nodes.states.at(step, &self.moments)) {
                 self.judge(lane, step, self.weigh(lane, step, true));
             }
         }
@@ -78,7 +78,7 @@ impl Scheduler {
         for index in 0..self.requests.len() {
             let id = RequestId(index as u32);
             let request = self.request(id);
-            let runs = request.phase == Phase::Placed && request.moving.is_none() && request.bucket.is_none();
+            let runs = request.phase == Phase::Placed && !request.moves() && request.bucket().is_none();
             if runs && !self.in_order(request.model) {
                 for lane in self.lanes_of(id) {
                     self.look_at_all(lane);
@@ -92,9 +92,9 @@ impl Scheduler {
         let mut run: Option<(u32, Option<WorkerId>)> = None;
         for step in 0..=self.lane(lane).limit {
             let Progress::Each(nodes) = &self.lane(lane).progress else { return };
-            let state = nodes.states.get(step);
+            let state = (step < self.lane(lane).limit).then(|| nodes.states.at(step, &self.moments));
             let verdict = match state {
-                Some(state) if step < self.lane(lane).limit && may_become_ready(state) => self.weigh(lane, step, true),
+                Some(state) if may_become_ready(state) => self.weigh(lane, step, true),
                 _ => Verdict::No,
             };
             let fresh = matches!(state, Some(NodeState::Waiting { .. }));

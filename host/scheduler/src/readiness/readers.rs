@@ -61,7 +61,8 @@ impl Readers {
     }
 
     /// How many there are.
-    pub(crate) const fn len(&self) -> usize {
+    #[cfg(test)]
+    const fn len(&self) -> usize {
         self.dense.len() + self.sparse.len()
     }
 

@@ -30,7 +30,7 @@ impl Told {
                 // Mostly all are of one stage.
                 if known != (StageRef { chain, stage }) {
                     known = StageRef { chain, stage };
-                    lane = request.chain(chain).filter(|chain| !chain.gone).map_or(NO_LANE, |chain| chain.lane(stage));
+                    lane = request.chain(chain).filter(|chain| !chain.gone()).map_or(NO_LANE, |chain| chain.lane(stage));
                 }
                 let Some(place) = lanes.get_mut(lane.index()) else { continue };
                 let heard = if queued { place.progress.nodes_mut().and_then(|all| all.states.hear(step)) } else { None };
@@ -50,7 +50,7 @@ impl Scheduler {
         for local in 0..graph.chains.len() as u32 {
             for stage in 0..graph.chains[local as usize].stages.len() as u32 {
                 let Some(chain) = self.request(id).chain(graph.first_chain + local).filter(|chain| !chain.cancelled) else { continue };
-                let free = chain.root.is_none() && graph.chains[local as usize].stages[stage as usize].depends.is_empty();
+                let free = chain.root().is_none() && graph.chains[local as usize].stages[stage as usize].depends.is_empty();
                 let lane = chain.lane(stage);
                 if self.lane(lane).named {
                     // Each waits for a node that has not been submitted, and will be told of it.
@@ -85,7 +85,7 @@ impl Scheduler {
             executed.for_each(|step| self.tell(lane, &[Row { lane, step }], None));
             self.settle_told(None);
         } else if place.flying == 0
-            && place.member.is_none()
+            && place.member().is_none()
             && let Some(next) = executed.last().map(|last| last + 1).filter(|next| *next < limit)
         {
             self.set_ready(lane, next, None);
@@ -97,7 +97,7 @@ impl Scheduler {
     pub(crate) fn read_successors_ahead(&self, nodes: impl Iterator<Item = Row>) {
         let read = |node: Row| {
             let place = self.lane(node.lane);
-            let graph = &self.request(place.request).growth_of(place.chain)?.graph;
+            let graph = self.request(place.request).growth_of(place.chain)?;
             let stage = graph.chains.get((place.chain - graph.first_chain) as usize)?.stages.get(place.stage as usize)?;
             let first = stage.successors.offsets.get(node.step as usize)?;
             stage.successors.targets.get(*first as usize).map(|(_, _, step)| *step)
@@ -121,9 +121,11 @@ impl Scheduler {
     /// Tells whoever waits for nodes of a lane, which were just submitted to that worker, or are complete.
     fn tell(&mut self, lane: LaneId, nodes: &[Row], queued: Option<WorkerId>) {
         let Self { lanes, requests, told, .. } = self;
-        let Lane { request: id, chain: number, stage, ref readers, .. } = lanes[lane.index()];
-        let (request, is_read) = (&requests[id.index()], readers.is_some());
-        let Some(graph) = request.growth_of(number).map(|growth| &growth.graph) else { return };
+        let Lane { request: id, chain: number, stage, .. } = lanes[lane.index()];
+        let (request, stage) = (&requests[id.index()], u32::from(stage));
+        let Some(own) = request.chain(number) else { return };
+        let Some(graph) = request.growth(own.growth) else { return };
+        let is_read = own.readers(stage).is_some();
         let local = (number - graph.first_chain) as usize;
         let chain = &graph.chains[local];
         let (bound, linked) = (chain.length.bound, chain.sequential || chain.stages.len() > 1);
@@ -162,10 +164,11 @@ impl Scheduler {
 
     /// Looks again at who waits for a step of a lane of `bound` steps.
     fn tell_readers_of(&mut self, lane: LaneId, step: u32, bound: u32) {
-        let id = self.lane(lane).request;
-        let places = self.lane_mut(lane).readers.as_mut().map(|readers| readers.about(step));
-        for place in places.into_iter().flatten() {
-            let readers = self.lane(lane).readers.as_ref();
+        let Lane { request: id, chain: number, stage, .. } = *self.lane(lane);
+        let stage = u32::from(stage);
+        let readers = self.request_mut(id).chain_mut(number).and_then(|chain| chain.readers_mut(stage));
+        for place in readers.map(|readers| readers.about(step)).into_iter().flatten() {
+            let readers = self.request(id).chain(number).and_then(|chain| chain.readers(stage));
             let Some((reader, by)) = readers.and_then(|readers| readers.reading(place, step, bound)) else { continue };
             let Some(reader) = self.held(id, reader) else { continue };
             match by {
@@ -195,12 +198,12 @@ impl Scheduler {
     pub(crate) fn tell_end(&mut self, lane: LaneId) {
         let (id, number) = (self.lane(lane).request, self.lane(lane).chain);
         let request = self.request(id);
-        let Some(chain) = request.chain(number).filter(|chain| chain.is_waited_for() && !chain.ended) else { return };
+        if request.chain(number).is_none_or(|chain| !chain.is_waited_for() || chain.ended()) {
+            return;
+        }
         let Status::Queued(worker) = self.end_status(request, number) else { return };
-        if chain.links.as_ref().is_some_and(|links| links.end_seen != Some(worker)) {
-            if let Some(links) = self.request_mut(id).chain_mut(number).and_then(|chain| chain.links.as_mut()) {
-                links.end_seen = Some(worker);
-            }
+        let links = self.request_mut(id).chain_mut(number).and_then(|chain| chain.links.as_mut());
+        if links.is_some_and(|links| links.see_end(worker)) {
             self.tell_end_waiters(id, number);
         }
     }
@@ -218,13 +221,14 @@ impl Scheduler {
     /// Looks again at everybody who may name a step of this lane: its chain's end is known.
     pub(crate) fn tell_readers(&mut self, lane: LaneId) {
         let Lane { request: id, chain: number, stage, .. } = *self.lane(lane);
-        for index in 0..self.lane(lane).readers.as_ref().map_or(0, |readers| readers.len()) {
-            let reader = self.lane(lane).readers.as_ref().and_then(|readers| readers.get(index));
-            if let Some(reader) = reader.and_then(|reader| self.held(id, reader)) {
+        for index in 0.. {
+            let readers = self.request(id).chain(number).and_then(|chain| chain.readers(stage.into()));
+            let Some(reader) = readers.and_then(|readers| readers.get(index)) else { break };
+            if let Some(reader) = Some(reader).and_then(|reader| self.held(id, reader)) {
                 self.look_at_all(reader);
             }
         }
-        let Some(graph) = self.request(id).growth_of(number).map(|growth| Arc::clone(&growth.graph)) else { return };
+        let Some(graph) = self.request(id).growth_of(number).map(Arc::clone) else { return };
         let targets = &graph.chains[(number - graph.first_chain) as usize].stages[stage as usize].successors.targets;
         self.look_at_named(id, targets);
     }

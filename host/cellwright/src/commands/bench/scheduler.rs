@@ -29,7 +29,7 @@ struct Cost {
     nodes_per_task: f64,
     requests_per_s: f64,
     allocations_per_request: f64,
-    /// Beside their graphs, when they have just arrived.
+    /// When they have just arrived; what says how each node of their graphs stands is counted too.
     bytes_per_request: f64,
 }
 

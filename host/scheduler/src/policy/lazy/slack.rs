@@ -62,10 +62,10 @@ impl Scheduler {
     pub(super) fn due_at(&self, member: &Member) -> Time {
         let request = self.request(member.request);
         let objective = match self.model(request.model).policy {
-            PolicyKind::Lazy { objective_ns, .. } => Time(request.submitted.0.saturating_add(objective_ns)),
+            PolicyKind::Lazy { objective_ns, .. } => Time(request.rare().map_or(0, |rare| rare.submitted.0).saturating_add(objective_ns)),
             _ => Time(u64::MAX),
         };
-        request.deadline.map_or(objective, |deadline| deadline.min(objective))
+        request.deadline().map_or(objective, |deadline| deadline.min(objective))
     }
 
     /// What a node takes alone: NodeLatency of Algorithm 1. Where no cost table says it, what the type's tasks took lately.
@@ -83,8 +83,8 @@ impl Scheduler {
         let mut sum = 0_u64;
         for local in from..graph.chains.len() as u32 {
             let Some(chain) = request.chain(graph.first_chain + local).filter(|chain| !chain.cancelled) else { continue };
-            let leader = chain.root.and_then(|root| root.checked_sub(graph.first_chain)).unwrap_or(local);
-            let expected = if chain.stops && !chain.ended { self.expected_length(model, leader) } else { None };
+            let leader = chain.root().and_then(|root| root.checked_sub(graph.first_chain)).unwrap_or(local);
+            let expected = if chain.stops && !chain.ended() { self.expected_length(model, leader) } else { None };
             let length = expected.map_or(chain.end, |expected| expected.min(chain.end));
             let stages = graph.chains[local as usize].stages.iter();
             let step: u64 = stages.map(|stage| self.node_ns(model, known.info.cells[stage.cell as usize].cell_type)).sum();
@@ -104,7 +104,8 @@ impl Scheduler {
         let request = self.request(member.request);
         let chains =
             (0..graph.chains.len().min(CHAINS_MAX)).filter_map(|local| Some((local, request.chain(graph.first_chain + local as u32)?)));
-        let lengths: Vec<_> = chains.filter(|(_, chain)| chain.stop_stage.is_some()).map(|(local, chain)| (local, chain.end)).collect();
+        let lengths: Vec<_> =
+            chains.filter(|(local, _)| graph.chains[*local].stop.is_some()).map(|(local, chain)| (local, chain.end)).collect();
         for (local, length) in lengths {
             let profile = self.lazy.profiles.entry(model).or_default();
             if local >= profile.0.len() {

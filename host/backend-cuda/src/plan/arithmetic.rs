@@ -23,3 +23,26 @@ impl Arithmetic {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cellwright_backend::conformance::cells::Draft;
+    use cellwright_cell_graph::{Datatype, Tensor};
+
+    use super::super::{Plan, Step};
+    use super::*;
+
+    #[test]
+    fn only_models_in_floats_are_multiplied_in_tf32() {
+        let arithmetic = |precision: Precision, tf32: bool| {
+            let draft = Draft::new("one").input("x", Datatype::Fp32, &[5]).weight(Tensor::from_f32("w", &[5, 7], &[0.5; 35]));
+            let cell = draft.operator("MatMul", &["x", "w"], &["y"]).output("y", Datatype::Fp32, &[7]).at(precision).resolve();
+            let plan = if tf32 { Plan::compile_in_tf32(&cell, u64::MAX) } else { Plan::compile(&cell, u64::MAX) }.ok()?;
+            plan.steps.iter().find_map(|step| if let Step::Product(product) = step { Some(product.arithmetic) } else { None })
+        };
+        let both = |precision| [false, true].map(|tf32| arithmetic(precision, tf32));
+        assert_eq!(both(Precision::F32), [Some(Arithmetic::F32), Some(Arithmetic::Tf32)]);
+        assert_eq!(both(Precision::Bf16), [Some(Arithmetic::Bf16); 2]);
+        assert_eq!(both(Precision::Int8), [None; 2], "refused");
+    }
+}

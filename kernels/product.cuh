@@ -2,7 +2,7 @@
 //
 // A block computes a tile of y: `Tile` rows by 64 columns, all of k. It walks the terms in slabs of k; slabs come through shared memory with
 // asynchronous copies, PRODUCT_STAGES - 1 of them ahead. An element of y is always one thread's sum in one register, so tiles of another height,
-// and rows that are not there, change no bit of it. What the arithmetic leaves it hands to a `Leave`, by tiles of neighbouring columns of a row:
+// and rows that are not there, change no bit of it. The sums go to a `Leave`, a few neighbouring columns of a row at a time:
 //
 //     leave.begin()               every thread, once; from then on the block's shared memory is free, for threads that met at a barrier
 //     leave(row, column, sums)    V neighbouring sums; both are counted from the tile's first, and `column` is a multiple of V

@@ -8,10 +8,6 @@ use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::typed::Precision;
 
-/// How far results may be from those of products in 32-bit floats: each operand is rounded by at most 2⁻¹¹ of itself, so each product of two by 2⁻¹⁰ of
-/// itself. Against sums of operands that are rounded so, the suite's own tolerance holds.
-const TOLERANCE: Tolerance = Tolerance { absolute: 1.0 / 1024.0, relative: 1.0 / 1024.0 };
-
 fn make() -> impl FnMut() -> Box<dyn Backend> {
     let mut seed = 0;
     move || {
@@ -54,6 +50,7 @@ fn behaviour() {
     behaviour::run(&mut make());
 }
 
+/// Against sums of operands that are rounded as the device does it, what holds of 32-bit floats holds.
 #[test]
 fn operators() {
     operators::run_in_tf32(&mut make(), Tolerance::default(), &scope(Precision::F32));
@@ -61,7 +58,7 @@ fn operators() {
 
 #[test]
 fn families() {
-    families::run(&mut make(), TOLERANCE, &scope(Precision::F32));
+    families::run(&mut make(), Tolerance::TF32, &scope(Precision::F32));
 }
 
 #[test]

@@ -82,12 +82,13 @@ fn a_frame_has_room_for_candidates_and_not_for_scores() {
 }
 
 #[test]
-fn what_follows_waits_for_the_best() {
-    let read = |draft: Draft| {
-        let draft = draft.operator("ArgMax", &["y"], &["z"]).with("axis", 1).with("keepdims", 0).with("select_last_index", 1);
-        draft.operator("Neg", &["z"], &["n"]).output("n", Int64, &[])
-    };
-    let plan = compiled(scores(900, read));
-    assert_eq!(told(&plan), ["product of 1 terms, the best", "best", "NEG"]);
-    assert!(matches!(&plan.steps[1], Step::Best(found) if found.kept == Kept { k: 1, flags: flag::LAST }));
+fn the_best_wait_for_their_product_and_what_follows_for_them() {
+    let square = Tensor::from_f32("u", &[6, 6], &[0.5; 36]);
+    let weight = Tensor::from_f32("w", &[6, 900], &[0.5; 5400]);
+    let draft = Draft::new("two products").input("x", Fp32, &[6]).weight(square).weight(weight);
+    let draft = draft.operator("MatMul", &["x", "u"], &["a"]).operator("Tanh", &["a"], &["t"]).operator("MatMul", &["t", "w"], &["y"]);
+    let draft = draft.operator("ArgMax", &["y"], &["z"]).with("axis", 1).with("keepdims", 0).with("select_last_index", 1);
+    let plan = compiled(draft.operator("Neg", &["z"], &["n"]).output("n", Int64, &[]));
+    assert_eq!(told(&plan), ["product of 1 terms", "TANH", "product of 1 terms, the best", "best", "NEG"]);
+    assert!(matches!(&plan.steps[3], Step::Best(found) if found.kept == Kept { k: 1, flags: flag::LAST }));
 }

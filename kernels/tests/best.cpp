@@ -125,17 +125,19 @@ std::vector<uint32_t> in_order(const float* sums, uint32_t n, uint32_t flags) {
 void the_best_are_those_that_would_be_found_in_all_sums() {
     const struct {
         uint32_t rows, n, depth;
-    } shapes[] = {{1, 1, 1}, {7, 5, 3}, {17, 63, 20}, {15, 64, 16}, {65, 65, 33}, {129, 200, 40}, {6, 8300, 5}};
+    } shapes[] = {{1, 1, 1}, {7, 5, 3}, {17, 63, 20}, {15, 64, 16}, {65, 65, 33}, {129, 200, 24}, {3, 8300, 5}};
     for (const auto& shape : shapes) {
         const Projection of(shape.rows, shape.n, shape.depth, shape.n);
         for (const std::string in : ARITHMETICS) {
             const Memory<float> sums = of.sums(in);
             for (const uint32_t flags : FLAGS) {
-                for (const uint32_t wanted : {1, 2, 7, BEST_MOST}) {
+                std::vector<std::vector<uint32_t>> orders;
+                for (uint32_t r = 0; r < of.rows; ++r) orders.push_back(in_order(&sums[r * of.y_stride], of.n, flags));
+                for (const uint32_t wanted : {1, 7, BEST_MOST}) {
                     const uint32_t k = std::min(wanted, shape.n), tile = std::array{16, 64, 128}[(wanted + flags + shape.n) % 3];
                     const Left left = best(of, in, tile, k, flags, 0, of.rows);
                     for (uint32_t r = 0; r < of.rows; ++r) {
-                        const std::vector<uint32_t> order = in_order(&sums[r * of.y_stride], of.n, flags);
+                        const std::vector<uint32_t>& order = orders[r];
                         CHECK(left.is_whole(r));
                         for (uint32_t place = 0; place < k; ++place) {
                             CHECK(left.position(r, place) == order[place]);
@@ -173,7 +175,7 @@ void no_bit_depends_on_rows_tiles_or_the_order_of_threads() {
             emulate_seed(0);
             const Left whole = best(of, in, 128, k, 0, 0, of.rows);
             for (const uint32_t tile : {16, 64, 128}) {
-                for (uint64_t part = 0; part < 4; ++part) {
+                for (uint64_t part = 0; part < 2; ++part) {
                     emulate_seed(part + tile);
                     const uint32_t first = random.below(of.rows), count = part == 0 ? 1 : 1 + random.below(of.rows - first);
                     const Left some = best(of, in, tile, k, 0, first, count);

@@ -19,13 +19,16 @@ typedef struct ProductTerm {
 // y = (begin row, or bias, or 0) + x_0·W_0 + x_1·W_1 + …, in f32.
 //
 // Each element of y is summed in one order at every number of rows and with every kernel of the same arithmetic: what it begins with, then
-// the terms as listed, k ascending in each (in bf16 by slabs of 32, within which the order is fixed too). y may lie where `begin` lies; it must not overlap any x.
+// the terms as listed, k ascending in each (in bf16 by slabs of 32, in tf32 of 16, within which the order is fixed too). y may lie where `begin` lies; it must not overlap any x.
 //
 // How the host packs W (k × n, row-major, W[k][n]) for one term, in panels of 64 columns, one panel after another. What is beyond k or n in
 // the last ones is zeros. `kernels/tests/packing.h` is this rule as code.
 //
 //   f32   k is padded to K, a multiple of 16. A panel is its rows k = 0, 1, … one after another, 64 floats each: W[k][n] is float
 //         ((n / 64) * K + k) * 64 + n % 64.
+//   tf32  k is padded to K, a multiple of 16. A panel is slabs of 16 rows of W, k ascending; a slab is its 64 columns one after another,
+//         16 floats each, k ascending, rounded to tf32 (to the nearest, ties away from zero, the 13 lowest bits zeros, a NaN 0x7fffe000):
+//         W[k][n] is float ((n / 64) * (K / 16) + k / 16) * 1024 + (n % 64) * 16 + k % 16.
 //   bf16  k is padded to K, a multiple of 32. A panel is slabs of 32 rows of W, k ascending; a slab is its 64 columns one after another,
 //         32 bf16 each, k ascending: W[k][n] is bf16 ((n / 64) * (K / 32) + k / 32) * 2048 + (n % 64) * 32 + k % 32.
 //
@@ -37,6 +40,9 @@ typedef struct ProductTerm {
 //   product_f32_16      16   PRODUCT_F32_SHARED(16)
 //   product_f32_64      64   PRODUCT_F32_SHARED(64)
 //   product_f32_128    128   PRODUCT_F32_SHARED(128)
+//   product_tf32_16     16   PRODUCT_F32_SHARED(16)
+//   product_tf32_64     64   PRODUCT_F32_SHARED(64)
+//   product_tf32_128   128   PRODUCT_F32_SHARED(128)
 //   product_bf16_16     16   PRODUCT_BF16_SHARED(16)
 //   product_bf16_64     64   PRODUCT_BF16_SHARED(64)
 //   product_bf16_128   128   PRODUCT_BF16_SHARED(128)

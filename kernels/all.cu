@@ -2,6 +2,7 @@
 // kernel's file is added here and nowhere else.
 #include "fill.cu"
 #include "product.cu"
+#include "best.cu"
 #include "lstm.cu"
 #include "transfer.cu"
 #include "group.cu"

@@ -47,6 +47,22 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], const MmaA& a, const Mma
                  : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
 }
 
+// A float rounded to tf32, to the nearest, ties away from zero: 10 bits behind the point, the 13 below them zeros. A NaN stays one: where its
+// digits are all in those bits, what the instruction makes of it is nowhere written, and would be an infinity if they were cut off.
+__device__ __forceinline__ uint32_t round_tf32(float x) {
+    uint32_t rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+    return x != x ? 0x7fffe000u : rounded;
+}
+
+// d += a·b: 16 × 8 by 8 × 8, tf32, f32 sums. Lane L holds rows L/4 and L/4 + 8 at k L%4, then at k L%4 + 4 of a; column L/4 and the same k of b;
+// d as in bf16.
+__device__ __forceinline__ void mma_tf32(float (&d)[4], const MmaA& a, const MmaB& b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+}
+
 // ---- memory that others see ----
 
 // Stores a word so that whoever sees it, the host too, sees all that this thread saw or wrote before.

@@ -109,4 +109,47 @@ inline void mma_bf16(float (&d)[4], const MmaA& a, const MmaB& b, EMULATED_HERE)
            &emulation::mma_all, where);
 }
 
+// ---- tf32 ----
+
+namespace emulation {
+
+// What the instruction does: to the nearest, ties away from zero, the 13 lowest bits gone. Of infinities and NaNs they are cut off as they are, which
+// is the least that it may do.
+inline uint32_t cvt_rna_tf32(float x) {
+    const uint32_t bits = __float_as_uint(x);
+    return (std::isfinite(x) ? bits + 0x1000 : bits) & 0xffffe000;
+}
+
+// The 13 lowest bits of the operands are not looked at. The products of a k of 8 are added up first and then onto the sum.
+inline void mma_tf32_all(void* operands[], uint64_t) {
+    float a[16][8], b[8][8];
+    for (int lane = 0; lane < 32; ++lane) {
+        const Mma& own = *static_cast<Mma*>(operands[lane]);
+        const int row = lane / 4, k = lane % 4;
+        for (int i = 0; i < 4; ++i) a[row + i % 2 * 8][k + i / 2 * 4] = __uint_as_float(own.a[i] & 0xffffe000);
+        for (int i = 0; i < 2; ++i) b[k + i * 4][row] = __uint_as_float(own.b[i] & 0xffffe000);
+    }
+    float sums[16][8] = {};
+    for (int row = 0; row < 16; ++row) {
+        for (int k = 0; k < 8; ++k) {
+            for (int column = 0; column < 8; ++column) sums[row][column] += a[row][k] * b[k][column];
+        }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+        float* d = static_cast<Mma*>(operands[lane])->d;
+        for (int i = 0; i < 4; ++i) d[i] += sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+    }
+}
+
+}  // namespace emulation
+
+inline uint32_t round_tf32(float x) { return x != x ? 0x7fffe000u : emulation::cvt_rna_tf32(x); }
+inline void mma_tf32(float (&d)[4], const MmaA& a, const MmaB& b, EMULATED_HERE) {
+    emulation::Machine& m = emulation::machine();
+    const emulation::Where where{"mma", file, line};
+    emulation::Mma operands{d, a.v, b.v};
+    m.meet(m.warp_meeting(EMULATED_ALL_LANES, where), m.current().thread % 32, reinterpret_cast<const void*>(&emulation::mma_tf32_all), &operands,
+           &emulation::mma_tf32_all, where);
+}
+
 #include "ptx_hopper.h"

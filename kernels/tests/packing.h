@@ -1,5 +1,6 @@
 // The rule of abi.h for packing weights, as code: what hosts mirror.
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -15,6 +16,17 @@ inline uint16_t to_bf16(float x) {
 }
 inline float from_bf16(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
 
+// To tf32, to the nearest, ties away from zero. Through a double, which has room for both: no digits of the kernel's own way.
+inline float to_tf32(float x) {
+    if (std::isnan(x)) return std::bit_cast<float>(0x7fffe000);
+    if (std::isinf(x) || x == 0) return x;
+    int exponent;
+    const double part = std::frexp(static_cast<double>(x), &exponent);
+    // Below the smallest normal number digits have the size that they have there.
+    const int size = std::max(exponent, -125) - 11;
+    return static_cast<float>(std::ldexp(std::round(std::ldexp(part, exponent - size)), size));
+}
+
 inline size_t padded(size_t count, size_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
 // w is k × n, row-major.
@@ -23,6 +35,15 @@ inline std::vector<float> f32(const std::vector<float>& w, size_t k, size_t n) {
     std::vector<float> packed(K * padded(n, 64));
     for (size_t i = 0; i < k; ++i) {
         for (size_t j = 0; j < n; ++j) packed[((j / 64) * K + i) * 64 + j % 64] = w[i * n + j];
+    }
+    return packed;
+}
+
+inline std::vector<float> tf32(const std::vector<float>& w, size_t k, size_t n) {
+    const size_t K = padded(k, 16);
+    std::vector<float> packed(K * padded(n, 64));
+    for (size_t i = 0; i < k; ++i) {
+        for (size_t j = 0; j < n; ++j) packed[((j / 64) * (K / 16) + i / 16) * 1024 + (j % 64) * 16 + i % 16] = to_tf32(w[i * n + j]);
     }
     return packed;
 }

@@ -8,13 +8,20 @@ namespace {
 
 using testing::Memory;
 
+enum class In { F32, Tf32, Bf16 };
+
 struct Kind {
-    bool bf16;
+    In in;
     uint32_t tile;
-    std::string name() const { return std::string(bf16 ? "product_bf16_" : "product_f32_") + std::to_string(tile); }
-    uint32_t shared() const { return bf16 ? PRODUCT_BF16_SHARED(tile) : PRODUCT_F32_SHARED(tile); }
+    std::string name() const {
+        return std::string("product_") + (in == In::Bf16 ? "bf16_" : in == In::Tf32 ? "tf32_" : "f32_") + std::to_string(tile);
+    }
+    uint32_t shared() const { return in == In::Bf16 ? PRODUCT_BF16_SHARED(tile) : PRODUCT_F32_SHARED(tile); }
+    // An operand as it is multiplied.
+    float rounded(float x) const { return in == In::Bf16 ? packing::from_bf16(packing::to_bf16(x)) : in == In::Tf32 ? packing::to_tf32(x) : x; }
 };
-const Kind KINDS[] = {{false, 16}, {false, 64}, {false, 128}, {true, 16}, {true, 64}, {true, 128}};
+const Kind KINDS[] = {{In::F32, 16},  {In::F32, 64},   {In::F32, 128}, {In::Tf32, 16}, {In::Tf32, 64},
+                      {In::Tf32, 128}, {In::Bf16, 16}, {In::Bf16, 64}, {In::Bf16, 128}};
 
 enum class Begins { Nothing, Bias, Row, InPlace };
 
@@ -26,7 +33,7 @@ struct Case {
     std::vector<std::vector<float>> weights;  // k × n of each term
     std::vector<Memory<float>> xs;
     std::vector<size_t> x_strides;
-    std::vector<Memory<float>> f32;
+    std::vector<Memory<float>> f32, tf32;
     std::vector<Memory<uint16_t>> bf16;
     size_t y_stride;
     Memory<float> begin, bias;
@@ -40,6 +47,7 @@ struct Case {
             std::vector<float> w(static_cast<size_t>(k) * n);
             for (float& v : w) v = random.signed_unit();
             f32.emplace_back(packing::f32(w, k, n));
+            tf32.emplace_back(packing::tf32(w, k, n));
             bf16.emplace_back(packing::bf16(w, k, n));
             weights.push_back(w);
             Memory<float> x(rows * stride);
@@ -60,7 +68,7 @@ struct Case {
         ProductArguments a{};
         a.term_count = static_cast<uint32_t>(ks.size());
         for (size_t t = 0; t < ks.size(); ++t) {
-            a.terms[t] = {xs[t].address() + first * x_strides[t] * 4, kind.bf16 ? bf16[t].address() : f32[t].address(),
+            a.terms[t] = {xs[t].address() + first * x_strides[t] * 4, kind.in == In::Bf16 ? bf16[t].address() : kind.in == In::Tf32 ? tf32[t].address() : f32[t].address(),
                           static_cast<uint32_t>(x_strides[t] * 4), ks[t]};
         }
         if (begins == Begins::InPlace) {
@@ -86,11 +94,7 @@ struct Case {
         uint32_t count = 1;
         for (size_t t = 0; t < ks.size(); ++t) {
             for (uint32_t i = 0; i < ks[t]; ++i) {
-                float x = xs[t][r * x_strides[t] + i], w = weights[t][static_cast<size_t>(i) * n + j];
-                if (kind.bf16) {
-                    x = packing::from_bf16(packing::to_bf16(x));
-                    w = packing::from_bf16(packing::to_bf16(w));
-                }
+                const float x = kind.rounded(xs[t][r * x_strides[t] + i]), w = kind.rounded(weights[t][static_cast<size_t>(i) * n + j]);
                 sum += static_cast<double>(x) * w;
                 size += std::abs(static_cast<double>(x) * w);
             }
@@ -140,13 +144,13 @@ void no_bit_depends_on_rows_or_tiles() {
     testing::Random random(7);
     for (const Begins begins : {Begins::Nothing, Begins::Bias, Begins::Row, Begins::InPlace}) {
         const Case one(140, 70, {50, 33}, begins, 11);
-        for (const bool bf16 : {false, true}) {
-            const Memory<float> whole = one.run({bf16, 128}, 0, one.rows);
+        for (const In in : {In::F32, In::Tf32, In::Bf16}) {
+            const Memory<float> whole = one.run({in, 128}, 0, one.rows);
             for (const uint32_t tile : {16, 64, 128}) {
-                CHECK(one.run({bf16, tile}, 0, one.rows).same(whole));
+                CHECK(one.run({in, tile}, 0, one.rows).same(whole));
                 for (int part = 0; part < 4; ++part) {
                     const uint32_t first = random.below(one.rows), count = part == 0 ? 1 : 1 + random.below(one.rows - first);
-                    const Memory<float> some = one.run({bf16, tile}, first, count);
+                    const Memory<float> some = one.run({in, tile}, first, count);
                     CHECK(std::memcmp(&some[0], &whole[first * one.y_stride], count * one.y_stride * 4) == 0);
                 }
             }
@@ -157,7 +161,7 @@ void no_bit_depends_on_rows_or_tiles() {
 // In f32 the sum is one chain of fused multiply-adds, so all its bits are known.
 void f32_is_one_chain() {
     const Case one(20, 40, {37, 20}, Begins::Bias, 5);
-    const Memory<float> y = one.run({false, 16}, 0, one.rows);
+    const Memory<float> y = one.run({In::F32, 16}, 0, one.rows);
     for (uint32_t r = 0; r < one.rows; ++r) {
         for (uint32_t j = 0; j < one.n; ++j) {
             float sum = one.bias[j];
@@ -166,6 +170,27 @@ void f32_is_one_chain() {
             }
             CHECK(y[r * one.y_stride + j] == sum);
         }
+    }
+}
+
+// What tf32 is: 10 bits behind the point, ties away from zero, and hard numbers stay what they are. One product of one term, 1.0 · x.
+void tf32_rounds_to_nearest_and_ties_away_from_zero() {
+    const struct {
+        uint32_t x, rounded;
+    } numbers[] = {{0x3f801000, 0x3f802000}, {0xbf801000, 0xbf802000}, {0x3f800fff, 0x3f800000}, {0x3f803000, 0x3f804000}, {0x3f7fffff, 0x3f800000},
+                   {0x7f800000, 0x7f800000}, {0xff800000, 0xff800000}, {0x7f7fffff, 0x7f800000}, {0x00801000, 0x00802000}, {0x00000000, 0x00000000}};
+    for (const auto& number : numbers) CHECK(std::bit_cast<uint32_t>(packing::to_tf32(std::bit_cast<float>(number.x))) == number.rounded);
+    constexpr uint32_t COUNT = std::size(numbers);
+    for (const uint32_t tile : {16, 64, 128}) {
+        Case one(COUNT + 2, 1, {1}, Begins::Nothing, 1);
+        one.tf32[0] = Memory<float>(packing::tf32({1.0f}, 1, 1));
+        for (uint32_t r = 0; r < COUNT; ++r) one.xs[0][r * one.x_strides[0]] = std::bit_cast<float>(numbers[r].x);
+        // All that says that they are no numbers is in the bits that go.
+        const uint32_t no_numbers[] = {0x7f800001, 0xffc00000};
+        for (uint32_t r = 0; r < 2; ++r) std::memcpy(&one.xs[0][(COUNT + r) * one.x_strides[0]], &no_numbers[r], 4);
+        const Memory<float> y = one.run({In::Tf32, tile}, 0, one.rows);
+        for (uint32_t r = 0; r < COUNT; ++r) CHECK(y[r * one.y_stride] == std::bit_cast<float>(numbers[r].rounded));
+        CHECK(std::isnan(y[COUNT * one.y_stride]) && std::isnan(y[(COUNT + 1) * one.y_stride]));
     }
 }
 
@@ -187,6 +212,7 @@ int main() {
     RUN(every_shape_is_right);
     RUN(no_bit_depends_on_rows_or_tiles);
     RUN(f32_is_one_chain);
+    RUN(tf32_rounds_to_nearest_and_ties_away_from_zero);
     RUN(no_bit_depends_on_the_order_of_threads);
     return testing::finish();
 }

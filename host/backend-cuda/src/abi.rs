@@ -75,6 +75,10 @@ plain! {
         terms: [ProductTerm; PRODUCT_TERMS], begin: u64, bias: u64, y: u64, begin_stride: u32, y_stride: u32, term_count: u32, rows: u32, n: u32,
         padding: u32,
     }
+    /// As in `abi_best.h`.
+    ProductBestArguments { product: ProductArguments, k: u32, flags: u32 }
+    /// As in `abi_best.h`.
+    BestArguments { candidates: u64, values: u64, positions: u64, stride: u32, panels: u32, k: u32, flags: u32 }
     /// The beginning of each row of a frame.
     RowRecord { live: u32, refused: u32, index: i64, table_rows: u64, padding: u64 }
     /// Whose step a row is.
@@ -114,12 +118,28 @@ macro_rules! kernels {
     )*};
 }
 
-kernels! { GatherArguments = "gather", FinishArguments = "finish", WordsArguments = "begin_words", GroupArguments = "group" }
+kernels! {
+    GatherArguments = "gather", FinishArguments = "finish", WordsArguments = "begin_words", GroupArguments = "group", BestArguments = "best_of_panels"
+}
 
 /// The kernels of a product, by the rows of their tiles; all take [`ProductArguments`].
 pub(crate) const PRODUCTS_F32: [&str; 3] = ["product_f32_16", "product_f32_64", "product_f32_128"];
+/// The same in tf32.
+pub(crate) const PRODUCTS_TF32: [&str; 3] = ["product_tf32_16", "product_tf32_64", "product_tf32_128"];
 /// The same in bf16.
 pub(crate) const PRODUCTS_BF16: [&str; 3] = ["product_bf16_16", "product_bf16_64", "product_bf16_128"];
+/// Those that keep the best few sums of each row; all take [`ProductBestArguments`].
+pub(crate) const BEST_F32: [&str; 3] = ["product_best_f32_16", "product_best_f32_64", "product_best_f32_128"];
+/// The same in tf32.
+pub(crate) const BEST_TF32: [&str; 3] = ["product_best_tf32_16", "product_best_tf32_64", "product_best_tf32_128"];
+/// The same in bf16.
+pub(crate) const BEST_BF16: [&str; 3] = ["product_best_bf16_16", "product_best_bf16_64", "product_best_bf16_128"];
+/// Most that these keep of a panel.
+pub(crate) const BEST_MOST: u32 = 16;
+/// Bytes of each that they keep.
+pub(crate) const CANDIDATE_BYTES: usize = 8;
+/// Threads of a block that puts those of a row in order.
+pub(crate) const BEST_THREADS: u32 = 128;
 /// The rows of their tiles.
 pub(crate) const PRODUCT_TILES: [u32; 3] = [16, 64, 128];
 /// The columns of their tiles.
@@ -130,8 +150,8 @@ pub(crate) const PRODUCT_THREADS: u32 = 128;
 const PRODUCT_STAGES: u32 = 4;
 
 /// Shared memory that a product's block is given, by the rows of its tile and the bytes of a row of a slab.
-pub(crate) const fn product_shared(tile: u32, is_f32: bool) -> u32 {
-    PRODUCT_STAGES * (tile * if is_f32 { 64 } else { 128 } + 4096)
+pub(crate) const fn product_shared(tile: u32, is_bf16: bool) -> u32 {
+    PRODUCT_STAGES * (tile * if is_bf16 { 128 } else { 64 } + 4096)
 }
 
 /// What becomes of a row: as in `abi_transfer.h`.

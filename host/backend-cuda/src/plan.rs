@@ -4,6 +4,8 @@
 //! ([`crate::worker`]). It is made in two passes: [`lower`] turns operations into products and instructions with every shape question answered, and
 //! [`schedule`] puts them into as few launches as their order allows.
 
+mod arithmetic;
+mod best;
 mod lower;
 mod pack;
 mod schedule;
@@ -16,6 +18,9 @@ use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 use crate::abi::{GroupInstruction, Outlet, Port, RowRecord};
+
+pub(crate) use arithmetic::Arithmetic;
+pub(crate) use best::{Best, Kept};
 
 /// Values lie at multiples of so many bytes in a row.
 pub(crate) const ALIGNMENT: usize = 16;
@@ -59,14 +64,16 @@ pub(crate) struct Term {
 /// One launch of a product: for each row one row of results.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Product {
-    pub(crate) precision: Precision,
+    pub(crate) arithmetic: Arithmetic,
     pub(crate) terms: Vec<Term>,
     pub(crate) n: u32,
     /// Where the row lies that it begins with.
     pub(crate) begin: Option<usize>,
     pub(crate) bias: Option<BlobId>,
-    /// Where the results lie.
+    /// Where the results lie, or the candidates among them.
     pub(crate) y: usize,
+    /// How many candidates are kept of each panel; none: all results are.
+    pub(crate) kept: Option<Kept>,
 }
 
 /// One launch of a plan.
@@ -74,6 +81,8 @@ pub(crate) struct Product {
 pub(crate) enum Step {
     /// A matrix product.
     Product(Product),
+    /// What candidates come to.
+    Best(Best),
     /// Instructions; where an operand is an address, [`crate::abi::GroupOperand::at`] is the number of the blob.
     Group {
         /// In order.
@@ -102,11 +111,24 @@ impl Plan {
     /// # Errors
     /// If it has an operation, a datatype or a precision that there is no kernel for, or larger weights.
     pub(crate) fn compile(cell: &TypedCell, available: u64) -> Result<Self, LoadError> {
+        Self::compile_in(Arithmetic::of(cell.precision), cell, available)
+    }
+
+    /// The same, with products of floats in tf32.
+    ///
+    /// # Errors
+    /// As without that.
+    pub(crate) fn compile_in_tf32(cell: &TypedCell, available: u64) -> Result<Self, LoadError> {
+        let arithmetic = Arithmetic::of(cell.precision);
+        Self::compile_in(if arithmetic == Arithmetic::F32 { Arithmetic::Tf32 } else { arithmetic }, cell, available)
+    }
+
+    fn compile_in(arithmetic: Arithmetic, cell: &TypedCell, available: u64) -> Result<Self, LoadError> {
         let unsupported = |what: String| LoadError::Unsupported { cell: cell.name.clone(), device: "the CUDA worker".to_owned(), what };
         if cell.precision == Precision::Int8 && cell.operations.iter().any(is_product) {
             return Err(unsupported("products in int8: load the model in bf16".to_owned()));
         }
-        let lowered = lower::lower(cell, available).map_err(unsupported)?;
+        let lowered = lower::lower(cell, arithmetic, available).map_err(unsupported)?;
         if lowered.packed_bytes > available {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: lowered.packed_bytes, available });
         }
@@ -122,7 +144,7 @@ impl Plan {
     pub(crate) fn instructions(&self) -> impl Iterator<Item = &GroupInstruction> {
         self.steps.iter().flat_map(|step| match step {
             Step::Group { instructions, .. } => instructions.as_slice(),
-            Step::Product(_) => &[],
+            Step::Product(_) | Step::Best(_) => &[],
         })
     }
 }

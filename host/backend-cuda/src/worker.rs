@@ -75,7 +75,7 @@ impl CudaWorker {
     /// # Errors
     /// If the device has no room for what it is to hold, or lacks a kernel.
     pub fn new(driver: Box<dyn Driver>, options: CudaOptions) -> Result<Self, Fault> {
-        let mut device = Device::new(driver, options.patience())?;
+        let mut device = Device::new(driver, options.patience(), options.tf32)?;
         let sizes = options.sizes(&mut *device.driver)?;
         let arena_bytes = sizes.slots as usize * SLOT_BYTES;
         let arena = device.driver.allocate(arena_bytes)?;
@@ -256,7 +256,7 @@ impl Backend for CudaWorker {
         let (major, minor) = facts.capability;
         DeviceInfo {
             name: self.device.name.clone(),
-            numeric_class: format!("cuda-sm{major}{minor}"),
+            numeric_class: format!("cuda-sm{major}{minor}{}", if self.device.tf32 { "-tf32" } else { "" }),
             domain: format!("cuda-{}", self.number),
             arena_slots: self.sizes.slots,
             hardware: format!("{}, {} multiprocessors", facts.name, facts.multiprocessors),

@@ -38,6 +38,10 @@ impl Default for Tolerance {
 }
 
 impl Tolerance {
+    /// What products in tf32 may err from those in 32-bit floats: each operand is rounded by at most 2⁻¹¹ of itself, so each product of two by 2⁻¹⁰ of
+    /// itself.
+    pub const TF32: Self = Self { absolute: 1.0 / 1024.0, relative: 1.0 / 1024.0 };
+
     /// Wider by a factor.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {

@@ -7,7 +7,7 @@
 mod operators;
 mod rounding;
 
-use cellwright_cell_graph::typed::{Compute, Operation, Origin, Value, ValueId};
+use cellwright_cell_graph::typed::{Compute, Operation, Origin, Precision, Value, ValueId};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 use crate::task::RowError;
@@ -87,6 +87,25 @@ impl Elements {
 /// # Panics
 /// If the inputs are not the cell's.
 pub fn evaluate(cell: &TypedCell, inputs: &[Elements]) -> Result<Vec<Elements>, RowError> {
+    evaluate_with(cell, inputs, |values| rounding::stretch(cell.precision, values))
+}
+
+/// The same as a device computes it that multiplies in tf32 what a cell has in 32-bit floats.
+///
+/// # Errors
+/// As [`evaluate`].
+///
+/// # Panics
+/// As [`evaluate`].
+pub fn evaluate_in_tf32(cell: &TypedCell, inputs: &[Elements]) -> Result<Vec<Elements>, RowError> {
+    match cell.precision {
+        Precision::F32 => evaluate_with(cell, inputs, rounding::stretch_in_tf32),
+        Precision::Bf16 | Precision::Int8 => evaluate(cell, inputs),
+    }
+}
+
+/// `rounded` is what is made of a row of a product's left-hand side, or of a column of its right-hand side.
+fn evaluate_with(cell: &TypedCell, inputs: &[Elements], rounded: impl Fn(&[f64]) -> Vec<f64>) -> Result<Vec<Elements>, RowError> {
     assert_eq!(inputs.len(), cell.inputs.len(), "one row of each input");
     let mut known: Vec<Option<Elements>> = vec![None; cell.values.len()];
     for (id, value) in cell.values.iter().enumerate() {
@@ -100,7 +119,7 @@ pub fn evaluate(cell: &TypedCell, inputs: &[Elements]) -> Result<Vec<Elements>, 
         }
     }
     for operation in &cell.operations {
-        let results = Scope { cell, known: &known }.compute(operation)?;
+        let results = Scope { cell, known: &known, rounded: &rounded }.compute(operation)?;
         for (id, result) in operation.results.iter().zip(results) {
             assert_eq!(result.len(), cell.value(*id).elements(), "{:?} gives the elements of its shape", operation.compute);
             known[id.0 as usize] = Some(result);
@@ -114,6 +133,7 @@ pub fn evaluate(cell: &TypedCell, inputs: &[Elements]) -> Result<Vec<Elements>, 
 struct Scope<'a> {
     cell: &'a TypedCell,
     known: &'a [Option<Elements>],
+    rounded: &'a dyn Fn(&[f64]) -> Vec<f64>,
 }
 
 impl Scope<'_> {
@@ -194,11 +214,11 @@ impl Scope<'_> {
         let summand = operation.operands.get(2).map(|c| self.spread(*c, shape).floats());
         let columns: Vec<Vec<f64>> = (0..n)
             .map(|column| (0..k).map(|depth| alpha * if transposed { w[column * k + depth] } else { w[depth * n + column] }).collect())
-            .map(|column: Vec<f64>| rounding::stretch(self.cell.precision, &column))
+            .map(|column: Vec<f64>| (self.rounded)(&column))
             .collect();
         let mut y = Vec::with_capacity(x.len() / k * n);
         for (row, x) in x.chunks(k).enumerate() {
-            let x = rounding::stretch(self.cell.precision, x);
+            let x = (self.rounded)(x);
             for (column, w) in columns.iter().enumerate() {
                 let product: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
                 let summand = summand.as_ref().map_or(0.0, |summand| beta * summand[row * n + column]);

@@ -31,6 +31,10 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "invariance-bf16", run: |place| suite(place, Suite::Invariance, Precision::Bf16) },
     Part { name: "hoisting-f32", run: |place| suite(place, Suite::Hoisting, Precision::F32) },
     Part { name: "hoisting-bf16", run: |place| suite(place, Suite::Hoisting, Precision::Bf16) },
+    Part { name: "operators-tf32", run: |place| in_tf32(place, Suite::Operators) },
+    Part { name: "families-tf32", run: |place| in_tf32(place, Suite::Families) },
+    Part { name: "invariance-tf32", run: |place| in_tf32(place, Suite::Invariance) },
+    Part { name: "hoisting-tf32", run: |place| in_tf32(place, Suite::Hoisting) },
     Part { name: "faults", run: faults },
     Part { name: "figures-signals", run: figures::signals },
     Part { name: "figures-lstm", run: figures::lstm },
@@ -47,7 +51,7 @@ enum Suite {
 }
 
 fn suite(place: Where, suite: Suite, precision: Precision) -> Value {
-    let make = &mut || worker(place);
+    let make = &mut || worker(place, false);
     let (tolerance, scope) = (Tolerance::default(), scope(precision, place));
     match suite {
         Suite::Behaviour => behaviour::run(make),
@@ -59,16 +63,31 @@ fn suite(place: Where, suite: Suite, precision: Precision) -> Value {
     json!({})
 }
 
+/// Models in 32-bit floats, multiplied in tf32.
+fn in_tf32(place: Where, suite: Suite) -> Value {
+    let make = &mut || worker(place, true);
+    let scope = scope(Precision::F32, place);
+    match suite {
+        Suite::Behaviour => behaviour::run(make),
+        Suite::Operators => operators::run_in_tf32(make, Tolerance::default(), &scope),
+        Suite::Families => families::run(make, Tolerance::TF32, &scope),
+        Suite::Invariance => invariance::run(make, &scope),
+        Suite::Hoisting => hoisting::run(make, &scope),
+    }
+    json!({})
+}
+
 pub(crate) fn open(place: Where) -> Box<dyn Driver> {
     place.open().unwrap_or_else(|why| panic!("{why}"))
 }
 
 /// A worker as the suite wants it.
-fn worker(place: Where) -> Box<dyn Backend> {
+fn worker(place: Where, tf32: bool) -> Box<dyn Backend> {
     let options = CudaOptions {
         arena_bytes: Some(u64::from(ARENA_SLOTS) * 64),
         frame_bytes: Some(64 << 20),
         ring_bytes: 4 << 20,
+        tf32,
         ..CudaOptions::default()
     };
     Box::new(CudaWorker::new(open(place), options).unwrap_or_else(|fault| panic!("no worker: {fault}")))

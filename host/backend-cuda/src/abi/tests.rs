@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 
-const HEADERS: [&str; 3] = ["abi.h", "abi_transfer.h", "abi_group.h"];
+const HEADERS: [&str; 4] = ["abi.h", "abi_transfer.h", "abi_group.h", "abi_best.h"];
 
 fn text() -> String {
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
@@ -88,10 +88,12 @@ fn numbers_are_those_of_the_headers() {
         assert_eq!(of(&format!("OP_{name}")), *number, "{name}");
     }
     assert_eq!(constants.keys().filter(|name| name.starts_with("OP_")).count(), op::ALL.len());
-    for (tile, is_f32) in PRODUCT_TILES.into_iter().flat_map(|tile| [(tile, true), (tile, false)]) {
-        let (name, row) = if is_f32 { ("F32", 64) } else { ("BF16", 128) };
+    let candidate = structures_in_c(&text)["Candidate"].iter().map(|(_, _, size)| size).sum::<usize>();
+    assert_eq!((of("BEST_MOST"), candidate), (BEST_MOST, CANDIDATE_BYTES));
+    for (tile, is_bf16) in PRODUCT_TILES.into_iter().flat_map(|tile| [(tile, false), (tile, true)]) {
+        let (name, row) = if is_bf16 { ("BF16", 128) } else { ("F32", 64) };
         assert!(text.contains(&format!("#define PRODUCT_{name}_SHARED(tile) (PRODUCT_STAGES * ((tile)*{row} + 4096))")), "{name}");
-        assert_eq!(product_shared(tile, is_f32), 4 * (tile * row + 4096));
+        assert_eq!(product_shared(tile, is_bf16), 4 * (tile * row + 4096));
     }
 }
 
@@ -104,11 +106,18 @@ fn kernels_take_what_they_are_given() {
     fn sizes<A: Arguments>() -> (&'static str, usize) {
         (A::KERNEL, size_of::<A>())
     }
-    let products = PRODUCTS_F32.into_iter().chain(PRODUCTS_BF16).map(|name| (name, size_of::<ProductArguments>()));
-    let others = [sizes::<GatherArguments>(), sizes::<FinishArguments>(), sizes::<WordsArguments>(), sizes::<GroupArguments>()];
+    let products = [PRODUCTS_F32, PRODUCTS_TF32, PRODUCTS_BF16].into_iter().flatten().map(|name| (name, size_of::<ProductArguments>()));
+    let best = [BEST_F32, BEST_TF32, BEST_BF16].into_iter().flatten().map(|name| (name, size_of::<ProductBestArguments>()));
+    let others = [
+        sizes::<GatherArguments>(),
+        sizes::<FinishArguments>(),
+        sizes::<WordsArguments>(),
+        sizes::<GroupArguments>(),
+        sizes::<BestArguments>(),
+    ];
     let mut driver = Emulated::new(&Emulation::default());
     let stream = driver.stream().expect("a stream");
-    for (name, size) in products.chain(others) {
+    for (name, size) in products.chain(best).chain(others) {
         let kernel = driver.kernel(name).expect("the kernel is there");
         let launch = Launch { kernel, grid: [0, 1, 1], threads: 32, shared_bytes: 0 };
         // SAFETY: neither is queued: the one has no blocks, the other a byte too many.

@@ -1,6 +1,7 @@
 //! From a cell's operations to products and instructions of groups: what is only seen differently (slices, splits, reshapes, broadcasts) becomes a view,
 //! everything else something that is computed, with its axes and strides resolved.
 
+mod best;
 mod elements;
 mod products;
 mod stretches;
@@ -12,8 +13,9 @@ use cellwright_cell_graph::sums::{self, Summed};
 use cellwright_cell_graph::typed::{Compute, Operation, Origin, Value, ValueId};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
+use super::best::{Best, Kept, find};
 use super::view::{Base, Element, Space, View};
-use super::{Blob, Frame, Product};
+use super::{Arithmetic, Blob, Frame, Product};
 use crate::abi::{GROUP_AXES, GroupInstruction, GroupOperand, Outlet, Port};
 
 /// Why a cell cannot be lowered: what of it cannot run.
@@ -23,6 +25,7 @@ pub(super) type Why = String;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Work {
     Product(Product),
+    Best(Best),
     Instruction(Box<GroupInstruction>),
 }
 
@@ -50,7 +53,7 @@ pub(super) struct Lowered {
 }
 
 /// Lowers a cell; its weights are packed as long as they take no more than so many bytes together.
-pub(super) fn lower(cell: &TypedCell, weight_bytes_most: u64) -> Result<Lowered, Why> {
+pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most: u64) -> Result<Lowered, Why> {
     let lowered = Lowered {
         frame: Frame::new(),
         inputs: Vec::new(),
@@ -62,7 +65,10 @@ pub(super) fn lower(cell: &TypedCell, weight_bytes_most: u64) -> Result<Lowered,
     };
     let mut lowering = Lowering {
         cell,
+        arithmetic,
         lowered,
+        best: find(cell),
+        candidates: BTreeMap::new(),
         known: BTreeMap::new(),
         tensors: BTreeMap::new(),
         packed: BTreeMap::new(),
@@ -94,7 +100,12 @@ fn narrow(number: usize) -> Result<u32, Why> {
 
 struct Lowering<'a> {
     cell: &'a TypedCell,
+    arithmetic: Arithmetic,
     lowered: Lowered,
+    /// Of which values nothing but the best few are read.
+    best: BTreeMap<ValueId, Kept>,
+    /// Values of the row that are candidates.
+    candidates: BTreeMap<usize, Kept>,
     known: BTreeMap<ValueId, View>,
     /// Blobs by the tensors that they are.
     tensors: BTreeMap<*const Tensor, usize>,

@@ -1,18 +1,19 @@
 //! Weights as products read them: the rule that stands in `kernels/abi.h`, in Rust.
 
 use cellwright_cell_graph::Tensor;
-use cellwright_cell_graph::typed::Precision;
+
+use super::Arithmetic;
 
 /// Columns of a panel.
 const PANEL: usize = 64;
-/// Rows of the weight to whose multiple a panel in 32-bit floats is padded.
+/// Rows of the weight to whose multiple a panel in 32-bit floats is padded, and those of a slab in tf32.
 const F32_DEPTH: usize = 16;
 /// Rows of a slab in bf16.
 const SLAB: usize = 32;
 
 /// Bytes of a weight of so many rows and columns, packed; none if there are no such numbers of bytes.
-pub(super) fn packed_bytes(precision: Precision, k: usize, n: usize) -> Option<usize> {
-    let (depth, size) = if precision == Precision::F32 { (F32_DEPTH, size_of::<f32>()) } else { (SLAB, size_of::<u16>()) };
+pub(super) fn packed_bytes(arithmetic: Arithmetic, k: usize, n: usize) -> Option<usize> {
+    let (depth, size) = if arithmetic == Arithmetic::Bf16 { (SLAB, size_of::<u16>()) } else { (F32_DEPTH, size_of::<f32>()) };
     n.checked_next_multiple_of(PANEL)?.checked_mul(k.checked_next_multiple_of(depth)?)?.checked_mul(size)
 }
 
@@ -37,9 +38,13 @@ impl<'a> Weight<'a> {
         self.alpha * self.values[if self.transposed { n * self.k + k } else { k * self.n + n }]
     }
 
-    /// Packed for products of that precision.
-    pub(super) fn packed(&self, precision: Precision) -> Vec<u8> {
-        if precision == Precision::F32 { self.in_f32() } else { self.in_bf16() }
+    /// Packed for products in that arithmetic.
+    pub(super) fn packed(&self, arithmetic: Arithmetic) -> Vec<u8> {
+        match arithmetic {
+            Arithmetic::F32 => self.in_f32(),
+            Arithmetic::Tf32 => self.in_slabs(F32_DEPTH, |value| to_tf32(value).to_le_bytes()),
+            Arithmetic::Bf16 => self.in_slabs(SLAB, |value| to_bf16(value).to_le_bytes()),
+        }
     }
 
     fn in_f32(&self) -> Vec<u8> {
@@ -54,18 +59,27 @@ impl<'a> Weight<'a> {
         packed
     }
 
-    fn in_bf16(&self) -> Vec<u8> {
-        let depth = self.k.next_multiple_of(SLAB);
-        let mut packed = vec![0; self.n.next_multiple_of(PANEL) * depth * size_of::<u16>()];
+    /// Slabs of so many rows, each column after column.
+    fn in_slabs<const BYTES: usize>(&self, slab: usize, rounded: impl Fn(f32) -> [u8; BYTES]) -> Vec<u8> {
+        let depth = self.k.next_multiple_of(slab);
+        let mut packed = vec![0; self.n.next_multiple_of(PANEL) * depth * BYTES];
         for k in 0..self.k {
             for n in 0..self.n {
-                let slab = (n / PANEL) * (depth / SLAB) + k / SLAB;
-                let place = slab * SLAB * PANEL + (n % PANEL) * SLAB + k % SLAB;
-                packed[place * 2..][..2].copy_from_slice(&to_bf16(self.at(k, n)).to_le_bytes());
+                let place = ((n / PANEL) * (depth / slab) + k / slab) * slab * PANEL + (n % PANEL) * slab + k % slab;
+                packed[place * BYTES..][..BYTES].copy_from_slice(&rounded(self.at(k, n)));
             }
         }
         packed
     }
+}
+
+/// The nearest number of eleven significant bits; of two the one that is further from zero.
+fn to_tf32(value: f32) -> u32 {
+    if value.is_nan() {
+        return 0x7fff_e000;
+    }
+    // From the largest number away from zero is infinity, as the bits are ordered; an infinity has no bits that go.
+    (value.to_bits() + 0x1000) & 0xffff_e000
 }
 
 /// The nearest number of eight significant bits; of two the even one.
@@ -93,9 +107,9 @@ mod tests {
     #[test]
     fn panels_in_floats_are_columns_of_64_and_padded_with_zeros() {
         let (tensor, values) = numbered(3, 70, false);
-        let packed = Weight::new(&tensor, &values, false, 2.0).expect("a matrix").packed(Precision::F32);
+        let packed = Weight::new(&tensor, &values, false, 2.0).expect("a matrix").packed(Arithmetic::F32);
         let floats: Vec<f32> = packed.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-        assert_eq!((floats.len(), packed_bytes(Precision::F32, 3, 70)), (2 * 16 * 64, Some(packed.len())));
+        assert_eq!((floats.len(), packed_bytes(Arithmetic::F32, 3, 70)), (2 * 16 * 64, Some(packed.len())));
         assert_eq!(floats[2 * 64 + 5], 2.0 * (2.0 * 70.0 + 5.0));
         assert_eq!(floats[(16 + 1) * 64 + 3], 2.0 * (70.0 + 67.0));
         assert_eq!(floats[(16 + 1) * 64 + 6], 0.0);
@@ -105,14 +119,43 @@ mod tests {
     #[test]
     fn slabs_in_bf16_are_column_after_column() {
         let (tensor, values) = numbered(40, 3, true);
-        let packed = Weight::new(&tensor, &values, true, 1.0).expect("a matrix").packed(Precision::Bf16);
+        let packed = Weight::new(&tensor, &values, true, 1.0).expect("a matrix").packed(Arithmetic::Bf16);
         let at = |place: usize| f32::from_bits(u32::from(u16::from_le_bytes([packed[2 * place], packed[2 * place + 1]])) << 16);
-        assert_eq!((packed.len(), packed_bytes(Precision::Bf16, 40, 3)), (2 * 64 * 64, Some(packed.len())));
-        assert_eq!(packed_bytes(Precision::Bf16, usize::MAX, 3), None);
+        assert_eq!((packed.len(), packed_bytes(Arithmetic::Bf16, 40, 3)), (2 * 64 * 64, Some(packed.len())));
+        assert_eq!(packed_bytes(Arithmetic::Bf16, usize::MAX, 3), None);
         assert_eq!(at(9), 9.0);
         assert_eq!(at(2 * 32 + 9), 89.0);
         assert_eq!(at(2048 + 2 * 32 + 4), 2.0 * 40.0 + 36.0);
         assert_eq!(at(2048 + 8), 0.0, "beyond the depth are zeros");
+    }
+
+    #[test]
+    fn slabs_in_tf32_are_column_after_column() {
+        let (tensor, values) = numbered(20, 70, false);
+        let packed = Weight::new(&tensor, &values, false, 1.0).expect("a matrix").packed(Arithmetic::Tf32);
+        let floats: Vec<f32> = packed.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        assert_eq!((floats.len(), packed_bytes(Arithmetic::Tf32, 20, 70)), (2 * 32 * 64, Some(packed.len())));
+        assert_eq!(floats[5 * 16 + 3], 3.0 * 70.0 + 5.0);
+        assert_eq!(floats[1024 + 5 * 16 + 3], 19.0 * 70.0 + 5.0);
+        assert_eq!(floats[2 * 1024 + 2 * 16 + 1], 70.0 + 66.0);
+        assert_eq!(floats[1024 + 4], 0.0, "beyond the depth are zeros");
+        assert_eq!(floats[2 * 1024 + 6 * 16], 0.0, "and beyond the columns");
+    }
+
+    #[test]
+    fn tf32_rounds_to_nearest_and_ties_away_from_zero() {
+        for (bits, rounded) in [
+            (0x3f80_1000, 0x3f80_2000),
+            (0xbf80_1000, 0xbf80_2000),
+            (0x3f80_0fff, 0x3f80_0000),
+            (0x3f80_3000, 0x3f80_4000),
+            (0x7f7f_ffff, 0x7f80_0000),
+            (0xff80_0000, 0xff80_0000),
+            (0x7f80_0001, 0x7fff_e000),
+            (0xffff_ffff, 0x7fff_e000),
+        ] {
+            assert_eq!(to_tf32(f32::from_bits(bits)), rounded, "{bits:#x}");
+        }
     }
 
     #[test]

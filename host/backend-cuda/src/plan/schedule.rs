@@ -34,6 +34,7 @@ fn steps(items: Vec<Item>) -> Vec<Step> {
         let products = taken(&mut left, &mut waits, &mut done, false);
         steps.extend(products.into_iter().filter_map(|item| match item.work {
             Work::Product(product) => Some(Step::Product(product)),
+            Work::Best(best) => Some(Step::Best(best)),
             Work::Instruction(_) => None,
         }));
         assert!(done.len() > before, "operands stand before results");

@@ -9,15 +9,18 @@ use cellwright_cell_graph::Datatype::{Fp32, Int64};
 use super::*;
 use crate::abi::{flag, op};
 
-fn compiled(draft: Draft) -> Plan {
+pub(super) fn compiled(draft: Draft) -> Plan {
     Plan::compile(&draft.resolve(), u64::MAX).expect("the worker can run it")
 }
 
 /// For each step `product` or the operations of its group, those behind a barrier marked.
-fn told(plan: &Plan) -> Vec<String> {
+pub(super) fn told(plan: &Plan) -> Vec<String> {
     let name = |number: u32| op::ALL.iter().find(|(_, known)| *known == number).map_or("?", |(name, _)| *name);
     let step = |step: &Step| match step {
-        Step::Product(product) => format!("product of {} terms", product.terms.len()),
+        Step::Product(product) => {
+            format!("product of {} terms{}", product.terms.len(), if product.kept.is_some() { ", the best" } else { "" })
+        }
+        Step::Best(_) => "best".to_owned(),
         Step::Group { instructions, .. } => {
             let one = |at: &GroupInstruction| format!("{}{}", if at.flags & flag::BARRIER == 0 { "" } else { "|" }, name(at.op));
             instructions.iter().map(one).collect::<Vec<_>>().join(" ")

@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cellwright_backend::{DeviceLost, Progress};
-use cellwright_cell_graph::typed::Precision;
 
 use crate::abi::{self, Arguments, PRODUCT_COLUMNS, PRODUCT_THREADS, PRODUCT_TILES, Plain, bytes_of, product_shared};
 use crate::driver::{DeviceAddress, Done, Driver, Event, Fault, Kernel, Launch, Pinned, Stream};
+use crate::plan::Arithmetic;
 
 /// How long a look at the signal is followed by another one at once, and how long the pauses are afterwards.
 #[derive(Clone, Copy, Debug)]
@@ -23,17 +23,27 @@ pub(super) struct Kernels {
     pub(super) finish: Kernel,
     pub(super) begin_words: Kernel,
     pub(super) group: Kernel,
-    /// By the rows of their tiles.
-    pub(super) products_f32: [Kernel; 3],
-    pub(super) products_bf16: [Kernel; 3],
+    pub(super) best: Kernel,
+    in_f32: Products,
+    in_tf32: Products,
+    in_bf16: Products,
+}
+
+/// Those of one arithmetic, by the rows of their tiles.
+#[derive(Clone, Copy, Debug)]
+struct Products {
+    /// Which leave all sums.
+    all: [Kernel; 3],
+    /// Which keep the best of each panel.
+    best: [Kernel; 3],
 }
 
 /// Looks at the signal between two questions whether the device is still there.
 const LOOKS: u32 = 256;
 
-fn products(driver: &mut dyn Driver, names: [&'static str; 3]) -> Done<[Kernel; 3]> {
-    let [first, second, third] = names;
-    Ok([driver.kernel(first)?, driver.kernel(second)?, driver.kernel(third)?])
+fn products(driver: &mut dyn Driver, all: [&'static str; 3], best: [&'static str; 3]) -> Done<Products> {
+    let mut loaded = |[first, second, third]: [&'static str; 3]| Ok([driver.kernel(first)?, driver.kernel(second)?, driver.kernel(third)?]);
+    Ok(Products { all: loaded(all)?, best: loaded(best)? })
 }
 
 pub(super) struct Device {
@@ -44,6 +54,8 @@ pub(super) struct Device {
     uploads: (Stream, Event),
     downloads: (Stream, Event),
     pub(super) kernels: Kernels,
+    /// Whether products of 32-bit floats are in tf32.
+    pub(super) tf32: bool,
     pub(super) name: String,
     /// Holds the number of the newest segment that is done.
     signal: Pinned,
@@ -71,7 +83,7 @@ impl Watch {
 }
 
 impl Device {
-    pub(super) fn new(mut driver: Box<dyn Driver>, patience: Patience) -> Done<Self> {
+    pub(super) fn new(mut driver: Box<dyn Driver>, patience: Patience, tf32: bool) -> Done<Self> {
         let stream = driver.stream()?;
         let uploads = (driver.stream()?, driver.event()?);
         let downloads = (driver.stream()?, driver.event()?);
@@ -80,13 +92,19 @@ impl Device {
             finish: driver.kernel(abi::FinishArguments::KERNEL)?,
             begin_words: driver.kernel(abi::WordsArguments::KERNEL)?,
             group: driver.kernel(abi::GroupArguments::KERNEL)?,
-            products_f32: products(&mut *driver, abi::PRODUCTS_F32)?,
-            products_bf16: products(&mut *driver, abi::PRODUCTS_BF16)?,
+            best: driver.kernel(abi::BestArguments::KERNEL)?,
+            in_f32: products(&mut *driver, abi::PRODUCTS_F32, abi::BEST_F32)?,
+            in_tf32: products(&mut *driver, abi::PRODUCTS_TF32, abi::BEST_TF32)?,
+            in_bf16: products(&mut *driver, abi::PRODUCTS_BF16, abi::BEST_BF16)?,
         };
         let signal = driver.pinned(size_of::<u64>())?;
         let facts = driver.facts();
         let name = format!("cuda {}: {}", facts.ordinal, facts.name);
+<<<<<<< HEAD
         Ok(Self { driver, stream, uploads, downloads, kernels, name, signal, queued: 0, lost: None, patience, watch: None })
+=======
+        Ok(Self { driver, stream, uploads, downloads, kernels, tf32, name, signal, queued: 0, lost: None, patience })
+>>>>>>> best
     }
 
     /// What is said of a device that is lost.
@@ -117,20 +135,24 @@ impl Device {
         unsafe { self.driver.launch(self.stream, launch, bytes_of(arguments)) }
     }
 
-    /// How a product of so many rows and columns is launched. No bit of it depends on that.
-    pub(super) fn product(&self, precision: Precision, rows: u32, n: u32) -> Launch {
+    /// How a product of so many rows and columns is launched, whose sums are all left or the best of each panel. No bit of it depends on that.
+    pub(super) fn product(&self, arithmetic: Arithmetic, is_best: bool, (rows, n): (u32, u32)) -> Launch {
         let columns = n.div_ceil(PRODUCT_COLUMNS);
         let multiprocessors = self.driver.facts().multiprocessors;
         // The largest tile that is mostly full and leaves work for everyone: larger ones read less for as much work.
         let is_worth_it = |tile: u32| rows > tile / 2 && columns * rows.div_ceil(tile) >= multiprocessors;
         let number = (0..PRODUCT_TILES.len()).rev().find(|number| is_worth_it(PRODUCT_TILES[*number])).unwrap_or_default();
-        let (tile, is_f32) = (PRODUCT_TILES[number], precision == Precision::F32);
-        let kernels = if is_f32 { self.kernels.products_f32 } else { self.kernels.products_bf16 };
+        let tile = PRODUCT_TILES[number];
+        let kernels = match arithmetic {
+            Arithmetic::F32 => self.kernels.in_f32,
+            Arithmetic::Tf32 => self.kernels.in_tf32,
+            Arithmetic::Bf16 => self.kernels.in_bf16,
+        };
         Launch {
-            kernel: kernels[number],
+            kernel: if is_best { kernels.best } else { kernels.all }[number],
             grid: [columns, rows.div_ceil(tile), 1],
             threads: PRODUCT_THREADS,
-            shared_bytes: product_shared(tile, is_f32),
+            shared_bytes: product_shared(tile, arithmetic == Arithmetic::Bf16),
         }
     }
 

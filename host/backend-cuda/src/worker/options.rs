@@ -22,6 +22,9 @@ pub struct CudaOptions {
     pub rows_most: u32,
     /// Chains whose ends can be noted on the device without making more room for them while requests wait.
     pub chains: u32,
+    /// Whether products of models in 32-bit floats are in tf32: their operands are rounded to 10 bits behind the point, and tensor cores multiply them. Models at other
+    /// precisions are what they are.
+    pub tf32: bool,
     /// How long the worker looks for a signal without a pause: what a step has to wait for it is less, what others get of its core is less too.
     pub spin: Duration,
 }
@@ -29,7 +32,16 @@ pub struct CudaOptions {
 impl Default for CudaOptions {
     fn default() -> Self {
         let spin = Duration::from_micros(200);
-        Self { arena_bytes: None, weight_bytes: None, frame_bytes: None, ring_bytes: 32 << 20, rows_most: 4096, chains: 1 << 18, spin }
+        Self {
+            arena_bytes: None,
+            weight_bytes: None,
+            frame_bytes: None,
+            ring_bytes: 32 << 20,
+            rows_most: 4096,
+            chains: 1 << 18,
+            tf32: false,
+            spin,
+        }
     }
 }
 

@@ -2,12 +2,13 @@
 
 use cellwright_backend::{LoadError, NodeLayout};
 use cellwright_cell_graph::TypedCell;
-use cellwright_cell_graph::typed::Precision;
 
 use super::device::Device;
-use crate::abi::{GroupArguments, GroupInstruction, ProductArguments, ProductTerm, bytes_of_all};
+use crate::abi::{
+    BEST_THREADS, BestArguments, GroupArguments, GroupInstruction, ProductArguments, ProductBestArguments, ProductTerm, bytes_of_all,
+};
 use crate::driver::{DeviceAddress, Done, Fault, Launch};
-use crate::plan::{BlobId, Plan, Product, Step};
+use crate::plan::{Arithmetic, Best, BlobId, Kept, Plan, Product, Step};
 
 /// Every piece begins at a multiple of so many bytes.
 const PIECE: usize = 256;
@@ -16,7 +17,8 @@ const PIECE: usize = 256;
 #[derive(Clone, Debug)]
 enum Ready {
     /// With addresses of the row's values that are offsets into the frame.
-    Product(Box<ProductArguments>, Precision),
+    Product(Box<ProductArguments>, Arithmetic, Option<Kept>),
+    Best(Best),
     Group {
         instructions: u64,
         count: u32,
@@ -48,7 +50,7 @@ pub(super) struct FrameMemory {
 impl Resident {
     /// Compiles a cell and uploads it, if it takes no more than that.
     pub(super) fn new(cell: &TypedCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
-        let plan = Plan::compile(cell, available)?;
+        let plan = if device.tf32 { Plan::compile_in_tf32(cell, available) } else { Plan::compile(cell, available) }?;
         let instruction_bytes = plan.instructions().count() * size_of::<GroupInstruction>() + plan.steps.len() * PIECE;
         let table_bytes = [bytes_of_all(&plan.inputs).len(), bytes_of_all(&plan.outlets).len()].map(|bytes| bytes.next_multiple_of(PIECE));
         let bytes = plan.blob_bytes(PIECE) + instruction_bytes + table_bytes.iter().sum::<usize>() + PIECE;
@@ -90,7 +92,8 @@ impl Resident {
         let mut ready = Vec::new();
         for step in &plan.steps {
             ready.push(match step {
-                Step::Product(product) => Ready::Product(Box::new(product_arguments(product, &blobs)), product.precision),
+                Step::Product(product) => Ready::Product(Box::new(product_arguments(product, &blobs)), product.arithmetic, product.kept),
+                Step::Best(best) => Ready::Best(*best),
                 Step::Group { instructions, threads } => {
                     let placed: Vec<GroupInstruction> =
                         instructions.iter().map(|instruction| with_addresses(instruction, &blobs)).collect();
@@ -120,14 +123,26 @@ impl Resident {
         let stride = self.plan.stride as u32;
         let kernel = device.kernels.group;
         for ready in &self.ready {
-            // SAFETY (both): these kernels take these structures; places lie in the frame's rows, of which there are so many, or in this plan's own
+            // SAFETY (all): these kernels take these structures; places lie in the frame's rows, of which there are so many, or in this plan's own
             // memory, which stays while a task that names it is outstanding.
             match ready {
-                Ready::Product(arguments, precision) => {
+                Ready::Product(arguments, arithmetic, kept) => {
                     let arguments = in_frame(arguments, frame.address, (stride, rows));
-                    let launch = device.product(*precision, rows, arguments.n);
+                    let launch = device.product(*arithmetic, kept.is_some(), (rows, arguments.n));
+                    match kept {
+                        // SAFETY: above.
+                        None => unsafe { device.launch(&launch, &arguments)? },
+                        Some(Kept { k, flags }) => {
+                            let arguments = ProductBestArguments { product: arguments, k: *k, flags: *flags };
+                            // SAFETY: above.
+                            unsafe { device.launch(&launch, &arguments)? };
+                        }
+                    }
+                }
+                Ready::Best(best) => {
+                    let launch = Launch { kernel: device.kernels.best, grid: [rows, 1, 1], threads: BEST_THREADS, shared_bytes: 0 };
                     // SAFETY: above.
-                    unsafe { device.launch(&launch, &arguments)? };
+                    unsafe { device.launch(&launch, &best_arguments(best, frame.address, stride))? };
                 }
                 Ready::Group { instructions, count, threads } => {
                     let arguments = GroupArguments { frame: frame.address.0, instructions: *instructions, stride, count: *count };
@@ -177,6 +192,19 @@ fn product_arguments(product: &Product, blobs: &[u64]) -> ProductArguments {
         *to = ProductTerm { x: term.x as u64, weights: address(term.weights), x_stride: 0, k: term.k };
     }
     arguments
+}
+
+fn best_arguments(best: &Best, frame: DeviceAddress, stride: u32) -> BestArguments {
+    let at = |place: usize| frame.plus(place).0;
+    BestArguments {
+        candidates: at(best.candidates),
+        values: best.values.map(at).unwrap_or_default(),
+        positions: at(best.positions),
+        stride,
+        panels: best.panels,
+        k: best.kept.k,
+        flags: best.kept.flags,
+    }
 }
 
 fn in_frame(ready: &ProductArguments, frame: DeviceAddress, (stride, rows): (u32, u32)) -> ProductArguments {

@@ -11,7 +11,8 @@ use super::cells::Draft;
 use super::driver::{Driver, growth_of, independent};
 use super::{Make, Scope, Tolerance};
 use crate::CellIndex;
-use crate::reference::{Elements, evaluate};
+use crate::RowError;
+use crate::reference::{Elements, evaluate, evaluate_in_tf32};
 
 mod cases;
 
@@ -38,11 +39,26 @@ struct Case {
     slack: f64,
 }
 
+/// What computes a row in 64 bits.
+type Reference = fn(&TypedCell, &[Elements]) -> Result<Vec<Elements>, RowError>;
+
 /// Runs every case, and those with products again at every other precision: what is rounded is the same for everybody, so results are as near.
 ///
 /// # Panics
 /// If a result is not near enough to the reference's.
 pub fn run(make: &mut Make<'_>, tolerance: Tolerance, scope: &Scope) {
+    run_against(evaluate, make, tolerance, scope);
+}
+
+/// The same for a backend that multiplies 32-bit floats in tf32.
+///
+/// # Panics
+/// If a result is not near enough to what the reference computes of operands that are rounded so.
+pub fn run_in_tf32(make: &mut Make<'_>, tolerance: Tolerance, scope: &Scope) {
+    run_against(evaluate_in_tf32, make, tolerance, scope);
+}
+
+fn run_against(reference: Reference, make: &mut Make<'_>, tolerance: Tolerance, scope: &Scope) {
     for precision in scope.precisions.iter().copied() {
         let mut cases: Vec<(Arc<TypedCell>, Case)> =
             cases::all().into_iter().map(|case| (case.draft.clone().at(precision).resolve(), case)).collect();
@@ -52,7 +68,7 @@ pub fn run(make: &mut Make<'_>, tolerance: Tolerance, scope: &Scope) {
         let mut driver = Driver::new(make(), &cells);
         let mut rng = Rng::new(42);
         for (index, (cell, case)) in cases.iter().enumerate() {
-            check(&mut driver, (index as u32, cell), case.inputs, &mut rng, tolerance.times(case.slack));
+            check(&mut driver, (index as u32, cell), (reference, tolerance.times(case.slack)), case.inputs, &mut rng);
         }
     }
 }
@@ -61,7 +77,13 @@ fn has_products(cell: &TypedCell) -> bool {
     cell.operations.iter().any(|operation| matches!(operation.compute, Compute::Linear { .. }))
 }
 
-fn check(driver: &mut Driver, (index, cell): (u32, &Arc<TypedCell>), inputs: Inputs, rng: &mut Rng, tolerance: Tolerance) {
+fn check(
+    driver: &mut Driver,
+    (index, cell): (u32, &Arc<TypedCell>),
+    (reference, tolerance): (Reference, Tolerance),
+    inputs: Inputs,
+    rng: &mut Rng,
+) {
     let rows: Vec<Vec<Elements>> = (0..ROWS).map(|row| cell.inputs.iter().map(|port| elements(port, inputs, row, rng)).collect()).collect();
     let tensors: Vec<Arc<Tensor>> = cell.inputs.iter().enumerate().map(|(input, port)| Arc::new(stacked(port, input, &rows))).collect();
     let at = cellwright_cell_graph::graph::Affine::EVERY;
@@ -76,7 +98,7 @@ fn check(driver: &mut Driver, (index, cell): (u32, &Arc<TypedCell>), inputs: Inp
         assert!(completed.refused.is_empty(), "`{}` refused {:?}", cell.name, completed.refused);
     }
     for (row, inputs) in rows.iter().enumerate() {
-        let expected = evaluate(cell, inputs).expect("no index is out of range");
+        let expected = reference(cell, inputs).expect("no index is out of range");
         for (output, (expected, of)) in expected.iter().zip(&cell.outputs).enumerate() {
             let bytes = &driver.delivered[&(lane, output as u32, row as u32)];
             let got = Elements::from_bytes(of.port.datatype, bytes);

@@ -11,6 +11,22 @@ pub(super) fn stretch(precision: Precision, values: &[f64]) -> Vec<f64> {
     }
 }
 
+/// The same of 32-bit floats in tf32.
+pub(super) fn stretch_in_tf32(values: &[f64]) -> Vec<f64> {
+    values.iter().map(|value| f64::from(to_tf32(*value as f32))).collect()
+}
+
+/// The nearest number of eleven significant bits; of two the one that is further from zero.
+fn to_tf32(value: f32) -> f32 {
+    if !value.is_finite() {
+        return value;
+    }
+    let bits = value.to_bits();
+    let (kept, rest) = (bits >> 13, bits & 0x1fff);
+    // From the largest number away from zero is infinity, as the bits are ordered.
+    f32::from_bits((kept + u32::from(rest >= 0x1000)) << 13)
+}
+
 /// The nearest number of eight significant bits; of two the even one.
 fn to_bf16(value: f32) -> f32 {
     if value.is_nan() {
@@ -50,6 +66,17 @@ mod tests {
         assert_eq!(rounded(0xbf81_8000), 0xbf82_0000);
         assert_eq!(to_bf16(f32::MAX), f32::INFINITY);
         assert!(to_bf16(f32::from_bits(0x7f80_0001)).is_nan(), "what is left of a NaN is one");
+    }
+
+    #[test]
+    fn tf32_rounds_to_nearest_and_ties_away_from_zero() {
+        let rounded = |bits: u32| to_tf32(f32::from_bits(bits)).to_bits();
+        assert_eq!(rounded(0x3f80_0fff), 0x3f80_0000);
+        assert_eq!([rounded(0x3f80_1000), rounded(0x3f80_3000)], [0x3f80_2000, 0x3f80_4000], "a tie goes away from zero");
+        assert_eq!([rounded(0xbf80_1000), rounded(0xbf80_3000)], [0xbf80_2000, 0xbf80_4000]);
+        assert_eq!(to_tf32(f32::MAX), f32::INFINITY);
+        assert_eq!(to_tf32(f32::NEG_INFINITY), f32::NEG_INFINITY);
+        assert!(to_tf32(f32::from_bits(0x7f80_0001)).is_nan(), "what is left of a NaN is one");
     }
 
     #[test]

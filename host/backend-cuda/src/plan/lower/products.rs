@@ -55,7 +55,10 @@ impl Lowering<'_> {
 
     pub(super) fn sum(&mut self, sum: &Sum, result_id: ValueId) -> Result<(), Why> {
         let shape = self.defined(result_id)?.1;
-        let result = self.aligned_room(&shape);
+        let result = match self.best.get(&result_id).copied() {
+            Some(kept) => self.candidates_room(&shape, kept),
+            None => self.aligned_room(&shape),
+        };
         self.product(sum, result_id, &result)?;
         self.known.insert(result_id, result);
         Ok(())
@@ -91,12 +94,13 @@ impl Lowering<'_> {
         for (row, y) in rows.into_iter().enumerate() {
             let terms = terms.iter().map(|(left, weights)| Ok(Term { x: left.places[row], weights: *weights, k: narrow(left.k)? }));
             let product = Product {
-                precision: self.cell.precision,
+                arithmetic: self.arithmetic,
                 terms: terms.collect::<Result<_, Why>>()?,
                 n: narrow(n)?,
                 begin: begins.as_ref().map(|begins| begins[row]),
                 bias,
                 y,
+                kept: self.kept(result),
             };
             self.lowered.items.push(Item { work: Work::Product(product), reads: reads.clone(), writes: vec![(written, false)] });
         }
@@ -126,13 +130,13 @@ impl Lowering<'_> {
             return Ok((BlobId(*blob), k));
         }
         // As packed, thin weights take many times what they take in the bundle. What does not fit is only reckoned.
-        let bytes = packed_bytes(self.cell.precision, k, n).ok_or("a weight of more bytes than there are")?;
+        let bytes = packed_bytes(self.arithmetic, k, n).ok_or("a weight of more bytes than there are")?;
         self.lowered.packed_bytes = self.lowered.packed_bytes.saturating_add(bytes as u64);
         let packed = if self.lowered.packed_bytes > self.weight_bytes_most {
             Vec::new()
         } else {
             let values = tensor.to_f32().unwrap_or_default();
-            Weight::new(&tensor, &values, transposed, alpha).ok_or("a weight that lacks values")?.packed(self.cell.precision)
+            Weight::new(&tensor, &values, transposed, alpha).ok_or("a weight that lacks values")?.packed(self.arithmetic)
         };
         let blob = self.blob(Blob::Bytes(packed));
         self.packed.insert(key, blob);

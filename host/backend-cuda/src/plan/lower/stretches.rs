@@ -93,6 +93,9 @@ impl Along {
 impl Lowering<'_> {
     pub(super) fn along(&mut self, operation: &Operation) -> Result<(), Why> {
         let source = self.batched(operation.operands[0])?;
+        if let Some(kept) = self.kept(&source) {
+            return self.best(operation, &source, kept);
+        }
         let along = Along::of(&operation.compute, source.shape.len())
             .filter(|along| source.element == Element::F32 || (along.takes_integers && source.element != Element::Bool))
             .ok_or_else(|| format!("{:?} of {}", operation.compute, self.value(operation.operands[0]).datatype))?;

@@ -1,0 +1,48 @@
+//! How a device multiplies: what of a model's precision is asked of the worker, too.
+
+use cellwright_cell_graph::typed::Precision;
+
+/// In which arithmetic a product's operands are taken; sums are in 32-bit floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Arithmetic {
+    /// As they are.
+    F32,
+    /// Rounded to 10 bits behind the point, to nearest, ties away from zero.
+    Tf32,
+    /// Rounded to 7 bits behind the point, to nearest, ties to even.
+    Bf16,
+}
+
+impl Arithmetic {
+    /// Of a model at that precision, where the worker is asked for nothing else.
+    pub(crate) const fn of(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::F32,
+            // There are no products in int8: cells that have some are refused before this matters.
+            Precision::Bf16 | Precision::Int8 => Self::Bf16,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cellwright_backend::conformance::cells::Draft;
+    use cellwright_cell_graph::{Datatype, Tensor};
+
+    use super::super::{Plan, Step};
+    use super::*;
+
+    #[test]
+    fn only_models_in_floats_are_multiplied_in_tf32() {
+        let arithmetic = |precision: Precision, tf32: bool| {
+            let draft = Draft::new("one").input("x", Datatype::Fp32, &[5]).weight(Tensor::from_f32("w", &[5, 7], &[0.5; 35]));
+            let cell = draft.operator("MatMul", &["x", "w"], &["y"]).output("y", Datatype::Fp32, &[7]).at(precision).resolve();
+            let plan = if tf32 { Plan::compile_in_tf32(&cell, u64::MAX) } else { Plan::compile(&cell, u64::MAX) }.ok()?;
+            plan.steps.iter().find_map(|step| if let Step::Product(product) = step { Some(product.arithmetic) } else { None })
+        };
+        let both = |precision| [false, true].map(|tf32| arithmetic(precision, tf32));
+        assert_eq!(both(Precision::F32), [Some(Arithmetic::F32), Some(Arithmetic::Tf32)]);
+        assert_eq!(both(Precision::Bf16), [Some(Arithmetic::Bf16); 2]);
+        assert_eq!(both(Precision::Int8), [None; 2], "refused");
+    }
+}

@@ -1,0 +1,162 @@
+// Projections of which only the best few sums are wanted: the sums are looked at where they are made, and never leave their block.
+//
+// A sum's place in the order is one number, so that the best of several is the largest, whoever compares what with what.
+#include "abi_best.h"
+#include "product.cuh"
+
+namespace best {
+
+using product::COLUMNS;
+using product::THREADS;
+
+// No rank: it is below all of them, as EVERYTHING is above.
+constexpr uint64_t NOTHING = 0, EVERYTHING = ~0ull;
+
+// A larger rank comes first: the larger value (the smaller one), of equal ones the first column (the last). NaN is the largest value and both
+// zeros are equal, as `order_key` of the groups has it.
+__device__ __forceinline__ uint64_t rank(float value, uint32_t column, uint32_t flags) {
+    const uint32_t bits = __float_as_uint(value);
+    uint32_t key = static_cast<int32_t>(bits) < 0 ? ~bits : bits | 0x80000000u;
+    if (value == 0.0f) key = 0x80000000u;
+    // Above infinity, and not the largest number: that would be EVERYTHING.
+    if (value != value) key = 0xff800001u;
+    if (flags & FLAG_SMALLEST) key = ~key;
+    return static_cast<uint64_t>(key) << 32 | (flags & FLAG_LAST ? column + 1 : ~column);
+}
+__device__ __forceinline__ uint32_t column_of(uint64_t rank, uint32_t flags) {
+    const uint32_t low = static_cast<uint32_t>(rank);
+    return flags & FLAG_LAST ? low - 1 : ~low;
+}
+
+__device__ __forceinline__ uint64_t larger(uint64_t a, uint64_t b) { return a < b ? b : a; }
+
+// Leaves the best of a tile's sums. `SHARERS` neighbouring threads look at a row together.
+template <int Tile>
+struct LeaveBest {
+    static constexpr int SHARERS = THREADS / Tile;
+    // So that at each look a warp finds every bank once.
+    static constexpr int STRIDE = COLUMNS + SHARERS;
+    static_assert(Tile * STRIDE * 4 <= PRODUCT_F32_SHARED(Tile), "the sums lie where slabs were");
+
+    const ProductBestArguments& a;
+    float* sums;
+
+    // Others may still read the last slab.
+    __device__ __forceinline__ void begin() const { __syncthreads(); }
+    template <int V>
+    __device__ __forceinline__ void operator()(uint32_t row, uint32_t column, const float (&some)[V]) const {
+#pragma unroll
+        for (int v = 0; v < V; ++v) sums[row * STRIDE + column + v] = some[v];
+    }
+    __device__ __forceinline__ void end() const {
+        __syncthreads();
+        const uint32_t own = threadIdx.x / SHARERS, share = threadIdx.x % SHARERS;
+        const uint32_t row = blockIdx.y * Tile + own, column = blockIdx.x * COLUMNS, count = min(a.product.n - column, (uint32_t)COLUMNS);
+        const float* const mine = sums + own * STRIDE;
+        Candidate* const left = reinterpret_cast<Candidate*>(a.product.y + (uint64_t)row * a.product.y_stride) + blockIdx.x * a.k;
+        uint64_t before = EVERYTHING;
+        // One pass for each: the best of those that come after the one before.
+        for (uint32_t place = 0; place < a.k; ++place) {
+            uint64_t found = NOTHING;
+            for (uint32_t c = share; c < count; c += SHARERS) {
+                const uint64_t one = rank(mine[c], column + c, a.flags);
+                if (one < before) found = larger(found, one);
+            }
+#pragma unroll
+            for (int mask = SHARERS / 2; mask > 0; mask /= 2) found = larger(found, __shfl_xor_sync(0xffffffffu, found, mask));
+            before = found;
+            if (share != 0 || row >= a.product.rows) continue;
+            const uint32_t at = column_of(found, a.flags);
+            left[place] = found == NOTHING ? Candidate{0, NOWHERE} : Candidate{__float_as_uint(mine[at - column]), at};
+        }
+    }
+};
+
+// The largest of all threads' ranks. `warps` is not written by a thread that has not read all of it before.
+__device__ __forceinline__ uint64_t largest(uint64_t own, uint64_t* warps) {
+    for (int mask = 16; mask > 0; mask /= 2) own = larger(own, __shfl_xor_sync(0xffffffffu, own, mask));
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = own;
+    __syncthreads();
+    for (int warp = 0; warp < THREADS / 32; ++warp) own = larger(own, warps[warp]);
+    __syncthreads();
+    return own;
+}
+
+}  // namespace best
+
+extern "C" __global__ void __launch_bounds__(128) best_of_panels(const __grid_constant__ BestArguments a) {
+    SHARED(uint64_t, warps, 4);
+    const uint64_t offset = static_cast<uint64_t>(blockIdx.x) * a.stride;
+    const Candidate* const candidates = reinterpret_cast<const Candidate*>(a.candidates + offset);
+    uint64_t before = best::EVERYTHING, own = best::NOTHING;
+    uint32_t value = 0;
+    bool is_taken = true;
+    for (uint32_t place = 0; place < a.k; ++place) {
+        // Of each of its panels, whose candidates are in order, the first that comes after the one before: only where that was this thread's is it another.
+        if (is_taken) {
+            own = best::NOTHING;
+            for (uint32_t panel = threadIdx.x; panel < a.panels; panel += blockDim.x) {
+                for (uint32_t number = 0; number < a.k; ++number) {
+                    const Candidate one = candidates[panel * a.k + number];
+                    if (one.column == NOWHERE) break;
+                    const uint64_t rank = best::rank(__uint_as_float(one.value), one.column, a.flags);
+                    if (rank >= before) continue;
+                    if (rank > own) own = rank, value = one.value;
+                    break;
+                }
+            }
+        }
+        before = best::largest(own, warps);
+        is_taken = own == before;
+        if (!is_taken || before == best::NOTHING) continue;
+        if (a.values) reinterpret_cast<uint32_t*>(a.values + offset)[place] = value;
+        if (a.positions) reinterpret_cast<int64_t*>(a.positions + offset)[place] = best::column_of(own, a.flags);
+    }
+}
+KERNEL(best_of_panels, BestArguments)
+
+extern "C" __global__ void __launch_bounds__(128) product_best_f32_16(const __grid_constant__ ProductBestArguments a) {
+    DYNAMIC_SHARED(shared);
+    product::in_f32<16>(a.product, best::LeaveBest<16>{a, reinterpret_cast<float*>(shared)});
+}
+KERNEL(product_best_f32_16, ProductBestArguments)
+extern "C" __global__ void __launch_bounds__(128) product_best_f32_64(const __grid_constant__ ProductBestArguments a) {
+    DYNAMIC_SHARED(shared);
+    product::in_f32<64>(a.product, best::LeaveBest<64>{a, reinterpret_cast<float*>(shared)});
+}
+KERNEL(product_best_f32_64, ProductBestArguments)
+extern "C" __global__ void __launch_bounds__(128) product_best_f32_128(const __grid_constant__ ProductBestArguments a) {
+    DYNAMIC_SHARED(shared);
+    product::in_f32<128>(a.product, best::LeaveBest<128>{a, reinterpret_cast<float*>(shared)});
+}
+KERNEL(product_best_f32_128, ProductBestArguments)
+extern "C" __global__ void __launch_bounds__(128) product_best_tf32_16(const __grid_constant__ ProductBestArguments a) {
+    DYNAMIC_SHARED(shared);
+    product::in_tf32<16>(a.product, best::LeaveBest<16>{a, reinterpret_cast<float*>(shared)});
+}
+KERNEL(product_best_tf32_16, ProductBestArguments)
+extern "C" __global__ void __launch_bounds__(128) product_best_tf32_64(const __grid_constant__ ProductBestArguments a) {
+    DYNAMIC_SHARED(shared);
+    product::in_tf32<64>(a.product, best::LeaveBest<64>{a, reinterpret_cast<float*>(shared)});
+}
+KERNEL(product_best_tf32_64, ProductBestArguments)
+extern "C" __global__ void __launch_bounds__(128) product_best_tf32_128(const __grid_constant__ ProductBestArguments a) {
+    DYNAMIC_SHARED(shared);
+    product::in_tf32<128>(a.product, best::LeaveBest<128>{a, reinterpret_cast<float*>(shared)});
+}
+KERNEL(product_best_tf32_128, ProductBestArguments)
+extern "C" __global__ void __launch_bounds__(128) product_best_bf16_16(const __grid_constant__ ProductBestArguments a) {
+    DYNAMIC_SHARED(shared);
+    product::in_bf16<16>(a.product, best::LeaveBest<16>{a, reinterpret_cast<float*>(shared)});
+}
+KERNEL(product_best_bf16_16, ProductBestArguments)
+extern "C" __global__ void __launch_bounds__(128) product_best_bf16_64(const __grid_constant__ ProductBestArguments a) {
+    DYNAMIC_SHARED(shared);
+    product::in_bf16<64>(a.product, best::LeaveBest<64>{a, reinterpret_cast<float*>(shared)});
+}
+KERNEL(product_best_bf16_64, ProductBestArguments)
+extern "C" __global__ void __launch_bounds__(128) product_best_bf16_128(const __grid_constant__ ProductBestArguments a) {
+    DYNAMIC_SHARED(shared);
+    product::in_bf16<128>(a.product, best::LeaveBest<128>{a, reinterpret_cast<float*>(shared)});
+}
+KERNEL(product_best_bf16_128, ProductBestArguments)

@@ -104,7 +104,12 @@ plain! {
     }
     /// As in `abi_group.h`.
     GroupArguments { frame: u64, instructions: u64, stride: u32, count: u32 }
+    /// As in `abi_group.h`.
+    CompiledGroupArguments { frame: u64, blobs: u64, stride: u32, padding: u32 }
 }
+
+// SAFETY: a number.
+unsafe impl Plain for u64 {}
 
 macro_rules! kernels {
     ($($name:ident = $kernel:literal),*) => {$(
@@ -114,7 +119,10 @@ macro_rules! kernels {
     )*};
 }
 
-kernels! { GatherArguments = "gather", FinishArguments = "finish", WordsArguments = "begin_words", GroupArguments = "group" }
+kernels! {
+    GatherArguments = "gather", FinishArguments = "finish", WordsArguments = "begin_words", GroupArguments = "group",
+    CompiledGroupArguments = "compiled_group"
+}
 
 /// The kernels of a product, by the rows of their tiles; all take [`ProductArguments`].
 pub(crate) const PRODUCTS_F32: [&str; 3] = ["product_f32_16", "product_f32_64", "product_f32_128"];

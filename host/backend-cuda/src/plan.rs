@@ -4,6 +4,7 @@
 //! ([`crate::worker`]). It is made in two passes: [`lower`] turns operations into products and instructions with every shape question answered, and
 //! [`schedule`] puts them into as few launches as their order allows.
 
+mod generate;
 mod lower;
 mod pack;
 mod schedule;
@@ -16,6 +17,7 @@ use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 use crate::abi::{GroupInstruction, Outlet, Port, RowRecord};
+pub(crate) use generate::generate;
 
 /// Values lie at multiples of so many bytes in a row.
 pub(crate) const ALIGNMENT: usize = 16;

@@ -70,6 +70,10 @@ impl Device {
         let signal = driver.pinned(size_of::<u64>())?;
         let facts = driver.facts();
         let name = format!("cuda {}: {}", facts.ordinal, facts.name);
+        match driver.compiler() {
+            Ok(compiler) => tracing::info!("{name}: groups of cells are compiled by {compiler}"),
+            Err(why) => tracing::info!("{name}: groups of cells are interpreted, because {why}"),
+        }
         Ok(Self { driver, stream, uploads, downloads, kernels, name, signal, queued: 0, lost: None, patience })
     }
 

@@ -8,6 +8,7 @@
 pub mod cuda;
 #[cfg(feature = "testing")]
 pub mod emulated;
+pub(crate) mod guarded;
 pub mod pinned;
 #[cfg(feature = "testing")]
 pub mod promises;
@@ -205,12 +206,11 @@ pub trait Driver: Send {
     fn read(&mut self, stream: Stream, from: DeviceAddress, into: &mut [u8]) -> Done;
 }
 
-/// Bytes of what a compiler says that are told.
-const SAID_MAX: usize = 2000;
-
 /// Says once in a process what a compiler does not take: it is this program's fault, and what follows is the same again.
 #[cfg(any(feature = "cuda", feature = "testing"))]
 fn refused_by_compiler(said: &str) {
+    /// Bytes that are told of it.
+    const SAID_MAX: usize = 2000;
     static ONCE: std::sync::Once = std::sync::Once::new();
     let end = (0..=SAID_MAX.min(said.len())).rev().find(|end| said.is_char_boundary(*end)).unwrap_or_default();
     ONCE.call_once(|| tracing::warn!("a group is interpreted because the compiler does not take it; it says: {}", said[..end].trim()));

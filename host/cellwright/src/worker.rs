@@ -16,7 +16,7 @@ use cuda::CudaSpec;
 pub(crate) enum WorkerSpec {
     /// `cpu`, `cpu:threads=2`, `cpu:threads=2,node=1,table_mib=0`.
     Cpu(CpuSpec),
-    /// `cuda:0`, `cuda:all`.
+    /// `cuda:0`, `cuda:all`, `cuda:0,debug=true`.
     Cuda(CudaSpec),
     /// `auto`: each GPU that is found; where there is none, what there is where nothing is said.
     Auto,
@@ -83,6 +83,8 @@ mod tests {
             "cuda:0",
             "cuda:12",
             "cuda:all",
+            "cuda:0,debug=true",
+            "cuda:all,debug=true",
             "auto",
         ] {
             let spec: WorkerSpec = text.parse().unwrap();
@@ -93,6 +95,7 @@ mod tests {
         assert!(refused("tpu").contains("no device `tpu`") && refused("tpu").contains("`cuda:N`"));
         assert!(refused("auto:2").contains("no device `auto`"));
         assert!(refused("cuda").contains("`` is no GPU; write `cuda:N`"));
+        assert!(refused("cuda:0,fast=true").contains("no setting `fast=true`"));
         assert!(refused("cuda:-1").contains("`-1` is no GPU"));
         assert!(refused("cpu:threads=0").contains("`0` is no number of threads"));
         assert!(refused("cpu:table_mib=lots").contains("`lots` is no number of MiB from 0"));

@@ -7,6 +7,7 @@ use cellwright_backend::DeviceLost;
 use cellwright_cell_graph::typed::Precision;
 
 use crate::abi::{self, Arguments, PRODUCT_COLUMNS, PRODUCT_THREADS, PRODUCT_TILES, Plain, bytes_of, product_shared};
+use crate::driver::guarded::{GuardedDriver, Guards};
 use crate::driver::{DeviceAddress, Done, Driver, Event, Fault, Kernel, Launch, Pinned, Stream};
 
 /// How long a look at the signal is followed by another one at once, and how long the pauses are afterwards.
@@ -52,10 +53,20 @@ pub(super) struct Device {
     /// Why it is lost.
     lost: Option<String>,
     patience: Patience,
+    /// Around everything on the device, if that is asked for.
+    guards: Option<Guards>,
 }
 
 impl Device {
-    pub(super) fn new(mut driver: Box<dyn Driver>, patience: Patience) -> Done<Self> {
+    pub(super) fn new(driver: Box<dyn Driver>, patience: Patience, debug: bool) -> Done<Self> {
+        if !debug {
+            return Self::of(driver, patience, None);
+        }
+        let (driver, guards) = GuardedDriver::new(driver)?;
+        Self::of(Box::new(driver), patience, Some(guards))
+    }
+
+    fn of(mut driver: Box<dyn Driver>, patience: Patience, guards: Option<Guards>) -> Done<Self> {
         let stream = driver.stream()?;
         let uploads = (driver.stream()?, driver.event()?);
         let downloads = (driver.stream()?, driver.event()?);
@@ -74,7 +85,22 @@ impl Device {
             Ok(compiler) => tracing::info!("{name}: groups of cells are compiled by {compiler}"),
             Err(why) => tracing::info!("{name}: groups of cells are interpreted, because {why}"),
         }
-        Ok(Self { driver, stream, uploads, downloads, kernels, name, signal, queued: 0, lost: None, patience })
+        Ok(Self { driver, stream, uploads, downloads, kernels, name, signal, queued: 0, lost: None, patience, guards })
+    }
+
+    /// Says what an allocation is, for whoever learns that something was written beside it.
+    pub(super) fn call(&self, allocation: DeviceAddress, name: &str) {
+        if let Some(guards) = &self.guards {
+            guards.name(allocation, name);
+        }
+    }
+
+    /// Whether nothing was written beside its memory until a task of that cell was done, as far as anybody looks.
+    pub(super) fn is_intact(&mut self, cell: &str) -> Result<(), DeviceLost> {
+        match self.guards.as_ref().and_then(Guards::broken) {
+            Some(broken) => Err(self.lose(format!("{broken}, which was seen after a task of cell `{cell}`"))),
+            None => Ok(()),
+        }
     }
 
     /// What is said of a device that is lost.

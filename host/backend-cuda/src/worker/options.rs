@@ -24,12 +24,24 @@ pub struct CudaOptions {
     pub chains: u32,
     /// How long the worker looks for a signal without a pause: what a step has to wait for it is less, what others get of its core is less too.
     pub spin: Duration,
+    /// Whether words that nobody may write lie around everything on the device, and are looked at after every task: a device on which one is overwritten
+    /// is lost. It is slow, and for finding faults.
+    pub debug: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> Self {
         let spin = Duration::from_micros(200);
-        Self { arena_bytes: None, weight_bytes: None, frame_bytes: None, ring_bytes: 32 << 20, rows_most: 4096, chains: 1 << 18, spin }
+        Self {
+            arena_bytes: None,
+            weight_bytes: None,
+            frame_bytes: None,
+            ring_bytes: 32 << 20,
+            rows_most: 4096,
+            chains: 1 << 18,
+            spin,
+            debug: false,
+        }
     }
 }
 

@@ -73,6 +73,7 @@ impl Resident {
 
     fn upload(cell: &TypedCell, plan: Plan, layout: NodeLayout, (device, bytes): (&mut Device, usize)) -> Done<Self> {
         let memory = device.driver.allocate(bytes)?;
+        device.call(memory, &format!("cell `{}`", cell.name));
         let mut compiled = Vec::new();
         let uploaded = Self::upload_to(memory, cell, plan, layout, (device, bytes), &mut compiled);
         if uploaded.is_err() {

@@ -8,9 +8,17 @@ use cellwright_backend::Backend;
 /// How such a worker is written.
 pub(super) const FORM: &str = "cuda:N";
 
-/// Which GPUs: what may stand behind `cuda:`.
+/// What may stand behind `cuda:`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CudaSpec {
+pub(crate) struct CudaSpec {
+    gpus: Gpus,
+    /// Whether they look after every task whether anything was written beside its memory.
+    debug: bool,
+}
+
+/// Which GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gpus {
     /// Each that this process may use.
     All,
     /// One, by its number.
@@ -19,10 +27,11 @@ pub(crate) enum CudaSpec {
 
 impl fmt::Display for CudaSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All => f.write_str("all"),
-            Self::Device(number) => write!(f, "{number}"),
+        match self.gpus {
+            Gpus::All => f.write_str("all")?,
+            Gpus::Device(number) => write!(f, "{number}")?,
         }
+        if self.debug { f.write_str(",debug=true") } else { Ok(()) }
     }
 }
 
@@ -30,10 +39,16 @@ impl FromStr for CudaSpec {
     type Err = String;
 
     /// Of what stands behind `cuda:`.
-    fn from_str(device: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (device, settings) = text.split_once(',').unwrap_or((text, "debug=false"));
+        let debug = match settings {
+            "debug=true" => true,
+            "debug=false" => false,
+            _ => return Err(format!("a worker on a GPU has no setting `{settings}`; it has `debug=true`")),
+        };
         match (device, device.parse()) {
-            ("all", _) => Ok(Self::All),
-            (_, Ok(number)) => Ok(Self::Device(number)),
+            ("all", _) => Ok(Self { gpus: Gpus::All, debug }),
+            (_, Ok(number)) => Ok(Self { gpus: Gpus::Device(number), debug }),
             _ => Err(format!("`{device}` is no GPU; write `{FORM}`, with a number from 0 on, or `cuda:all`")),
         }
     }
@@ -61,39 +76,39 @@ mod device {
     use cellwright_backend_cuda::driver::cuda::{CudaDriver, IMAGES, devices};
     use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 
-    use super::{Backend, CudaSpec};
+    use super::{Backend, CudaSpec, Gpus};
 
     /// The GPUs of these workers, each once.
     pub(in crate::worker) fn backends(specs: &[CudaSpec]) -> anyhow::Result<Vec<Box<dyn Backend>>> {
         let named = |specs: &[CudaSpec]| specs.iter().map(|spec| format!("cuda:{spec}")).collect::<Vec<_>>().join(", ");
         let found = devices().with_context(|| format!("no worker `{}`", named(specs)))?;
-        chosen(specs, &found)?.into_iter().map(worker).collect()
+        chosen(specs, &found)?.into_iter().map(|(facts, debug)| worker(facts, debug)).collect()
     }
 
-    /// Of these GPUs those that are meant, in the order in which they are named.
-    fn chosen(specs: &[CudaSpec], found: &[Facts]) -> anyhow::Result<Vec<Facts>> {
-        let mut chosen: Vec<Facts> = Vec::new();
+    /// Of these GPUs those that are meant, in the order in which they are named, and whether each is to look for faults.
+    fn chosen(specs: &[CudaSpec], found: &[Facts]) -> anyhow::Result<Vec<(Facts, bool)>> {
+        let mut chosen: Vec<(Facts, bool)> = Vec::new();
         for spec in specs {
-            let meant: Vec<&Facts> = match spec {
-                CudaSpec::All => found.iter().collect(),
-                CudaSpec::Device(number) => found.iter().filter(|facts| facts.ordinal == *number).collect(),
+            let meant: Vec<&Facts> = match spec.gpus {
+                Gpus::All => found.iter().collect(),
+                Gpus::Device(number) => found.iter().filter(|facts| facts.ordinal == number).collect(),
             };
             if meant.is_empty() {
                 let known: Vec<String> = found.iter().map(|facts| format!("cuda:{} ({})", facts.ordinal, facts.name)).collect();
                 bail!("there is no GPU `cuda:{spec}`; there are: {}", known.join(", "));
             }
-            if let Some(twice) = meant.iter().find(|facts| chosen.iter().any(|other| other.ordinal == facts.ordinal)) {
+            if let Some(twice) = meant.iter().find(|facts| chosen.iter().any(|(other, _)| other.ordinal == facts.ordinal)) {
                 bail!("`cuda:{}` is asked for twice; a GPU has one worker", twice.ordinal);
             }
-            chosen.extend(meant.into_iter().cloned());
+            chosen.extend(meant.into_iter().cloned().map(|facts| (facts, spec.debug)));
         }
         Ok(chosen)
     }
 
-    fn worker(facts: Facts) -> anyhow::Result<Box<dyn Backend>> {
+    fn worker(facts: Facts, debug: bool) -> anyhow::Result<Box<dyn Backend>> {
         let ordinal = facts.ordinal;
         let driver = CudaDriver::open(facts, IMAGES).map(Box::new);
-        let worker = driver.and_then(|driver| CudaWorker::new(driver, CudaOptions::default()));
+        let worker = driver.and_then(|driver| CudaWorker::new(driver, CudaOptions { debug, ..CudaOptions::default() }));
         Ok(Box::new(worker.with_context(|| format!("no worker `cuda:{ordinal}`"))?))
     }
 
@@ -110,7 +125,7 @@ mod device {
                 );
                 continue;
             }
-            match worker(facts) {
+            match worker(facts, false) {
                 Ok(worker) => workers.push(worker),
                 Err(error) => tracing::warn!("{name} has no worker: {error:#}"),
             }
@@ -140,9 +155,10 @@ mod device {
             let found = [gpu(0), gpu(1), gpu(2)];
             let numbers = |specs: &[CudaSpec]| -> Result<Vec<u32>, String> {
                 let chosen = chosen(specs, &found).map_err(|error| error.to_string())?;
-                Ok(chosen.iter().map(|facts| facts.ordinal).collect())
+                Ok(chosen.iter().map(|(facts, _)| facts.ordinal).collect())
             };
-            let (all, device) = (CudaSpec::All, CudaSpec::Device);
+            let device = |number| CudaSpec { gpus: Gpus::Device(number), debug: false };
+            let all = CudaSpec { gpus: Gpus::All, debug: false };
             assert_eq!(numbers(&[all]), Ok(vec![0, 1, 2]));
             assert_eq!(numbers(&[device(2), device(0)]), Ok(vec![2, 0]));
             assert_eq!(

@@ -97,3 +97,11 @@ typedef struct GroupArguments {
     uint32_t stride;        // bytes from row to row of the frame
     uint32_t count;
 } GroupArguments;
+
+// The same for a kernel that was generated of one group: it knows its instructions, and asks only where things lie. One block for each row.
+typedef struct CompiledGroupArguments {
+    uint64_t frame;
+    uint64_t blobs;  // uint64_t of each blob that the group reads: its address
+    uint32_t stride;
+    uint32_t padding;
+} CompiledGroupArguments;

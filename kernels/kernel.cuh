@@ -11,7 +11,10 @@
 
 #ifdef __CUDACC__
 
+// Groups that are compiled when a model is loaded need neither this nor inline PTX, and their compiler has only what it is given.
+#ifndef __CUDACC_RTC__
 #include <cuda_bf16.h>
+#endif
 
 // Nothing under nvcc: the driver finds a kernel by its name.
 #define KERNEL(name, Arguments)
@@ -28,4 +31,6 @@
 
 #endif
 
+#ifndef __CUDACC_RTC__
 #include "ptx.cuh"
+#endif

@@ -3,34 +3,16 @@
 #include <cmath>
 #include "../abi_group.h"
 #include "../abi_transfer.h"
+#include "instructions.h"
 #include "testing.h"
 
 namespace {
 
+using testing::in_row;
+using testing::instruction;
 using testing::Memory;
 
 constexpr uint32_t WALKS[] = {0, FLAG_BY_WARP, FLAG_BY_BLOCK};
-
-GroupOperand in_row(uint32_t at, uint32_t type, std::vector<int32_t> strides) {
-    GroupOperand operand{at, {}, type, 0};
-    std::copy(strides.begin(), strides.end(), operand.strides);
-    return operand;
-}
-
-GroupInstruction instruction(uint32_t op, uint32_t flags, std::vector<uint32_t> extents, uint32_t outer_axes) {
-    GroupInstruction in{};
-    in.op = op;
-    in.flags = flags;
-    in.axes = static_cast<uint32_t>(extents.size());
-    in.outer_axes = outer_axes;
-    in.outer = in.inner = 1;
-    for (uint32_t axis = 0; axis < in.axes; ++axis) {
-        in.extents[axis] = extents[axis];
-        (axis < outer_axes ? in.outer : in.inner) *= extents[axis];
-    }
-    in.results = 1;
-    return in;
-}
 
 // Rows of a frame whose values begin at 32, NaN where nothing was put.
 struct Frame {

@@ -4,36 +4,16 @@
 #include <cmath>
 #include "../abi_group.h"
 #include "../abi_transfer.h"
+#include "instructions.h"
 #include "testing.h"
 
 namespace {
 
+using testing::in_row;
+using testing::instruction;
 using testing::Memory;
 
 constexpr uint32_t PORT_PLACE = sizeof(RowRecord);
-
-GroupOperand in_row(uint32_t at, uint32_t type, std::vector<int32_t> strides) {
-    GroupOperand operand{};
-    operand.at = at;
-    operand.type = type;
-    std::copy(strides.begin(), strides.end(), operand.strides);
-    return operand;
-}
-
-GroupInstruction instruction(uint32_t op, std::vector<uint32_t> extents, uint32_t outer_axes) {
-    GroupInstruction in{};
-    in.op = op;
-    in.axes = static_cast<uint32_t>(extents.size());
-    in.outer_axes = outer_axes;
-    in.outer = in.inner = 1;
-    for (uint32_t axis = 0; axis < in.axes; ++axis) {
-        in.extents[axis] = extents[axis];
-        (axis < outer_axes ? in.outer : in.inner) *= extents[axis];
-    }
-    in.sources = 1;
-    in.results = 1;
-    return in;
-}
 
 void run_group(Memory<uint8_t>& frame, const std::vector<GroupInstruction>& list, uint32_t stride, uint32_t rows, uint32_t threads) {
     const Memory<GroupInstruction> instructions(list);
@@ -57,7 +37,7 @@ void stretches_are_walked_by_threads_warps_and_blocks() {
                 for (uint32_t r = 0; r < rows; ++r) {
                     for (uint32_t e = 0; e < length * stretches; ++e) number(frame, r * stride + PORT_PLACE + e * 4) = random.signed_unit() * 9;
                 }
-                GroupInstruction in = instruction(OP_SOFTMAX, {stretches, length}, 1);
+                GroupInstruction in = instruction(OP_SOFTMAX, 0, {stretches, length}, 1);
                 in.flags = flags;
                 const int32_t far = static_cast<int32_t>(stretches);
                 in.source[0] = in_row(PORT_PLACE, TYPE_F32, {1, far});
@@ -88,7 +68,7 @@ void the_first_few_are_in_order_whoever_looks() {
         // Ties, and a NaN, which is the largest.
         for (uint32_t e = 0; e < length; ++e) number(frame, PORT_PLACE + e * 4) = static_cast<float>(random.below(6)) - 3;
         number(frame, PORT_PLACE + 40 * 4) = NAN;
-        GroupInstruction in = instruction(OP_TOP, {length}, 0);
+        GroupInstruction in = instruction(OP_TOP, 0, {length}, 0);
         in.flags = flags;
         in.k = k;
         in.results = 3;
@@ -138,7 +118,7 @@ void rows_leave_what_they_should_and_nothing_else() {
         const Memory<uint64_t> lists(addresses);
         const GatherArguments gather{frame.address(), ports.address(), lists.address(), entries.address(), executed.address(), STRIDE, 2};
         CHECK(testing::launch("gather", {rows, 1, 1}, 128, 0, gather).empty());
-        GroupInstruction look = instruction(OP_LOOKUP, {WIDTH}, 0);
+        GroupInstruction look = instruction(OP_LOOKUP, 0, {WIDTH}, 0);
         look.k = WIDTH;
         look.table_rows = 4;
         look.sources = 2;
@@ -147,12 +127,12 @@ void rows_leave_what_they_should_and_nothing_else() {
         look.source[1].at = table.address();
         look.source[1].is_address = 1;
         look.result[0] = in_row(RESULT, TYPE_F32, {1});
-        GroupInstruction add = instruction(OP_ADD, {WIDTH}, 1);
+        GroupInstruction add = instruction(OP_ADD, 0, {WIDTH}, 1);
         add.sources = 2;
         add.source[0] = in_row(RESULT, TYPE_F32, {1});
         add.source[1] = in_row(PORT_PLACE, TYPE_F32, {1});
         add.result[0] = in_row(RESULT, TYPE_F32, {1});
-        GroupInstruction stop = instruction(OP_CAST, {}, 0);
+        GroupInstruction stop = instruction(OP_CAST, 0, {}, 0);
         stop.source[0] = in_row(TOKEN, TYPE_I64, {});
         stop.result[0] = in_row(STOP, TYPE_BOOL, {});
         run_group(frame, {look, add, stop}, STRIDE, rows, 64);

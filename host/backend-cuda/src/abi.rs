@@ -108,7 +108,12 @@ plain! {
     }
     /// As in `abi_group.h`.
     GroupArguments { frame: u64, instructions: u64, stride: u32, count: u32 }
+    /// As in `abi_group.h`.
+    CompiledGroupArguments { frame: u64, blobs: u64, stride: u32, padding: u32 }
 }
+
+// SAFETY: a number.
+unsafe impl Plain for u64 {}
 
 macro_rules! kernels {
     ($($name:ident = $kernel:literal),*) => {$(
@@ -119,7 +124,8 @@ macro_rules! kernels {
 }
 
 kernels! {
-    GatherArguments = "gather", FinishArguments = "finish", WordsArguments = "begin_words", GroupArguments = "group", BestArguments = "best_of_panels"
+    GatherArguments = "gather", FinishArguments = "finish", WordsArguments = "begin_words", GroupArguments = "group",
+    CompiledGroupArguments = "compiled_group", BestArguments = "best_of_panels"
 }
 
 /// The kernels of a product, by the rows of their tiles; all take [`ProductArguments`].

@@ -8,6 +8,7 @@
 pub mod cuda;
 #[cfg(feature = "testing")]
 pub mod emulated;
+pub(crate) mod guarded;
 pub mod pinned;
 #[cfg(feature = "testing")]
 pub mod promises;
@@ -144,6 +145,19 @@ pub trait Driver: Send {
     /// A kernel by its name in `kernels/`. The same name gives the same kernel.
     fn kernel(&mut self, name: &'static str) -> Done<Kernel>;
 
+    /// Who compiles what is given to [`Driver::compiled`], by name.
+    ///
+    /// # Errors
+    /// Why nobody does, in words that may follow "because".
+    fn compiler(&self) -> Result<String, String>;
+
+    /// A kernel that was written while the program runs: text that includes `group_stretches.cuh` of `kernels/` and defines `compiled_group`. None if
+    /// nobody compiles here, or the compiler does not take it, which is said in the log. Waits for the compiler.
+    fn compiled(&mut self, source: &str) -> Done<Option<Kernel>>;
+
+    /// Gives a kernel back that was compiled. Waits until nothing that is queued needs it.
+    fn release(&mut self, kernel: Kernel) -> Done;
+
     /// Queues a copy of pinned bytes, from `offset` on, to the device. They are read when the copy runs: until then they must stay as they are.
     fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done;
 
@@ -190,4 +204,14 @@ pub trait Driver: Send {
 
     /// Copies bytes from the device behind what is queued on that stream, and waits for it.
     fn read(&mut self, stream: Stream, from: DeviceAddress, into: &mut [u8]) -> Done;
+}
+
+/// Says once in a process what a compiler does not take: it is this program's fault, and what follows is the same again.
+#[cfg(any(feature = "cuda", feature = "testing"))]
+fn refused_by_compiler(said: &str) {
+    /// Bytes that are told of it.
+    const SAID_MAX: usize = 2000;
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    let end = (0..=SAID_MAX.min(said.len())).rev().find(|end| said.is_char_boundary(*end)).unwrap_or_default();
+    ONCE.call_once(|| tracing::warn!("a group is interpreted because the compiler does not take it; it says: {}", said[..end].trim()));
 }

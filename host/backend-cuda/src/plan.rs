@@ -6,6 +6,7 @@
 
 mod arithmetic;
 mod best;
+mod generate;
 mod lower;
 mod pack;
 mod schedule;
@@ -18,6 +19,7 @@ use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 use crate::abi::{GroupInstruction, Outlet, Port, RowRecord};
+pub(crate) use generate::generate;
 
 pub(crate) use arithmetic::Arithmetic;
 pub(crate) use best::{Best, Kept};

@@ -75,7 +75,7 @@ impl CudaWorker {
     /// # Errors
     /// If the device has no room for what it is to hold, or lacks a kernel.
     pub fn new(driver: Box<dyn Driver>, options: CudaOptions) -> Result<Self, Fault> {
-        let mut device = Device::new(driver, options.patience(), options.tf32)?;
+        let mut device = Device::new(driver, &options)?;
         let sizes = options.sizes(&mut *device.driver)?;
         let arena_bytes = sizes.slots as usize * SLOT_BYTES;
         let arena = device.driver.allocate(arena_bytes)?;
@@ -85,6 +85,13 @@ impl CudaWorker {
         let up = Ring::new(&mut *device.driver, sizes.ring_bytes)?;
         let down = Ring::new(&mut *device.driver, sizes.ring_bytes)?;
         device.driver.synchronize()?;
+        let own = [
+            (arena, "the arena"),
+            (executed, "the table of chains"),
+            (up.device, "the ring of uploads"),
+            (down.device, "the ring of downloads"),
+        ];
+        own.into_iter().for_each(|(allocation, name)| device.call(allocation, name));
         Ok(Self {
             number: WORKERS.fetch_add(1, Ordering::Relaxed),
             executed: (executed, sizes.words),
@@ -153,6 +160,7 @@ impl CudaWorker {
             Ok(new)
         });
         self.executed = (self.device.held(grown)?, more);
+        self.device.call(self.executed.0, "the table of chains");
         Ok(())
     }
 
@@ -213,6 +221,7 @@ impl CudaWorker {
             let grown = self.device.driver.allocate(wanted);
             match grown {
                 Ok(address) => {
+                    self.device.call(address, "the frame");
                     let old = std::mem::replace(&mut self.frame, FrameMemory { address, bytes: wanted });
                     let freed = if old.bytes > 0 { self.device.driver.free(old.address) } else { Ok(()) };
                     freed.map_err(|fault| fault_of_load(name, &mut self.device, &fault))?;
@@ -245,6 +254,8 @@ impl CudaWorker {
                 return Err(fault);
             }
         };
+        self.device.call(up.device, "the ring of uploads");
+        self.device.call(down.device, "the ring of downloads");
         let old = [std::mem::replace(&mut self.up, up), std::mem::replace(&mut self.down, down)];
         old.iter().try_for_each(|ring| self.device.driver.free(ring.device))
     }

@@ -12,10 +12,15 @@ use cellwright_cell_graph::typed::Precision;
 
 /// A worker with an arena as small as the suite allows, on a device whose streams and threads take turns in another order each time.
 fn make() -> impl FnMut() -> Box<dyn Backend> {
+    on(false)
+}
+
+/// The same, with a compiler for groups or without.
+fn on(compiles: bool) -> impl FnMut() -> Box<dyn Backend> {
     let mut seed = 0;
     move || {
         seed += 1;
-        let driver = Emulated::new(&Emulation { seed, lag: Duration::from_micros(20), ..Emulation::default() });
+        let driver = Emulated::new(&Emulation { seed, compiles, lag: Duration::from_micros(20), ..Emulation::default() });
         let options = CudaOptions {
             arena_bytes: Some(u64::from(ARENA_SLOTS) * 64),
             frame_bytes: Some(8 << 20),
@@ -73,4 +78,31 @@ fn hoisting_in_f32() {
 #[test]
 fn hoisting_in_bf16() {
     hoisting::run(&mut make(), &scope(Precision::Bf16));
+}
+
+/// Fewer precisions and sizes: groups are the same in all of them.
+fn compiled_scope() -> Scope {
+    Scope { precisions: vec![Precision::F32], sizes: vec![1, 17, 33] }
+}
+
+#[test]
+#[ignore = "compiles several hundred kernels, which takes minutes"]
+fn operators_in_compiled_groups() {
+    operators::run(&mut on(true), Tolerance::default(), &compiled_scope());
+}
+
+#[test]
+fn behaviour_in_compiled_groups() {
+    behaviour::run(&mut on(true));
+}
+
+#[test]
+fn families_in_compiled_groups() {
+    families::run(&mut on(true), Tolerance::default(), &compiled_scope());
+}
+
+#[test]
+#[ignore = "compiles many kernels, which takes minutes"]
+fn invariance_of_compiled_groups() {
+    invariance::run(&mut on(true), &compiled_scope());
 }

@@ -13,27 +13,38 @@ use std::sync::LazyLock;
 
 use cellwright_backend::conformance::{ARENA_SLOTS, behaviour};
 use cellwright_backend_cuda::driver::cuda::{Absent, CudaDriver, Form, Image, devices};
-use cellwright_backend_cuda::driver::{Driver, Fault, promises};
+use cellwright_backend_cuda::driver::{Driver, Fault, Launch, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 
 /// Stands for machine code: the library looks at the beginning alone.
-const IMAGES: &[Image] = &[Image { capability: (9, 0), form: Form::Exact, bytes: b"\x7fELF" }];
+const IMAGES: &[Image] = &[Image { capability: (9, 0), form: Form::Exact, bytes: b"\x7fELF\0" }];
 
 /// Folders of the library as it is, and of one that lacks a function.
 static LIBRARIES: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| (library("whole", &[]), library("lacking", &["-DLACKING"])));
 
+/// The same of the compiler's.
+static COMPILERS: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| (compiler("compiler", &[]), compiler("no-compiler", &["-DLACKING"])));
+
 fn library(folder: &str, flags: &[&str]) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let kernels = here.join("../../kernels");
+    let sources = [here.join("tests/fake/libcuda.cpp"), here.join("../../kernels/emulation/emulation.cpp")];
+    built(folder, "libcuda.so", &sources, flags)
+}
+
+fn compiler(folder: &str, flags: &[&str]) -> PathBuf {
+    built(folder, "libnvrtc.so", &[Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake/libnvrtc.cpp")], flags)
+}
+
+fn built(folder: &str, name: &str, sources: &[PathBuf], flags: &[&str]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     std::fs::create_dir_all(&folder).unwrap();
     let built = Command::new(std::env::var_os("CXX").unwrap_or("c++".into()))
         .args(["-std=c++20", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o"])
-        .arg(folder.join("libcuda.so"))
+        .arg(folder.join(name))
         .args(flags)
         .arg("-I")
-        .arg(&kernels)
-        .args([here.join("tests/fake/libcuda.cpp"), kernels.join("emulation/emulation.cpp")])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels"))
+        .args(sources)
         .output()
         .unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
@@ -52,9 +63,14 @@ fn no_library() -> PathBuf {
 
 /// Runs one of the ignored tests in a process that finds the library in that folder, which has something wrong with it.
 fn with(library: &Path, wrong: &str, test: &str) {
+    with_all(&[library], wrong, test);
+}
+
+/// The same with several folders.
+fn with_all(libraries: &[&Path], wrong: &str, test: &str) {
     let run = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--ignored", "--nocapture", test])
-        .env("LD_LIBRARY_PATH", library)
+        .env("LD_LIBRARY_PATH", std::env::join_paths(libraries).unwrap())
         .env("FAKE_CUDA", wrong)
         .output()
         .unwrap();
@@ -206,4 +222,95 @@ fn refuses_an_image() {
         Err(Fault::Refused(told)) => assert!(told.contains("Fake H200 does not take the kernels"), "{told}"),
         other => panic!("{:?}", other.err()),
     }
+}
+
+#[test]
+fn an_image_that_a_driver_does_not_take_is_followed_by_the_next() {
+    whole("", "takes_the_next_image");
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn takes_the_next_image() {
+    let of = |form, bytes| Image { capability: (9, 0), form, bytes };
+    let kernel = |second: Image, third: Image| {
+        let images: &'static [Image] = vec![of(Form::Exact, b"\x7fELFrefused\0"), second, third].leak();
+        let mut driver = CudaDriver::open(devices().unwrap().remove(0), images).unwrap();
+        driver.kernel("fill").map(drop).map_err(|fault| fault.to_string())
+    };
+    let (whole, empty): (&[u8], &[u8]) = (b"\x7fELF\0", b"\x7fELFempty\0");
+    assert_eq!(kernel(of(Form::Code, whole), of(Form::Portable, empty)), Ok(()), "the second is the one that was loaded");
+    assert_eq!(kernel(of(Form::Code, empty), of(Form::Portable, whole)), Err("there is no kernel `fill`".to_owned()));
+    assert_eq!(kernel(of(Form::Code, b"\x7fELFrefused\0"), of(Form::Portable, whole)), Ok(()), "and then the third");
+}
+
+#[test]
+fn groups_are_compiled_where_the_library_is_and_interpreted_where_it_is_not() {
+    whole("", "has_no_compiler");
+    with_all(&[&LIBRARIES.0, &COMPILERS.1], "", "has_a_compiler_without_a_function");
+    with_all(&[&LIBRARIES.0, &COMPILERS.0], "", "has_a_compiler");
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn has_no_compiler() {
+    let mut driver = open();
+    // Unless this machine has one.
+    if driver.compiler().is_ok() {
+        return;
+    }
+    assert!(driver.compiler().unwrap_err().contains("libnvrtc.so"));
+    assert_eq!(driver.compiled("text"), Ok(None));
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn has_a_compiler_without_a_function() {
+    let mut driver = open();
+    let why = driver.compiler().unwrap_err();
+    assert!(why.contains("has no function nvrtcGetCUBIN"), "{why}");
+    assert_eq!(driver.compiled("text"), Ok(None));
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn has_a_compiler() {
+    let mut driver = open();
+    assert_eq!(driver.compiler(), Ok("NVRTC 13.0".to_owned()));
+    assert_eq!(driver.compiled("this is refused"), Ok(None));
+    let stream = driver.stream().unwrap();
+    let kernels = [driver.compiled("one").unwrap().unwrap(), driver.compiled("one").unwrap().unwrap()];
+    assert_ne!(kernels[0], kernels[1], "each is given back alone");
+    let launch = |kernel| Launch { kernel, grid: [1, 1, 1], threads: 32, shared_bytes: 0 };
+    // SAFETY: the kernel of the library that stands in reads nothing.
+    unsafe { driver.launch(stream, &launch(kernels[0]), &[0; 24]) }.unwrap();
+    driver.release(kernels[0]).unwrap();
+    assert!(driver.release(kernels[0]).is_err());
+    // SAFETY: above.
+    assert!(unsafe { driver.launch(stream, &launch(kernels[0]), &[0; 24]) }.is_err());
+    // SAFETY: above.
+    unsafe { driver.launch(stream, &launch(kernels[1]), &[0; 24]) }.unwrap();
+    assert_eq!(driver.compiled("another").unwrap(), Some(kernels[0]), "its place is used again");
+    assert!(driver.kernel("fill").is_ok());
+}
+
+/// What the real compiler takes: with CELLWRIGHT_NVRTC the folder of its library.
+#[test]
+fn the_real_compiler_takes_what_is_generated() {
+    match std::env::var_os("CELLWRIGHT_NVRTC") {
+        Some(folder) => with_all(&[&LIBRARIES.0, Path::new(&folder)], "", "compiles_for_real"),
+        None => println!("skipped: CELLWRIGHT_NVRTC does not say where NVRTC's library is"),
+    }
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn compiles_for_real() {
+    let driver = CudaDriver::open(devices().unwrap().remove(0), IMAGES).unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/generated");
+    for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let code = driver.machine_code(&std::fs::read_to_string(&path).unwrap());
+        assert!(code.as_ref().is_ok_and(|code| code.starts_with(b"\x7fELF")), "{}: {:?}", path.display(), code.err());
+    }
+    assert!(driver.machine_code("this is no kernel").unwrap_err().contains("error: "));
 }

@@ -16,7 +16,7 @@ use cuda::CudaSpec;
 pub(crate) enum WorkerSpec {
     /// `cpu`, `cpu:threads=2`, `cpu:threads=2,node=1,table_mib=0`.
     Cpu(CpuSpec),
-    /// `cuda:0`, `cuda:all`, `cuda:0,tf32=true`.
+    /// `cuda:0`, `cuda:all`, `cuda:0,tf32=true,debug=true`.
     Cuda(CudaSpec),
     /// `auto`: each GPU that is found; where there is none, what there is where nothing is said.
     Auto,
@@ -85,6 +85,8 @@ mod tests {
             "cuda:all",
             "cuda:0,tf32=true",
             "cuda:all,tf32=true",
+            "cuda:0,debug=true",
+            "cuda:all,tf32=true,debug=true",
             "auto",
         ] {
             let spec: WorkerSpec = text.parse().unwrap();
@@ -95,10 +97,11 @@ mod tests {
         assert!(refused("tpu").contains("no device `tpu`") && refused("tpu").contains("`cuda:N`"));
         assert!(refused("auto:2").contains("no device `auto`"));
         assert!(refused("cuda").contains("`` is no GPU; write `cuda:N`"));
+        assert!(refused("cuda:0,fast=true").contains("no setting `fast=true`"));
         assert!(refused("cuda:-1").contains("`-1` is no GPU"));
         assert!(refused("cuda:tf32=true").contains("`tf32=true` is no GPU"));
         assert!(refused("cuda:0,tf32=yes").contains("`yes` is neither `true` nor `false`"));
-        assert!(refused("cuda:0,bf16=true").contains("a cuda worker has no setting `bf16=true`; write `cuda:N,tf32=true`"));
+        assert!(refused("cuda:0,bf16=true").contains("a worker on a GPU has no setting `bf16=true`; write `cuda:N,tf32=true,debug=true`"));
         assert_eq!("cuda:1,tf32=false".parse::<WorkerSpec>(), "cuda:1".parse());
         assert!(refused("cpu:threads=0").contains("`0` is no number of threads"));
         assert!(refused("cpu:table_mib=lots").contains("`lots` is no number of MiB from 0"));

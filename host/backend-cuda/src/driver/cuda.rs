@@ -4,12 +4,14 @@
 //! which a worker that queues several tasks ahead must do once, and itself. Completion is a store by the stream (`cuStreamWriteValue64`) rather than by a
 //! kernel: it takes no multiprocessor, cannot queue behind another stream's blocks for one, and fences what ran before it for the whole system.
 
+mod compile;
 mod fault;
 mod images;
+mod kernels;
 mod memory;
 mod probe;
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,13 +22,7 @@ pub use probe::{Absent, devices};
 
 use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Kernel, Launch, Pinned, Stream};
 use fault::{fault, told};
-
-/// A kernel, and what it takes.
-struct Loaded {
-    name: &'static str,
-    function: sys::CUfunction,
-    argument_bytes: usize,
-}
+use kernels::Loaded;
 
 /// A device of this machine.
 pub struct CudaDriver {
@@ -142,7 +138,9 @@ impl Drop for CudaDriver {
             for address in self.allocations.drain(..) {
                 let _ = sys::cuMemFree_v2(address);
             }
-            let _ = sys::cuModuleUnload(self.module);
+            for module in self.own_modules().chain([self.module]) {
+                let _ = sys::cuModuleUnload(module);
+            }
         }
     }
 }
@@ -207,34 +205,19 @@ impl Driver for CudaDriver {
     }
 
     fn kernel(&mut self, name: &'static str) -> Done<Kernel> {
-        self.enter()?;
-        if let Some(index) = self.kernels.iter().position(|known| known.name == name) {
-            return Ok(Kernel(index as u32));
-        }
-        let text = CString::new(name).map_err(|_| Fault::Refused("a kernel's name holds a zero".to_owned()))?;
-        let mut function = std::ptr::null_mut();
-        // SAFETY: a module of this driver, and a string that ends in zero.
-        let code = unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, text.as_ptr()) };
-        if code == sys::CUresult::CUDA_ERROR_NOT_FOUND {
-            return Err(Fault::Refused(format!("there is no kernel `{name}`")));
-        }
-        self.call(code)?;
-        let (mut offset, mut argument_bytes) = (0_usize, 0_usize);
-        // SAFETY: a function of this driver's module; both are integers of ours.
-        let code = unsafe { sys::cuFuncGetParamInfo(function, 0, &raw mut offset, &raw mut argument_bytes) };
-        self.call(code)?;
-        // SAFETY: a function of this driver's module.
-        let own =
-            unsafe { result::function::get_function_attribute(function, sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) };
-        let own = self.done(own)?;
-        // Without this a launch may ask for 48 KiB only.
-        let more = i32::try_from(self.facts.shared_bytes_max).unwrap_or(i32::MAX).saturating_sub(own);
-        let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: a function of this driver's module.
-        let set = unsafe { result::function::set_function_attribute(function, which, more) };
-        self.done(set)?;
-        self.kernels.push(Loaded { name, function, argument_bytes });
-        Ok(Kernel(self.kernels.len() as u32 - 1))
+        self.embedded(name)
+    }
+
+    fn compiler(&self) -> Result<String, String> {
+        compile::compiler(self.facts.capability)
+    }
+
+    fn compiled(&mut self, source: &str) -> Done<Option<Kernel>> {
+        self.of_text(source)
+    }
+
+    fn release(&mut self, kernel: Kernel) -> Done {
+        self.unload(kernel)
     }
 
     fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done {

@@ -5,6 +5,7 @@
 //! it is allocated, and lies between canaries, which are looked at after every launch. Faults can be ordered beforehand ([`Control`]). What it cannot
 //! show: two kernels that really run at the same time, and how fast anything is.
 
+mod compile;
 mod control;
 mod device;
 mod kernels;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 pub use control::{Control, Injection, Ran, What};
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Kernel, Launch, Pinned, Stream};
+use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Kernel, Launch, Pinned, Stream, refused_by_compiler};
+use crate::abi::{Arguments, CompiledGroupArguments};
 use device::{Device, Work};
 use memory::Block;
 
@@ -33,22 +35,34 @@ pub struct Emulation {
     pub memory_bytes: u64,
     /// Its number.
     pub ordinal: u32,
+    /// Whether it has a compiler: that of the machine it runs on. It is slow, and so is asked for by the tests that need it.
+    pub compiles: bool,
 }
 
 impl Default for Emulation {
     fn default() -> Self {
-        Self { seed: 0, lag: Duration::from_micros(100), capability: (9, 0), memory_bytes: 1 << 30, ordinal: 0 }
+        Self { seed: 0, lag: Duration::from_micros(100), capability: (9, 0), memory_bytes: 1 << 30, ordinal: 0, compiles: false }
     }
 }
 
 /// What a kernel's arguments may take.
 const ARGUMENT_BYTES_MAX: usize = 4096;
 
+/// A kernel, and its library if it was compiled while the program ran.
+#[derive(Clone, Copy)]
+struct Loaded {
+    name: &'static str,
+    compiled: Option<compile::Library>,
+    argument_bytes: usize,
+    is_released: bool,
+}
+
 /// An emulated device.
 pub struct Emulated {
     facts: Facts,
     device: Arc<Device>,
-    kernels: Vec<&'static str>,
+    kernels: Vec<Loaded>,
+    compiles: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -72,7 +86,13 @@ impl Emulated {
         let device = Arc::new(Device::new(emulation));
         let runner = Arc::clone(&device);
         let thread = std::thread::Builder::new().name("emulated-device".to_owned()).spawn(move || runner.run());
-        Self { facts, device, kernels: Vec::new(), thread: Some(thread.expect("a thread for the emulated device")) }
+        Self {
+            facts,
+            device,
+            kernels: Vec::new(),
+            compiles: emulation.compiles,
+            thread: Some(thread.expect("a thread for the emulated device")),
+        }
     }
 
     /// What a test may order and see of it, from any thread.
@@ -144,16 +164,48 @@ impl Driver for Emulated {
 
     fn kernel(&mut self, name: &'static str) -> Done<Kernel> {
         self.device.check()?;
-        let known = self.kernels.iter().position(|known| *known == name);
-        let index = match known {
-            Some(index) => index,
-            None if kernels::argument_bytes(name).is_none() => return Err(Fault::Refused(format!("there is no kernel `{name}`"))),
-            None => {
-                self.kernels.push(name);
-                self.kernels.len() - 1
-            }
+        if let Some(known) = self.kernels.iter().position(|known| known.name == name && known.compiled.is_none()) {
+            return Ok(Kernel(known as u32));
+        }
+        let Some(argument_bytes) = kernels::argument_bytes(name) else {
+            return Err(Fault::Refused(format!("there is no kernel `{name}`")));
         };
-        Ok(Kernel(index as u32))
+        self.kernels.push(Loaded { name, compiled: None, argument_bytes, is_released: false });
+        Ok(Kernel(self.kernels.len() as u32 - 1))
+    }
+
+    fn compiler(&self) -> Result<String, String> {
+        if self.compiles { Ok("the CPU's compiler".to_owned()) } else { Err("it was told to have no compiler".to_owned()) }
+    }
+
+    fn compiled(&mut self, source: &str) -> Done<Option<Kernel>> {
+        self.device.check()?;
+        if !self.compiles {
+            return Ok(None);
+        }
+        match compile::library(source) {
+            Ok(library) => {
+                let argument_bytes = size_of::<CompiledGroupArguments>();
+                let name = CompiledGroupArguments::KERNEL;
+                self.kernels.push(Loaded { name, compiled: Some(library), argument_bytes, is_released: false });
+                Ok(Some(Kernel(self.kernels.len() as u32 - 1)))
+            }
+            Err(said) => {
+                refused_by_compiler(&said);
+                Ok(None)
+            }
+        }
+    }
+
+    fn release(&mut self, kernel: Kernel) -> Done {
+        self.device.drain()?;
+        match self.kernels.get_mut(kernel.0 as usize) {
+            Some(loaded) if loaded.compiled.is_some() && !loaded.is_released => {
+                loaded.is_released = true;
+                Ok(())
+            }
+            _ => Err(Fault::Refused("a kernel is released that was not compiled".to_owned())),
+        }
     }
 
     fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done {
@@ -193,11 +245,11 @@ impl Driver for Emulated {
     }
 
     unsafe fn launch(&mut self, stream: Stream, launch: &Launch, arguments: &[u8]) -> Done {
-        let Some(name) = self.kernels.get(launch.kernel.0 as usize).copied() else {
+        let Some(loaded) = self.kernels.get(launch.kernel.0 as usize).copied().filter(|loaded| !loaded.is_released) else {
             return Err(Fault::Refused("a kernel of another driver is launched".to_owned()));
         };
+        let Loaded { name, compiled, argument_bytes: takes, .. } = loaded;
         let refused = |why: String| Err(Fault::Refused(format!("kernel `{name}`: {why}")));
-        let takes = kernels::argument_bytes(name).unwrap_or_default();
         if arguments.len() != takes || takes > ARGUMENT_BYTES_MAX {
             return refused(format!("takes {takes} bytes of arguments (at most {ARGUMENT_BYTES_MAX}), got {}", arguments.len()));
         }
@@ -209,7 +261,7 @@ impl Driver for Emulated {
             return refused(format!("asks for {} bytes of shared memory, there are {}", launch.shared_bytes, self.facts.shared_bytes_max));
         }
         let launch = *launch;
-        self.device.queue(stream, |_| Ok(Work::Launch { name, launch, arguments: arguments.to_vec() }))
+        self.device.queue(stream, |_| Ok(Work::Launch { name, compiled, launch, arguments: arguments.to_vec() }))
     }
 
     fn record(&mut self, event: Event, stream: Stream) -> Done {

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use cellwright_backend::{DeviceLost, Progress};
 
+use super::options::CudaOptions;
 use crate::abi::{self, Arguments, PRODUCT_COLUMNS, PRODUCT_THREADS, PRODUCT_TILES, Plain, bytes_of, product_shared};
+use crate::driver::guarded::{GuardedDriver, Guards};
 use crate::driver::{DeviceAddress, Done, Driver, Event, Fault, Kernel, Launch, Pinned, Stream};
 use crate::plan::Arithmetic;
 
@@ -66,6 +68,8 @@ pub(super) struct Device {
     patience: Patience,
     /// What was looked for last and was not there.
     watch: Option<Watch>,
+    /// Around everything on the device, if that is asked for.
+    guards: Option<Guards>,
 }
 
 /// A signal that somebody waits for.
@@ -83,7 +87,15 @@ impl Watch {
 }
 
 impl Device {
-    pub(super) fn new(mut driver: Box<dyn Driver>, patience: Patience, tf32: bool) -> Done<Self> {
+    pub(super) fn new(driver: Box<dyn Driver>, options: &CudaOptions) -> Done<Self> {
+        if !options.debug {
+            return Self::of(driver, options, None);
+        }
+        let (driver, guards) = GuardedDriver::new(driver)?;
+        Self::of(Box::new(driver), options, Some(guards))
+    }
+
+    fn of(mut driver: Box<dyn Driver>, options: &CudaOptions, guards: Option<Guards>) -> Done<Self> {
         let stream = driver.stream()?;
         let uploads = (driver.stream()?, driver.event()?);
         let downloads = (driver.stream()?, driver.event()?);
@@ -100,11 +112,27 @@ impl Device {
         let signal = driver.pinned(size_of::<u64>())?;
         let facts = driver.facts();
         let name = format!("cuda {}: {}", facts.ordinal, facts.name);
-<<<<<<< HEAD
-        Ok(Self { driver, stream, uploads, downloads, kernels, name, signal, queued: 0, lost: None, patience, watch: None })
-=======
-        Ok(Self { driver, stream, uploads, downloads, kernels, tf32, name, signal, queued: 0, lost: None, patience })
->>>>>>> best
+        match driver.compiler() {
+            Ok(compiler) => tracing::info!("{name}: groups of cells are compiled by {compiler}"),
+            Err(why) => tracing::info!("{name}: groups of cells are interpreted, because {why}"),
+        }
+        let (patience, tf32) = (options.patience(), options.tf32);
+        Ok(Self { driver, stream, uploads, downloads, kernels, tf32, name, signal, queued: 0, lost: None, patience, watch: None, guards })
+    }
+
+    /// Says what an allocation is, for whoever learns that something was written beside it.
+    pub(super) fn call(&self, allocation: DeviceAddress, name: &str) {
+        if let Some(guards) = &self.guards {
+            guards.name(allocation, name);
+        }
+    }
+
+    /// Whether nothing was written beside its memory until a task of that cell was done, as far as anybody looks.
+    pub(super) fn is_intact(&mut self, cell: &str) -> Result<(), DeviceLost> {
+        match self.guards.as_ref().and_then(Guards::broken) {
+            Some(broken) => Err(self.lose(format!("{broken}, which was seen after a task of cell `{cell}`"))),
+            None => Ok(()),
+        }
     }
 
     /// What is said of a device that is lost.

@@ -27,6 +27,9 @@ pub struct CudaOptions {
     pub tf32: bool,
     /// How long the worker looks for a signal without a pause: what a step has to wait for it is less, what others get of its core is less too.
     pub spin: Duration,
+    /// Whether words that nobody may write lie around everything on the device, and are looked at after every task: a device on which one is overwritten
+    /// is lost. It is slow, and for finding faults.
+    pub debug: bool,
 }
 
 impl Default for CudaOptions {
@@ -41,6 +44,7 @@ impl Default for CudaOptions {
             chains: 1 << 18,
             tf32: false,
             spin,
+            debug: false,
         }
     }
 }

@@ -5,13 +5,17 @@ use cellwright_cell_graph::TypedCell;
 
 use super::device::Device;
 use crate::abi::{
-    BEST_THREADS, BestArguments, GroupArguments, GroupInstruction, ProductArguments, ProductBestArguments, ProductTerm, bytes_of_all,
+    BEST_THREADS, BestArguments, CompiledGroupArguments, GroupArguments, GroupInstruction, ProductArguments, ProductBestArguments, ProductTerm,
+    bytes_of_all,
 };
-use crate::driver::{DeviceAddress, Done, Fault, Launch};
-use crate::plan::{Arithmetic, Best, BlobId, Kept, Plan, Product, Step};
+use crate::driver::{DeviceAddress, Done, Fault, Kernel, Launch};
+use crate::plan::{Arithmetic, Best, BlobId, Kept, Plan, Product, Step, generate};
 
 /// Every piece begins at a multiple of so many bytes.
 const PIECE: usize = 256;
+
+/// Groups of a cell that are compiled, at most: each takes a compiler a moment, and the worker waits for it.
+const COMPILED_MAX: usize = 16;
 
 /// A launch that knows everything but where the frame is.
 #[derive(Clone, Debug)]
@@ -22,6 +26,12 @@ enum Ready {
     Group {
         instructions: u64,
         count: u32,
+        threads: u32,
+    },
+    /// The same, of a kernel of its own.
+    Compiled {
+        kernel: Kernel,
+        blobs: u64,
         threads: u32,
     },
 }
@@ -38,6 +48,8 @@ pub(crate) struct Resident {
     pub(super) bytes: u64,
     memory: DeviceAddress,
     ready: Vec<Ready>,
+    /// Kernels of its own.
+    compiled: Vec<Kernel>,
 }
 
 /// Where rows are worked on.
@@ -51,6 +63,7 @@ impl Resident {
     /// Compiles a cell and uploads it, if it takes no more than that.
     pub(super) fn new(cell: &TypedCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
         let plan = if device.tf32 { Plan::compile_in_tf32(cell, available) } else { Plan::compile(cell, available) }?;
+        // Of a group that is compiled the addresses of what it reads instead, which take less.
         let instruction_bytes = plan.instructions().count() * size_of::<GroupInstruction>() + plan.steps.len() * PIECE;
         let table_bytes = [bytes_of_all(&plan.inputs).len(), bytes_of_all(&plan.outlets).len()].map(|bytes| bytes.next_multiple_of(PIECE));
         let bytes = plan.blob_bytes(PIECE) + instruction_bytes + table_bytes.iter().sum::<usize>() + PIECE;
@@ -63,10 +76,14 @@ impl Resident {
 
     fn upload(cell: &TypedCell, plan: Plan, layout: NodeLayout, (device, bytes): (&mut Device, usize)) -> Done<Self> {
         let memory = device.driver.allocate(bytes)?;
-        Self::upload_to(memory, cell, plan, layout, (device, bytes)).inspect_err(|_| {
+        device.call(memory, &format!("cell `{}`", cell.name));
+        let mut compiled = Vec::new();
+        let uploaded = Self::upload_to(memory, cell, plan, layout, (device, bytes), &mut compiled);
+        if uploaded.is_err() {
             // A device that is lost has nothing to take back.
-            let _ = device.driver.free(memory);
-        })
+            let _ = give_back(device, memory, &compiled);
+        }
+        Ok(Self { compiled, ..uploaded? })
     }
 
     fn upload_to(
@@ -75,6 +92,7 @@ impl Resident {
         mut plan: Plan,
         layout: NodeLayout,
         (device, bytes): (&mut Device, usize),
+        compiled: &mut Vec<Kernel>,
     ) -> Done<Self> {
         let mut next = memory;
         let mut put = |bytes: &[u8], device: &mut Device| -> Done<u64> {
@@ -90,7 +108,16 @@ impl Resident {
         let ports = put(bytes_of_all(&plan.inputs), device)?;
         let outlets = put(bytes_of_all(&plan.outlets), device)?;
         let mut ready = Vec::new();
-        for step in &plan.steps {
+        for (number, step) in plan.steps.iter().enumerate() {
+            let generated = if compiled.len() < COMPILED_MAX { generate(&plan, number) } else { None };
+            if let (Some(generated), Step::Group { threads, .. }) = (generated, step)
+                && let Some(kernel) = device.driver.compiled(&generated.source)?
+            {
+                compiled.push(kernel);
+                let addresses: Vec<u64> = generated.blobs.iter().map(|blob| blobs[*blob]).collect();
+                ready.push(Ready::Compiled { kernel, blobs: put(bytes_of_all(&addresses), device)?, threads: *threads });
+                continue;
+            }
             ready.push(match step {
                 Step::Product(product) => Ready::Product(Box::new(product_arguments(product, &blobs)), product.arithmetic, product.kept),
                 Step::Best(best) => Ready::Best(*best),
@@ -101,12 +128,12 @@ impl Resident {
                 }
             });
         }
-        Ok(Self { name: cell.name.clone(), plan, layout, ports, outlets, bytes: bytes as u64, memory, ready })
+        Ok(Self { name: cell.name.clone(), plan, layout, ports, outlets, bytes: bytes as u64, memory, ready, compiled: Vec::new() })
     }
 
     /// Gives its memory back.
     pub(super) fn free(&self, device: &mut Device) -> Done {
-        device.driver.free(self.memory)
+        give_back(device, self.memory, &self.compiled)
     }
 
     /// Rows that a frame has for it.
@@ -150,6 +177,12 @@ impl Resident {
                     // SAFETY: above.
                     unsafe { device.launch(&launch, &arguments)? };
                 }
+                Ready::Compiled { kernel, blobs, threads } => {
+                    let arguments = CompiledGroupArguments { frame: frame.address.0, blobs: *blobs, stride, padding: 0 };
+                    let launch = Launch { kernel: *kernel, grid: [rows, 1, 1], threads: *threads, shared_bytes: 0 };
+                    // SAFETY: above.
+                    unsafe { device.launch(&launch, &arguments)? };
+                }
             }
         }
         Ok(())
@@ -166,6 +199,12 @@ pub(super) fn fault_of_load(cell: &str, device: &mut Device, fault: &Fault) -> L
             LoadError::Unsupported { cell: cell.to_owned(), device: lost.device, what: format!("anything any more: {}", lost.cause) }
         }
     }
+}
+
+/// Gives back what a cell has on the device.
+fn give_back(device: &mut Device, memory: DeviceAddress, compiled: &[Kernel]) -> Done {
+    let released = compiled.iter().try_for_each(|kernel| device.driver.release(*kernel));
+    device.driver.free(memory).and(released)
 }
 
 fn with_addresses(instruction: &GroupInstruction, blobs: &[u64]) -> GroupInstruction {

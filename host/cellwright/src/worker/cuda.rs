@@ -8,12 +8,12 @@ use cellwright_backend::Backend;
 /// How such a worker is written.
 pub(super) const FORM: &str = "cuda:N";
 
-/// With everything that may be said of it.
-const WHOLE_FORM: &str = "cuda:N,tf32=true";
+/// What may stand behind it.
+const WHOLE_FORM: &str = "cuda:N,tf32=true,debug=true";
 
 /// Which GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gpus {
+enum Gpus {
     /// Each that this process may use.
     All,
     /// One, by its number.
@@ -24,8 +24,16 @@ pub(crate) enum Gpus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CudaSpec {
     gpus: Gpus,
+    settings: Settings,
+}
+
+/// How they work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Settings {
     /// Whether products of models in 32-bit floats are in tf32.
     tf32: bool,
+    /// Whether they look after every task whether anything was written beside its memory.
+    debug: bool,
 }
 
 impl fmt::Display for CudaSpec {
@@ -34,7 +42,12 @@ impl fmt::Display for CudaSpec {
             Gpus::All => f.write_str("all")?,
             Gpus::Device(number) => write!(f, "{number}")?,
         }
-        if self.tf32 { f.write_str(",tf32=true") } else { Ok(()) }
+        for (is_set, name) in [(self.settings.tf32, "tf32"), (self.settings.debug, "debug")] {
+            if is_set {
+                write!(f, ",{name}=true")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -49,12 +62,15 @@ impl FromStr for CudaSpec {
             (_, Ok(number)) => Gpus::Device(number),
             _ => return Err(format!("`{device}` is no GPU; write `{FORM}`, with a number from 0 on, or `cuda:all`")),
         };
-        let mut spec = Self { gpus, tf32: false };
+        let mut spec = Self { gpus, settings: Settings::default() };
         for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
-            match setting.split_once('=') {
-                Some(("tf32", whether)) => spec.tf32 = whether.parse().map_err(|_| format!("`{whether}` is neither `true` nor `false`"))?,
-                _ => return Err(format!("a cuda worker has no setting `{setting}`; write `{WHOLE_FORM}`")),
-            }
+            let (name, whether) = setting.split_once('=').unwrap_or((setting, ""));
+            let set = match name {
+                "tf32" => &mut spec.settings.tf32,
+                "debug" => &mut spec.settings.debug,
+                _ => return Err(format!("a worker on a GPU has no setting `{setting}`; write `{WHOLE_FORM}`")),
+            };
+            *set = whether.parse().map_err(|_| format!("`{whether}` is neither `true` nor `false`"))?;
         }
         Ok(spec)
     }
@@ -82,22 +98,22 @@ mod device {
     use cellwright_backend_cuda::driver::cuda::{CudaDriver, IMAGES, devices};
     use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 
-    use super::{Backend, CudaSpec, Gpus};
+    use super::{Backend, CudaSpec, Gpus, Settings};
 
     /// The GPUs of these workers, each once.
     pub(in crate::worker) fn backends(specs: &[CudaSpec]) -> anyhow::Result<Vec<Box<dyn Backend>>> {
         let named = |specs: &[CudaSpec]| specs.iter().map(|spec| format!("cuda:{spec}")).collect::<Vec<_>>().join(", ");
         let found = devices().with_context(|| format!("no worker `{}`", named(specs)))?;
-        chosen(specs, &found)?.into_iter().map(|(facts, tf32)| worker(facts, tf32)).collect()
+        chosen(specs, &found)?.into_iter().map(|(facts, settings)| worker(facts, settings)).collect()
     }
 
-    /// Of these GPUs those that are meant, in the order in which they are named, and whether each multiplies in tf32.
-    fn chosen(specs: &[CudaSpec], found: &[Facts]) -> anyhow::Result<Vec<(Facts, bool)>> {
-        let mut chosen: Vec<(Facts, bool)> = Vec::new();
+    /// Of these GPUs those that are meant, in the order in which they are named, each with what is asked of it.
+    fn chosen(specs: &[CudaSpec], found: &[Facts]) -> anyhow::Result<Vec<(Facts, Settings)>> {
+        let mut chosen: Vec<(Facts, Settings)> = Vec::new();
         for spec in specs {
-            let meant: Vec<&Facts> = match &spec.gpus {
+            let meant: Vec<&Facts> = match spec.gpus {
                 Gpus::All => found.iter().collect(),
-                Gpus::Device(number) => found.iter().filter(|facts| facts.ordinal == *number).collect(),
+                Gpus::Device(number) => found.iter().filter(|facts| facts.ordinal == number).collect(),
             };
             if meant.is_empty() {
                 let known: Vec<String> = found.iter().map(|facts| format!("cuda:{} ({})", facts.ordinal, facts.name)).collect();
@@ -106,15 +122,15 @@ mod device {
             if let Some(twice) = meant.iter().find(|facts| chosen.iter().any(|(other, _)| other.ordinal == facts.ordinal)) {
                 bail!("`cuda:{}` is asked for twice; a GPU has one worker", twice.ordinal);
             }
-            chosen.extend(meant.into_iter().map(|facts| (facts.clone(), spec.tf32)));
+            chosen.extend(meant.into_iter().map(|facts| (facts.clone(), spec.settings)));
         }
         Ok(chosen)
     }
 
-    fn worker(facts: Facts, tf32: bool) -> anyhow::Result<Box<dyn Backend>> {
+    fn worker(facts: Facts, Settings { tf32, debug }: Settings) -> anyhow::Result<Box<dyn Backend>> {
         let ordinal = facts.ordinal;
         let driver = CudaDriver::open(facts, IMAGES).map(Box::new);
-        let worker = driver.and_then(|driver| CudaWorker::new(driver, CudaOptions { tf32, ..CudaOptions::default() }));
+        let worker = driver.and_then(|driver| CudaWorker::new(driver, CudaOptions { tf32, debug, ..CudaOptions::default() }));
         Ok(Box::new(worker.with_context(|| format!("no worker `cuda:{ordinal}`"))?))
     }
 
@@ -131,7 +147,7 @@ mod device {
                 );
                 continue;
             }
-            match worker(facts, false) {
+            match worker(facts, Settings::default()) {
                 Ok(worker) => workers.push(worker),
                 Err(error) => tracing::warn!("{name} has no worker: {error:#}"),
             }
@@ -161,11 +177,11 @@ mod device {
             let found = [gpu(0), gpu(1), gpu(2)];
             let numbers = |specs: &[CudaSpec]| -> Result<Vec<u32>, String> {
                 let chosen = chosen(specs, &found).map_err(|error| error.to_string())?;
-                assert!(chosen.iter().all(|(facts, tf32)| *tf32 == (facts.ordinal == 2)));
+                assert!(chosen.iter().all(|(facts, settings)| settings.tf32 == (facts.ordinal == 2) && !settings.debug));
                 Ok(chosen.iter().map(|(facts, _)| facts.ordinal).collect())
             };
-            let all = CudaSpec { gpus: Gpus::All, tf32: false };
-            let device = |number| CudaSpec { gpus: Gpus::Device(number), tf32: number == 2 };
+            let all = CudaSpec { gpus: Gpus::All, settings: Settings::default() };
+            let device = |number| CudaSpec { gpus: Gpus::Device(number), settings: Settings { tf32: number == 2, debug: false } };
             assert_eq!(chosen(&[all], &found).map(|chosen| chosen.len()).ok(), Some(3));
             assert_eq!(numbers(&[device(2), device(0)]), Ok(vec![2, 0]));
             assert_eq!(

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::compile::Library;
 use super::control::{Faults, Log, Ran, What};
 use super::memory::Allocations;
 use super::{Emulation, kernels};
@@ -20,7 +21,7 @@ pub(super) enum Work {
     Download { from: DeviceAddress, to: DeviceAddress, bytes: usize, _keep: Keep },
     Copy { from: DeviceAddress, to: DeviceAddress, bytes: usize },
     Zero { at: DeviceAddress, bytes: usize },
-    Launch { name: &'static str, launch: Launch, arguments: Vec<u8> },
+    Launch { name: &'static str, compiled: Option<Library>, launch: Launch, arguments: Vec<u8> },
     Record { event: usize, ticket: u64 },
     Wait { event: usize, ticket: u64 },
     Signal { at: DeviceAddress, value: u64, _keep: Keep },
@@ -240,8 +241,10 @@ impl Device {
         }
         state.log.add(Ran { stream: Stream(stream as u32), what: told(&work) });
         state.queues[stream].running = true;
+        // Only a kernel with a machine of its own needs one: what runs otherwise stays as it is.
+        let seed = if matches!(work, Work::Launch { compiled: Some(_), .. }) { state.draw() } else { 0 };
         drop(state);
-        let done = execute(&work);
+        let done = execute(&work, seed);
         let mut state = self.lock();
         state.queues[stream].running = false;
         match (done, work) {
@@ -264,7 +267,7 @@ fn told(work: &Work) -> What {
         Work::Download { from, bytes, .. } => What::Download { from, bytes },
         Work::Copy { from, to, bytes } => What::Copy { from, to, bytes },
         Work::Zero { at, bytes } => What::Zero { at, bytes },
-        Work::Launch { name, launch, ref arguments } => What::Launch { kernel: name, grid: launch.grid, arguments: arguments.clone() },
+        Work::Launch { name, launch, ref arguments, .. } => What::Launch { kernel: name, grid: launch.grid, arguments: arguments.clone() },
         Work::Record { .. } => What::Record,
         Work::Wait { .. } => What::Wait,
         Work::Signal { value, .. } => What::Signal { value },
@@ -272,7 +275,7 @@ fn told(work: &Work) -> What {
 }
 
 /// Does a piece of work that touches memory.
-fn execute(work: &Work) -> Result<(), String> {
+fn execute(work: &Work, seed: u64) -> Result<(), String> {
     match work {
         Work::Upload { from, to, bytes, .. } | Work::Download { from, to, bytes, .. } | Work::Copy { from, to, bytes } => {
             // SAFETY: both ranges were within live memory when this was queued: pinned memory is kept by the work itself, and memory of the device is
@@ -281,7 +284,9 @@ fn execute(work: &Work) -> Result<(), String> {
         }
         // SAFETY: as above.
         Work::Zero { at, bytes } => unsafe { (at.0 as *mut u8).write_bytes(0, *bytes) },
-        Work::Launch { name, launch, arguments } => return kernels::launch(name, launch, arguments),
+        Work::Launch { name, compiled, launch, arguments } => {
+            return kernels::launch(name, compiled.map(|library| (library, seed)), launch, arguments);
+        }
         // SAFETY: an aligned word of pinned memory, which the work keeps.
         Work::Signal { at, value, .. } => unsafe { &*(at.0 as *const AtomicU64) }.store(*value, Ordering::Release),
         Work::Record { .. } | Work::Wait { .. } => {}

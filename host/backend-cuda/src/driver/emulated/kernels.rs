@@ -2,10 +2,16 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
+use super::compile::Library;
 use crate::driver::Launch;
 
 /// Bytes of a sentence that the emulation may write.
 const ERROR_BYTES: usize = 1024;
+
+/// `emulate_launch` of an emulation.
+pub(super) type Launcher = unsafe extern "C" fn(*const c_char, *const u32, u32, u32, *const c_void, *mut c_char, usize) -> c_int;
+/// `emulate_seed` of one.
+pub(super) type Seeder = unsafe extern "C" fn(u64);
 
 unsafe extern "C" {
     fn emulate_launch(
@@ -34,14 +40,23 @@ pub(super) fn seed(seed: u64) {
     unsafe { emulate_seed(seed) };
 }
 
-/// Runs a kernel to its end. The error is a sentence of the emulation's.
-pub(super) fn launch(name: &str, launch: &Launch, arguments: &[u8]) -> Result<(), String> {
+/// Runs a kernel to its end: one of this program's own, or one that was compiled since, with an order of its threads that is drawn anew. The error is a
+/// sentence of the emulation's.
+pub(super) fn launch(name: &str, compiled: Option<(Library, u64)>, launch: &Launch, arguments: &[u8]) -> Result<(), String> {
+    let launcher: Launcher = match compiled {
+        Some((library, seed)) => {
+            // SAFETY: it changes what belongs to this thread alone.
+            unsafe { (library.seed)(seed) };
+            library.launch
+        }
+        None => emulate_launch,
+    };
     let name_c = CString::new(name).map_err(|_| "a kernel's name holds a zero".to_owned())?;
     let mut error = [0_u8; ERROR_BYTES];
     // SAFETY: the arguments are of the size that the kernel takes (checked when it was queued), and what they point at is there (the promise of whoever
     // queued it); the sentence is cut off at its bound.
     let code = unsafe {
-        emulate_launch(
+        launcher(
             name_c.as_ptr(),
             launch.grid.as_ptr(),
             launch.threads,

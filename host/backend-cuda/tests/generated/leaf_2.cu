@@ -1,0 +1,13 @@
+#include "group_stretches.cuh"
+
+
+extern "C" __global__ void __launch_bounds__(32) compiled_group(const __grid_constant__ CompiledGroupArguments a) {
+    uint8_t* const row = reinterpret_cast<uint8_t*>(a.frame) + static_cast<uint64_t>(blockIdx.x) * a.stride;
+    for (uint32_t e = threadIdx.x; e < 7u; e += 32u) {
+        const float v0 = unary_float(3u, reinterpret_cast<const float*>(row + 108u)[e]);
+        const float v1 = unary_float(4u, reinterpret_cast<const float*>(row + 80u)[e]);
+        const float v2 = binary_float(15u, v0, v1).f;
+        reinterpret_cast<float*>(row + 208u)[e] = v2;
+    }
+}
+KERNEL(compiled_group, CompiledGroupArguments)

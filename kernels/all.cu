@@ -3,5 +3,6 @@
 #include "fill.cu"
 #include "product.cu"
 #include "lstm.cu"
+#include "lstm_rows.cu"
 #include "transfer.cu"
 #include "group.cu"

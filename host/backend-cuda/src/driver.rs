@@ -59,6 +59,8 @@ pub struct Launch {
     pub threads: u32,
     /// Shared memory of a block beyond what the kernel declares.
     pub shared_bytes: u32,
+    /// Whether its blocks wait for one another, so that all of them must run at once: no more than [`Driver::resident_blocks`] says.
+    pub cooperative: bool,
 }
 
 /// What a device is.
@@ -143,6 +145,10 @@ pub trait Driver: Send {
 
     /// A kernel by its name in `kernels/`. The same name gives the same kernel.
     fn kernel(&mut self, name: &'static str) -> Done<Kernel>;
+
+    /// How many blocks of so many threads and so much shared memory (beyond what the kernel declares) run at once on the whole device, if nothing else
+    /// runs there; 0 if none can.
+    fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32>;
 
     /// Queues a copy of pinned bytes, from `offset` on, to the device. They are read when the copy runs: until then they must stay as they are.
     fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done;

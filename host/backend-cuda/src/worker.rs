@@ -8,9 +8,11 @@ mod device;
 mod flight;
 mod gather;
 mod options;
+mod recurrent;
 mod resident;
 mod retire;
 mod ring;
+mod together;
 mod words;
 
 use std::collections::VecDeque;
@@ -26,7 +28,7 @@ use device::Device;
 use flight::InFlight;
 pub use options::CudaOptions;
 use options::Sizes;
-use resident::{FrameMemory, Resident, fault_of_load};
+use resident::{FrameMemory, Resident, Rows, fault_of_load};
 use ring::Ring;
 use words::{Joined, Words};
 
@@ -203,12 +205,12 @@ impl CudaWorker {
 
     /// Makes the frame and the rings as large as a cell needs them.
     fn make_room(&mut self, resident: &Resident) -> Result<(), LoadError> {
-        let stride = resident.plan.stride;
+        let one = resident.frame_bytes(1);
         let name = &resident.name;
-        if stride as u64 > self.sizes.frame_bytes {
-            return Err(LoadError::OutOfMemory { cell: name.clone(), needed: stride as u64, available: self.sizes.frame_bytes });
+        if one as u64 > self.sizes.frame_bytes {
+            return Err(LoadError::OutOfMemory { cell: name.clone(), needed: one as u64, available: self.sizes.frame_bytes });
         }
-        let wanted = stride.saturating_mul(self.sizes.rows_most).min(usize::try_from(self.sizes.frame_bytes).unwrap_or(usize::MAX));
+        let wanted = resident.frame_bytes(self.sizes.rows_most).min(usize::try_from(self.sizes.frame_bytes).unwrap_or(usize::MAX));
         if wanted > self.frame.bytes {
             let grown = self.device.driver.allocate(wanted);
             match grown {
@@ -218,7 +220,7 @@ impl CudaWorker {
                     freed.map_err(|fault| fault_of_load(name, &mut self.device, &fault))?;
                 }
                 // Fewer rows at once do as well.
-                Err(Fault::OutOfMemory { .. }) if stride <= self.frame.bytes => {}
+                Err(Fault::OutOfMemory { .. }) if one <= self.frame.bytes => {}
                 Err(fault) => return Err(fault_of_load(name, &mut self.device, &fault)),
             }
         }
@@ -256,7 +258,8 @@ impl Backend for CudaWorker {
         let (major, minor) = facts.capability;
         DeviceInfo {
             name: self.device.name.clone(),
-            numeric_class: format!("cuda-sm{major}{minor}"),
+            // With an LSTM's own kernels its bits are others.
+            numeric_class: format!("cuda-sm{major}{minor}{}", if self.device.kernels.lstm.is_some() { "a" } else { "" }),
             domain: format!("cuda-{}", self.number),
             arena_slots: self.sizes.slots,
             hardware: format!("{}, {} multiprocessors", facts.name, facts.multiprocessors),
@@ -338,7 +341,7 @@ impl Backend for CudaWorker {
         let rows = rows.max(1) as usize;
         let most = resident.rows_in(self.frame).min(self.sizes.rows_most);
         let part = rows.div_ceil(rows.div_ceil(most));
-        let zeroed = self.device.driver.zero(self.device.stream, self.frame.address, part * resident.plan.stride);
+        let zeroed = self.device.driver.zero(self.device.stream, self.frame.address, resident.frame_bytes(part));
         self.device.held(zeroed)?;
         let ready = self.device.queue_signal();
         let ready = self.device.held(ready)?;
@@ -351,7 +354,7 @@ impl Backend for CudaWorker {
             }
             let began = Instant::now();
             for first in (0..rows).step_by(part) {
-                let queued = resident.launch(&mut self.device, self.frame, part.min(rows - first) as u32);
+                let queued = resident.launch(&mut self.device, self.frame, &Rows::of_one_step(&(part.min(rows - first) as u32)));
                 self.device.held(queued)?;
             }
             let signal = self.device.queue_signal();

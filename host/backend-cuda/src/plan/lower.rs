@@ -3,6 +3,7 @@
 
 mod elements;
 mod products;
+mod recurrent;
 mod stretches;
 
 use std::collections::BTreeMap;
@@ -12,8 +13,9 @@ use cellwright_cell_graph::sums::{self, Summed};
 use cellwright_cell_graph::typed::{Compute, Operation, Origin, Value, ValueId};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
+use super::recurrence::Lstm;
 use super::view::{Base, Element, Space, View};
-use super::{Blob, Frame, Product};
+use super::{Blob, Frame, Product, Recurrence};
 use crate::abi::{GROUP_AXES, GroupInstruction, GroupOperand, Outlet, Port};
 
 /// Why a cell cannot be lowered: what of it cannot run.
@@ -45,12 +47,14 @@ pub(super) struct Lowered {
     pub(super) outlets: Vec<Outlet>,
     pub(super) items: Vec<Item>,
     pub(super) blobs: Vec<Blob>,
+    /// Its LSTM, if that is not among the items, and the values that it leaves.
+    pub(super) recurrence: Option<(Recurrence, [usize; 2])>,
     /// What its weights take as packed, whether they were or not.
     pub(super) packed_bytes: u64,
 }
 
 /// Lowers a cell; its weights are packed as long as they take no more than so many bytes together.
-pub(super) fn lower(cell: &TypedCell, weight_bytes_most: u64) -> Result<Lowered, Why> {
+pub(super) fn lower(cell: &TypedCell, weight_bytes_most: u64, has_lstm: bool) -> Result<Lowered, Why> {
     let lowered = Lowered {
         frame: Frame::new(),
         inputs: Vec::new(),
@@ -58,6 +62,7 @@ pub(super) fn lower(cell: &TypedCell, weight_bytes_most: u64) -> Result<Lowered,
         outlets: Vec::new(),
         items: Vec::new(),
         blobs: Vec::new(),
+        recurrence: None,
         packed_bytes: 0,
     };
     let mut lowering = Lowering {
@@ -77,14 +82,24 @@ pub(super) fn lower(cell: &TypedCell, weight_bytes_most: u64) -> Result<Lowered,
         lowering.lowered.datatypes.push(port.datatype);
         lowering.known.insert(id, view);
     }
-    for (operation, summed) in cell.operations.iter().zip(sums::find(cell)) {
+    let sums = sums::find(cell);
+    let lstm = Lstm::of(cell, &sums).filter(|_| has_lstm);
+    let states = lstm.as_ref().map(|lstm| lowering.states(lstm)).transpose()?;
+    for (index, (operation, summed)) in cell.operations.iter().zip(sums).enumerate() {
         match summed {
+            _ if lstm.as_ref().is_some_and(|lstm| lstm.operations.contains(&index)) => {}
+            Summed::Whole(sum) if lstm.as_ref().is_some_and(|lstm| lstm.sums.contains_key(&operation.results[0])) => {
+                lowering.sum_without_h(&sum, operation.results[0], lstm.as_ref().map(|lstm| lstm.h))?;
+            }
             Summed::Apart => lowering.operation(operation)?,
             Summed::Inside => {}
             Summed::Whole(sum) => lowering.sum(&sum, operation.results[0])?,
         }
     }
     lowering.outputs()?;
+    if let (Some(lstm), Some(states)) = (&lstm, states) {
+        lowering.lstm(lstm, states)?;
+    }
     Ok(lowering.lowered)
 }
 

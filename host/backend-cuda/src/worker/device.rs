@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use cellwright_backend::DeviceLost;
 use cellwright_cell_graph::typed::Precision;
 
+use super::recurrent::LstmKernels;
 use crate::abi::{self, Arguments, PRODUCT_COLUMNS, PRODUCT_THREADS, PRODUCT_TILES, Plain, bytes_of, product_shared};
 use crate::driver::{DeviceAddress, Done, Driver, Event, Fault, Kernel, Launch, Pinned, Stream};
 
@@ -26,6 +27,8 @@ pub(super) struct Kernels {
     /// By the rows of their tiles.
     pub(super) products_f32: [Kernel; 3],
     pub(super) products_bf16: [Kernel; 3],
+    /// None on a device that lacks them.
+    pub(super) lstm: Option<LstmKernels>,
 }
 
 /// Looks at the signal between two questions whether the device is still there.
@@ -66,6 +69,7 @@ impl Device {
             group: driver.kernel(abi::GroupArguments::KERNEL)?,
             products_f32: products(&mut *driver, abi::PRODUCTS_F32)?,
             products_bf16: products(&mut *driver, abi::PRODUCTS_BF16)?,
+            lstm: LstmKernels::of(&mut *driver)?,
         };
         let signal = driver.pinned(size_of::<u64>())?;
         let facts = driver.facts();
@@ -115,6 +119,7 @@ impl Device {
             grid: [columns, rows.div_ceil(tile), 1],
             threads: PRODUCT_THREADS,
             shared_bytes: product_shared(tile, is_f32),
+            cooperative: false,
         }
     }
 

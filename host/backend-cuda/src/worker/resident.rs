@@ -5,7 +5,8 @@ use cellwright_cell_graph::TypedCell;
 use cellwright_cell_graph::typed::Precision;
 
 use super::device::Device;
-use crate::abi::{GroupArguments, GroupInstruction, ProductArguments, ProductTerm, bytes_of_all};
+use super::recurrent::Recurrent;
+use crate::abi::{GroupArguments, GroupInstruction, LstmRows, ProductArguments, ProductTerm, bytes_of_all};
 use crate::driver::{DeviceAddress, Done, Fault, Launch};
 use crate::plan::{BlobId, Plan, Product, Step};
 
@@ -36,6 +37,7 @@ pub(crate) struct Resident {
     pub(super) bytes: u64,
     memory: DeviceAddress,
     ready: Vec<Ready>,
+    recurrent: Option<Recurrent>,
 }
 
 /// Where rows are worked on.
@@ -45,10 +47,33 @@ pub(super) struct FrameMemory {
     pub(super) bytes: usize,
 }
 
+/// Rows of a batch that run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows<'a> {
+    /// How many each step has, one step behind the other.
+    pub(super) steps: &'a [u32],
+    /// Their entries on the device; 0: they have none, and each has a step of its own.
+    pub(super) entries: u64,
+    /// What a queue of several steps is told; 0: nothing.
+    pub(super) queue: u64,
+}
+
+impl<'a> Rows<'a> {
+    /// Rows that have nothing to do with one another.
+    pub(super) const fn of_one_step(rows: &'a u32) -> Self {
+        Self { steps: std::slice::from_ref(rows), entries: 0, queue: 0 }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        self.steps.iter().sum()
+    }
+}
+
 impl Resident {
     /// Compiles a cell and uploads it, if it takes no more than that.
     pub(super) fn new(cell: &TypedCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
-        let plan = Plan::compile(cell, available)?;
+        let plan = Plan::compile(cell, available, device.kernels.lstm.is_some())?;
         let instruction_bytes = plan.instructions().count() * size_of::<GroupInstruction>() + plan.steps.len() * PIECE;
         let table_bytes = [bytes_of_all(&plan.inputs).len(), bytes_of_all(&plan.outlets).len()].map(|bytes| bytes.next_multiple_of(PIECE));
         let bytes = plan.blob_bytes(PIECE) + instruction_bytes + table_bytes.iter().sum::<usize>() + PIECE;
@@ -98,7 +123,8 @@ impl Resident {
                 }
             });
         }
-        Ok(Self { name: cell.name.clone(), plan, layout, ports, outlets, bytes: bytes as u64, memory, ready })
+        let recurrent = plan.recurrence.as_ref().map(|recurrence| Recurrent::new(recurrence, &blobs, device)).transpose()?;
+        Ok(Self { name: cell.name.clone(), plan, layout, ports, outlets, bytes: bytes as u64, memory, ready, recurrent })
     }
 
     /// Gives its memory back.
@@ -106,20 +132,46 @@ impl Resident {
         device.driver.free(self.memory)
     }
 
+    /// Bytes that so many rows take of a frame.
+    pub(super) const fn frame_bytes(&self, rows: usize) -> usize {
+        rows.saturating_mul(self.plan.stride).saturating_add(if self.recurrent.is_some() { Recurrent::bytes(rows) } else { 0 })
+    }
+
     /// Rows that a frame has for it.
-    pub(super) fn rows_in(&self, frame: FrameMemory) -> usize {
-        frame.bytes / self.plan.stride
+    pub(super) const fn rows_in(&self, frame: FrameMemory) -> usize {
+        let beside = self.frame_bytes(0);
+        frame.bytes.saturating_sub(beside) / (self.frame_bytes(1) - beside)
+    }
+
+    /// What a queue of steps of so many rows is told.
+    pub(super) fn queue(&self, frame: FrameMemory, steps: &[u32]) -> Vec<LstmRows> {
+        Recurrent::queue(frame, self.plan.stride as u32, steps)
+    }
+
+    /// Whether an input is a state, which goes from step to step within a batch.
+    pub(super) fn carries(&self, input: usize) -> bool {
+        self.plan.recurrence.as_ref().is_some_and(|recurrence| recurrence.inputs.contains(&input))
     }
 
     /// Queues everything that lies between the gathering of so many rows and their leaving.
     ///
     /// # Errors
     /// If the driver has one.
-    pub(super) fn launch(&self, device: &mut Device, frame: FrameMemory, rows: u32) -> Done {
-        assert!(rows as usize <= self.rows_in(frame), "{rows} rows in a frame of {}", self.rows_in(frame));
+    pub(super) fn launch(&self, device: &mut Device, frame: FrameMemory, rows: &Rows<'_>) -> Done {
+        let count = rows.count();
+        assert!(count as usize <= self.rows_in(frame), "{count} rows in a frame of {}", self.rows_in(frame));
+        let at = self.plan.recurrence.as_ref().map_or(self.ready.len(), |recurrence| recurrence.at);
+        self.run(&self.ready[..at], device, (frame, count))?;
+        if let Some(recurrent) = &self.recurrent {
+            recurrent.launch(device, (frame, self.plan.stride as u32), rows)?;
+        }
+        self.run(&self.ready[at..], device, (frame, count))
+    }
+
+    fn run(&self, steps: &[Ready], device: &mut Device, (frame, rows): (FrameMemory, u32)) -> Done {
         let stride = self.plan.stride as u32;
         let kernel = device.kernels.group;
-        for ready in &self.ready {
+        for ready in steps {
             // SAFETY (both): these kernels take these structures; places lie in the frame's rows, of which there are so many, or in this plan's own
             // memory, which stays while a task that names it is outstanding.
             match ready {
@@ -131,7 +183,7 @@ impl Resident {
                 }
                 Ready::Group { instructions, count, threads } => {
                     let arguments = GroupArguments { frame: frame.address.0, instructions: *instructions, stride, count: *count };
-                    let launch = Launch { kernel, grid: [rows, 1, 1], threads: *threads, shared_bytes: 0 };
+                    let launch = Launch { kernel, grid: [rows, 1, 1], threads: *threads, shared_bytes: 0, cooperative: false };
                     // SAFETY: above.
                     unsafe { device.launch(&launch, &arguments)? };
                 }

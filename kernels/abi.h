@@ -118,6 +118,9 @@ typedef struct LstmQueueArguments {
 // Makes the lists of steps whose rows lie in a frame (`abi_transfer.h`), one block for each row, behind whatever computes `begin` and before the
 // first step: lstm_rows, on devices that have the steps.
 //
+// With a table, what a row's sums begin with is not in the row: it is the table's row that its token means, counted from the end if it is negative.
+// A row whose token means none is refused, as a lookup refuses it; it reads row 0.
+//
 // A row whose entry names the row of the step before takes its h and c from there. Any other takes those that were gathered: h rounded to bf16,
 // and both padded with zeros to `units`. A row is not live if a step before it is not, or was refused: nobody wants what it leaves.
 typedef struct LstmListArguments {
@@ -125,6 +128,12 @@ typedef struct LstmListArguments {
     uint64_t entries;  // RowEntry[rows]; or 0: every row has what was gathered
     uint64_t lists;    // uint64_t[6][rows]: h, c, begin, h_out, c_out, h_exact
     uint64_t counter;  // a word that becomes 0, for a queue
+    uint64_t table;    // or 0
+    uint64_t table_rows;
+    uint32_t table_stride;  // bytes from row to row, a multiple of 16
+    uint32_t token;         // place in a row: an integer
+    uint32_t token_bytes;   // of 8 bytes, or of 4
+    uint32_t padding;
     uint32_t stride;   // bytes from row to row of the frame
     uint32_t own;      // values of h and c that the cell has
     uint32_t units;    // a multiple of 8

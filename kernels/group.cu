@@ -91,28 +91,13 @@ static __device__ __forceinline__ void run_elements(const GroupInstruction& in, 
 
 // ---- tables ----
 
-// Which row of a table an index means; -1: none.
-static __device__ __forceinline__ int64_t table_row(int64_t index, int64_t rows) {
-    // No sum overflows: a negative index plus a count of rows lies between both.
-    const int64_t row = index < 0 ? index + rows : index;
-    return row >= 0 && row < rows ? row : -1;
-}
-
-static __device__ void refuse_row(const GroupInstruction& in, uint8_t* row, int64_t index) {
-    RowRecord* const record = reinterpret_cast<RowRecord*>(row);
-    if (record->refused) return;
-    record->index = index;
-    record->table_rows = in.table_rows;
-    record->refused = 1;
-}
-
 // Refuses the row if an index is in no row of the table: the first such one in the order of the elements.
 static __device__ void check_indices(const GroupInstruction& in, uint8_t* row, uint32_t* first_bad) {
     const int64_t rows = static_cast<int64_t>(in.table_rows);
     const uint8_t* const indices = operand_base(in.source[0], row);
     if (in.outer == 1) {
         const int64_t index = load_number(indices, in.source[0].type, 0).i;
-        if (threadIdx.x == 0 && table_row(index, rows) < 0) refuse_row(in, row, index);
+        if (threadIdx.x == 0 && table_row(index, rows) < 0) refuse_row(row, index, in.table_rows);
         return;
     }
     if (threadIdx.x == 0) *first_bad = NOWHERE;
@@ -126,7 +111,7 @@ static __device__ void check_indices(const GroupInstruction& in, uint8_t* row, u
     if (threadIdx.x == 0 && *first_bad != NOWHERE) {
         GroupPlaces at = {};
         add_places(in, 0, in.outer_axes, *first_bad, at);
-        refuse_row(in, row, load_number(indices, in.source[0].type, at.source[0]).i);
+        refuse_row(row, load_number(indices, in.source[0].type, at.source[0]).i, in.table_rows);
     }
     // The word is used again by the next instruction of this kind.
     __syncthreads();

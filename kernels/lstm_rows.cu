@@ -1,15 +1,25 @@
 // Lists for the steps of an LSTM (`lstm.cu`), made where the rows lie: the host knows their places before it queues anything, and sends none.
-#include "abi_transfer.h"
-#include "kernel.cuh"
+#include "tables.cuh"
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 namespace lstm {
 
-// Whether anybody wants what a row leaves. Other blocks may take `live` back meanwhile, and for a reason that holds for later rows as well.
+// A row's token.
+__device__ __forceinline__ int64_t token_of(const LstmListArguments& a, uint64_t row) {
+    return a.token_bytes == 8 ? *reinterpret_cast<const int64_t*>(row + a.token) : *reinterpret_cast<const int32_t*>(row + a.token);
+}
+
+// Which row of the table its token means; -1: none.
+__device__ __forceinline__ int64_t looked_up(const LstmListArguments& a, uint64_t row) {
+    return table_row(token_of(a, row), static_cast<int64_t>(a.table_rows));
+}
+
+// Whether anybody wants what a row leaves. Other blocks may change its record meanwhile, and for reasons that hold as well without that.
 __device__ __forceinline__ bool is_wanted(const LstmListArguments& a, uint32_t row) {
-    const volatile RowRecord* record = reinterpret_cast<const volatile RowRecord*>(a.frame + (uint64_t)row * a.stride);
-    return record->live && !record->refused;
+    const uint64_t at = a.frame + (uint64_t)row * a.stride;
+    const volatile RowRecord* record = reinterpret_cast<const volatile RowRecord*>(at);
+    return record->live && !record->refused && (!a.table || looked_up(a, at) >= 0);
 }
 
 }  // namespace lstm
@@ -24,7 +34,13 @@ extern "C" __global__ void __launch_bounds__(128) lstm_rows(const __grid_constan
         uint64_t* const lists = reinterpret_cast<uint64_t*>(a.lists) + row;
         lists[0] = before == NOWHERE ? at + a.h_from : from + a.h_out;
         lists[rows] = before == NOWHERE ? at + a.c : from + a.c_out;
-        lists[2 * rows] = a.begin == NOWHERE ? 0 : at + a.begin;
+        uint64_t begin = a.begin == NOWHERE ? 0 : at + a.begin;
+        if (a.table) {
+            const int64_t found = lstm::looked_up(a, at);
+            if (found < 0) refuse_row(reinterpret_cast<uint8_t*>(at), lstm::token_of(a, at), a.table_rows);
+            begin = a.table + static_cast<uint64_t>(found < 0 ? 0 : found) * a.table_stride;
+        }
+        lists[2 * rows] = begin;
         lists[3 * rows] = at + a.h_out;
         lists[4 * rows] = at + a.c_out;
         lists[5 * rows] = at + a.h_exact;

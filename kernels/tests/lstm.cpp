@@ -293,8 +293,8 @@ void lists_are_made_where_rows_lie() {
             }
             record(0)->refused = 1;
             record(3)->live = 0;
-            const LstmListArguments a{frame.address(), with_entries ? entries.address() : 0, lists.address(), counter.address(), STRIDE, OWN, UNITS,
-                                      H,               C,                                    seed % 2 ? BEGIN : NOWHERE, EXACT, C_OUT, H_FROM, H_OUT};
+            const LstmListArguments a{frame.address(), with_entries ? entries.address() : 0, lists.address(), counter.address(), 0, 0, 0, 0, 0, 0, STRIDE, OWN,
+                                      UNITS,           H, C, seed % 2 ? BEGIN : NOWHERE,     EXACT,           C_OUT,             H_FROM, H_OUT};
             CHECK(testing::launch("lstm_rows", {ROWS, 1, 1}, 128, 0, a) == "");
             CHECK(counter[0] == 0 && counter[1] == 0xffffffff);
             for (uint32_t r = 0; r < ROWS; ++r) {
@@ -317,6 +317,34 @@ void lists_are_made_where_rows_lie() {
     }
 }
 
+// What sums begin with is the table's row of the token; a token that means none refuses its row, and what comes behind it is not wanted.
+void beginnings_are_looked_up() {
+    constexpr uint32_t ROWS = 6, STRIDE = 128, TOKEN = 32, ELSE = 48, TABLE = 1 << 20;
+    const int64_t tokens[ROWS] = {3, -4, 4, -5, 0, 2};
+    for (const uint32_t bytes : {8u, 4u}) {
+        Memory<uint8_t> frame(ROWS * STRIDE);
+        Memory<RowEntry> entries(ROWS);
+        Memory<uint64_t> lists(6 * ROWS);
+        Memory<uint32_t> counter(1);
+        const auto record = [&](uint32_t row) { return reinterpret_cast<RowRecord*>(&frame[row * STRIDE]); };
+        for (uint32_t r = 0; r < ROWS; ++r) {
+            entries[r].before = r < 3 ? NOWHERE : r - 3;
+            *record(r) = {1, 0, 0, 0, 0};
+            std::memcpy(&frame[r * STRIDE + TOKEN], &tokens[r], bytes);
+        }
+        const LstmListArguments a{frame.address(), entries.address(), lists.address(), counter.address(), TABLE, 4, 512, TOKEN, bytes, 0, STRIDE, 0, 0,
+                                  ELSE,            ELSE,              NOWHERE,         ELSE,              ELSE,  ELSE, ELSE};
+        CHECK(testing::launch("lstm_rows", {ROWS, 1, 1}, 128, 0, a) == "");
+        const uint32_t rows[ROWS] = {3, 0, 0, 0, 0, 2};
+        for (uint32_t r = 0; r < ROWS; ++r) {
+            const bool bad = r == 2 || r == 3;
+            CHECK(lists[2 * ROWS + r] == TABLE + rows[r] * 512);
+            CHECK(record(r)->refused == bad && record(r)->live == (r != 5));
+            CHECK(!bad || (record(r)->index == tokens[r] && record(r)->table_rows == 4));
+        }
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -324,6 +352,7 @@ int main() {
     RUN(no_bit_depends_on_tiles_or_the_order_of_threads);
     RUN(queues_are_right);
     RUN(lists_are_made_where_rows_lie);
+    RUN(beginnings_are_looked_up);
     RUN(resident_weights_need_their_blocks);
     return testing::finish();
 }

@@ -88,7 +88,8 @@ plain! {
     }
     /// As in `abi.h`.
     LstmListArguments {
-        frame: u64, entries: u64, lists: u64, counter: u64, stride: u32, own: u32, units: u32, h: u32, c: u32, begin: u32, h_exact: u32,
+        frame: u64, entries: u64, lists: u64, counter: u64, table: u64, table_rows: u64, table_stride: u32, token: u32, token_bytes: u32,
+        padding: u32, stride: u32, own: u32, units: u32, h: u32, c: u32, begin: u32, h_exact: u32,
         c_out: u32, h_from: u32, h_out: u32,
     }
     /// The beginning of each row of a frame.

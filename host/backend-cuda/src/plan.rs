@@ -8,6 +8,7 @@ mod lower;
 mod pack;
 mod recurrence;
 mod schedule;
+mod token;
 mod view;
 
 use std::sync::Arc;
@@ -84,6 +85,14 @@ pub(crate) enum Step {
     },
 }
 
+/// An input that is an integer and is looked up, nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) input: usize,
+    /// Of the tables in which it is looked up.
+    pub(crate) rows: u64,
+}
+
 /// A step of an LSTM, computed by kernels of its own between the steps of a plan that it waits for and those that wait for it.
 ///
 /// Places are of rows of the frame: `h` and `c` of its inputs, `begin` of what the sums of its gates begin with, the others of what it leaves.
@@ -110,6 +119,8 @@ pub(crate) struct Recurrence {
     pub(crate) rounded: [usize; 2],
     /// Which inputs h and c are.
     pub(crate) inputs: [usize; 2],
+    /// What `begin` alone depends on, and nothing else that comes before on anything else.
+    pub(crate) token: Option<Token>,
     /// Which outputs their successors are.
     pub(crate) outputs: [Vec<u32>; 2],
 }

@@ -12,6 +12,7 @@ mod recurrent;
 mod resident;
 mod retire;
 mod ring;
+mod table;
 mod together;
 mod words;
 

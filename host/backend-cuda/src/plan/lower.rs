@@ -38,6 +38,17 @@ pub(super) struct Item {
     pub(super) writes: Vec<(usize, bool)>,
 }
 
+/// Values of a row as others than its items see them.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// Of each input.
+    pub(super) inputs: Vec<usize>,
+    /// Those that outputs are of.
+    pub(super) outputs: Vec<usize>,
+    /// What an LSTM's step leaves.
+    pub(super) states: [usize; 2],
+}
+
 /// A cell in few kinds of work, in an order in which it can be computed.
 #[derive(Debug)]
 pub(super) struct Lowered {
@@ -47,8 +58,10 @@ pub(super) struct Lowered {
     pub(super) outlets: Vec<Outlet>,
     pub(super) items: Vec<Item>,
     pub(super) blobs: Vec<Blob>,
-    /// Its LSTM, if that is not among the items, and the values that it leaves.
-    pub(super) recurrence: Option<(Recurrence, [usize; 2])>,
+    /// Its LSTM, if that is not among the items.
+    pub(super) recurrence: Option<(Recurrence, Seen)>,
+    /// The row's values of which outputs are.
+    pub(super) given: Vec<usize>,
     /// What its weights take as packed, whether they were or not.
     pub(super) packed_bytes: u64,
 }
@@ -63,6 +76,7 @@ pub(super) fn lower(cell: &TypedCell, weight_bytes_most: u64, has_lstm: bool) ->
         items: Vec::new(),
         blobs: Vec::new(),
         recurrence: None,
+        given: Vec::new(),
         packed_bytes: 0,
     };
     let mut lowering = Lowering {
@@ -205,6 +219,9 @@ impl Lowering<'_> {
             let mut view = self.batched(output.value)?;
             if !view.is_whole() {
                 view = self.copied(&view)?;
+            }
+            if let Base::Row(value) = view.base {
+                self.lowered.given.push(value);
             }
             let bytes = view.elements() * view.element.size();
             let outlet = Outlet { place: narrow(view.at)?, bytes: narrow(bytes)?, node_offset: narrow(node_offset)?, padding: 0 };

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::lower::{Item, Lowered, Why, Work};
-use super::{ALIGNMENT, GROUP_THREADS, Plan, Recurrence, Step};
+use super::{ALIGNMENT, GROUP_THREADS, Plan, Recurrence, Step, token};
 use crate::abi::{GroupInstruction, flag, op};
 
 /// Puts lowered work into steps.
@@ -17,13 +17,14 @@ pub(super) fn plan(lowered: Lowered) -> Result<Plan, Why> {
     let Lowered { inputs, datatypes, outlets, items, blobs, recurrence, .. } = lowered;
     let (recurrence, steps) = match recurrence {
         None => (None, steps(items)),
-        Some((recurrence, values)) => {
-            let (before, after) = around(items, &values);
+        Some((recurrence, seen)) => {
+            let (before, after) = around(items, &seen.states);
+            let token = token::find(&before, &after, &seen);
             let is_steady = !after.iter().any(|item| matches!(&item.work, Work::Instruction(one) if one.op == op::LOOKUP));
             let mut steps = self::steps(before);
             let at = steps.len();
             steps.extend(self::steps(after));
-            (Some(Recurrence { at, is_steady, ..recurrence }), steps)
+            (Some(Recurrence { at, is_steady, token, ..recurrence }), steps)
         }
     };
     Ok(Plan { stride, inputs, datatypes, outlets, steps, recurrence, blobs })

@@ -14,7 +14,7 @@ use super::ring::Pen;
 use super::together::{self, Selected, Together};
 use super::words::Joined;
 use crate::abi::{FinishArguments, GatherArguments, LstmRows, NOWHERE, RowEntry, RowStatus, WordEntry, WordsArguments, bytes_of_all};
-use crate::driver::{DeviceAddress, Done, Launch};
+use crate::driver::{DeviceAddress, Done, Kernel, Launch};
 
 /// Threads that copy a row.
 const COPY_THREADS: u32 = 128;
@@ -299,20 +299,24 @@ impl CudaWorker {
             let rows = of_steps.count();
             let port_count = resident.plan.inputs.len() as u32;
             let arguments = GatherArguments { frame, ports: resident.ports, addresses, entries, executed, stride, port_count };
-            let launch = |kernel| Launch { kernel, grid: [rows, 1, 1], threads: COPY_THREADS, shared_bytes: 0, cooperative: false };
             // SAFETY: the kernel takes this structure; the lists lie in the segment's stretch, their addresses in the arena or the stretch, the rows in
             // the frame.
-            unsafe { self.device.launch(&launch(kernels.gather), &arguments)? };
+            unsafe { self.device.launch(&copies(kernels.gather, rows), &arguments)? };
             resident.launch(&mut self.device, self.frame, &of_steps)?;
             let (statuses, delivered) = (down.plus(lists.statuses).0, down.plus(lists.delivered).0);
             let outlet_count = resident.plan.outlets.len() as u32;
             let outlets = resident.outlets;
             let arguments = FinishArguments { frame, outlets, entries, executed, deliveries, delivered, statuses, stride, outlet_count };
             // SAFETY: as above; what is left goes to slots of the rows' lanes and to the segment's stretch.
-            unsafe { self.device.launch(&launch(kernels.finish), &arguments)? };
+            unsafe { self.device.launch(&copies(kernels.finish, rows), &arguments)? };
         }
         self.device.download(down, (&self.down.pinned, writing.down), writing.down_used)
     }
+}
+
+/// How a kernel is launched that moves so many rows into a frame or out of it.
+pub(super) const fn copies(kernel: Kernel, rows: u32) -> Launch {
+    Launch { kernel, grid: [rows, 1, 1], threads: COPY_THREADS, shared_bytes: 0, cooperative: false }
 }
 
 /// The rows at which steps of so many begin.

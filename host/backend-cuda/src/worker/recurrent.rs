@@ -5,6 +5,7 @@
 
 use super::device::Device;
 use super::resident::{FrameMemory, Rows};
+use super::table::Table;
 use crate::abi::{
     Arguments, LSTM_LISTS, LSTM_QUEUES, LSTM_STEPS, LstmListArguments, LstmQueueArguments, LstmRows, LstmStepArguments, LstmTile, NOWHERE,
 };
@@ -95,6 +96,8 @@ pub(super) struct Recurrent {
     weights: u64,
     bias: u64,
     queues: Vec<Queue>,
+    /// What sums begin with, by token, if there is such a table.
+    pub(super) table: Option<Table>,
 }
 
 impl Recurrent {
@@ -103,7 +106,8 @@ impl Recurrent {
         let address = |blob: BlobId| blobs[blob.0];
         let kernels = device.kernels.lstm.ok_or_else(|| Fault::Refused("it has no kernels for an LSTM".to_owned()))?;
         let queues = Queue::all(device, &kernels, plan.units)?;
-        Ok(Self { plan: plan.clone(), kernels, weights: address(plan.weights), bias: plan.bias.map(address).unwrap_or_default(), queues })
+        let (weights, bias) = (address(plan.weights), plan.bias.map(address).unwrap_or_default());
+        Ok(Self { plan: plan.clone(), kernels, weights, bias, queues, table: None })
     }
 
     /// Bytes of the frame beyond its rows, for so many of them.
@@ -144,11 +148,18 @@ impl Recurrent {
         let counter = lists + u64::from(all) * LIST_BYTES as u64;
         let place = |place: usize| place as u32;
         let [h_from, h_out] = plan.rounded.map(place);
+        let table = self.table();
         let arguments = LstmListArguments {
             frame: frame.address.0,
             entries: rows.entries,
             lists,
             counter,
+            table: table.address.0,
+            table_rows: table.rows,
+            table_stride: table.stride,
+            token: table.token.0,
+            token_bytes: table.token.1,
+            padding: 0,
             stride,
             own: plan.own,
             units: plan.units,

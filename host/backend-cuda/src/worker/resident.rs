@@ -37,7 +37,7 @@ pub(crate) struct Resident {
     pub(super) bytes: u64,
     memory: DeviceAddress,
     ready: Vec<Ready>,
-    recurrent: Option<Recurrent>,
+    pub(super) recurrent: Option<Recurrent>,
 }
 
 /// Where rows are worked on.
@@ -81,12 +81,16 @@ impl Resident {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: bytes as u64, available });
         }
         let layout = NodeLayout::of(cell);
-        Self::upload(cell, plan, layout, (device, bytes)).map_err(|fault| fault_of_load(&cell.name, device, &fault))
+        Self::upload(cell, plan, layout, (device, bytes), available).map_err(|fault| fault_of_load(&cell.name, device, &fault))
     }
 
-    fn upload(cell: &TypedCell, plan: Plan, layout: NodeLayout, (device, bytes): (&mut Device, usize)) -> Done<Self> {
+    fn upload(cell: &TypedCell, plan: Plan, layout: NodeLayout, (device, bytes): (&mut Device, usize), available: u64) -> Done<Self> {
         let memory = device.driver.allocate(bytes)?;
-        Self::upload_to(memory, cell, plan, layout, (device, bytes)).inspect_err(|_| {
+        let uploaded = Self::upload_to(memory, cell, plan, layout, (device, bytes)).and_then(|mut resident| {
+            resident.make_table(device, available.saturating_sub(bytes as u64))?;
+            Ok(resident)
+        });
+        uploaded.inspect_err(|_| {
             // A device that is lost has nothing to take back.
             let _ = device.driver.free(memory);
         })
@@ -129,7 +133,9 @@ impl Resident {
 
     /// Gives its memory back.
     pub(super) fn free(&self, device: &mut Device) -> Done {
-        device.driver.free(self.memory)
+        let table = self.recurrent.as_ref().and_then(|recurrent| recurrent.table);
+        let freed = table.map_or(Ok(()), |table| device.driver.free(table.address));
+        device.driver.free(self.memory).and(freed)
     }
 
     /// Bytes that so many rows take of a frame.
@@ -160,12 +166,22 @@ impl Resident {
     pub(super) fn launch(&self, device: &mut Device, frame: FrameMemory, rows: &Rows<'_>) -> Done {
         let count = rows.count();
         assert!(count as usize <= self.rows_in(frame), "{count} rows in a frame of {}", self.rows_in(frame));
-        let at = self.plan.recurrence.as_ref().map_or(self.ready.len(), |recurrence| recurrence.at);
-        self.run(&self.ready[..at], device, (frame, count))?;
-        if let Some(recurrent) = &self.recurrent {
-            recurrent.launch(device, (frame, self.plan.stride as u32), rows)?;
+        let Some(recurrent) = &self.recurrent else { return self.run(&self.ready, device, (frame, count)) };
+        if recurrent.table.is_none() {
+            self.run_before(device, frame, count)?;
         }
-        self.run(&self.ready[at..], device, (frame, count))
+        recurrent.launch(device, (frame, self.plan.stride as u32), rows)?;
+        self.run(&self.ready[self.steps_before()..], device, (frame, count))
+    }
+
+    /// How many steps come before an LSTM's.
+    fn steps_before(&self) -> usize {
+        self.plan.recurrence.as_ref().map_or(self.ready.len(), |recurrence| recurrence.at)
+    }
+
+    /// Queues what comes before an LSTM's step.
+    pub(super) fn run_before(&self, device: &mut Device, frame: FrameMemory, rows: u32) -> Done {
+        self.run(&self.ready[..self.steps_before()], device, (frame, rows))
     }
 
     fn run(&self, steps: &[Ready], device: &mut Device, (frame, rows): (FrameMemory, u32)) -> Done {

@@ -7,7 +7,7 @@ use super::super::pack::{LstmWeight, lstm_bytes};
 use super::super::recurrence::{Gate, Lstm};
 use super::super::view::{Base, Element, View};
 use super::super::{Blob, BlobId, Recurrence};
-use super::{Lowering, Why, narrow};
+use super::{Lowering, Seen, Why, narrow};
 use crate::abi::op;
 
 /// Units are computed by so many.
@@ -86,14 +86,18 @@ impl Lowering<'_> {
             h_next: states.h.at,
             c_next: states.c.at,
             rounded,
+            token: None,
             inputs: [lstm.h.0 as usize, lstm.c.0 as usize],
             outputs: [outputs_of(lstm.h_next), outputs_of(lstm.c_next)],
         };
-        let values = [&states.h, &states.c].map(|view| match view.base {
+        let value = |view: &View| match view.base {
             Base::Row(value) => value,
-            Base::Blob(_) => unreachable!("states are values of the row"),
-        });
-        self.lowered.recurrence = Some((recurrence, values));
+            Base::Blob(_) => unreachable!("inputs and states are values of the row"),
+        };
+        let inputs =
+            (0..self.cell.inputs.len() as u32).map(|input| Ok(value(&self.batched(ValueId(input))?))).collect::<Result<_, Why>>()?;
+        let seen = Seen { inputs, outputs: self.lowered.given.clone(), states: [value(&states.h), value(&states.c)] };
+        self.lowered.recurrence = Some((recurrence, seen));
         Ok(())
     }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LaneIndex, LoadError, SLOT_BYTES, Slot, Task};
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LaneIndex, LoadError, SLOT_BYTES, Slot, TableInfo, Task};
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
 
 use crate::driver::{DeviceAddress, Done, Driver, Fault};
@@ -275,6 +275,10 @@ impl Backend for CudaWorker {
         self.cells[index.index()] = Some(resident);
         self.sweep();
         Ok(())
+    }
+
+    fn table(&self, index: CellIndex) -> Option<TableInfo> {
+        self.cells.get(index.index())?.as_ref()?.table_info()
     }
 
     fn unload(&mut self, index: CellIndex) {

@@ -3,6 +3,11 @@
 //! No bit of a result depends on whether there is a table: it holds what would have been computed. It takes part of what the worker's weights may take;
 //! where that is too little, or the device has no room, there is none.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use cellwright_backend::TableInfo;
+
 use super::device::Device;
 use super::gather::copies;
 use super::recurrent::Recurrent;
@@ -82,6 +87,12 @@ impl Resident {
             Err(Fault::OutOfMemory { .. }) => Ok(()),
             Err(fault) => Err(fault),
         }
+    }
+
+    /// What is said of its table: it is filled from the beginning.
+    pub(super) fn table_info(&self) -> Option<TableInfo> {
+        let table = self.recurrent.as_ref()?.table?;
+        Some(TableInfo { bytes: table.bytes(), tokens: table.rows, filled: Arc::new(AtomicU64::new(table.rows)) })
     }
 
     fn fill(&self, device: &mut Device, table: &Table, begin: usize) -> Done {

@@ -68,19 +68,22 @@ fn no_bit_depends_on_whether_there_is_a_table() {
 fn a_table_is_of_the_budget_and_goes_with_its_cell() {
     let load = |weight_bytes| {
         let (mut worker, control) = with_budget(weight_bytes);
-        let mut taken = Vec::new();
+        let (mut taken, mut told) = (Vec::new(), 0);
         for _ in 0..2 {
             worker.load(CELL, &lstm_of_tokens(UNITS)).expect("it fits");
             taken.push(control.allocated_bytes());
+            told = worker.table(CELL).map_or(0, |table| table.bytes);
             worker.unload(CELL);
             taken.push(control.allocated_bytes());
+            assert!(worker.table(CELL).is_none());
         }
         assert_eq!(taken[..2], taken[2..], "what is unloaded leaves nothing");
-        taken[0] - taken[1]
+        (taken[0] - taken[1], told)
     };
     // Of each token 4 gates of 16 units, if that is a quarter of what is left.
     let (least, table) = (least_budget(&lstm_of_tokens(UNITS)), TOKENS as u64 * 4 * UNITS as u64 * 4);
-    assert_eq!([least + 2 * table, least + 4 * table].map(|bytes| load(bytes) - load(least)), [0, table]);
+    let (without, _) = load(least);
+    assert_eq!([load(least + 2 * table), load(least + 4 * table)], [(without, 0), (without + table, table)]);
 }
 
 /// What is read of a token elsewhere is computed for each row.

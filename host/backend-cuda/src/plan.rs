@@ -2,7 +2,8 @@
 //!
 //! A plan knows rows only by number and addresses not at all: what it reads besides its rows are blobs, which get addresses when they are uploaded
 //! ([`crate::worker`]). It is made in two passes: [`lower`] turns operations into products and instructions with every shape question answered, and
-//! [`schedule`] puts them into as few launches as their order allows.
+//! [`schedule`] puts them into as few launches as their order allows. An LSTM's step ([`recurrence`]) has kernels of its own, between what comes before
+//! it and what comes after.
 
 mod lower;
 mod pack;

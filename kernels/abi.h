@@ -63,15 +63,16 @@ typedef struct ProductArguments {
 } ProductArguments;
 
 // One step of an LSTM for a batch of rows: lists on the device of one address for each row. An address of 0 reads as zeros where it is read,
-// and nothing is left where it is written; a padding row has 0 in every list. Rows of x and h are bf16, of c and begin f32, all aligned to
-// 16 bytes. No h that is read in a step may be written in it; c may be where it was.
+// and nothing is left where it is written; a padding row has 0 in every list. Rows of x and h are bf16, of c, begin and h_exact f32, all aligned
+// to 16 bytes. No h that is read in a step may be written in it; c may be where it was.
 typedef struct LstmRows {
     uint64_t x;         // inputs of `inputs` values; not read if there are none
     uint64_t h;         // states of `units` values
     uint64_t c;         // cells of `units` values
-    uint64_t begin;     // what the sums of i, f, g, o begin with: rows of 4 · units; 0 for a row, or for the list: the bias
+    uint64_t begin;     // what the sums of i, f, g, o begin with, at the arguments' `columns`; 0 for a row, or for the list: the bias
     uint64_t h_out;     // where h goes
     uint64_t c_out;     // where c goes
+    uint64_t h_exact;   // where h goes as f32, before it is rounded; or 0 for the list: nowhere
     uint32_t rows;      // how many rows
     uint32_t sequence;  // what the host is told when a queue's step is done
 } LstmRows;
@@ -95,9 +96,10 @@ typedef struct LstmRows {
 typedef struct LstmStepArguments {
     LstmRows rows;
     uint64_t weights;
-    uint64_t bias;    // f32[4 · units]: of i, f, g, o; or 0
-    uint32_t inputs;  // a multiple of 8; may be 0
-    uint32_t units;   // a multiple of 8
+    uint64_t bias;        // f32, laid out like a row of begin; or 0
+    uint32_t inputs;      // a multiple of 8; may be 0
+    uint32_t units;       // a multiple of 8
+    uint32_t columns[4];  // where in a row of begin, and in the bias, the `units` values of i, f, g, o begin: even numbers
 } LstmStepArguments;
 
 // The same, step after step, in one launch of blocks that are all resident at once (a cooperative launch). Lists, x and begin of a step are read before
@@ -116,7 +118,39 @@ typedef struct LstmQueueArguments {
     uint32_t inputs;
     uint32_t units;
     uint32_t padding;
+    uint32_t columns[4];  // as of a step
 } LstmQueueArguments;
+
+// Makes the lists of steps whose rows lie in a frame (`abi_transfer.h`), one block for each row, behind whatever computes `begin` and before the
+// first step: lstm_rows, on devices that have the steps.
+//
+// With a table, what a row's sums begin with is not in the row: it is the table's row that its token means, counted from the end if it is negative.
+// A row whose token means none is refused, as a lookup refuses it; it reads row 0.
+//
+// A row whose entry names the row of the step before takes its h and c from there. Any other takes those that were gathered: h rounded to bf16,
+// and both padded with zeros to `units`. A row is not live if a step before it is not, or was refused: nobody wants what it leaves.
+typedef struct LstmListArguments {
+    uint64_t frame;
+    uint64_t entries;  // RowEntry[rows]; or 0: every row has what was gathered
+    uint64_t lists;    // uint64_t[6][rows]: h, c, begin, h_out, c_out, h_exact
+    uint64_t counter;  // a word that becomes 0, for a queue
+    uint64_t table;    // or 0
+    uint64_t table_rows;
+    uint32_t table_stride;  // bytes from row to row, a multiple of 16
+    uint32_t token;         // place in a row: an integer
+    uint32_t token_bytes;   // of 8 bytes, or of 4
+    uint32_t padding;
+    uint32_t stride;   // bytes from row to row of the frame
+    uint32_t own;      // values of h and c that the cell has
+    uint32_t units;    // a multiple of 8
+    uint32_t h;        // places in a row, of f32: h as gathered,
+    uint32_t c;        // c as gathered, with room for `units`,
+    uint32_t begin;    // what the sums begin with, or NOWHERE: the bias,
+    uint32_t h_exact;  // h as it becomes, with room for `units`,
+    uint32_t c_out;    // c likewise;
+    uint32_t h_from;   // and of bf16, with room for `units`: h as gathered,
+    uint32_t h_out;    // h as it becomes
+} LstmListArguments;
 
 // Fills words with a value: what the emulation's first test and a driver's self-test launch.
 typedef struct FillArguments {

@@ -24,14 +24,15 @@ typedef struct RowRecord {
     uint64_t padding;
 } RowRecord;
 
-// One row of a batch: whose step it is.
+// One row of a batch: whose step it is. A batch may hold several steps of a lane, earlier ones first.
 typedef struct RowEntry {
     uint64_t node;      // where its outputs are held, or 0
     uint32_t own;       // the word that says how many steps its chain executes
     uint32_t followed;  // the same of the chain whose length it has, or again its own
     uint32_t step;
     uint32_t stop;      // where in the row the BOOL lies that ends the chain, or NOWHERE
-    uint64_t padding;
+    uint32_t before;    // where several steps are one batch: the row of the step before of the same lane, or NOWHERE,
+    uint32_t later;     // and the next one whose outputs are held where this one's would be, or NOWHERE
 } RowEntry;
 
 // An input of the cell in a row of the frame.

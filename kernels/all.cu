@@ -4,5 +4,6 @@
 #include "product.cu"
 #include "best.cu"
 #include "lstm.cu"
+#include "lstm_rows.cu"
 #include "transfer.cu"
 #include "group.cu"

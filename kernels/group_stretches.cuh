@@ -4,6 +4,7 @@
 // All of it is inlined: where an instruction's numbers are known when this is compiled, nothing is left of them but what they mean.
 #pragma once
 #include "group_numbers.cuh"
+#include "tables.cuh"
 
 // Where an instruction's operands begin, as it says itself: found out again each time, which takes fewer registers than knowing it.
 struct SaidBases {
@@ -42,21 +43,6 @@ static __device__ __forceinline__ void add_places(const GroupInstruction& in, ui
 
 // ---- tables ----
 
-// Which row of a table an index means; -1: none.
-static __device__ __forceinline__ int64_t table_row(int64_t index, int64_t rows) {
-    // No sum overflows: a negative index plus a count of rows lies between both.
-    const int64_t row = index < 0 ? index + rows : index;
-    return row >= 0 && row < rows ? row : -1;
-}
-
-static __device__ __forceinline__ void refuse_row(const GroupInstruction& in, uint8_t* row, int64_t index) {
-    RowRecord* const record = reinterpret_cast<RowRecord*>(row);
-    if (record->refused) return;
-    record->index = index;
-    record->table_rows = in.table_rows;
-    record->refused = 1;
-}
-
 // Refuses the row if an index is in no row of the table: the first such one in the order of the elements.
 template <class Bases>
 static __device__ __forceinline__ void check_indices(const GroupInstruction& in, const Bases& bases, uint8_t* row, uint32_t* first_bad) {
@@ -64,7 +50,7 @@ static __device__ __forceinline__ void check_indices(const GroupInstruction& in,
     const uint8_t* const indices = bases.source(0);
     if (in.outer == 1) {
         const int64_t index = load_number(indices, in.source[0].type, 0).i;
-        if (threadIdx.x == 0 && table_row(index, rows) < 0) refuse_row(in, row, index);
+        if (threadIdx.x == 0 && table_row(index, rows) < 0) refuse_row(row, index, in.table_rows);
         return;
     }
     if (threadIdx.x == 0) *first_bad = NOWHERE;
@@ -78,7 +64,7 @@ static __device__ __forceinline__ void check_indices(const GroupInstruction& in,
     if (threadIdx.x == 0 && *first_bad != NOWHERE) {
         GroupPlaces at = {};
         add_places(in, 0, in.outer_axes, *first_bad, at);
-        refuse_row(in, row, load_number(indices, in.source[0].type, at.source[0]).i);
+        refuse_row(row, load_number(indices, in.source[0].type, at.source[0]).i, in.table_rows);
     }
     // The word is used again by the next instruction of this kind.
     __syncthreads();

@@ -19,6 +19,7 @@ constexpr int LAG = 2;
 struct Cell {
     uint64_t weights, bias;
     uint32_t inputs, units;
+    const uint32_t* columns;
     __device__ __forceinline__ uint32_t input_slabs() const { return (inputs + SLAB - 1) / SLAB; }
     __device__ __forceinline__ uint32_t slabs() const { return input_slabs() + (units + SLAB - 1) / SLAB; }
 };
@@ -183,7 +184,7 @@ private:
 #pragma unroll
                 for (int gate = 0; gate < 4; ++gate) {
                     float2 pair = make_float2(0.0f, 0.0f);
-                    if (from && unit + 8 * g < cell_.units) pair = __ldg(reinterpret_cast<const float2*>(from + gate * cell_.units + unit + 8 * g));
+                    if (from && unit + 8 * g < cell_.units) pair = __ldg(reinterpret_cast<const float2*>(from + cell_.columns[gate] + unit + 8 * g));
                     sums[(g * 4 + gate) * 4 + half * 2] = pair.x;
                     sums[(g * 4 + gate) * 4 + half * 2 + 1] = pair.y;
                 }
@@ -193,12 +194,13 @@ private:
 
     // What becomes of a row: where it goes, and the c that it had.
     struct Leaving {
-        uint64_t from, c_out, h_out;
+        uint64_t from, c_out, h_out, h_exact;
         float2 c[Columns / 32];
         __device__ __forceinline__ void find(const LstmRows& rows, uint32_t row) {
             from = listed(rows.c, row, rows.rows);
             c_out = listed(rows.c_out, row, rows.rows);
             h_out = listed(rows.h_out, row, rows.rows);
+            h_exact = listed(rows.h_exact, row, rows.rows);
         }
         // Another block may have written c in the step before: not to be read from this one's cache.
         __device__ __forceinline__ void read(uint32_t unit, uint32_t units) {
@@ -220,7 +222,9 @@ private:
             c.x = fmaf(sigmoid(s[4]), c.x, sigmoid(s[0]) * tanh_fast(s[8]));
             c.y = fmaf(sigmoid(s[5]), c.y, sigmoid(s[1]) * tanh_fast(s[9]));
             if (row.c_out) reinterpret_cast<float2*>(row.c_out)[u / 2] = c;
-            if (row.h_out) reinterpret_cast<uint32_t*>(row.h_out)[u / 2] = pack_bf16(sigmoid(s[12]) * tanh_fast(c.x), sigmoid(s[13]) * tanh_fast(c.y));
+            const float2 h = make_float2(sigmoid(s[12]) * tanh_fast(c.x), sigmoid(s[13]) * tanh_fast(c.y));
+            if (row.h_out) reinterpret_cast<uint32_t*>(row.h_out)[u / 2] = pack_bf16(h.x, h.y);
+            if (row.h_exact) reinterpret_cast<float2*>(row.h_exact)[u / 2] = h;
         }
     }
 
@@ -238,7 +242,7 @@ __device__ __forceinline__ void step(const LstmStepArguments& a) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
-    Tiles<Groups, Columns, Stages, false> tiles({a.weights, a.bias, a.inputs, a.units}, shared, full, empty);
+    Tiles<Groups, Columns, Stages, false> tiles({a.weights, a.bias, a.inputs, a.units, a.columns}, shared, full, empty);
     tiles.initialise();
     if (threadIdx.x / GROUP == Groups) {
         registers_fewer<72>();
@@ -254,7 +258,7 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
-    Tiles<Groups, Columns, Stages, Resident> tiles({a.weights, a.bias, a.inputs, a.units}, shared, full, empty);
+    Tiles<Groups, Columns, Stages, Resident> tiles({a.weights, a.bias, a.inputs, a.units, a.columns}, shared, full, empty);
     // Otherwise a block would meet columns whose weights it does not have.
     if (Resident && gridDim.x % tiles.across() != 0) __trap();
     tiles.initialise();

@@ -47,11 +47,17 @@ extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__
         reinterpret_cast<RowStatus*>(a.statuses)[row] = RowStatus{status, 0, record.index, record.table_rows};
     }
     if (!runs) return;
+    bool held = entry.node != 0;
+    if (held && entry.later != NOWHERE) {
+        // A later step of the same batch leaves its outputs there, unless its chain has ended.
+        const RowRecord later = *reinterpret_cast<const RowRecord*>(reinterpret_cast<const uint8_t*>(a.frame) + (uint64_t)entry.later * a.stride);
+        held = !later.live || later.refused;
+    }
     const Outlet* const outlets = reinterpret_cast<const Outlet*>(a.outlets);
     const uint32_t* const deliveries = reinterpret_cast<const uint32_t*>(a.deliveries) + row * a.outlet_count;
     for (uint32_t output = 0; output < a.outlet_count; output++) {
         const Outlet outlet = outlets[output];
-        if (entry.node) copy_row(reinterpret_cast<uint8_t*>(entry.node) + outlet.node_offset, frame + outlet.place, outlet.bytes);
+        if (held) copy_row(reinterpret_cast<uint8_t*>(entry.node) + outlet.node_offset, frame + outlet.place, outlet.bytes);
         if (!a.deliveries || deliveries[output] == NOWHERE) continue;
         copy_row(reinterpret_cast<uint8_t*>(a.delivered) + deliveries[output], frame + outlet.place, outlet.bytes);
     }

@@ -22,6 +22,11 @@ extern "C" int emulate_size_of(const char* name) {
     return kernel ? kernel->size : -1;
 }
 
+extern "C" int emulate_is_cooperative(const char* name) {
+    const emulation::Kernel* kernel = find(name);
+    return kernel && kernel->cooperative;
+}
+
 extern "C" void emulate_seed(uint64_t seed) { emulation::machine_of_this_thread().seed(seed); }
 
 extern "C" int emulate_launch(const char* name, const uint32_t grid[3], uint32_t threads, uint32_t shared_bytes, const void* arguments,

@@ -15,6 +15,9 @@ int emulate_launch(const char* kernel, const uint32_t grid[3], uint32_t threads,
 // Bytes of a kernel's argument struct, or -1 if there is no such kernel.
 int emulate_size_of(const char* kernel);
 
+// 1 if a kernel's blocks wait for one another, so that all of them must be resident at once; 0 if not, or if there is no such kernel.
+int emulate_is_cooperative(const char* name);
+
 // Begins another order in which the calling thread's launches let their threads take turns. The same seed gives the same order.
 void emulate_seed(uint64_t seed);
 

@@ -193,6 +193,11 @@ inline void Machine::begin_block(Block& block, const Index3& index, uint32_t sha
     for (uint32_t warp = 0; warp < (threads_ + 31) / 32; ++warp) block.meetings[warp].clear();
     for (Meeting& meeting : block.groups) meeting.arrived = 0;
     block.mbarriers.clear();
+    // What the launch before left unfenced concerns nobody: also that of threads that this one does not have.
+    for (Fiber& fiber : block.fibers) {
+        for (const uint32_t chunk : fiber.unfenced) block.proxy[chunk] = 0;
+        fiber.unfenced.clear();
+    }
     block.fibers.resize(threads_);
     for (uint32_t thread = 0; thread < threads_; ++thread) {
         Fiber& fiber = block.fibers[thread];
@@ -204,8 +209,6 @@ inline void Machine::begin_block(Block& block, const Index3& index, uint32_t sha
         fiber.groups.clear();
         fiber.products.clear();
         fiber.batches.clear();
-        for (const uint32_t chunk : fiber.unfenced) block.proxy[chunk] = 0;
-        fiber.unfenced.clear();
         ready_.push_back(&fiber);
     }
     unfinished_ += threads_;

@@ -100,6 +100,15 @@ extern "C" __global__ void __launch_bounds__(256) planted(const __grid_constant_
 }
 KERNEL(planted, PlantedArguments)
 
+// Copies what nobody multiplies, where the pipeline has its columns, and so needs no fence.
+extern "C" __global__ void __launch_bounds__(256) unfenced(const __grid_constant__ PlantedArguments p) {
+    DYNAMIC_SHARED(shared);
+    copy_async(shared + 64 * 128 + threadIdx.x * 16, reinterpret_cast<const void*>(p.a), 16);
+    copy_commit();
+    copy_wait<0>();
+}
+KERNEL(unfenced, PlantedArguments)
+
 namespace {
 
 constexpr uint32_t SLABS = 6;
@@ -179,10 +188,20 @@ void each_fault_shows() {
     }
 }
 
+// What a launch left unfenced is not held against a later one, even if one with fewer threads came between.
+void launches_are_told_apart() {
+    const testing::Memory<uint16_t> row(8);
+    for (const uint32_t threads : {256u, 32u}) {
+        CHECK(testing::launch("unfenced", {1, 1, 1}, threads, 64 * 128 + 256 * 16, PlantedArguments{row.address(), 0, 0, 0, 0}) == "");
+    }
+    CHECK(outcome(NOTHING, 0) == "");
+}
+
 }  // namespace
 
 int main() {
     RUN(the_whole_is_right);
+    RUN(launches_are_told_apart);
     RUN(each_fault_shows);
     return testing::finish();
 }

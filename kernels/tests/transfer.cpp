@@ -30,7 +30,7 @@ struct Batch {
         }
         for (size_t i = 0; i < sources.size(); ++i) sources[i] = static_cast<uint8_t>(i * 7 + 1);
         for (uint32_t r = 0; r < rows; ++r) {
-            entries[r] = {nodes.address() + r * 64, r % 3, r % 3, 0, NOWHERE, 0};
+            entries[r] = {nodes.address() + r * 64, r % 3, r % 3, 0, NOWHERE, NOWHERE, NOWHERE};
             for (uint32_t p = 0; p < 3; ++p) {
                 // Some missing, some aligned, some not.
                 addresses[r * 3 + p] = (r + p) % 5 == 4 ? 0 : sources.address() + r * 64 + (p == 2 ? 33 : p * 16);
@@ -115,6 +115,29 @@ void live_rows_leave_everything_and_others_nothing() {
     for (uint32_t r = 0; r < b.rows; ++r) CHECK(b.record(r).live == (r % 3 != 0));
 }
 
+// Several steps of a lane in one batch, whose outputs are held in one place: the last one that runs leaves them.
+void a_place_is_left_to_the_last_step_that_runs() {
+    for (uint32_t ends = 0; ends < 4; ++ends) {
+        Batch b(3);
+        for (uint32_t r = 0; r < 3; ++r) {
+            b.entries[r].node = b.nodes.address();
+            b.entries[r].step = r;
+            b.entries[r].own = b.entries[r].followed = 0;
+            if (r < 2) b.entries[r].later = r + 1;
+        }
+        b.executed[0] = ends;
+        b.gather();
+        if (ends == 3) b.record(2).refused = 1;
+        b.finish();
+        const uint32_t last = ends == 3 ? 1 : ends - 1;
+        for (uint32_t p = 0; p < 3; ++p) {
+            const uint8_t* node = &b.nodes[p * 20 + 1];
+            if (ends > 0) CHECK(std::memcmp(node, &b.frame[last * STRIDE + PLACES[p]], BYTES[p]) == 0);
+            if (ends == 0) CHECK(node[0] == 0xff && node[BYTES[p] - 1] == 0xff);
+        }
+    }
+}
+
 void words_begin() {
     for (const uint32_t count : {0u, 1u, 300u}) {
         Memory<WordEntry> entries(count + 1);
@@ -131,6 +154,7 @@ void words_begin() {
 int main() {
     RUN(rows_are_filled_or_zeros);
     RUN(live_rows_leave_everything_and_others_nothing);
+    RUN(a_place_is_left_to_the_last_step_that_runs);
     RUN(words_begin);
     return testing::finish();
 }

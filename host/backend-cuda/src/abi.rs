@@ -79,10 +79,27 @@ plain! {
     ProductBestArguments { product: ProductArguments, k: u32, flags: u32 }
     /// As in `abi_best.h`.
     BestArguments { candidates: u64, values: u64, positions: u64, stride: u32, panels: u32, k: u32, flags: u32 }
+    /// As in `abi.h`.
+    LstmRows {
+        x: u64, h: u64, c: u64, begin: u64, h_out: u64, c_out: u64, h_exact: u64, rows: u32, sequence: u32,
+    }
+    /// As in `abi.h`.
+    LstmStepArguments { rows: LstmRows, weights: u64, bias: u64, inputs: u32, units: u32, columns: [u32; 4] }
+    /// As in `abi.h`.
+    LstmQueueArguments {
+        steps: u64, counter: u64, signal: u64, weights: u64, bias: u64, step_count: u32, inputs: u32, units: u32, padding: u32,
+        columns: [u32; 4],
+    }
+    /// As in `abi.h`.
+    LstmListArguments {
+        frame: u64, entries: u64, lists: u64, counter: u64, table: u64, table_rows: u64, table_stride: u32, token: u32, token_bytes: u32,
+        padding: u32, stride: u32, own: u32, units: u32, h: u32, c: u32, begin: u32, h_exact: u32,
+        c_out: u32, h_from: u32, h_out: u32,
+    }
     /// The beginning of each row of a frame.
     RowRecord { live: u32, refused: u32, index: i64, table_rows: u64, padding: u64 }
     /// Whose step a row is.
-    RowEntry { node: u64, own: u32, followed: u32, step: u32, stop: u32, padding: u64 }
+    RowEntry { node: u64, own: u32, followed: u32, step: u32, stop: u32, before: u32, later: u32 }
     /// An input in a row of the frame.
     Port { place: u32, bytes: u32 }
     /// An output in a row of the frame, and in a node.
@@ -125,7 +142,7 @@ macro_rules! kernels {
 
 kernels! {
     GatherArguments = "gather", FinishArguments = "finish", WordsArguments = "begin_words", GroupArguments = "group",
-    CompiledGroupArguments = "compiled_group", BestArguments = "best_of_panels"
+    CompiledGroupArguments = "compiled_group", BestArguments = "best_of_panels", LstmListArguments = "lstm_rows"
 }
 
 /// The kernels of a product, by the rows of their tiles; all take [`ProductArguments`].
@@ -159,6 +176,71 @@ const PRODUCT_STAGES: u32 = 4;
 pub(crate) const fn product_shared(tile: u32, is_bf16: bool) -> u32 {
     PRODUCT_STAGES * (tile * if is_bf16 { 128 } else { 64 } + 4096)
 }
+
+/// How a kernel of an LSTM's steps divides them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LstmTile {
+    pub(crate) name: &'static str,
+    /// Of a tile.
+    pub(crate) rows: u32,
+    /// Of a tile: four columns each.
+    pub(crate) units: u32,
+    /// Of a block.
+    pub(crate) threads: u32,
+    /// Shared memory of a block, without weights that stay there.
+    pub(crate) shared_bytes: u32,
+    /// Whether a block's weights stay in its shared memory: all of its tiles have the same units then.
+    pub(crate) is_resident: bool,
+}
+
+impl LstmTile {
+    const fn new(name: &'static str, (rows, units): (u32, u32), (threads, stages): (u32, u32)) -> Self {
+        Self { name, rows, units, threads, shared_bytes: stages * (rows + 4 * units) * LSTM_SLAB_BYTES, is_resident: false }
+    }
+
+    const fn resident(name: &'static str, (rows, units): (u32, u32), (threads, stages): (u32, u32)) -> Self {
+        Self { name, rows, units, threads, shared_bytes: stages * rows * LSTM_SLAB_BYTES, is_resident: true }
+    }
+
+    /// Shared memory of a block for a state of so many units.
+    pub(crate) const fn shared_bytes(&self, units: u32) -> u32 {
+        let slabs = if self.is_resident { units.div_ceil(LSTM_SLAB) } else { 0 };
+        self.shared_bytes + slabs * 4 * self.units * LSTM_SLAB_BYTES
+    }
+
+    /// Tiles of units.
+    pub(crate) const fn across(&self, units: u32) -> u32 {
+        units.div_ceil(self.units)
+    }
+
+    /// Tiles in all.
+    pub(crate) const fn tiles(&self, rows: u32, units: u32) -> u32 {
+        rows.div_ceil(self.rows) * self.across(units)
+    }
+}
+
+/// Rows of a weight that are multiplied at once,
+pub(crate) const LSTM_SLAB: u32 = 64;
+/// and what a column of them takes.
+const LSTM_SLAB_BYTES: u32 = LSTM_SLAB * size_of::<u16>() as u32;
+
+/// One step; all take [`LstmStepArguments`].
+pub(crate) const LSTM_STEPS: [LstmTile; 5] = [
+    LstmTile::new("lstm_step_64x8", (64, 8), (256, 8)),
+    LstmTile::new("lstm_step_64x16", (64, 16), (256, 8)),
+    LstmTile::new("lstm_step_64x32", (64, 32), (256, 8)),
+    LstmTile::new("lstm_step_128x32", (128, 32), (384, 6)),
+    LstmTile::new("lstm_step_128x64", (128, 64), (384, 4)),
+];
+/// Several steps; all take [`LstmQueueArguments`], and are launched cooperatively.
+pub(crate) const LSTM_QUEUES: [LstmTile; 4] = [
+    LstmTile::resident("lstm_resident_64x8", (64, 8), (256, 8)),
+    LstmTile::resident("lstm_resident_64x16", (64, 16), (256, 8)),
+    LstmTile::new("lstm_queue_64x32", (64, 32), (256, 8)),
+    LstmTile::new("lstm_queue_128x32", (128, 32), (384, 6)),
+];
+/// Lists that a step reads, of which [`LstmRows`] names all but x.
+pub(crate) const LSTM_LISTS: usize = 6;
 
 /// What becomes of a row: as in `abi_transfer.h`.
 pub(crate) mod status {

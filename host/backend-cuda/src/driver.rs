@@ -60,6 +60,8 @@ pub struct Launch {
     pub threads: u32,
     /// Shared memory of a block beyond what the kernel declares.
     pub shared_bytes: u32,
+    /// Whether its blocks wait for one another, so that all of them must run at once: no more than [`Driver::resident_blocks`] says.
+    pub cooperative: bool,
 }
 
 /// What a device is.
@@ -157,6 +159,10 @@ pub trait Driver: Send {
 
     /// Gives a kernel back that was compiled. Waits until nothing that is queued needs it.
     fn release(&mut self, kernel: Kernel) -> Done;
+
+    /// How many blocks of so many threads and so much shared memory (beyond what the kernel declares) run at once on the whole device, if nothing else
+    /// runs there; 0 if none can.
+    fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32>;
 
     /// Queues a copy of pinned bytes, from `offset` on, to the device. They are read when the copy runs: until then they must stay as they are.
     fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done;

@@ -2,14 +2,17 @@
 //!
 //! A plan knows rows only by number and addresses not at all: what it reads besides its rows are blobs, which get addresses when they are uploaded
 //! ([`crate::worker`]). It is made in two passes: [`lower`] turns operations into products and instructions with every shape question answered, and
-//! [`schedule`] puts them into as few launches as their order allows.
+//! [`schedule`] puts them into as few launches as their order allows. An LSTM's step ([`recurrence`]) has kernels of its own, between what comes before
+//! it and what comes after.
 
 mod arithmetic;
 mod best;
 mod generate;
 mod lower;
 mod pack;
+mod recurrence;
 mod schedule;
+mod token;
 mod view;
 
 use std::sync::Arc;
@@ -94,6 +97,46 @@ pub(crate) enum Step {
     },
 }
 
+/// An input that is an integer and is looked up, nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) input: usize,
+    /// Of the tables in which it is looked up.
+    pub(crate) rows: u64,
+}
+
+/// A step of an LSTM, computed by kernels of its own between the steps of a plan that it waits for and those that wait for it.
+///
+/// Places are of rows of the frame: `h` and `c` of its inputs, `begin` of what the sums of its gates begin with, the others of what it leaves.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Recurrence {
+    /// Steps of the plan that come before.
+    pub(crate) at: usize,
+    /// Whether several steps of a chain may be one batch: nothing of a row that waits for its h can be refused.
+    pub(crate) is_steady: bool,
+    /// Values of h and c,
+    pub(crate) own: u32,
+    /// and those that are computed: a multiple of 8.
+    pub(crate) units: u32,
+    pub(crate) weights: BlobId,
+    pub(crate) bias: Option<BlobId>,
+    pub(crate) begin: Option<usize>,
+    /// Where the gates i, f, g and o lie in the bias and from `begin` on, in elements.
+    pub(crate) columns: [u32; 4],
+    pub(crate) h: usize,
+    pub(crate) c: usize,
+    pub(crate) h_next: usize,
+    pub(crate) c_next: usize,
+    /// The same h before and behind the step, rounded.
+    pub(crate) rounded: [usize; 2],
+    /// Which inputs h and c are.
+    pub(crate) inputs: [usize; 2],
+    /// What `begin` alone depends on, and nothing else that comes before on anything else.
+    pub(crate) token: Option<Token>,
+    /// Which outputs their successors are.
+    pub(crate) outputs: [Vec<u32>; 2],
+}
+
 /// A compiled cell.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -104,33 +147,34 @@ pub(crate) struct Plan {
     pub(crate) datatypes: Vec<Datatype>,
     pub(crate) outlets: Vec<Outlet>,
     pub(crate) steps: Vec<Step>,
+    pub(crate) recurrence: Option<Recurrence>,
     pub(crate) blobs: Vec<Blob>,
 }
 
 impl Plan {
-    /// Compiles a cell whose packed weights may take so many bytes.
+    /// Compiles a cell whose packed weights may take so many bytes, for a device that has an LSTM's own kernels or not.
     ///
     /// # Errors
     /// If it has an operation, a datatype or a precision that there is no kernel for, or larger weights.
-    pub(crate) fn compile(cell: &TypedCell, available: u64) -> Result<Self, LoadError> {
-        Self::compile_in(Arithmetic::of(cell.precision), cell, available)
+    pub(crate) fn compile(cell: &TypedCell, available: u64, has_lstm: bool) -> Result<Self, LoadError> {
+        Self::compile_in(Arithmetic::of(cell.precision), cell, available, has_lstm)
     }
 
     /// The same, with products of floats in tf32.
     ///
     /// # Errors
     /// As without that.
-    pub(crate) fn compile_in_tf32(cell: &TypedCell, available: u64) -> Result<Self, LoadError> {
+    pub(crate) fn compile_in_tf32(cell: &TypedCell, available: u64, has_lstm: bool) -> Result<Self, LoadError> {
         let arithmetic = Arithmetic::of(cell.precision);
-        Self::compile_in(if arithmetic == Arithmetic::F32 { Arithmetic::Tf32 } else { arithmetic }, cell, available)
+        Self::compile_in(if arithmetic == Arithmetic::F32 { Arithmetic::Tf32 } else { arithmetic }, cell, available, has_lstm)
     }
 
-    fn compile_in(arithmetic: Arithmetic, cell: &TypedCell, available: u64) -> Result<Self, LoadError> {
+    fn compile_in(arithmetic: Arithmetic, cell: &TypedCell, available: u64, has_lstm: bool) -> Result<Self, LoadError> {
         let unsupported = |what: String| LoadError::Unsupported { cell: cell.name.clone(), device: "the CUDA worker".to_owned(), what };
         if cell.precision == Precision::Int8 && cell.operations.iter().any(is_product) {
             return Err(unsupported("products in int8: load the model in bf16".to_owned()));
         }
-        let lowered = lower::lower(cell, arithmetic, available).map_err(unsupported)?;
+        let lowered = lower::lower(cell, arithmetic, available, has_lstm).map_err(unsupported)?;
         if lowered.packed_bytes > available {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: lowered.packed_bytes, available });
         }

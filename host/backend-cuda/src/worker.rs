@@ -1,16 +1,20 @@
 //! One CUDA worker: turns tasks into work on a device's stream, and what comes back into completions.
 //!
 //! A task becomes one segment, or several if it is large: one upload (addresses, rows of the host), for each step of it a gathering, the cell's plan and a
-//! finish, one download (what became of each row, what is delivered), one signal. Submitting only queues; completing only looks at the signal. Steps
-//! that follow a stop in the same stream are kept from leaving anything by the device itself (`kernels/transfer.cu`).
+//! finish, one download (what became of each row, what is delivered), one signal. Where steps need only the states of those before, several are one batch
+//! ([`together`]). Submitting only queues; completing only looks at the signal. Steps that follow a stop in the same stream are kept from leaving anything
+//! by the device itself (`kernels/transfer.cu`).
 
 mod device;
 mod flight;
 mod gather;
 mod options;
+mod recurrent;
 mod resident;
 mod retire;
 mod ring;
+mod table;
+mod together;
 mod words;
 
 use std::collections::VecDeque;
@@ -18,7 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LaneIndex, LoadError, Progress, SLOT_BYTES, Slot, Task};
+use cellwright_backend::{
+    Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LaneIndex, LoadError, Progress, SLOT_BYTES, Slot, TableInfo, Task,
+};
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
 
 use crate::driver::{DeviceAddress, Done, Driver, Fault};
@@ -26,7 +32,7 @@ use device::Device;
 use flight::InFlight;
 pub use options::CudaOptions;
 use options::Sizes;
-use resident::{FrameMemory, Resident, fault_of_load};
+use resident::{FrameMemory, Resident, Rows, fault_of_load};
 use ring::Ring;
 use words::{Joined, Words};
 
@@ -211,12 +217,12 @@ impl CudaWorker {
 
     /// Makes the frame and the rings as large as a cell needs them.
     fn make_room(&mut self, resident: &Resident) -> Result<(), LoadError> {
-        let stride = resident.plan.stride;
+        let one = resident.frame_bytes(1);
         let name = &resident.name;
-        if stride as u64 > self.sizes.frame_bytes {
-            return Err(LoadError::OutOfMemory { cell: name.clone(), needed: stride as u64, available: self.sizes.frame_bytes });
+        if one as u64 > self.sizes.frame_bytes {
+            return Err(LoadError::OutOfMemory { cell: name.clone(), needed: one as u64, available: self.sizes.frame_bytes });
         }
-        let wanted = stride.saturating_mul(self.sizes.rows_most).min(usize::try_from(self.sizes.frame_bytes).unwrap_or(usize::MAX));
+        let wanted = resident.frame_bytes(self.sizes.rows_most).min(usize::try_from(self.sizes.frame_bytes).unwrap_or(usize::MAX));
         if wanted > self.frame.bytes {
             let grown = self.device.driver.allocate(wanted);
             match grown {
@@ -227,7 +233,7 @@ impl CudaWorker {
                     freed.map_err(|fault| fault_of_load(name, &mut self.device, &fault))?;
                 }
                 // Fewer rows at once do as well.
-                Err(Fault::OutOfMemory { .. }) if stride <= self.frame.bytes => {}
+                Err(Fault::OutOfMemory { .. }) if one <= self.frame.bytes => {}
                 Err(fault) => return Err(fault_of_load(name, &mut self.device, &fault)),
             }
         }
@@ -267,7 +273,12 @@ impl Backend for CudaWorker {
         let (major, minor) = facts.capability;
         DeviceInfo {
             name: self.device.name.clone(),
-            numeric_class: format!("cuda-sm{major}{minor}{}", if self.device.tf32 { "-tf32" } else { "" }),
+            // With an LSTM's own kernels its bits are others, and so they are in tf32.
+            numeric_class: format!(
+                "cuda-sm{major}{minor}{}{}",
+                if self.device.kernels.lstm.is_some() { "a" } else { "" },
+                if self.device.tf32 { "-tf32" } else { "" }
+            ),
             domain: format!("cuda-{}", self.number),
             arena_slots: self.sizes.slots,
             hardware: format!("{}, {} multiprocessors", facts.name, facts.multiprocessors),
@@ -282,6 +293,10 @@ impl Backend for CudaWorker {
         self.cells[index.index()] = Some(resident);
         self.sweep();
         Ok(())
+    }
+
+    fn table(&self, index: CellIndex) -> Option<TableInfo> {
+        self.cells.get(index.index())?.as_ref()?.table_info()
     }
 
     fn unload(&mut self, index: CellIndex) {
@@ -361,7 +376,7 @@ impl Backend for CudaWorker {
         let rows = rows.max(1) as usize;
         let most = resident.rows_in(self.frame).min(self.sizes.rows_most);
         let part = rows.div_ceil(rows.div_ceil(most));
-        let zeroed = self.device.driver.zero(self.device.stream, self.frame.address, part * resident.plan.stride);
+        let zeroed = self.device.driver.zero(self.device.stream, self.frame.address, resident.frame_bytes(part));
         self.device.held(zeroed)?;
         let ready = self.device.queue_signal();
         let ready = self.device.held(ready)?;
@@ -374,7 +389,7 @@ impl Backend for CudaWorker {
             }
             let began = Instant::now();
             for first in (0..rows).step_by(part) {
-                let queued = resident.launch(&mut self.device, self.frame, part.min(rows - first) as u32);
+                let queued = resident.launch(&mut self.device, self.frame, &Rows::of_one_step(&(part.min(rows - first) as u32)));
                 self.device.held(queued)?;
             }
             let signal = self.device.queue_signal();

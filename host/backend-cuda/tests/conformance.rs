@@ -1,16 +1,34 @@
 //! The suite that every backend must pass, on an emulated device that runs the kernels' own sources.
 //!
-//! In 32-bit floats and in bf16: the worker has no products in int8, and says so when such a cell is loaded.
+//! In 32-bit floats and in bf16: the worker has no products in int8, and says so when such a cell is loaded. What has kernels of its own must run by
+//! them here, or the suite would say nothing of those.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cellwright_backend::Backend;
 use cellwright_backend::conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, families, hoisting, invariance, operators};
-use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation};
+use cellwright_backend_cuda::driver::emulated::{Control, Emulated, Emulation, What};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::typed::Precision;
 
-/// A worker with an arena as small as the suite allows, on a device whose streams and threads take turns in another order each time.
+/// A worker with an arena as small as the suite allows, on a device whose streams and threads take turns in an order of their own.
+fn worker(seed: u64, compiles: bool) -> (Box<dyn Backend>, Control) {
+    let driver = Emulated::new(&Emulation { seed, compiles, lag: Duration::from_micros(20), ..Emulation::default() });
+    let control = driver.control();
+    let options = CudaOptions {
+        arena_bytes: Some(u64::from(ARENA_SLOTS) * 64),
+        frame_bytes: Some(8 << 20),
+        ring_bytes: 1 << 20,
+        rows_most: 256,
+        spin: Duration::from_millis(1),
+        ..CudaOptions::default()
+    };
+    (Box::new(CudaWorker::new(Box::new(driver), options).expect("a device made of threads")), control)
+}
+
+/// Workers, each on a device with another order.
 fn make() -> impl FnMut() -> Box<dyn Backend> {
     on(false)
 }
@@ -20,16 +38,41 @@ fn on(compiles: bool) -> impl FnMut() -> Box<dyn Backend> {
     let mut seed = 0;
     move || {
         seed += 1;
-        let driver = Emulated::new(&Emulation { seed, compiles, lag: Duration::from_micros(20), ..Emulation::default() });
-        let options = CudaOptions {
-            arena_bytes: Some(u64::from(ARENA_SLOTS) * 64),
-            frame_bytes: Some(8 << 20),
-            ring_bytes: 1 << 20,
-            rows_most: 256,
-            spin: Duration::from_millis(1),
-            ..CudaOptions::default()
-        };
-        Box::new(CudaWorker::new(Box::new(driver), options).expect("a device made of threads"))
+        worker(seed, compiles).0
+    }
+}
+
+/// Workers as [`make`] makes them, and the kernels that they launched.
+#[derive(Default)]
+struct Watched {
+    latest: RefCell<Option<Control>>,
+    launched: RefCell<BTreeSet<&'static str>>,
+}
+
+impl Watched {
+    fn make(&self) -> impl FnMut() -> Box<dyn Backend> {
+        let mut seed = 0;
+        move || {
+            seed += 1;
+            let (worker, control) = worker(seed, false);
+            self.look();
+            self.latest.replace(Some(control));
+            worker
+        }
+    }
+
+    fn look(&self) {
+        for ran in self.latest.borrow().iter().flat_map(Control::take_log) {
+            if let What::Launch { kernel, .. } = ran.what {
+                self.launched.borrow_mut().insert(kernel);
+            }
+        }
+    }
+
+    /// Whether a kernel was launched whose name begins so.
+    fn has_launched(&self, name: &str) -> bool {
+        self.look();
+        self.launched.borrow().iter().any(|kernel| kernel.starts_with(name))
     }
 }
 
@@ -57,7 +100,9 @@ fn operators_in_bf16() {
 #[test]
 fn families() {
     families::run(&mut make(), Tolerance::default(), &scope(Precision::F32));
-    families::run(&mut make(), Tolerance::default(), &scope(Precision::Bf16));
+    let watched = Watched::default();
+    families::run(&mut watched.make(), Tolerance::default(), &scope(Precision::Bf16));
+    assert!(watched.has_launched("lstm_step_"));
 }
 
 #[test]
@@ -67,7 +112,11 @@ fn invariance_in_f32() {
 
 #[test]
 fn invariance_in_bf16() {
-    invariance::run(&mut make(), &scope(Precision::Bf16));
+    let watched = Watched::default();
+    invariance::run(&mut watched.make(), &scope(Precision::Bf16));
+    for tile in ["64x8", "64x16", "128x32"] {
+        assert!(watched.has_launched(&format!("lstm_step_{tile}")), "{tile}");
+    }
 }
 
 #[test]
@@ -77,7 +126,9 @@ fn hoisting_in_f32() {
 
 #[test]
 fn hoisting_in_bf16() {
-    hoisting::run(&mut make(), &scope(Precision::Bf16));
+    let watched = Watched::default();
+    hoisting::run(&mut watched.make(), &scope(Precision::Bf16));
+    assert!(watched.has_launched("lstm_step_") && watched.has_launched("lstm_resident_"));
 }
 
 /// Fewer precisions and sizes: groups are the same in all of them.

@@ -281,7 +281,7 @@ fn has_a_compiler() {
     let stream = driver.stream().unwrap();
     let kernels = [driver.compiled("one").unwrap().unwrap(), driver.compiled("one").unwrap().unwrap()];
     assert_ne!(kernels[0], kernels[1], "each is given back alone");
-    let launch = |kernel| Launch { kernel, grid: [1, 1, 1], threads: 32, shared_bytes: 0 };
+    let launch = |kernel| Launch { kernel, grid: [1, 1, 1], threads: 32, shared_bytes: 0, cooperative: false };
     // SAFETY: the kernel of the library that stands in reads nothing.
     unsafe { driver.launch(stream, &launch(kernels[0]), &[0; 24]) }.unwrap();
     driver.release(kernels[0]).unwrap();

@@ -20,7 +20,7 @@ fn fill_arguments(words: DeviceAddress, count: u64, value: u32) -> Vec<u8> {
 
 /// Queues the filling of so many words.
 fn fill(driver: &mut dyn Driver, stream: Stream, words: DeviceAddress, count: u64, value: u32) -> Result<(), Fault> {
-    let launch = Launch { kernel: driver.kernel("fill")?, grid: [2, 1, 1], threads: 64, shared_bytes: 0 };
+    let launch = Launch { kernel: driver.kernel("fill")?, grid: [2, 1, 1], threads: 64, shared_bytes: 0, cooperative: false };
     // SAFETY: tests that pass more words than there are want to see it caught, within the guard behind the block.
     unsafe { driver.launch(stream, &launch, &fill_arguments(words, count, value)) }
 }
@@ -262,7 +262,7 @@ fn handles_of_another_driver_are_refused() {
     let at = one.allocate(4).unwrap();
     let (stream, event) = (one.stream().unwrap(), one.event().unwrap());
     let kernel: Kernel = one.kernel("fill").unwrap();
-    let launch = Launch { kernel, grid: [1, 1, 1], threads: 32, shared_bytes: 0 };
+    let launch = Launch { kernel, grid: [1, 1, 1], threads: 32, shared_bytes: 0, cooperative: false };
     assert!(matches!(other.zero(stream, at, 4), Err(Fault::Refused(_))));
     // SAFETY: refused before it runs.
     assert!(matches!(unsafe { other.launch(stream, &launch, &fill_arguments(at, 1, 0)) }, Err(Fault::Refused(_))));

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use cellwright_backend::Backend;
-use cellwright_backend::conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, families, hoisting, invariance, operators};
+use cellwright_backend::conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, cells, families, hoisting, invariance, operators};
 use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation, Injection};
 use cellwright_backend_cuda::driver::{DeviceAddress, Driver, Fault, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
+use cellwright_cell_graph::Tensor;
+use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
 use serde_json::{Value, json};
 
@@ -35,6 +37,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "families-tf32", run: |place| in_tf32(place, Suite::Families) },
     Part { name: "invariance-tf32", run: |place| in_tf32(place, Suite::Invariance) },
     Part { name: "hoisting-tf32", run: |place| in_tf32(place, Suite::Hoisting) },
+    Part { name: "lstm-wide", run: lstm_wide },
     Part { name: "faults", run: faults },
     Part { name: "figures-signals", run: figures::signals },
     Part { name: "figures-lstm", run: figures::lstm },
@@ -73,6 +76,30 @@ fn in_tf32(place: Where, suite: Suite) -> Value {
         Suite::Families => families::run(make, Tolerance::TF32, &scope),
         Suite::Invariance => invariance::run(make, &scope),
         Suite::Hoisting => hoisting::run(make, &scope),
+    }
+    json!({})
+}
+
+/// An LSTM as wide as models have it, so that its own kernels run with tiles of every size: at many sizes of a batch, and over several steps at once.
+fn lstm_wide(place: Where) -> Value {
+    let (units, sizes): (usize, &[usize]) = match place {
+        Where::Device(_) => (1024, &[1, 2, 63, 64, 65, 128, 256, 257, 512, 1000]),
+        Where::Emulated => (128, &[1, 65]),
+    };
+    let weight = |name: &str| {
+        let shape = if name.starts_with("bias") { vec![4 * units] } else { vec![4 * units, units] };
+        let mut rng = Rng::new(name.len() as u64);
+        let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.float() / (units as f32).sqrt()).collect();
+        Tensor::from_f32(name, &shape, &values)
+    };
+    let cell = cells::lstm("wide lstm", units, units, &weight).at(Precision::Bf16).resolve();
+    let make = &mut || worker(place, false);
+    invariance::cell_at_sizes(make, &cell, sizes);
+    let recurrent = hoisting::Recurrent { cell, feedback: vec![(0, 1), (1, 2)] };
+    let alone = hoisting::deliveries(make, &recurrent, (1, 1), &mut Rng::new(1));
+    for most in [(24, 1), (1, 9), (24, 9), (7, 4)] {
+        let together = hoisting::deliveries(make, &recurrent, most, &mut Rng::new(2));
+        assert!(together == alone, "tasks of up to {most:?} rows and steps give other bits");
     }
     json!({})
 }

@@ -44,7 +44,10 @@ fn structures_in_c(text: &str) -> BTreeMap<String, Vec<(String, usize, usize)>> 
         for field in body.split(';').map(str::trim).filter(|field| !field.is_empty()) {
             let (kind, name) = field.split_once(' ').expect("a type and a name");
             let (name, count) = match name.trim().split_once('[') {
-                Some((name, count)) => (name, constants[count.trim_end_matches(']')] as usize),
+                Some((name, count)) => {
+                    let count = count.trim_end_matches(']');
+                    (name, count.parse().unwrap_or_else(|_| constants[count] as usize))
+                }
                 None => (name.trim(), 1),
             };
             let one = size_in_c(kind, &found);
@@ -114,12 +117,15 @@ fn kernels_take_what_they_are_given() {
         sizes::<WordsArguments>(),
         sizes::<GroupArguments>(),
         sizes::<BestArguments>(),
+        sizes::<LstmListArguments>(),
     ];
+    let lstm = LSTM_STEPS.map(|tile| (tile.name, size_of::<LstmStepArguments>())).to_vec();
+    let queues = LSTM_QUEUES.map(|tile| (tile.name, size_of::<LstmQueueArguments>()));
     let mut driver = Emulated::new(&Emulation::default());
     let stream = driver.stream().expect("a stream");
-    for (name, size) in products.chain(best).chain(others) {
+    for (name, size) in products.chain(best).chain(others).chain(lstm).chain(queues) {
         let kernel = driver.kernel(name).expect("the kernel is there");
-        let launch = Launch { kernel, grid: [0, 1, 1], threads: 32, shared_bytes: 0 };
+        let launch = Launch { kernel, grid: [0, 1, 1], threads: 32, shared_bytes: 0, cooperative: false };
         // SAFETY: neither is queued: the one has no blocks, the other a byte too many.
         let [fits, is_wrong] =
             [size, size + 1].map(|size| unsafe { driver.launch(stream, &launch, &vec![0; size]) }.unwrap_err().to_string());

@@ -220,6 +220,18 @@ impl Driver for CudaDriver {
         self.unload(kernel)
     }
 
+    fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {
+        self.enter()?;
+        let Some(kernel) = self.kernels.get(kernel.0 as usize) else {
+            return Err(Fault::Refused("a kernel of another driver is named".to_owned()));
+        };
+        let threads = i32::try_from(threads).unwrap_or(i32::MAX);
+        // SAFETY: a function of this driver's module.
+        let blocks = unsafe { result::occupancy::max_active_block_per_multiprocessor(kernel.function, threads, shared_bytes as usize) };
+        let blocks = self.done(blocks)?;
+        Ok(u32::try_from(blocks).unwrap_or_default().saturating_mul(self.facts.multiprocessors))
+    }
+
     fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done {
         within(from, offset, bytes)?;
         self.enter()?;
@@ -268,7 +280,11 @@ impl Driver for CudaDriver {
         let ([x, y, z], threads, shared) = (launch.grid, launch.threads, launch.shared_bytes);
         // SAFETY: the kernel takes one structure of just that many bytes, which are copied before the call returns; what they point at is the caller's.
         let code = unsafe {
-            sys::cuLaunchKernel(kernel.function, x, y, z, threads, 1, 1, shared, stream, parameters.as_mut_ptr(), std::ptr::null_mut())
+            if launch.cooperative {
+                sys::cuLaunchCooperativeKernel(kernel.function, x, y, z, threads, 1, 1, shared, stream, parameters.as_mut_ptr())
+            } else {
+                sys::cuLaunchKernel(kernel.function, x, y, z, threads, 1, 1, shared, stream, parameters.as_mut_ptr(), std::ptr::null_mut())
+            }
         };
         self.call(code)
     }

@@ -56,6 +56,14 @@ struct Loaded {
     argument_bytes: usize,
     is_released: bool,
 }
+/// Threads that a multiprocessor has at once.
+const THREADS_RESIDENT: u32 = 2048;
+
+/// Shared memory that each block takes for itself.
+const BLOCK_SHARED_BYTES: u32 = 1 << 10;
+
+/// Kernels that only this compute capability has: those of `sm_90a.cubin`.
+const HOPPER: ((u32, u32), &str) = ((9, 0), "lstm_");
 
 /// An emulated device.
 pub struct Emulated {
@@ -167,7 +175,8 @@ impl Driver for Emulated {
         if let Some(known) = self.kernels.iter().position(|known| known.name == name && known.compiled.is_none()) {
             return Ok(Kernel(known as u32));
         }
-        let Some(argument_bytes) = kernels::argument_bytes(name) else {
+        let is_there = self.facts.capability == HOPPER.0 || !name.starts_with(HOPPER.1);
+        let Some(argument_bytes) = kernels::argument_bytes(name).filter(|_| is_there) else {
             return Err(Fault::Refused(format!("there is no kernel `{name}`")));
         };
         self.kernels.push(Loaded { name, compiled: None, argument_bytes, is_released: false });
@@ -206,6 +215,17 @@ impl Driver for Emulated {
             }
             _ => Err(Fault::Refused("a kernel is released that was not compiled".to_owned())),
         }
+    }
+
+    fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {
+        self.device.check()?;
+        if kernel.0 as usize >= self.kernels.len() {
+            return Err(Fault::Refused("a kernel of another driver is named".to_owned()));
+        }
+        // Registers are not counted: nobody here knows how many a kernel takes.
+        let by_threads = THREADS_RESIDENT / threads.max(1);
+        let by_memory = (self.facts.shared_bytes_max + BLOCK_SHARED_BYTES) / (shared_bytes + BLOCK_SHARED_BYTES);
+        Ok(self.facts.multiprocessors * by_threads.min(by_memory))
     }
 
     fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done {
@@ -259,6 +279,14 @@ impl Driver for Emulated {
         }
         if launch.shared_bytes > self.facts.shared_bytes_max {
             return refused(format!("asks for {} bytes of shared memory, there are {}", launch.shared_bytes, self.facts.shared_bytes_max));
+        }
+        if launch.cooperative {
+            let most = self.resident_blocks(launch.kernel, launch.threads, launch.shared_bytes)?;
+            if u64::from(x) * u64::from(y) * u64::from(z) > u64::from(most) {
+                return refused(format!("{x} x {y} x {z} blocks are to wait for one another, {most} run at once"));
+            }
+        } else if kernels::is_cooperative(name) {
+            return refused("its blocks wait for one another, but need not run at once".to_owned());
         }
         let launch = *launch;
         self.device.queue(stream, |_| Ok(Work::Launch { name, compiled, launch, arguments: arguments.to_vec() }))

@@ -143,6 +143,10 @@ impl Driver for GuardedDriver {
         self.driver.release(kernel)
     }
 
+    fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {
+        self.driver.resident_blocks(kernel, threads, shared_bytes)
+    }
+
     fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done {
         self.driver.upload(stream, from, offset, to, bytes)
     }

@@ -36,6 +36,7 @@ pub const PARTS: &[(&str, Part)] = &[
     ("pinned", pinned),
     ("memory", memory),
     ("launches", launches),
+    ("cooperation", cooperation),
     ("times", times),
     ("threads", threads),
 ];
@@ -48,7 +49,7 @@ pub const PARTS: &[(&str, Part)] = &[
 /// # Safety
 /// So many words lie there until it has run.
 pub unsafe fn fill(driver: &mut dyn Driver, stream: Stream, words: DeviceAddress, count: u64, value: u32) -> Done {
-    let launch = Launch { kernel: driver.kernel("fill")?, grid: [4, 1, 1], threads: 128, shared_bytes: 0 };
+    let launch = Launch { kernel: driver.kernel("fill")?, grid: [4, 1, 1], threads: 128, shared_bytes: 0, cooperative: false };
     let arguments = [words.0, count, u64::from(value)].map(u64::to_ne_bytes).concat();
     // SAFETY: these are the arguments of `fill`; the words are there (the caller's promise).
     unsafe { driver.launch(stream, &launch, &arguments) }
@@ -207,7 +208,7 @@ fn launches(make: &mut Make<'_>) {
     refused("a kernel that is not there", driver.kernel("no_such_kernel"));
     let kernel = good(driver.kernel("fill"));
     assert_eq!(good(driver.kernel("fill")), kernel, "a kernel's name is another kernel's");
-    let launch = Launch { kernel, grid: [1, 1, 1], threads: 32, shared_bytes: 0 };
+    let launch = Launch { kernel, grid: [1, 1, 1], threads: 32, shared_bytes: 0, cooperative: false };
     let arguments = [at.0, 1, 3].map(u64::to_ne_bytes).concat();
     let wrong = [
         ("too few arguments", launch, 16),
@@ -227,6 +228,28 @@ fn launches(make: &mut Make<'_>) {
     let mut got = [0; 4];
     good(driver.read(stream, at, &mut got));
     assert_eq!(u32::from_ne_bytes(got), 3, "a launch after refused ones does not run");
+}
+
+/// As many blocks as run at once may be launched to wait for one another, and no more.
+fn cooperation(make: &mut Make<'_>) {
+    let mut driver = make();
+    let driver = driver.as_mut();
+    let (stream, at) = (good(driver.stream()), good(driver.allocate(4)));
+    let kernel = good(driver.kernel("fill"));
+    let shared_bytes = driver.facts().shared_bytes_max;
+    let most = good(driver.resident_blocks(kernel, 256, shared_bytes));
+    assert!(most >= 1 && most.is_multiple_of(driver.facts().multiprocessors), "{most} blocks run at once");
+    assert!(good(driver.resident_blocks(kernel, 256, 0)) >= most, "blocks that need less are fewer");
+    let launch = Launch { kernel, grid: [most, 1, 1], threads: 256, shared_bytes, cooperative: true };
+    let arguments = [at.0, 1, 3].map(u64::to_ne_bytes).concat();
+    // SAFETY: one word was allocated.
+    good(unsafe { driver.launch(stream, &launch, &arguments) });
+    let more = Launch { grid: [most + 1, 1, 1], ..launch };
+    // SAFETY: it is not to run; if it did, it would do no harm.
+    refused("more blocks than run at once", unsafe { driver.launch(stream, &more, &arguments) });
+    let mut got = [0; 4];
+    good(driver.read(stream, at, &mut got));
+    assert_eq!(u32::from_ne_bytes(got), 3, "a cooperative launch does not run");
 }
 
 /// Time is that between two events that were reached.

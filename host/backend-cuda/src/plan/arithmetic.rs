@@ -37,7 +37,7 @@ mod tests {
         let arithmetic = |precision: Precision, tf32: bool| {
             let draft = Draft::new("one").input("x", Datatype::Fp32, &[5]).weight(Tensor::from_f32("w", &[5, 7], &[0.5; 35]));
             let cell = draft.operator("MatMul", &["x", "w"], &["y"]).output("y", Datatype::Fp32, &[7]).at(precision).resolve();
-            let plan = if tf32 { Plan::compile_in_tf32(&cell, u64::MAX) } else { Plan::compile(&cell, u64::MAX) }.ok()?;
+            let plan = if tf32 { Plan::compile_in_tf32(&cell, u64::MAX, false) } else { Plan::compile(&cell, u64::MAX, false) }.ok()?;
             plan.steps.iter().find_map(|step| if let Step::Product(product) = step { Some(product.arithmetic) } else { None })
         };
         let both = |precision| [false, true].map(|tf32| arithmetic(precision, tf32));

@@ -10,8 +10,8 @@ mod code;
 
 use std::ops::Range;
 
-use super::{Plan, Product, Step};
-use crate::abi::{GroupInstruction, GroupOperand, op};
+use super::{Plan, Product, Recurrence, Step};
+use crate::abi::{CANDIDATE_BYTES, GroupInstruction, GroupOperand, op};
 
 /// Instructions of a group that is compiled, at most: a larger one takes a compiler too long.
 const INSTRUCTIONS_MAX: usize = 128;
@@ -34,6 +34,7 @@ pub(crate) fn generate(plan: &Plan, step: usize) -> Option<Generated> {
     let others = plan.steps.iter().enumerate().filter(|(number, _)| *number != step);
     let mut kept: Vec<Range<u64>> = others.flat_map(|(_, step)| read_by(step)).collect();
     kept.extend(plan.outlets.iter().map(|outlet| bytes(outlet.place.into(), outlet.bytes.into())));
+    kept.extend(plan.recurrence.iter().flat_map(read_by_lstm));
     kernel(instructions, *threads, &kept)
 }
 
@@ -57,8 +58,18 @@ fn read_by(step: &Step) -> Vec<Range<u64>> {
             let of_terms = terms.iter().map(|term| bytes(term.x as u64, 4 * u64::from(term.k)));
             of_terms.chain(begin.map(|begin| bytes(begin as u64, 4 * u64::from(*n)))).collect()
         }
+        Step::Best(best) => vec![bytes(best.candidates as u64, u64::from(best.panels * best.kept.k) * CANDIDATE_BYTES as u64)],
         Step::Group { instructions, .. } => instructions.iter().flat_map(sources).map(|access| access.span).collect(),
     }
+}
+
+/// The bytes of the row that an LSTM's step reads.
+fn read_by_lstm(recurrence: &Recurrence) -> impl Iterator<Item = Range<u64>> {
+    let Recurrence { h, c, begin, units, columns, .. } = recurrence;
+    let sums = columns.iter().max().map_or(0, |last| last + units);
+    let begin = begin.map(|begin| bytes(begin as u64, 4 * u64::from(sums)));
+    let states = [h, c].map(|state| bytes(*state as u64, 4 * u64::from(*units)));
+    states.into_iter().chain(begin)
 }
 
 /// Bytes of the row that are read or written.

@@ -4,6 +4,7 @@
 mod best;
 mod elements;
 mod products;
+mod recurrent;
 mod stretches;
 
 use std::collections::BTreeMap;
@@ -14,8 +15,9 @@ use cellwright_cell_graph::typed::{Compute, Operation, Origin, Value, ValueId};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 use super::best::{Best, Kept, find};
+use super::recurrence::Lstm;
 use super::view::{Base, Element, Space, View};
-use super::{Arithmetic, Blob, Frame, Product};
+use super::{Arithmetic, Blob, Frame, Product, Recurrence};
 use crate::abi::{GROUP_AXES, GroupInstruction, GroupOperand, Outlet, Port};
 
 /// Why a cell cannot be lowered: what of it cannot run.
@@ -39,6 +41,17 @@ pub(super) struct Item {
     pub(super) writes: Vec<(usize, bool)>,
 }
 
+/// Values of a row as others than its items see them.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// Of each input.
+    pub(super) inputs: Vec<usize>,
+    /// Those that outputs are of.
+    pub(super) outputs: Vec<usize>,
+    /// What an LSTM's step leaves.
+    pub(super) states: [usize; 2],
+}
+
 /// A cell in few kinds of work, in an order in which it can be computed.
 #[derive(Debug)]
 pub(super) struct Lowered {
@@ -48,12 +61,16 @@ pub(super) struct Lowered {
     pub(super) outlets: Vec<Outlet>,
     pub(super) items: Vec<Item>,
     pub(super) blobs: Vec<Blob>,
+    /// Its LSTM, if that is not among the items.
+    pub(super) recurrence: Option<(Recurrence, Seen)>,
+    /// The row's values of which outputs are.
+    pub(super) given: Vec<usize>,
     /// What its weights take as packed, whether they were or not.
     pub(super) packed_bytes: u64,
 }
 
 /// Lowers a cell; its weights are packed as long as they take no more than so many bytes together.
-pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most: u64) -> Result<Lowered, Why> {
+pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most: u64, has_lstm: bool) -> Result<Lowered, Why> {
     let lowered = Lowered {
         frame: Frame::new(),
         inputs: Vec::new(),
@@ -61,6 +78,8 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
         outlets: Vec::new(),
         items: Vec::new(),
         blobs: Vec::new(),
+        recurrence: None,
+        given: Vec::new(),
         packed_bytes: 0,
     };
     let mut lowering = Lowering {
@@ -83,14 +102,24 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
         lowering.lowered.datatypes.push(port.datatype);
         lowering.known.insert(id, view);
     }
-    for (operation, summed) in cell.operations.iter().zip(sums::find(cell)) {
+    let sums = sums::find(cell);
+    let lstm = Lstm::of(cell, &sums).filter(|_| has_lstm);
+    let states = lstm.as_ref().map(|lstm| lowering.states(lstm)).transpose()?;
+    for (index, (operation, summed)) in cell.operations.iter().zip(sums).enumerate() {
         match summed {
+            _ if lstm.as_ref().is_some_and(|lstm| lstm.operations.contains(&index)) => {}
+            Summed::Whole(sum) if lstm.as_ref().is_some_and(|lstm| lstm.sums.contains_key(&operation.results[0])) => {
+                lowering.sum_without_h(&sum, operation.results[0], lstm.as_ref().map(|lstm| lstm.h))?;
+            }
             Summed::Apart => lowering.operation(operation)?,
             Summed::Inside => {}
             Summed::Whole(sum) => lowering.sum(&sum, operation.results[0])?,
         }
     }
     lowering.outputs()?;
+    if let (Some(lstm), Some(states)) = (&lstm, states) {
+        lowering.lstm(lstm, states)?;
+    }
     Ok(lowering.lowered)
 }
 
@@ -201,6 +230,9 @@ impl Lowering<'_> {
             let mut view = self.batched(output.value)?;
             if !view.is_whole() {
                 view = self.copied(&view)?;
+            }
+            if let Base::Row(value) = view.base {
+                self.lowered.given.push(value);
             }
             let bytes = view.elements() * view.element.size();
             let outlet = Outlet { place: narrow(view.at)?, bytes: narrow(bytes)?, node_offset: narrow(node_offset)?, padding: 0 };

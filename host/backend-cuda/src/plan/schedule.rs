@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::lower::{Item, Lowered, Why, Work};
-use super::{ALIGNMENT, GROUP_THREADS, Plan, Step};
+use super::{ALIGNMENT, GROUP_THREADS, Plan, Recurrence, Step, token};
 use crate::abi::{GroupInstruction, flag, op};
 
 /// Puts lowered work into steps.
@@ -14,8 +14,32 @@ pub(super) fn plan(lowered: Lowered) -> Result<Plan, Why> {
     if u32::try_from(stride).is_err() {
         return Err(format!("rows of {stride} bytes"));
     }
-    let Lowered { inputs, datatypes, outlets, items, blobs, .. } = lowered;
-    Ok(Plan { stride, inputs, datatypes, outlets, steps: steps(items), blobs })
+    let Lowered { inputs, datatypes, outlets, items, blobs, recurrence, .. } = lowered;
+    let (recurrence, steps) = match recurrence {
+        None => (None, steps(items)),
+        Some((recurrence, seen)) => {
+            let (before, after) = around(items, &seen.states);
+            let token = token::find(&before, &after, &seen);
+            let is_steady = !after.iter().any(|item| matches!(&item.work, Work::Instruction(one) if one.op == op::LOOKUP));
+            let mut steps = self::steps(before);
+            let at = steps.len();
+            steps.extend(self::steps(after));
+            (Some(Recurrence { at, is_steady, token, ..recurrence }), steps)
+        }
+    };
+    Ok(Plan { stride, inputs, datatypes, outlets, steps, recurrence, blobs })
+}
+
+/// What does not wait for these values, and what does.
+fn around(items: Vec<Item>, values: &[usize]) -> (Vec<Item>, Vec<Item>) {
+    let mut late: BTreeSet<usize> = values.iter().copied().collect();
+    items.into_iter().partition(|item| {
+        let waits = item.reads.iter().any(|(value, _)| late.contains(value));
+        if waits {
+            late.extend(item.writes.iter().map(|(value, _)| *value));
+        }
+        !waits
+    })
 }
 
 /// By turns all instructions that can be computed and all products that can.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use cellwright_backend::{DeviceLost, Progress};
 
 use super::options::CudaOptions;
+use super::recurrent::LstmKernels;
 use crate::abi::{self, Arguments, PRODUCT_COLUMNS, PRODUCT_THREADS, PRODUCT_TILES, Plain, bytes_of, product_shared};
 use crate::driver::guarded::{GuardedDriver, Guards};
 use crate::driver::{DeviceAddress, Done, Driver, Event, Fault, Kernel, Launch, Pinned, Stream};
@@ -29,6 +30,8 @@ pub(super) struct Kernels {
     in_f32: Products,
     in_tf32: Products,
     in_bf16: Products,
+    /// None on a device that lacks them.
+    pub(super) lstm: Option<LstmKernels>,
 }
 
 /// Those of one arithmetic, by the rows of their tiles.
@@ -108,6 +111,7 @@ impl Device {
             in_f32: products(&mut *driver, abi::PRODUCTS_F32, abi::BEST_F32)?,
             in_tf32: products(&mut *driver, abi::PRODUCTS_TF32, abi::BEST_TF32)?,
             in_bf16: products(&mut *driver, abi::PRODUCTS_BF16, abi::BEST_BF16)?,
+            lstm: LstmKernels::of(&mut *driver)?,
         };
         let signal = driver.pinned(size_of::<u64>())?;
         let facts = driver.facts();
@@ -181,6 +185,7 @@ impl Device {
             grid: [columns, rows.div_ceil(tile), 1],
             threads: PRODUCT_THREADS,
             shared_bytes: product_shared(tile, arithmetic == Arithmetic::Bf16),
+            cooperative: false,
         }
     }
 

@@ -9,11 +9,12 @@ use cellwright_cell_graph::unfolded::Retention;
 
 use super::CudaWorker;
 use super::flight::{Batch, InFlight, Segment, is_brought};
-use super::resident::Resident;
+use super::resident::{Resident, Rows};
 use super::ring::Pen;
+use super::together::{self, Selected, Together};
 use super::words::Joined;
-use crate::abi::{FinishArguments, GatherArguments, NOWHERE, RowEntry, RowStatus, WordEntry, WordsArguments, bytes_of, bytes_of_all};
-use crate::driver::{DeviceAddress, Done, Launch};
+use crate::abi::{FinishArguments, GatherArguments, LstmRows, NOWHERE, RowEntry, RowStatus, WordEntry, WordsArguments, bytes_of_all};
+use crate::driver::{DeviceAddress, Done, Kernel, Launch};
 
 /// Threads that copy a row.
 const COPY_THREADS: u32 = 128;
@@ -41,7 +42,9 @@ impl Cost {
 pub(super) fn cost(resident: &Resident) -> Cost {
     let (inputs, outlets) = (&resident.plan.inputs, &resident.plan.outlets);
     let aligned = |bytes: u32| (bytes as usize).next_multiple_of(16);
-    let own = size_of::<RowEntry>() + inputs.len() * size_of::<u64>() + outlets.len() * size_of::<u32>();
+    // Each row may be a step of its own.
+    let of_step = if resident.plan.recurrence.is_some() { size_of::<LstmRows>() } else { 0 };
+    let own = size_of::<RowEntry>() + of_step + inputs.len() * size_of::<u64>() + outlets.len() * size_of::<u32>();
     Cost {
         up: own + inputs.iter().map(|input| aligned(input.bytes)).sum::<usize>(),
         down: size_of::<RowStatus>() + outlets.iter().map(|outlet| aligned(outlet.bytes)).sum::<usize>(),
@@ -49,9 +52,12 @@ pub(super) fn cost(resident: &Resident) -> Cost {
 }
 
 /// Addresses of a batch's lists.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Lists {
-    rows: u32,
+    /// Rows of each step.
+    steps: Vec<u32>,
+    /// What a queue of the steps is told; 0: there is one step.
+    queue: u64,
     entries: u64,
     addresses: u64,
     /// 0: nothing is delivered.
@@ -84,29 +90,64 @@ impl CudaWorker {
     /// Queues the newest task, so many steps of it.
     pub(super) fn enqueue(&mut self, resident: &Arc<Resident>, steps: u32) -> Result<(), DeviceLost> {
         let cost = cost(resident);
-        let quarter = self.up.capacity() / 4;
         let row_bytes = cost.up.max(cost.down);
-        let rows_most = resident.rows_in(self.frame).min(self.sizes.rows_most).min((quarter / row_bytes).max(1));
+        let rows_most = resident.rows_in(self.frame).min(self.sizes.rows_most).min((self.quarter() / row_bytes).max(1));
+        let goes_together = steps > 1 && self.goes_together(resident);
         let mut writing: Option<Writing> = None;
-        let mut selected = Vec::new();
-        for at in 0..steps {
+        let (mut selected, mut together) = (Vec::new(), Together::default());
+        let mut at = 0;
+        while at < steps {
             self.select(at, &mut selected);
+            at += 1;
+            if goes_together && selected.len() <= rows_most {
+                together.clear();
+                let mut has_room = together.push(&selected, rows_most);
+                while has_room && at < steps {
+                    self.select(at, &mut selected);
+                    has_room = together.push(&selected, rows_most);
+                    at += u32::from(has_room);
+                }
+                let left = together.rows.len() + (steps - at) as usize * selected.len();
+                self.put_batch(resident, &mut writing, (&together.rows, &together.counts), left)?;
+                continue;
+            }
             let parts = selected.len().div_ceil(rows_most).max(1);
+            let left = (steps - at + 1) as usize * selected.len();
             for rows in selected.chunks(selected.len().div_ceil(parts).max(1)) {
-                let needed = cost.of(rows.len());
-                if writing.as_ref().is_none_or(|writing| !writing.has_room(needed)) {
-                    self.flush(resident, writing.take())?;
-                    // Room for all that is left, if that is not too much: what is not used goes back at once.
-                    let left = cost.of((steps - at) as usize * selected.len() + (steps - at) as usize);
-                    let wanted = (left.0.min(quarter).max(needed.0), left.1.min(quarter).max(needed.1));
-                    writing = Some(self.open(resident, wanted)?);
-                }
-                if let Some(writing) = &mut writing {
-                    self.write_batch(resident, writing, rows);
-                }
+                self.put_batch(resident, &mut writing, (rows, &[rows.len() as u32]), left)?;
             }
         }
         self.flush(resident, writing)
+    }
+
+    /// Writes a batch, of so many rows in each step, to the segment, or to a new one if it has no room. So many rows are left with this one.
+    fn put_batch(
+        &mut self,
+        resident: &Arc<Resident>,
+        writing: &mut Option<Writing>,
+        (rows, counts): (&Selected, &[u32]),
+        left: usize,
+    ) -> Result<(), DeviceLost> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let (cost, quarter) = (cost(resident), self.quarter());
+        let needed = cost.of(rows.len());
+        if writing.as_ref().is_none_or(|writing| !writing.has_room(needed)) {
+            self.flush(resident, writing.take())?;
+            // Room for all that is left, if that is not too much: what is not used goes back at once. What each batch wastes is less than a row.
+            let left = cost.of(left + left / rows.len());
+            let wanted = (left.0.min(quarter).max(needed.0), left.1.min(quarter).max(needed.1));
+            *writing = Some(self.open(resident, wanted)?);
+        }
+        if let Some(writing) = writing {
+            self.write_batch(resident, writing, (rows, counts));
+        }
+        Ok(())
+    }
+
+    const fn quarter(&self) -> usize {
+        self.up.capacity() / 4
     }
 
     /// Collects the rows that are worth computing: all but padding and those of dead requests and ended chains, as far as the host knows.
@@ -131,7 +172,7 @@ impl CudaWorker {
     }
 
     fn words_most(&self) -> usize {
-        WORDS_MOST.min(self.up.capacity() / 4 / size_of::<WordEntry>())
+        WORDS_MOST.min(self.quarter() / size_of::<WordEntry>())
     }
 
     fn reserve(&mut self, (up_bytes, down_bytes): (usize, usize)) -> Result<Writing, DeviceLost> {
@@ -161,24 +202,37 @@ impl CudaWorker {
     }
 
     /// Writes the lists of a batch, and its rows that the host has.
-    fn write_batch(&mut self, resident: &Resident, writing: &mut Writing, rows: &[(u32, u32)]) {
+    fn write_batch(&mut self, resident: &Resident, writing: &mut Writing, (rows, counts): (&Selected, &[u32])) {
         let Some(task) = self.tasks.back() else { return };
         // SAFETY: the stretch is this segment's, of which nothing is queued yet.
         let bytes = unsafe { self.up.pinned.bytes_mut(writing.up + writing.up_used..writing.up + writing.up_bytes) };
         let mut pen = Pen::new(bytes, self.up.device.plus(writing.up + writing.up_used));
         let (inputs, outlets) = (&resident.plan.inputs, &resident.plan.outlets);
-        let entries = pen.leave(size_of_val(rows) / size_of::<(u32, u32)>() * size_of::<RowEntry>());
+        let mut written: Vec<RowEntry> =
+            rows.iter().map(|(position, step)| entry(resident, self.arena, &task.joined[*position as usize], *step)).collect();
+        if counts.len() > 1 {
+            let retention = |position: u32| task.joined[position as usize].lane.stage().retention;
+            together::link(&mut written, rows.iter().map(|(position, _)| (*position, retention(*position))));
+        }
+        let entries = pen.put(bytes_of_all(&written));
         let addresses = pen.leave(rows.len() * inputs.len() * size_of::<u64>());
         let deliveries = pen.leave(rows.len() * outlets.len() * size_of::<u32>());
+        let queue = (counts.len() > 1).then(|| pen.put(bytes_of_all(&resident.queue(self.frame, counts))));
+        let queue = queue.map_or(0, |queue| pen.address(queue));
         let statuses = writing.down_used.next_multiple_of(16);
         let delivered = (statuses + rows.len() * size_of::<RowStatus>()).next_multiple_of(16);
         let mut delivered_bytes = 0;
+        // Rows at which a step begins, and where what they deliver does.
+        let mut starts = starts_of(counts).peekable();
+        let mut bounds = Vec::with_capacity(counts.len());
         let inputs_of = Inputs { arena: self.arena, cells: &self.cells, resident };
         for (number, (position, step)) in rows.iter().enumerate() {
             let joined = &task.joined[*position as usize];
-            pen.fill(entries + number * size_of::<RowEntry>(), bytes_of(&entry(resident, self.arena, joined, *step)));
+            bounds.extend(starts.next_if_eq(&number).map(|_| delivered_bytes));
             for input in 0..inputs.len() {
-                let address = inputs_of.address(joined, (input, *step), &mut pen);
+                // The states of a later step of the batch are where the step before leaves them.
+                let is_carried = written[number].before != NOWHERE && resident.carries(input);
+                let address = if is_carried { 0 } else { inputs_of.address(joined, (input, *step), &mut pen) };
                 pen.fill(addresses + (number * inputs.len() + input) * size_of::<u64>(), &address.to_le_bytes());
             }
             for (output, delivery) in joined.lane.stage().delivery.iter().enumerate().take(outlets.len()) {
@@ -194,12 +248,16 @@ impl CudaWorker {
         }
         let deliveries = if delivered_bytes == 0 { 0 } else { pen.address(deliveries) };
         let (entries, addresses) = (pen.address(entries), pen.address(addresses));
-        writing.lists.push(Lists { rows: rows.len() as u32, entries, addresses, deliveries, statuses, delivered });
+        writing.lists.push(Lists { steps: counts.to_vec(), queue, entries, addresses, deliveries, statuses, delivered });
         writing.up_used += pen.written().next_multiple_of(16);
         writing.down_used = delivered + delivered_bytes;
         let first = writing.segment.rows.len();
         writing.segment.rows.extend_from_slice(rows);
-        writing.segment.batches.push(Batch { rows: first..first + rows.len(), statuses, delivered });
+        for ((start, count), bound) in starts_of(counts).zip(counts).zip(bounds) {
+            let rows = first + start..first + start + *count as usize;
+            let statuses = statuses + start * size_of::<RowStatus>();
+            writing.segment.batches.push(Batch { rows, statuses, delivered: delivered + bound });
+        }
     }
 
     /// Queues a segment.
@@ -224,30 +282,46 @@ impl CudaWorker {
         let (entries, count) = writing.words;
         if count > 0 {
             let arguments = WordsArguments { entries, words: executed, count, padding: 0 };
-            let launch =
-                Launch { kernel: kernels.begin_words, grid: [count.div_ceil(COPY_THREADS), 1, 1], threads: COPY_THREADS, shared_bytes: 0 };
+            let launch = Launch {
+                kernel: kernels.begin_words,
+                grid: [count.div_ceil(COPY_THREADS), 1, 1],
+                threads: COPY_THREADS,
+                shared_bytes: 0,
+                cooperative: false,
+            };
             // SAFETY: the kernel takes this structure; the entries lie in the segment's stretch, and there are more words than any of them names.
             unsafe { self.device.launch(&launch, &arguments)? };
         }
         let (frame, stride) = (self.frame.address.0, resident.plan.stride as u32);
         for lists in &writing.lists {
-            let Lists { rows, entries, addresses, deliveries, .. } = *lists;
+            let Lists { ref steps, queue, entries, addresses, deliveries, .. } = *lists;
+            let of_steps = Rows { steps, entries, queue };
+            let rows = of_steps.count();
             let port_count = resident.plan.inputs.len() as u32;
             let arguments = GatherArguments { frame, ports: resident.ports, addresses, entries, executed, stride, port_count };
-            let launch = |kernel| Launch { kernel, grid: [rows, 1, 1], threads: COPY_THREADS, shared_bytes: 0 };
             // SAFETY: the kernel takes this structure; the lists lie in the segment's stretch, their addresses in the arena or the stretch, the rows in
             // the frame.
-            unsafe { self.device.launch(&launch(kernels.gather), &arguments)? };
-            resident.launch(&mut self.device, self.frame, rows)?;
+            unsafe { self.device.launch(&copies(kernels.gather, rows), &arguments)? };
+            resident.launch(&mut self.device, self.frame, &of_steps)?;
             let (statuses, delivered) = (down.plus(lists.statuses).0, down.plus(lists.delivered).0);
             let outlet_count = resident.plan.outlets.len() as u32;
             let outlets = resident.outlets;
             let arguments = FinishArguments { frame, outlets, entries, executed, deliveries, delivered, statuses, stride, outlet_count };
             // SAFETY: as above; what is left goes to slots of the rows' lanes and to the segment's stretch.
-            unsafe { self.device.launch(&launch(kernels.finish), &arguments)? };
+            unsafe { self.device.launch(&copies(kernels.finish, rows), &arguments)? };
         }
         self.device.download(down, (&self.down.pinned, writing.down), writing.down_used)
     }
+}
+
+/// How a kernel is launched that moves so many rows into a frame or out of it.
+pub(super) const fn copies(kernel: Kernel, rows: u32) -> Launch {
+    Launch { kernel, grid: [rows, 1, 1], threads: COPY_THREADS, shared_bytes: 0, cooperative: false }
+}
+
+/// The rows at which steps of so many begin.
+fn starts_of(counts: &[u32]) -> impl Iterator<Item = usize> {
+    counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + *count as usize)))
 }
 
 /// Whose step a row is, and where its outputs are held.
@@ -261,7 +335,7 @@ fn entry(resident: &Resident, arena: DeviceAddress, joined: &Joined, step: u32) 
     };
     let stop = lane.chain().stop.filter(|(stage, _)| *stage == lane.stage);
     let stop = stop.and_then(|(_, output)| resident.plan.outlets.get(output as usize)).map_or(NOWHERE, |outlet| outlet.place);
-    RowEntry { node, own: joined.own, followed: joined.followed, step, stop, padding: 0 }
+    RowEntry { node, own: joined.own, followed: joined.followed, step, stop, before: NOWHERE, later: NOWHERE }
 }
 
 /// Where inputs are.

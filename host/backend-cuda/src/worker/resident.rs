@@ -4,9 +4,10 @@ use cellwright_backend::{LoadError, NodeLayout};
 use cellwright_cell_graph::TypedCell;
 
 use super::device::Device;
+use super::recurrent::Recurrent;
 use crate::abi::{
-    BEST_THREADS, BestArguments, CompiledGroupArguments, GroupArguments, GroupInstruction, ProductArguments, ProductBestArguments, ProductTerm,
-    bytes_of_all,
+    BEST_THREADS, BestArguments, CompiledGroupArguments, GroupArguments, GroupInstruction, LstmRows, ProductArguments,
+    ProductBestArguments, ProductTerm, bytes_of_all,
 };
 use crate::driver::{DeviceAddress, Done, Fault, Kernel, Launch};
 use crate::plan::{Arithmetic, Best, BlobId, Kept, Plan, Product, Step, generate};
@@ -50,6 +51,7 @@ pub(crate) struct Resident {
     ready: Vec<Ready>,
     /// Kernels of its own.
     compiled: Vec<Kernel>,
+    pub(super) recurrent: Option<Recurrent>,
 }
 
 /// Where rows are worked on.
@@ -59,10 +61,34 @@ pub(super) struct FrameMemory {
     pub(super) bytes: usize,
 }
 
+/// Rows of a batch that run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows<'a> {
+    /// How many each step has, one step behind the other.
+    pub(super) steps: &'a [u32],
+    /// Their entries on the device; 0: they have none, and each has a step of its own.
+    pub(super) entries: u64,
+    /// What a queue of several steps is told; 0: nothing.
+    pub(super) queue: u64,
+}
+
+impl<'a> Rows<'a> {
+    /// Rows that have nothing to do with one another.
+    pub(super) const fn of_one_step(rows: &'a u32) -> Self {
+        Self { steps: std::slice::from_ref(rows), entries: 0, queue: 0 }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        self.steps.iter().sum()
+    }
+}
+
 impl Resident {
     /// Compiles a cell and uploads it, if it takes no more than that.
     pub(super) fn new(cell: &TypedCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
-        let plan = if device.tf32 { Plan::compile_in_tf32(cell, available) } else { Plan::compile(cell, available) }?;
+        let (compile, has_lstm) = (if device.tf32 { Plan::compile_in_tf32 } else { Plan::compile }, device.kernels.lstm.is_some());
+        let plan = compile(cell, available, has_lstm)?;
         // Of a group that is compiled the addresses of what it reads instead, which take less.
         let instruction_bytes = plan.instructions().count() * size_of::<GroupInstruction>() + plan.steps.len() * PIECE;
         let table_bytes = [bytes_of_all(&plan.inputs).len(), bytes_of_all(&plan.outlets).len()].map(|bytes| bytes.next_multiple_of(PIECE));
@@ -71,14 +97,17 @@ impl Resident {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: bytes as u64, available });
         }
         let layout = NodeLayout::of(cell);
-        Self::upload(cell, plan, layout, (device, bytes)).map_err(|fault| fault_of_load(&cell.name, device, &fault))
+        Self::upload(cell, plan, layout, (device, bytes), available).map_err(|fault| fault_of_load(&cell.name, device, &fault))
     }
 
-    fn upload(cell: &TypedCell, plan: Plan, layout: NodeLayout, (device, bytes): (&mut Device, usize)) -> Done<Self> {
+    fn upload(cell: &TypedCell, plan: Plan, layout: NodeLayout, (device, bytes): (&mut Device, usize), available: u64) -> Done<Self> {
         let memory = device.driver.allocate(bytes)?;
         device.call(memory, &format!("cell `{}`", cell.name));
         let mut compiled = Vec::new();
-        let uploaded = Self::upload_to(memory, cell, plan, layout, (device, bytes), &mut compiled);
+        let uploaded = Self::upload_to(memory, cell, plan, layout, (device, bytes), &mut compiled).and_then(|mut resident| {
+            resident.make_table(device, available.saturating_sub(bytes as u64))?;
+            Ok(resident)
+        });
         if uploaded.is_err() {
             // A device that is lost has nothing to take back.
             let _ = give_back(device, memory, &compiled);
@@ -128,28 +157,68 @@ impl Resident {
                 }
             });
         }
-        Ok(Self { name: cell.name.clone(), plan, layout, ports, outlets, bytes: bytes as u64, memory, ready, compiled: Vec::new() })
+        let recurrent = plan.recurrence.as_ref().map(|recurrence| Recurrent::new(recurrence, &blobs, device)).transpose()?;
+        let (name, bytes, compiled) = (cell.name.clone(), bytes as u64, Vec::new());
+        Ok(Self { name, plan, layout, ports, outlets, bytes, memory, ready, compiled, recurrent })
     }
 
     /// Gives its memory back.
     pub(super) fn free(&self, device: &mut Device) -> Done {
-        give_back(device, self.memory, &self.compiled)
+        let table = self.recurrent.as_ref().and_then(|recurrent| recurrent.table);
+        let freed = table.map_or(Ok(()), |table| device.driver.free(table.address));
+        give_back(device, self.memory, &self.compiled).and(freed)
+    }
+
+    /// Bytes that so many rows take of a frame.
+    pub(super) const fn frame_bytes(&self, rows: usize) -> usize {
+        rows.saturating_mul(self.plan.stride).saturating_add(if self.recurrent.is_some() { Recurrent::bytes(rows) } else { 0 })
     }
 
     /// Rows that a frame has for it.
-    pub(super) fn rows_in(&self, frame: FrameMemory) -> usize {
-        frame.bytes / self.plan.stride
+    pub(super) const fn rows_in(&self, frame: FrameMemory) -> usize {
+        let beside = self.frame_bytes(0);
+        frame.bytes.saturating_sub(beside) / (self.frame_bytes(1) - beside)
+    }
+
+    /// What a queue of steps of so many rows is told.
+    pub(super) fn queue(&self, frame: FrameMemory, steps: &[u32]) -> Vec<LstmRows> {
+        Recurrent::queue(frame, self.plan.stride as u32, steps)
+    }
+
+    /// Whether an input is a state, which goes from step to step within a batch.
+    pub(super) fn carries(&self, input: usize) -> bool {
+        self.plan.recurrence.as_ref().is_some_and(|recurrence| recurrence.inputs.contains(&input))
     }
 
     /// Queues everything that lies between the gathering of so many rows and their leaving.
     ///
     /// # Errors
     /// If the driver has one.
-    pub(super) fn launch(&self, device: &mut Device, frame: FrameMemory, rows: u32) -> Done {
-        assert!(rows as usize <= self.rows_in(frame), "{rows} rows in a frame of {}", self.rows_in(frame));
+    pub(super) fn launch(&self, device: &mut Device, frame: FrameMemory, rows: &Rows<'_>) -> Done {
+        let count = rows.count();
+        assert!(count as usize <= self.rows_in(frame), "{count} rows in a frame of {}", self.rows_in(frame));
+        let Some(recurrent) = &self.recurrent else { return self.run(&self.ready, device, (frame, count)) };
+        if recurrent.table.is_none() {
+            self.run_before(device, frame, count)?;
+        }
+        recurrent.launch(device, (frame, self.plan.stride as u32), rows)?;
+        self.run(&self.ready[self.steps_before()..], device, (frame, count))
+    }
+
+    /// How many steps come before an LSTM's.
+    fn steps_before(&self) -> usize {
+        self.plan.recurrence.as_ref().map_or(self.ready.len(), |recurrence| recurrence.at)
+    }
+
+    /// Queues what comes before an LSTM's step.
+    pub(super) fn run_before(&self, device: &mut Device, frame: FrameMemory, rows: u32) -> Done {
+        self.run(&self.ready[..self.steps_before()], device, (frame, rows))
+    }
+
+    fn run(&self, steps: &[Ready], device: &mut Device, (frame, rows): (FrameMemory, u32)) -> Done {
         let stride = self.plan.stride as u32;
         let kernel = device.kernels.group;
-        for ready in &self.ready {
+        for ready in steps {
             // SAFETY (all): these kernels take these structures; places lie in the frame's rows, of which there are so many, or in this plan's own
             // memory, which stays while a task that names it is outstanding.
             match ready {
@@ -167,19 +236,25 @@ impl Resident {
                     }
                 }
                 Ready::Best(best) => {
-                    let launch = Launch { kernel: device.kernels.best, grid: [rows, 1, 1], threads: BEST_THREADS, shared_bytes: 0 };
+                    let launch = Launch {
+                        kernel: device.kernels.best,
+                        grid: [rows, 1, 1],
+                        threads: BEST_THREADS,
+                        shared_bytes: 0,
+                        cooperative: false,
+                    };
                     // SAFETY: above.
                     unsafe { device.launch(&launch, &best_arguments(best, frame.address, stride))? };
                 }
                 Ready::Group { instructions, count, threads } => {
                     let arguments = GroupArguments { frame: frame.address.0, instructions: *instructions, stride, count: *count };
-                    let launch = Launch { kernel, grid: [rows, 1, 1], threads: *threads, shared_bytes: 0 };
+                    let launch = Launch { kernel, grid: [rows, 1, 1], threads: *threads, shared_bytes: 0, cooperative: false };
                     // SAFETY: above.
                     unsafe { device.launch(&launch, &arguments)? };
                 }
                 Ready::Compiled { kernel, blobs, threads } => {
                     let arguments = CompiledGroupArguments { frame: frame.address.0, blobs: *blobs, stride, padding: 0 };
-                    let launch = Launch { kernel: *kernel, grid: [rows, 1, 1], threads: *threads, shared_bytes: 0 };
+                    let launch = Launch { kernel: *kernel, grid: [rows, 1, 1], threads: *threads, shared_bytes: 0, cooperative: false };
                     // SAFETY: above.
                     unsafe { device.launch(&launch, &arguments)? };
                 }

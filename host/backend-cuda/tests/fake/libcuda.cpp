@@ -17,10 +17,11 @@
 namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101,
-       INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700 };
+       INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700,
+       COOPERATIVE_LAUNCH_TOO_LARGE = 720 };
 
 constexpr uint64_t MEMORY = uint64_t{1} << 30;
-constexpr int DEVICES = 2;
+constexpr int DEVICES = 2, MULTIPROCESSORS = 4;
 const std::string GROUP = "compiled_group";
 
 struct Context { int retained = 0; int error = SUCCESS; };
@@ -99,7 +100,7 @@ int cuDeviceGetUuid_v2(unsigned char* uuid, int device) { std::memset(uuid, 0x10
 int cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = MEMORY; return SUCCESS; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
     switch (attribute) {
-        case 16: *value = 4; break;                                     // multiprocessors
+        case 16: *value = MULTIPROCESSORS; break;                       // multiprocessors
         case 75: *value = wrong() == "turing" ? 7 : 9; break;           // compute capability
         case 76: *value = wrong() == "turing" ? 5 : 0; break;
         case 97: *value = 227 << 10; break;                             // shared memory of a block
@@ -251,12 +252,22 @@ int cuFuncGetParamInfo(Function* function, size_t index, size_t* offset, size_t*
     *bytes = function->name == GROUP ? 24 : static_cast<size_t>(emulate_size_of(function->name.c_str()));
     return SUCCESS;
 }
-int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared,
-                   void* stream, void** parameters, void** extra) {
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function*, int threads, size_t shared) {
     ENTER;
+    NEED(threads > 0 && threads <= 1024, INVALID_VALUE);
+    *blocks = static_cast<int>((size_t{228} << 10) / (shared + 1024));
+    if (*blocks > 2048 / threads) *blocks = 2048 / threads;
+    return SUCCESS;
+}
+}  // extern "C"
+
+namespace {
+
+int launch(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared,
+           void* stream, void** parameters) {
     MAY_BE_DEFAULT(stream);
     NEED(x && y && z && x <= 0x7fffffff && y <= 65535 && z <= 65535 && threads && threads <= 1024, INVALID_VALUE);
-    NEED(threads_y == 1 && threads_z == 1 && shared <= 227 << 10 && extra == nullptr, INVALID_VALUE);
+    NEED(threads_y == 1 && threads_z == 1 && shared <= 227 << 10, INVALID_VALUE);
     const std::string said = wrong();
     launches++;
     if (said.rfind("illegal:", 0) == 0 && launches == std::atol(said.c_str() + 8)) {
@@ -272,6 +283,25 @@ int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsig
     char error[512];
     if (emulate_launch(function->name.c_str(), grid, threads, shared, parameters[0], error, sizeof error) != 0) current->error = ILLEGAL_ADDRESS;
     return SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared,
+                   void* stream, void** parameters, void** extra) {
+    ENTER;
+    NEED(extra == nullptr && emulate_is_cooperative(function->name.c_str()) == 0, INVALID_VALUE);
+    return launch(function, x, y, z, threads, threads_y, threads_z, shared, stream, parameters);
+}
+int cuLaunchCooperativeKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
+                              unsigned shared, void* stream, void** parameters) {
+    int blocks = 0;
+    if (int error = cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, static_cast<int>(threads), shared)) return error;
+    ENTER;
+    NEED(uint64_t{x} * y * z <= static_cast<uint64_t>(blocks) * MULTIPROCESSORS, COOPERATIVE_LAUNCH_TOO_LARGE);
+    return launch(function, x, y, z, threads, threads_y, threads_z, shared, stream, parameters);
 }
 
 }  // extern "C"

@@ -38,6 +38,7 @@ fn survives(code: sys::CUresult) -> bool {
             | Code::CUDA_ERROR_NOT_FOUND
             | Code::CUDA_ERROR_NOT_READY
             | Code::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+            | Code::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
             | Code::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
             | Code::CUDA_ERROR_NOT_PERMITTED
             | Code::CUDA_ERROR_NOT_SUPPORTED

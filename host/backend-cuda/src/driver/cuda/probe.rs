@@ -32,6 +32,7 @@ const FUNCTIONS: &[&str] = &[
     "cuGetErrorName",
     "cuGetErrorString",
     "cuInit",
+    "cuLaunchCooperativeKernel",
     "cuLaunchKernel",
     "cuMemAlloc_v2",
     "cuMemFreeHost",

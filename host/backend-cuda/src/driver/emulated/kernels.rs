@@ -24,6 +24,7 @@ unsafe extern "C" {
         error_bytes: usize,
     ) -> c_int;
     fn emulate_size_of(kernel: *const c_char) -> c_int;
+    fn emulate_is_cooperative(kernel: *const c_char) -> c_int;
     fn emulate_seed(seed: u64);
 }
 
@@ -32,6 +33,12 @@ pub(super) fn argument_bytes(name: &str) -> Option<usize> {
     let name = CString::new(name).ok()?;
     // SAFETY: a string that ends in zero, read only.
     usize::try_from(unsafe { emulate_size_of(name.as_ptr()) }).ok()
+}
+
+/// Whether a kernel's blocks wait for one another.
+pub(super) fn is_cooperative(name: &str) -> bool {
+    // SAFETY: a string that ends in zero, read only.
+    CString::new(name).is_ok_and(|name| unsafe { emulate_is_cooperative(name.as_ptr()) } == 1)
 }
 
 /// From now on this thread's launches let their blocks' threads take turns in the order of this seed.

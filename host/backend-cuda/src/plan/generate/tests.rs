@@ -34,7 +34,7 @@ fn of_shapes<'a>(shapes: &'a [(&'a str, &'a [usize])]) -> impl Fn(&str) -> Tenso
 
 /// The texts of a cell's groups.
 fn texts(draft: Draft) -> Vec<String> {
-    let plan = Plan::compile(&draft.resolve(), u64::MAX).expect("the worker can run it");
+    let plan = Plan::compile(&draft.resolve(), u64::MAX, false).expect("the worker can run it");
     (0..plan.steps.len()).filter_map(|step| generate(&plan, step)).map(|generated| generated.source).collect()
 }
 
@@ -66,7 +66,7 @@ fn texts_are_those_that_are_checked() {
     }
     let shape = cellwright_cell_graph::generate::shape_of(1);
     for cell in &cellwright_cell_graph::generate::model_of(shape, 1).cells {
-        let plan = Plan::compile(cell, u64::MAX).expect("the worker can run it");
+        let plan = Plan::compile(cell, u64::MAX, false).expect("the worker can run it");
         let generated = (0..plan.steps.len()).filter_map(|step| generate(&plan, step).map(|generated| (step, generated)));
         found.extend(generated.map(|(step, generated)| (format!("{}_{step}.cu", cell.name), generated.source)));
     }
@@ -126,7 +126,7 @@ fn both(group: &Group, seed: u64) -> [Vec<u8>; 2] {
     let listed = bench.put(bytes_of_all(&placed));
     let arguments = GroupArguments { frame: frame.0, instructions: listed.0, stride: group.stride, count: placed.len() as u32 };
     let kernel_of = bench.driver.kernel("group").expect("a kernel");
-    let launch = Launch { kernel: kernel_of, grid: [ROWS, 1, 1], threads: group.threads, shared_bytes: 0 };
+    let launch = Launch { kernel: kernel_of, grid: [ROWS, 1, 1], threads: group.threads, shared_bytes: 0, cooperative: false };
     let interpreted = bench.run(group, &launch, bytes_of(&arguments));
     let generated = kernel(&group.instructions, group.threads, &group.kept).expect("it is known");
     let compiled = bench.driver.compiled(&generated.source).expect("the device is there").expect("it compiles");

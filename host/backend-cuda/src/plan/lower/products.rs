@@ -167,7 +167,7 @@ impl Lowering<'_> {
     }
 
     /// The value itself if products can read its stretches along the last axis where they lie, a copy if not.
-    fn aligned(&mut self, id: ValueId) -> Result<View, Why> {
+    pub(super) fn aligned(&mut self, id: ValueId) -> Result<View, Why> {
         let view = self.batched(id)?;
         let is_dense = view.strides.last() == Some(&1) || view.shape.last() == Some(&1);
         if is_dense && places(&view).iter().all(|place| place % ALIGNMENT == 0) {

@@ -1,0 +1,238 @@
+//! Steps of an LSTM by kernels of their own: which of them, how they divide the work, and the lists that they read.
+//!
+//! What a step reads and leaves lies in rows of the frame; a kernel makes the lists of it there (`kernels/lstm_rows.cu`), behind the frame's rows. Several
+//! steps of a task are several rows, and one launch if the device takes it.
+
+use super::device::Device;
+use super::resident::{FrameMemory, Rows};
+use super::table::Table;
+use crate::abi::{
+    Arguments, LSTM_LISTS, LSTM_QUEUES, LSTM_STEPS, LstmListArguments, LstmQueueArguments, LstmRows, LstmStepArguments, LstmTile, NOWHERE,
+};
+use crate::driver::{Done, Driver, Fault, Kernel, Launch};
+use crate::plan::{BlobId, Recurrence};
+
+/// Bytes of the lists for each row,
+const LIST_BYTES: usize = LSTM_LISTS * size_of::<u64>();
+/// and of the word by which a queue's blocks wait for one another.
+const COUNTER_BYTES: usize = 16;
+
+/// Threads that see to a row's lists.
+const LIST_THREADS: u32 = 128;
+
+/// The kernels, loaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LstmKernels {
+    rows: Kernel,
+    steps: [Kernel; LSTM_STEPS.len()],
+    queues: [Kernel; LSTM_QUEUES.len()],
+}
+
+impl LstmKernels {
+    /// None on a device that has none: they are for one architecture.
+    pub(super) fn of(driver: &mut dyn Driver) -> Done<Option<Self>> {
+        let rows = match driver.kernel(LstmListArguments::KERNEL) {
+            Ok(rows) => rows,
+            Err(Fault::Refused(_)) => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
+        let mut kernels = Self { rows, steps: [rows; LSTM_STEPS.len()], queues: [rows; LSTM_QUEUES.len()] };
+        for (kernel, tile) in kernels.steps.iter_mut().zip(LSTM_STEPS).chain(kernels.queues.iter_mut().zip(LSTM_QUEUES)) {
+            *kernel = driver.kernel(tile.name)?;
+        }
+        Ok(Some(kernels))
+    }
+}
+
+/// What a tile reads for each row of the weights, in columns: its own, which is what a multiprocessor waits for, for the tensor cores are faster. Of
+/// weights that stay it reads none.
+const fn reads(tile: &LstmTile) -> u32 {
+    tile.rows + if tile.is_resident { 0 } else { 4 * tile.units }
+}
+
+/// How long a step takes with so many blocks at once, in what a tile reads. Arithmetic, not measured: blocks come in waves, of which each takes as long
+/// as one tile.
+fn time(tile: &LstmTile, (rows, units): (u32, u32), blocks: u32) -> u64 {
+    u64::from(tile.tiles(rows, units).div_ceil(blocks.max(1))) * u64::from(reads(tile))
+}
+
+/// The tile that takes the least time for a step; of equal ones the first. No bit depends on which.
+fn step_tile(rows: u32, units: u32, multiprocessors: u32) -> usize {
+    (0..LSTM_STEPS.len()).min_by_key(|number| time(&LSTM_STEPS[*number], (rows, units), multiprocessors)).unwrap_or_default()
+}
+
+/// A kernel for several steps that the device takes for so many units.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Queue {
+    kernel: Kernel,
+    tile: LstmTile,
+    /// Blocks that run at once; of a kernel whose weights stay a multiple of its tiles of units.
+    blocks: u32,
+}
+
+impl Queue {
+    fn all(device: &mut Device, kernels: &LstmKernels, units: u32) -> Done<Vec<Self>> {
+        let mut found = Vec::new();
+        for (kernel, tile) in kernels.queues.into_iter().zip(LSTM_QUEUES) {
+            let shared_bytes = tile.shared_bytes(units);
+            if shared_bytes > device.driver.facts().shared_bytes_max {
+                continue;
+            }
+            let most = device.driver.resident_blocks(kernel, tile.threads, shared_bytes)?;
+            let blocks = if tile.is_resident { most / tile.across(units) * tile.across(units) } else { most };
+            if blocks > 0 {
+                found.push(Self { kernel, tile, blocks });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// An LSTM of a plan, on the device.
+#[derive(Debug)]
+pub(super) struct Recurrent {
+    plan: Recurrence,
+    kernels: LstmKernels,
+    weights: u64,
+    bias: u64,
+    queues: Vec<Queue>,
+    /// What sums begin with, by token, if there is such a table.
+    pub(super) table: Option<Table>,
+}
+
+impl Recurrent {
+    /// Of a plan whose blobs lie there.
+    pub(super) fn new(plan: &Recurrence, blobs: &[u64], device: &mut Device) -> Done<Self> {
+        let address = |blob: BlobId| blobs[blob.0];
+        let kernels = device.kernels.lstm.ok_or_else(|| Fault::Refused("it has no kernels for an LSTM".to_owned()))?;
+        let queues = Queue::all(device, &kernels, plan.units)?;
+        let (weights, bias) = (address(plan.weights), plan.bias.map(address).unwrap_or_default());
+        Ok(Self { plan: plan.clone(), kernels, weights, bias, queues, table: None })
+    }
+
+    /// Bytes of the frame beyond its rows, for so many of them.
+    pub(super) const fn bytes(rows: usize) -> usize {
+        rows * LIST_BYTES + COUNTER_BYTES
+    }
+
+    /// The lists of a step: rows from `first` on, of so many in all.
+    fn rows_of(lists: u64, (first, rows, all): (u32, u32, u32)) -> LstmRows {
+        let list = |number: u64| lists + (number * u64::from(all) + u64::from(first)) * size_of::<u64>() as u64;
+        let [h, c, begin, h_out, c_out, h_exact] = [0, 1, 2, 3, 4, 5].map(list);
+        LstmRows { x: 0, h, c, begin, h_out, c_out, h_exact, rows, sequence: 0 }
+    }
+
+    /// Where the lists lie, of that frame's rows.
+    fn lists(frame: FrameMemory, stride: u32, rows: u32) -> u64 {
+        frame.address.plus(stride as usize * rows as usize).0
+    }
+
+    /// What a queue is told of steps of so many rows each.
+    pub(super) fn queue(frame: FrameMemory, stride: u32, steps: &[u32]) -> Vec<LstmRows> {
+        let all = steps.iter().sum();
+        let lists = Self::lists(frame, stride, all);
+        let mut first = 0;
+        let of_step = |rows: &u32| {
+            let step = Self::rows_of(lists, (first, *rows, all));
+            first += rows;
+            step
+        };
+        steps.iter().map(of_step).collect()
+    }
+
+    /// Queues the steps of rows in the frame.
+    pub(super) fn launch(&self, device: &mut Device, (frame, stride): (FrameMemory, u32), rows: &Rows<'_>) -> Done {
+        let plan = &self.plan;
+        let all = rows.count();
+        let lists = Self::lists(frame, stride, all);
+        let counter = lists + u64::from(all) * LIST_BYTES as u64;
+        let place = |place: usize| place as u32;
+        let [h_from, h_out] = plan.rounded.map(place);
+        let table = self.table();
+        let arguments = LstmListArguments {
+            frame: frame.address.0,
+            entries: rows.entries,
+            lists,
+            counter,
+            table: table.address.0,
+            table_rows: table.rows,
+            table_stride: table.stride,
+            token: table.token.0,
+            token_bytes: table.token.1,
+            padding: 0,
+            stride,
+            own: plan.own,
+            units: plan.units,
+            h: place(plan.h),
+            c: place(plan.c),
+            begin: plan.begin.map_or(NOWHERE, place),
+            h_exact: place(plan.h_next),
+            c_out: place(plan.c_next),
+            h_from,
+            h_out,
+        };
+        let launch = Launch { kernel: self.kernels.rows, grid: [all, 1, 1], threads: LIST_THREADS, shared_bytes: 0, cooperative: false };
+        // SAFETY: the kernel takes this structure; rows, lists and the word lie in the frame, the entries where their task was uploaded to.
+        unsafe { device.launch(&launch, &arguments)? };
+        let (units, columns) = (plan.units, plan.columns);
+        let most = rows.steps.iter().copied().max().unwrap_or_default();
+        let queue = self.queues.iter().min_by_key(|queue| time(&queue.tile, (most, units), queue.blocks));
+        if let (Some(queue), true) = (queue, rows.queue != 0) {
+            let arguments = LstmQueueArguments {
+                steps: rows.queue,
+                counter,
+                weights: self.weights,
+                bias: self.bias,
+                step_count: rows.steps.len() as u32,
+                units,
+                columns,
+                ..LstmQueueArguments::default()
+            };
+            let tile = &queue.tile;
+            let grid = [tile.tiles(most, units).min(queue.blocks), 1, 1];
+            let launch =
+                Launch { kernel: queue.kernel, grid, threads: tile.threads, shared_bytes: tile.shared_bytes(units), cooperative: true };
+            // SAFETY: the kernel takes this structure; what the steps name lies in the frame, and so does the word, which is 0.
+            return unsafe { device.launch(&launch, &arguments) };
+        }
+        let mut first = 0;
+        for count in rows.steps {
+            let number = step_tile(*count, units, device.driver.facts().multiprocessors);
+            let tile = &LSTM_STEPS[number];
+            let of_step = Self::rows_of(lists, (first, *count, all));
+            let arguments = LstmStepArguments { rows: of_step, weights: self.weights, bias: self.bias, inputs: 0, units, columns };
+            let (grid, shared_bytes) = ([tile.tiles(*count, units), 1, 1], tile.shared_bytes(units));
+            let launch = Launch { kernel: self.kernels.steps[number], grid, threads: tile.threads, shared_bytes, cooperative: false };
+            // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those.
+            unsafe { device.launch(&launch, &arguments)? };
+            first += count;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `kernels/abi.h` has the tiles for: few rows are divided by units, many by rows as well.
+    #[test]
+    fn tiles_grow_with_the_rows() {
+        let names = [1, 64, 256, 512, 2048].map(|rows| LSTM_STEPS[step_tile(rows, 1024, 132)].name);
+        assert_eq!(names, ["lstm_step_64x8", "lstm_step_64x8", "lstm_step_64x32", "lstm_step_128x32", "lstm_step_128x64"]);
+    }
+
+    #[test]
+    fn shared_memory_is_what_the_header_says() {
+        let bytes = |tile: LstmTile| tile.shared_bytes(1000);
+        assert_eq!(
+            LSTM_STEPS.map(bytes),
+            [8 * (64 + 32) * 128, 8 * (64 + 64) * 128, 8 * (64 + 128) * 128, 6 * (128 + 128) * 128, 4 * (128 + 256) * 128]
+        );
+        assert_eq!(
+            LSTM_QUEUES.map(bytes),
+            [65536 + 16 * 4096, 65536 + 16 * 8192, 8 * (64 + 128) * 128, 6 * (128 + 128) * 128],
+            "1000 units are 16 slabs"
+        );
+    }
+}

@@ -1,0 +1,65 @@
+// Lists for the steps of an LSTM (`lstm.cu`), made where the rows lie: the host knows their places before it queues anything, and sends none.
+#include "tables.cuh"
+
+#if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+namespace lstm {
+
+// A row's token.
+__device__ __forceinline__ int64_t token_of(const LstmListArguments& a, uint64_t row) {
+    return a.token_bytes == 8 ? *reinterpret_cast<const int64_t*>(row + a.token) : *reinterpret_cast<const int32_t*>(row + a.token);
+}
+
+// Which row of the table its token means; -1: none.
+__device__ __forceinline__ int64_t looked_up(const LstmListArguments& a, uint64_t row) {
+    return table_row(token_of(a, row), static_cast<int64_t>(a.table_rows));
+}
+
+// Whether anybody wants what a row leaves. Other blocks may change its record meanwhile, and for reasons that hold as well without that.
+__device__ __forceinline__ bool is_wanted(const LstmListArguments& a, uint32_t row) {
+    const uint64_t at = a.frame + (uint64_t)row * a.stride;
+    const volatile RowRecord* record = reinterpret_cast<const volatile RowRecord*>(at);
+    return record->live && !record->refused && (!a.table || looked_up(a, at) >= 0);
+}
+
+}  // namespace lstm
+
+extern "C" __global__ void __launch_bounds__(128) lstm_rows(const __grid_constant__ LstmListArguments a) {
+    const uint32_t row = blockIdx.x, rows = gridDim.x;
+    const RowEntry* const entries = reinterpret_cast<const RowEntry*>(a.entries);
+    const uint64_t at = a.frame + (uint64_t)row * a.stride;
+    const uint32_t before = entries ? entries[row].before : NOWHERE;
+    if (threadIdx.x == 0) {
+        const uint64_t from = a.frame + (uint64_t)before * a.stride;
+        uint64_t* const lists = reinterpret_cast<uint64_t*>(a.lists) + row;
+        lists[0] = before == NOWHERE ? at + a.h_from : from + a.h_out;
+        lists[rows] = before == NOWHERE ? at + a.c : from + a.c_out;
+        uint64_t begin = a.begin == NOWHERE ? 0 : at + a.begin;
+        if (a.table) {
+            const int64_t found = lstm::looked_up(a, at);
+            if (found < 0) refuse_row(reinterpret_cast<uint8_t*>(at), lstm::token_of(a, at), a.table_rows);
+            begin = a.table + static_cast<uint64_t>(found < 0 ? 0 : found) * a.table_stride;
+        }
+        lists[2 * rows] = begin;
+        lists[3 * rows] = at + a.h_out;
+        lists[4 * rows] = at + a.c_out;
+        lists[5 * rows] = at + a.h_exact;
+        if (row == 0) *reinterpret_cast<uint32_t*>(a.counter) = 0;
+        bool wanted = true;
+        for (uint32_t one = before; one != NOWHERE && wanted; one = entries[one].before) wanted = lstm::is_wanted(a, one);
+        if (!wanted) reinterpret_cast<volatile RowRecord*>(at)->live = 0;
+    }
+    if (before != NOWHERE) return;
+    const float* const h = reinterpret_cast<const float*>(at + a.h);
+    float* const c = reinterpret_cast<float*>(at + a.c);
+    uint32_t* const rounded = reinterpret_cast<uint32_t*>(at + a.h_from);
+    for (uint32_t pair = threadIdx.x; pair < a.units / 2; pair += blockDim.x) {
+        const uint32_t first = 2 * pair;
+        rounded[pair] = pack_bf16(first < a.own ? h[first] : 0.0f, first + 1 < a.own ? h[first + 1] : 0.0f);
+        if (first >= a.own) c[first] = 0.0f;
+        if (first + 1 >= a.own) c[first + 1] = 0.0f;
+    }
+}
+KERNEL(lstm_rows, LstmListArguments)
+
+#endif

@@ -150,6 +150,8 @@ fn behaviour_in_compiled_groups() {
 #[test]
 fn families_in_compiled_groups() {
     families::run(&mut on(true), Tolerance::default(), &compiled_scope());
+    // An LSTM's own kernels read what groups leave, and groups what they leave.
+    families::run(&mut on(true), Tolerance::default(), &Scope { precisions: vec![Precision::Bf16], ..compiled_scope() });
 }
 
 #[test]

@@ -51,10 +51,15 @@ struct Watched {
 
 impl Watched {
     fn make(&self) -> impl FnMut() -> Box<dyn Backend> {
+        self.on(false)
+    }
+
+    /// The same, with a compiler for groups or without.
+    fn on(&self, compiles: bool) -> impl FnMut() -> Box<dyn Backend> {
         let mut seed = 0;
         move || {
             seed += 1;
-            let (worker, control) = worker(seed, false);
+            let (worker, control) = worker(seed, compiles);
             self.look();
             self.latest.replace(Some(control));
             worker
@@ -144,14 +149,19 @@ fn operators_in_compiled_groups() {
 
 #[test]
 fn behaviour_in_compiled_groups() {
-    behaviour::run(&mut on(true));
+    let watched = Watched::default();
+    behaviour::run(&mut watched.on(true));
+    assert!(watched.has_launched("compiled_group"));
 }
 
 #[test]
 fn families_in_compiled_groups() {
-    families::run(&mut on(true), Tolerance::default(), &compiled_scope());
     // An LSTM's own kernels read what groups leave, and groups what they leave.
-    families::run(&mut on(true), Tolerance::default(), &Scope { precisions: vec![Precision::Bf16], ..compiled_scope() });
+    for (precision, own) in [(Precision::F32, "product_f32"), (Precision::Bf16, "lstm_step_")] {
+        let watched = Watched::default();
+        families::run(&mut watched.on(true), Tolerance::default(), &Scope { precisions: vec![precision], ..compiled_scope() });
+        assert!(watched.has_launched("compiled_group") && watched.has_launched(own), "{precision:?}");
+    }
 }
 
 #[test]

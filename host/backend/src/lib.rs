@@ -39,14 +39,14 @@ pub struct DeviceInfo {
     pub hardware: String,
 }
 
-/// A table of what a cell computes of each token, filled as tokens are seen. It holds exactly what would be computed without it.
+/// A table of what a cell computes of each token, filled as tokens are seen or when the cell is loaded. It holds exactly what would be computed without it.
 #[derive(Clone, Debug)]
 pub struct TableInfo {
     /// Bytes that it may come to take.
     pub bytes: u64,
     /// How many tokens there are.
     pub tokens: u64,
-    /// How many of them have been seen.
+    /// How many of them are in it.
     pub filled: Arc<AtomicU64>,
 }
 

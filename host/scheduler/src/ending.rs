@@ -142,6 +142,7 @@ impl Scheduler {
     }
 
     pub(crate) fn release_late_lanes(&mut self) {
+        room::in_table(&mut self.free_lanes, self.late_lanes.len());
         for lane in self.late_lanes.drain(..) {
             self.free_lanes.push(lane);
             self.out.released.push(lane);

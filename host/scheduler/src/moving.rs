@@ -129,11 +129,12 @@ impl Scheduler {
     /// Placements of all growths that still hold something.
     fn place_anew(&mut self, id: RequestId) {
         let request = &self.requests[id.index()];
-        for number in request.growth_numbers() {
+        // One walk, however many growths a session has.
+        let mut growths: Vec<u32> = request.chains().filter(|chain| !chain.gone()).map(|chain| chain.growth).collect();
+        growths.sort_unstable();
+        growths.dedup();
+        for number in growths {
             let Some(growth) = request.growth(number) else { continue };
-            if request.chains().all(|chain| chain.gone() || chain.growth != number) {
-                continue;
-            }
             let first = self.out.places.len();
             for (local, graph) in growth.chains.iter().enumerate() {
                 let chain = request.chain(growth.first_chain + local as u32).filter(|chain| !chain.gone());

@@ -176,10 +176,16 @@ impl Scheduler {
         }
     }
 
+    /// The launch before, if it may have a step more.
+    fn last_launch(&self, worker: WorkerId, cell_type: CellTypeId) -> Option<&Launch> {
+        let steps_max = self.config.launch_steps_max();
+        self.out.launches.last().filter(|last| last.worker == worker && last.cell_type == cell_type && last.steps < steps_max)
+    }
+
     /// Whether these rows are those of the launch before on this worker (which are among those `before`), each one step further, and may be one launch
     /// with it.
     pub(crate) fn continues_last(&self, worker: WorkerId, cell_type: CellTypeId, before: &[Row], rows: &[Row]) -> bool {
-        let Some(last) = self.out.launches.last().filter(|last| last.worker == worker && last.cell_type == cell_type) else { return false };
+        let Some(last) = self.last_launch(worker, cell_type) else { return false };
         let before = &before[last.rows.clone()];
         let goes_on = |(before, row): (&Row, &Row)| {
             row.lane == before.lane && row.step == before.step + last.steps && self.lanes[row.lane.index()].merges

@@ -14,6 +14,7 @@ use crate::id::{DomainId, LaneId, ModelId, Time};
 use crate::lane::Status;
 use crate::policy::shelf::BatchId;
 use crate::reservation::Reservation;
+use crate::room;
 use crate::spares::Spares;
 pub(crate) use chain::{Chain, Links};
 
@@ -169,10 +170,10 @@ impl Request {
 
     /// Makes room for so many chains more.
     pub(crate) fn reserve_chains(&mut self, more: usize, spares: &mut Spares) {
-        let elsewhere = (self.chains().count() + more).saturating_sub(CHAINS_HERE);
+        let elsewhere = (self.chain_numbers().len() + more).saturating_sub(CHAINS_HERE);
         if elsewhere > 0 {
             let chains = &mut self.rare_mut(spares).chains;
-            chains.reserve_exact(elsewhere.saturating_sub(chains.len()));
+            room::in_ring(chains, elsewhere.saturating_sub(chains.len()));
         }
     }
 

@@ -1,12 +1,13 @@
 //! When requests arrive.
 
 use crate::error::Error;
+use crate::lines::numbered;
 use crate::random::Random;
 use crate::workload::LENGTH_MAX;
 
 /// Requests per second, at most.
 pub const RATE_MAX: f64 = 1e8;
-/// Arrivals of a trace that are read, at most.
+/// Lines of a trace, at most.
 const TRACE_MAX: usize = 1 << 24;
 
 /// When requests arrive; but for [`Arrivals::Clients`], whether or not earlier ones are done.
@@ -37,8 +38,7 @@ impl Arrivals {
     /// If a line holds something else, comes before its predecessor, or none holds anything.
     pub fn from_trace(file: &str, text: &str, faster: f64) -> Result<Self, Error> {
         let mut arrivals: Vec<Arrival> = Vec::new();
-        let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()).take(TRACE_MAX);
-        for (position, (line, content)) in lines.enumerate() {
+        for (position, (line, content)) in numbered(file, text, TRACE_MAX)?.enumerate() {
             let fields: Vec<&str> = content.split([',', '\t']).map(str::trim).collect();
             if position == 0 && fields[0].parse::<f64>().is_err() {
                 continue;

@@ -10,6 +10,7 @@ pub mod device;
 mod driven;
 pub mod error;
 pub mod figures;
+mod lines;
 pub mod meter;
 pub mod outcome;
 pub mod plot;

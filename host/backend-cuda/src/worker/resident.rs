@@ -137,11 +137,13 @@ impl Resident {
         let ports = put(bytes_of_all(&plan.inputs), device)?;
         let outlets = put(bytes_of_all(&plan.outlets), device)?;
         let mut ready = Vec::new();
+        // Nobody waits for texts that a compiler does not take: after one of them the cell's other groups are interpreted too.
+        let mut compiles = device.driver.compiler().is_ok();
         for (number, step) in plan.steps.iter().enumerate() {
-            let generated = if compiled.len() < COMPILED_MAX { generate(&plan, number) } else { None };
-            if let (Some(generated), Step::Group { threads, .. }) = (generated, step)
-                && let Some(kernel) = device.driver.compiled(&generated.source)?
-            {
+            let generated = if compiles && compiled.len() < COMPILED_MAX { generate(&plan, number) } else { None };
+            let kernel = generated.as_ref().map(|generated| device.driver.compiled(&generated.source)).transpose()?;
+            compiles &= kernel != Some(None);
+            if let (Some(Some(kernel)), Some(generated), Step::Group { threads, .. }) = (kernel, generated, step) {
                 compiled.push(kernel);
                 let addresses: Vec<u64> = generated.blobs.iter().map(|blob| blobs[*blob]).collect();
                 ready.push(Ready::Compiled { kernel, blobs: put(bytes_of_all(&addresses), device)?, threads: *threads });
@@ -278,7 +280,8 @@ pub(super) fn fault_of_load(cell: &str, device: &mut Device, fault: &Fault) -> L
 
 /// Gives back what a cell has on the device.
 fn give_back(device: &mut Device, memory: DeviceAddress, compiled: &[Kernel]) -> Done {
-    let released = compiled.iter().try_for_each(|kernel| device.driver.release(*kernel));
+    // All of them, whatever became of one.
+    let released = compiled.iter().map(|kernel| device.driver.release(*kernel)).fold(Ok(()), Done::and);
     device.driver.free(memory).and(released)
 }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 use cellwright_backend::TableInfo;
 
@@ -18,6 +19,9 @@ use crate::plan::Recurrence;
 
 /// A table takes at most this part of what weights may still take: other cells are to be loaded yet.
 const SHARE: u64 = 4;
+
+/// And no longer than this to make: the worker does nothing else meanwhile.
+const FILL_MAX: Duration = Duration::from_secs(2);
 
 /// Tokens that are computed at once, at most,
 const TOKENS_MOST: usize = 1024;
@@ -74,13 +78,17 @@ impl Resident {
         let made = device.driver.allocate(bytes).and_then(|address| {
             device.call(address, &format!("the table by token of cell `{}`", self.name));
             table.address = address;
-            self.fill(device, &table, begin).inspect_err(|_| {
+            let filled = self.fill(device, &table, begin);
+            if !matches!(filled, Ok(true)) {
                 // What became of the device is told by the first fault.
-                let _ = device.driver.free(address);
-            })
+                let freed = device.driver.free(address);
+                return filled.and_then(|is_full| freed.map(|()| is_full));
+            }
+            filled
         });
         match made {
-            Ok(()) => {
+            Ok(false) => Ok(()),
+            Ok(true) => {
                 self.bytes += table.bytes();
                 self.recurrent.iter_mut().for_each(|recurrent| recurrent.table = Some(table));
                 Ok(())
@@ -96,19 +104,25 @@ impl Resident {
         Some(TableInfo { bytes: table.bytes(), tokens: table.rows, filled: Arc::new(AtomicU64::new(table.rows)) })
     }
 
-    fn fill(&self, device: &mut Device, table: &Table, begin: usize) -> Done {
+    /// Computes it, chunk by chunk; whether all of it was. A cell may take long for each token, and the worker does nothing else meanwhile.
+    fn fill(&self, device: &mut Device, table: &Table, begin: usize) -> Done<bool> {
         let rows = (FRAME_BYTES / self.plan.stride).clamp(1, TOKENS_MOST);
         let up = self.tokens(table, (0, rows), DeviceAddress::NULL).0.0.len();
         let frame_bytes = self.frame_bytes(rows);
         let scratch = device.driver.allocate(frame_bytes + up + rows * size_of::<RowStatus>() + 64)?;
         let frame = FrameMemory { address: scratch, bytes: frame_bytes };
         let lists = scratch.plus(frame_bytes.next_multiple_of(16));
-        let done = (0..table.rows).step_by(rows).try_for_each(|first| {
+        let began = Instant::now();
+        let is_in_time = |chunks: u64| chunks == 0 || began.elapsed() < FILL_MAX;
+        let chunks = (0..table.rows).step_by(rows).zip(0..);
+        let done = chunks.take_while(|(_, number)| is_in_time(*number)).try_fold(0, |filled, (first, _)| {
             let count = rows.min(usize::try_from(table.rows - first).unwrap_or(rows));
-            self.fill_some(device, (table, begin), (frame, lists), (first, count))
+            // Writing the next chunk's lists waits for this one, so that time passes here.
+            self.fill_some(device, (table, begin), (frame, lists), (first, count))?;
+            Ok(filled + count as u64)
         });
         let freed = device.driver.free(scratch);
-        done.and(freed)
+        done.and_then(|filled| freed.map(|()| filled == table.rows))
     }
 
     /// The lists for tokens from `first` on, to lie at `lists`: and where in them the entries, addresses and the word lie.

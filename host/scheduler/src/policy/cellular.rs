@@ -70,8 +70,6 @@ impl Scheduler {
         let chosen = &self.model(model).types[position];
         let (cell_type, sizes) = (chosen.cell_type, chosen.batch);
         let mut batch = std::mem::take(&mut self.batch);
-        // A launch ends as a whole. What is still ahead when the worker asks for more is one of its own, so that there is something to do until more comes.
-        let ahead = self.config.max_tasks_to_submit.saturating_sub(self.config.low_water);
         for task in 0..self.config.max_tasks_to_submit {
             self.settle_counts();
             self.form_batch(worker, cell_type, sizes, &mut batch);
@@ -79,7 +77,7 @@ impl Scheduler {
             if batch.len() < enough {
                 break;
             }
-            self.submit_batch(worker, cell_type, model, &mut batch, task > 0 && task != ahead);
+            self.submit_batch(worker, cell_type, model, &mut batch, task > 0);
         }
         self.batch = batch;
         true
@@ -244,7 +242,7 @@ impl Scheduler {
             (false, _) => batch.sole,
             _ => batch.sole.filter(|sole| group.is_some_and(|group| group.sole == Some(*sole))),
         };
-        let last = self.out.launches.last().filter(|last| may && last.worker == worker && last.cell_type == cell_type);
+        let last = self.last_launch(worker, cell_type).filter(|_| may);
         let alike = last.is_some_and(|last| last.rows.len() == count);
         let mut merge = alike && same && group.is_some_and(|group| group.unmergeable == 0);
         if let Some(sole) = sole.filter(|_| merge) {

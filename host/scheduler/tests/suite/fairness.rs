@@ -10,8 +10,9 @@ use cellwright_scheduler::{
 use super::graphs::{growth, lstm};
 use super::world::World;
 
-pub(crate) const POLICIES: [PolicyKind; 4] = [
+pub(crate) const POLICIES: [PolicyKind; 5] = [
     PolicyKind::Cellular,
+    PolicyKind::Adaptive,
     PolicyKind::Graph { bucket_width: 10, window_ns: 0 },
     PolicyKind::Merge { requests: 4 },
     PolicyKind::Lazy { objective_ns: 1_000_000, percentile: 90 },

@@ -355,6 +355,13 @@ fn a_worker_that_asks_early_has_a_launch_ahead() {
     3 lstm: 0.0[10..=11]
     5 request 0 leaves
     ");
+    let mut timeline = Timeline::new(Config { low_water: 2, ..Config::default() }, 4);
+    timeline.arrive(&growth(0, vec![lstm(4, &[])], None));
+    insta::assert_snapshot!(timeline.run(), @r"
+    0 lstm: 0.0[0..=2]
+    0 lstm: 0.0[3]
+    2 request 0 leaves
+    ");
 }
 
 /// Whose leader is cancelled executes what the leader did, and is handed over with it, though nothing is in flight.

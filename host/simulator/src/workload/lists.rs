@@ -1,11 +1,12 @@
 //! Lengths, pairs and trees out of files: a line for each, fields separated by commas or tabs.
 
 use crate::error::Error;
+use crate::lines::numbered;
 
 use super::lengths::{LENGTH_MAX, Lengths, Pairs};
 use super::trees::{Tree, Trees};
 
-/// Lines that are read, at most.
+/// Lines of a list, at most.
 const LINES_MAX: usize = 1 << 22;
 
 impl Lengths {
@@ -15,7 +16,7 @@ impl Lengths {
     /// If a line holds something else, or none holds anything.
     pub fn from_list(file: &str, text: &str) -> Result<Self, Error> {
         let mut counts = Vec::new();
-        for line in lines(text, |fields| fields.first().is_some_and(|field| field.parse::<f64>().is_err())) {
+        for line in lines(file, text, |fields| fields.first().is_some_and(|field| field.parse::<f64>().is_err()))? {
             let length = line.length(file, 0, "length")?;
             let count = match line.fields.get(1) {
                 None => 1,
@@ -33,7 +34,7 @@ impl Pairs {
     /// # Errors
     /// If a line holds something else, or none holds anything.
     pub fn from_list(file: &str, text: &str) -> Result<Self, Error> {
-        let pairs = lines(text, |fields| fields.first().is_some_and(|field| field.parse::<f64>().is_err()))
+        let pairs = lines(file, text, |fields| fields.first().is_some_and(|field| field.parse::<f64>().is_err()))?
             .map(|line| Ok((line.length(file, 0, "source length")?, line.length(file, 1, "target length")?)))
             .collect::<Result<Vec<_>, Error>>()?;
         if pairs.is_empty() {
@@ -51,7 +52,7 @@ impl Trees {
     /// If a line holds something else, or none holds anything.
     pub fn from_list(file: &str, text: &str) -> Result<Self, Error> {
         let names = |fields: &[&str]| fields.last().is_some_and(|field| field.bytes().any(|byte| !matches!(byte, b'B' | b'L')));
-        let trees = lines(text, names)
+        let trees = lines(file, text, names)?
             .map(|line| {
                 let field = line.fields.last().copied().unwrap_or("");
                 Tree::preorder(field).ok_or_else(|| line.wrong(file, "tree", format!("`{field}` is no tree like BLBLL")))
@@ -78,11 +79,11 @@ impl Line<'_> {
     }
 }
 
-fn lines(text: &str, names_columns: impl Fn(&[&str]) -> bool) -> impl Iterator<Item = Line<'_>> {
-    let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()).take(LINES_MAX);
+fn lines<'a>(file: &str, text: &'a str, names_columns: impl Fn(&[&str]) -> bool) -> Result<impl Iterator<Item = Line<'a>>, Error> {
+    let lines = numbered(file, text, LINES_MAX)?;
     let mut lines = lines.map(|(number, line)| Line { number, fields: line.split([',', '\t']).map(str::trim).collect() }).peekable();
     if lines.peek().is_some_and(|line| names_columns(&line.fields)) {
         lines.next();
     }
-    lines
+    Ok(lines)
 }

@@ -54,7 +54,12 @@ impl CudaDriver {
         let mut module = std::ptr::null_mut();
         // SAFETY: machine code, which says itself how long it is.
         let loaded = unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast::<c_void>()) };
-        match self.call(loaded).and_then(|()| self.function(module, CompiledGroupArguments::KERNEL)) {
+        let function = self.call(loaded).and_then(|()| self.function(module, CompiledGroupArguments::KERNEL));
+        if function.is_err() && !module.is_null() {
+            // SAFETY: it was loaded, and nothing of it is used. That it goes is not what went wrong.
+            let _ = unsafe { sys::cuModuleUnload(module) };
+        }
+        match function {
             Ok(loaded) => Ok(Some(self.add(Loaded { own: Some(module), ..loaded }))),
             Err(Fault::Refused(said)) => {
                 refused_by_compiler(&format!("the driver does not take what was compiled: {said}"));

@@ -1,0 +1,64 @@
+//! Memory that all cells of a worker share, as large as the largest of them needs it.
+
+use cellwright_backend::LoadError;
+
+use super::resident::{FrameMemory, Resident, fault_of_load};
+use super::ring::Ring;
+use super::{CudaWorker, gather};
+use crate::driver::{Done, Fault};
+
+/// Bytes of one row on its way to the device or back, at most: each of the two rings holds four, on the host and on the device.
+const RING_ROW_MAX: usize = 64 << 20;
+
+impl CudaWorker {
+    /// Makes the frame and the rings as large as a cell needs them.
+    pub(super) fn make_room(&mut self, resident: &Resident) -> Result<(), LoadError> {
+        let one = resident.frame_bytes(1);
+        let name = &resident.name;
+        if one as u64 > self.sizes.frame_bytes {
+            return Err(LoadError::OutOfMemory { cell: name.clone(), needed: one as u64, available: self.sizes.frame_bytes });
+        }
+        let wanted = resident.frame_bytes(self.sizes.rows_most).min(usize::try_from(self.sizes.frame_bytes).unwrap_or(usize::MAX));
+        if wanted > self.frame.bytes {
+            let grown = self.device.driver.allocate(wanted);
+            match grown {
+                Ok(address) => {
+                    self.device.call(address, "the frame");
+                    let old = std::mem::replace(&mut self.frame, FrameMemory { address, bytes: wanted });
+                    let freed = if old.bytes > 0 { self.device.driver.free(old.address) } else { Ok(()) };
+                    freed.map_err(|fault| fault_of_load(name, &mut self.device, &fault))?;
+                }
+                // Fewer rows at once do as well.
+                Err(Fault::OutOfMemory { .. }) if one <= self.frame.bytes => {}
+                Err(fault) => return Err(fault_of_load(name, &mut self.device, &fault)),
+            }
+        }
+        let (up, down) = gather::cost(resident).of(1);
+        self.make_room_in_rings(up.max(down)).map_err(|fault| fault_of_load(name, &mut self.device, &fault))
+    }
+
+    /// A ring must hold a segment of one row at least.
+    fn make_room_in_rings(&mut self, bytes: usize) -> Done {
+        // They grow together, so that what fits one of them fits the other.
+        if 2 * bytes <= self.up.capacity() {
+            return Ok(());
+        }
+        if bytes > RING_ROW_MAX {
+            return Err(Fault::Refused(format!("one row takes {bytes} bytes on its way, {RING_ROW_MAX} at most are possible")));
+        }
+        self.drain().map_err(|lost| Fault::Lost(lost.cause))?;
+        let capacity = (4 * bytes).next_power_of_two();
+        let up = Ring::new(&mut *self.device.driver, capacity)?;
+        let down = match Ring::new(&mut *self.device.driver, capacity) {
+            Ok(down) => down,
+            Err(fault) => {
+                let _ = self.device.driver.free(up.device);
+                return Err(fault);
+            }
+        };
+        self.device.call(up.device, "the ring of uploads");
+        self.device.call(down.device, "the ring of downloads");
+        let old = [std::mem::replace(&mut self.up, up), std::mem::replace(&mut self.down, down)];
+        old.iter().try_for_each(|ring| self.device.driver.free(ring.device))
+    }
+}

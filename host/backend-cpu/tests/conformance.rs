@@ -81,7 +81,12 @@ fn whatever_is_computed_ahead_or_looked_up_no_bit_changes() {
             let mut seed = 3;
             let mut run = |domain: &Arc<CpuDomain>| {
                 seed += 1;
-                hoisting::deliveries(&mut || worker(domain.clone(), threads), &recurrent, (24, 9), &mut Rng::new(seed))
+                hoisting::deliveries(
+                    &mut || worker(domain.clone(), threads),
+                    (&recurrent, hoisting::REQUESTS),
+                    (24, 9),
+                    &mut Rng::new(seed),
+                )
             };
             let whole = run(&domains[0]);
             for (way, domain) in ["ahead", "a table"].into_iter().zip(&domains[1..]) {

@@ -1,5 +1,6 @@
 //! The parts: what the driver promises, what every backend must pass, faults, and figures.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cellwright_backend::Backend;
@@ -7,9 +8,9 @@ use cellwright_backend::conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, 
 use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation, Injection};
 use cellwright_backend_cuda::driver::{DeviceAddress, Driver, Fault, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
-use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
+use cellwright_cell_graph::{Tensor, TypedCell};
 use serde_json::{Value, json};
 
 use super::figures::done;
@@ -80,28 +81,43 @@ fn in_tf32(place: Where, suite: Suite) -> Value {
     json!({})
 }
 
-/// An LSTM as wide as models have it, so that its own kernels run with tiles of every size: at many sizes of a batch, and over several steps at once.
+/// LSTMs as wide as models have them, so that their own kernels run with tiles of every size: at many sizes of a batch, and over several steps at once,
+/// by weights that stay and by weights that do not.
 fn lstm_wide(place: Where) -> Value {
-    let (units, sizes): (usize, &[usize]) = match place {
-        Where::Device(_) => (1024, &[1, 2, 63, 64, 65, 128, 256, 257, 512, 1000]),
-        Where::Emulated => (128, &[1, 65]),
+    let (sizes, wide): (&[usize], &[(usize, usize)]) = match place {
+        Where::Device(_) => (&[1, 2, 63, 64, 65, 128, 256, 257, 512, 1000, 2048], &[(1024, 24), (1024, 128), (2048, 64), (2048, 300)]),
+        Where::Emulated => (&[1, 65], &[(128, 24)]),
     };
+    // Room for the rows of many steps at once.
+    let room = match place {
+        Where::Device(_) => CudaOptions { frame_bytes: Some(1 << 30), ring_bytes: 64 << 20, ..CudaOptions::default() },
+        Where::Emulated => {
+            CudaOptions { arena_bytes: Some(32 << 20), frame_bytes: Some(64 << 20), ring_bytes: 4 << 20, ..CudaOptions::default() }
+        }
+    };
+    let make = &mut || with(place, room);
+    invariance::cell_at_sizes(make, &lstm_of(wide[0].0), sizes);
+    for (units, requests) in wide {
+        let recurrent = hoisting::Recurrent { cell: lstm_of(*units), feedback: vec![(0, 1), (1, 2)] };
+        let chains = (&recurrent, *requests);
+        let most_rows = *requests as u64;
+        let alone = hoisting::deliveries(make, chains, (1, 1), &mut Rng::new(1));
+        for most in [(most_rows, 1), (1, 9), (most_rows, 9), (7, 4)] {
+            let together = hoisting::deliveries(make, chains, most, &mut Rng::new(2));
+            assert!(together == alone, "{units} units, {requests} chains: tasks of up to {most:?} rows and steps give other bits");
+        }
+    }
+    json!({})
+}
+
+fn lstm_of(units: usize) -> Arc<TypedCell> {
     let weight = |name: &str| {
         let shape = if name.starts_with("bias") { vec![4 * units] } else { vec![4 * units, units] };
         let mut rng = Rng::new(name.len() as u64);
         let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.float() / (units as f32).sqrt()).collect();
         Tensor::from_f32(name, &shape, &values)
     };
-    let cell = cells::lstm("wide lstm", units, units, &weight).at(Precision::Bf16).resolve();
-    let make = &mut || worker(place, false);
-    invariance::cell_at_sizes(make, &cell, sizes);
-    let recurrent = hoisting::Recurrent { cell, feedback: vec![(0, 1), (1, 2)] };
-    let alone = hoisting::deliveries(make, &recurrent, (1, 1), &mut Rng::new(1));
-    for most in [(24, 1), (1, 9), (24, 9), (7, 4)] {
-        let together = hoisting::deliveries(make, &recurrent, most, &mut Rng::new(2));
-        assert!(together == alone, "tasks of up to {most:?} rows and steps give other bits");
-    }
-    json!({})
+    cells::lstm("wide lstm", units, units, &weight).at(Precision::Bf16).resolve()
 }
 
 pub(crate) fn open(place: Where) -> Box<dyn Driver> {
@@ -110,13 +126,11 @@ pub(crate) fn open(place: Where) -> Box<dyn Driver> {
 
 /// A worker as the suite wants it.
 fn worker(place: Where, tf32: bool) -> Box<dyn Backend> {
-    let options = CudaOptions {
-        arena_bytes: Some(u64::from(ARENA_SLOTS) * 64),
-        frame_bytes: Some(64 << 20),
-        ring_bytes: 4 << 20,
-        tf32,
-        ..CudaOptions::default()
-    };
+    let arena_bytes = Some(u64::from(ARENA_SLOTS) * 64);
+    with(place, CudaOptions { arena_bytes, frame_bytes: Some(64 << 20), ring_bytes: 4 << 20, tf32, ..CudaOptions::default() })
+}
+
+fn with(place: Where, options: CudaOptions) -> Box<dyn Backend> {
     Box::new(CudaWorker::new(open(place), options).unwrap_or_else(|fault| panic!("no worker: {fault}")))
 }
 

@@ -98,7 +98,7 @@ fn no_bit_depends_on_how_many_rows_and_steps_a_task_has() {
             seed += 1;
             let (worker, control) = worker(seed, (9, 0));
             let mut worker: Option<Box<dyn Backend>> = Some(Box::new(worker));
-            let got = hoisting::deliveries(&mut || worker.take().expect("one worker"), &recurrent, most, &mut rng);
+            let got = hoisting::deliveries(&mut || worker.take().expect("one worker"), (&recurrent, hoisting::REQUESTS), most, &mut rng);
             (got, launched(&control))
         };
         let (alone, of_steps) = run((1, 1));

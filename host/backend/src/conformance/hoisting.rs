@@ -119,9 +119,17 @@ fn tensors_of(cell: &TypedCell, steps: usize, rng: &mut Rng) -> Vec<Arc<Tensor>>
 /// Steps of each chain.
 const STEPS: u32 = 9;
 
-/// Everything that chains of a cell deliver, run in tasks of so many rows at most and so many steps at most, at random.
+/// Requests whose chains are run together.
+pub const REQUESTS: usize = 24;
+
+/// Everything that chains of so many requests deliver, run in tasks of so many rows at most and so many steps at most, at random.
 #[must_use]
-pub fn deliveries(make: &mut Make<'_>, recurrent: &Recurrent, (rows_most, steps_most): (u64, u32), rng: &mut Rng) -> Deliveries {
+pub fn deliveries(
+    make: &mut Make<'_>,
+    (recurrent, requests): (&Recurrent, usize),
+    (rows_most, steps_most): (u64, u32),
+    rng: &mut Rng,
+) -> Deliveries {
     let mut driver = Driver::new(make(), std::slice::from_ref(&recurrent.cell));
     let mut own = Rng::new(77);
     let growth = delivering_everything(&growth_of(vec![chain_of(recurrent, STEPS)]));
@@ -129,7 +137,7 @@ pub fn deliveries(make: &mut Make<'_>, recurrent: &Recurrent, (rows_most, steps_
         let tensors = tensors_of(&recurrent.cell, STEPS as usize, &mut own);
         driver.place(growth.clone(), &tensors, 0, &[])
     };
-    let placed: Vec<Placed> = (0..24).map(place).collect();
+    let placed: Vec<Placed> = (0..requests).map(place).collect();
     let mut left: Vec<(LaneIndex, u32)> = placed.iter().map(|placed| (placed.lanes[0][0], 0)).collect();
     while !left.is_empty() {
         for at in (1..left.len()).rev() {
@@ -153,10 +161,10 @@ pub fn deliveries(make: &mut Make<'_>, recurrent: &Recurrent, (rows_most, steps_
 pub fn run(make: &mut Make<'_>, scope: &Scope) {
     let mut rng = Rng::new(5);
     for recurrent in scope.precisions.iter().copied().flat_map(recurrent_cells) {
-        let alone = deliveries(make, &recurrent, (1, 1), &mut rng);
+        let alone = deliveries(make, (&recurrent, REQUESTS), (1, 1), &mut rng);
         assert!(alone.values().any(|bytes| bytes.iter().any(|byte| *byte != 0)));
         for most in [(1, STEPS), (24, 1), (6, STEPS + 3), (24, 5)] {
-            let got = deliveries(make, &recurrent, most, &mut rng);
+            let got = deliveries(make, (&recurrent, REQUESTS), most, &mut rng);
             assert!(
                 got == alone,
                 "`{}` in {}: tasks of up to {most:?} rows and steps give other bits",

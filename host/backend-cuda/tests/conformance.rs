@@ -30,15 +30,10 @@ fn worker(seed: u64, compiles: bool) -> (Box<dyn Backend>, Control) {
 
 /// Workers, each on a device with another order.
 fn make() -> impl FnMut() -> Box<dyn Backend> {
-    on(false)
-}
-
-/// The same, with a compiler for groups or without.
-fn on(compiles: bool) -> impl FnMut() -> Box<dyn Backend> {
     let mut seed = 0;
     move || {
         seed += 1;
-        worker(seed, compiles).0
+        worker(seed, false).0
     }
 }
 
@@ -142,12 +137,6 @@ fn compiled_scope() -> Scope {
 }
 
 #[test]
-#[ignore = "compiles several hundred kernels, which takes minutes"]
-fn operators_in_compiled_groups() {
-    operators::run(&mut on(true), Tolerance::default(), &compiled_scope());
-}
-
-#[test]
 fn behaviour_in_compiled_groups() {
     let watched = Watched::default();
     behaviour::run(&mut watched.on(true));
@@ -162,10 +151,4 @@ fn families_in_compiled_groups() {
         families::run(&mut watched.on(true), Tolerance::default(), &Scope { precisions: vec![precision], ..compiled_scope() });
         assert!(watched.has_launched("compiled_group") && watched.has_launched(own), "{precision:?}");
     }
-}
-
-#[test]
-#[ignore = "compiles many kernels, which takes minutes"]
-fn invariance_of_compiled_groups() {
-    invariance::run(&mut on(true), &compiled_scope());
 }

@@ -62,52 +62,54 @@ typedef struct ProductArguments {
     uint32_t padding;
 } ProductArguments;
 
-// One step of an LSTM for a batch of rows: lists on the device of one address for each row. An address of 0 reads as zeros where it is read,
+// One step of an LSTM or a GRU for a batch of rows: lists on the device of one address for each row. An address of 0 reads as zeros where it is read,
 // and nothing is left where it is written; a padding row has 0 in every list. Rows of x and h are bf16, of c, begin and h_exact f32, all aligned
-// to 16 bytes. No h that is read in a step may be written in it; c may be where it was.
+// to 16 bytes. No h that is read in a step may be written in it; c may be where it was. A GRU's c is its state before it is rounded to h.
 typedef struct LstmRows {
     uint64_t x;         // inputs of `inputs` values; not read if there are none
     uint64_t h;         // states of `units` values
     uint64_t c;         // cells of `units` values
-    uint64_t begin;     // what the sums of i, f, g, o begin with, at the arguments' `columns`; 0 for a row, or for the list: the bias
+    uint64_t begin;     // what is known of the gates before the step, at the arguments' `columns`; 0 for a row, or for the list: nothing
     uint64_t h_out;     // where h goes
     uint64_t c_out;     // where c goes
-    uint64_t h_exact;   // where h goes as f32, before it is rounded; or 0 for the list: nowhere
+    uint64_t h_exact;   // where h goes as f32, before it is rounded; or 0 for the list: nowhere; not of a GRU
     uint32_t rows;      // how many rows
     uint32_t sequence;  // what the host is told when a queue's step is done
 } LstmRows;
 
-// i, f, g, o = begin + x·W + h·U;  c_out = σ(f)·c + σ(i)·tanh(g);  h_out = σ(o)·tanh(c_out).  On sm_90a, in bf16 with f32 sums.
+// lstm_*:  i, f, g, o = begin + x·W + h·U;  c_out = σ(f)·c + σ(i)·tanh(g);  h_out = σ(o)·tanh(c_out).  Where nothing is known, begin is the bias.
+// gru_*:   r, z = begin + bias + h·U;  n = tanh(begin + σ(r)·(bias + h·U));  c_out = (1 − σ(z))·n + σ(z)·c;  h_out = c_out.  It has no inputs.
+// On sm_90a, in bf16 with f32 sums.
 //
-// The weights are packed for all tiles alike. The columns of W and U are taken in groups of 32: of 8 units their i, then f, then g, then o.
-// There are `units` / 8 groups, padded with zeros to a multiple of 8. The rows are those of W padded to a multiple of 64 with zeros, then those
-// of U likewise. A group is slabs of 64 rows, in order, 4096 bytes each; in a slab column after column, each of 64 bf16 in 8 chunks of 8; chunk
-// c of column j lies at place c ^ (j & 7). With S slabs in all, row k of the padded rows and column j of group g is bf16
-//     (g * S + k / 64) * 2048 + j * 64 + ((((k % 64) >> 3) ^ (j & 7)) << 3) + k % 8.
+// The weights are packed for all tiles alike. The columns of W and U are taken in groups of 8 units: those of their first gate, then those of the
+// second, and so on, G · 8 columns for G gates. There are `units` / 8 groups, padded with zeros to a multiple of 8. The rows are those of W padded to a
+// multiple of 64 with zeros, then those of U likewise. A group is slabs of 64 rows, in order, G * 1024 bytes each; in a slab column after column, each of
+// 64 bf16 in 8 chunks of 8; chunk c of column j lies at place c ^ (j & 7). With S slabs in all, row k of the padded rows and column j of group g is bf16
+//     (g * S + k / 64) * G * 512 + j * 64 + ((((k % 64) >> 3) ^ (j & 7)) << 3) + k % 8.
 //
-//   kernel              rows by units   threads   dynamic shared memory
-//   lstm_step_64x8          64 by  8       256       8 * (64 + 32) * 128
-//   lstm_step_64x16         64 by 16       256       8 * (64 + 64) * 128
-//   lstm_step_64x32         64 by 32       256       8 * (64 + 128) * 128
-//   lstm_step_128x32       128 by 32       384       6 * (128 + 128) * 128
-//   lstm_step_128x64       128 by 64       384       4 * (128 + 256) * 128
+//   kernel        rows by units   threads   dynamic shared memory
+//   *_step_64x8       64 by  8       256       8 * (64 + G * 8) * 128
+//   *_step_64x16      64 by 16       256       8 * (64 + G * 16) * 128
+//   *_step_64x32      64 by 32       256       8 * (64 + G * 32) * 128
+//   *_step_128x32    128 by 32       384       6 * (128 + G * 32) * 128
+//   *_step_128x64    128 by 64       384       4 * (128 + G * 64) * 128
 //
-// on a grid of (units / the tile's, rounded up) · (rows / the tile's, rounded up) blocks. All compute the same bits.
+// on a grid of (units / the tile's, rounded up) · (rows / the tile's, rounded up) blocks. All of a cell compute the same bits.
 typedef struct LstmStepArguments {
     LstmRows rows;
     uint64_t weights;
     uint64_t bias;        // f32, laid out like a row of begin; or 0
     uint32_t inputs;      // a multiple of 8; may be 0
     uint32_t units;       // a multiple of 8
-    uint32_t columns[4];  // where in a row of begin, and in the bias, the `units` values of i, f, g, o begin: even numbers
+    uint32_t columns[4];  // where in a row of begin, and in the bias, the `units` values of each gate begin: even numbers
 } LstmStepArguments;
 
 // The same, step after step, in one launch of blocks that are all resident at once (a cooperative launch). Lists, x and begin of a step are read before
 // the step before it is done: nothing that they name may be written by the launch.
 //
-//   lstm_queue_64x32, lstm_queue_128x32      threads and shared memory as lstm_step_*; any number of blocks
-//   lstm_resident_64x8                       256 threads, 65536 + S * 4096 bytes: the weights stay in shared memory
-//   lstm_resident_64x16                      256 threads, 65536 + S * 8192 bytes; both: a multiple of (units / 8 or 16, rounded up) blocks
+//   *_queue_64x32, *_queue_128x32      threads and shared memory as *_step_*; any number of blocks
+//   *_resident_64x8                    256 threads, 65536 + S * G * 1024 bytes: the weights stay in shared memory
+//   *_resident_64x16                   256 threads, 65536 + S * G * 2048 bytes; both: a multiple of (units / 8 or 16, rounded up) blocks
 typedef struct LstmQueueArguments {
     uint64_t steps;    // LstmRows of each step
     uint64_t counter;  // a word that is 0
@@ -126,6 +128,8 @@ typedef struct LstmQueueArguments {
 //
 // With a table, what a row's sums begin with is not in the row: it is the table's row that its token means, counted from the end if it is negative.
 // A row whose token means none is refused, as a lookup refuses it; it reads row 0.
+//
+// A GRU's c is where its h is, before as after a step: `c` is `h`, with room for `units`, and `c_out` is `h_exact`.
 //
 // A row whose entry names the row of the step before takes its h and c from there. Any other takes those that were gathered: h rounded to bf16,
 // and both padded with zeros to `units`. A row is not live if a step before it is not, or was refused: nobody wants what it leaves.

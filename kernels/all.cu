@@ -3,7 +3,7 @@
 #include "fill.cu"
 #include "product.cu"
 #include "best.cu"
-#include "lstm.cu"
+#include "recurrent.cu"
 #include "lstm_rows.cu"
 #include "transfer.cu"
 #include "group.cu"

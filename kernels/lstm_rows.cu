@@ -1,4 +1,4 @@
-// Lists for the steps of an LSTM (`lstm.cu`), made where the rows lie: the host knows their places before it queues anything, and sends none.
+// Lists for the steps of an LSTM or a GRU (`recurrent.cu`), made where the rows lie: the host knows their places before it queues anything, and sends none.
 #include "tables.cuh"
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -57,18 +57,18 @@ inline std::vector<uint16_t> bf16(const std::vector<float>& w, size_t k, size_t 
     return packed;
 }
 
-// Weights of an LSTM. w is `inputs` × 4 · `units` and u is `units` × 4 · `units`, row-major, columns i, f, g, o.
-inline std::vector<uint16_t> lstm(const std::vector<float>& w, const std::vector<float>& u, size_t inputs, size_t units) {
-    const size_t before = padded(inputs, 64), slabs = (before + padded(units, 64)) / 64;
-    std::vector<uint16_t> packed(padded(units / 8, 8) * slabs * 2048);
+// Weights of a cell of so many gates. w is `inputs` × gates · `units` and u is `units` × gates · `units`, row-major, columns gate after gate.
+inline std::vector<uint16_t> gates(size_t gates, const std::vector<float>& w, const std::vector<float>& u, size_t inputs, size_t units) {
+    const size_t before = padded(inputs, 64), slabs = (before + padded(units, 64)) / 64, width = gates * units;
+    std::vector<uint16_t> packed(padded(units / 8, 8) * slabs * gates * 512);
     const auto put = [&](size_t k, size_t gate, size_t unit, float value) {
         const size_t j = gate * 8 + unit % 8;
-        packed[(unit / 8 * slabs + k / 64) * 2048 + j * 64 + (((k % 64 >> 3) ^ (j & 7)) << 3) + k % 8] = to_bf16(value);
+        packed[(unit / 8 * slabs + k / 64) * gates * 512 + j * 64 + (((k % 64 >> 3) ^ (j & 7)) << 3) + k % 8] = to_bf16(value);
     };
-    for (size_t gate = 0; gate < 4; ++gate) {
+    for (size_t gate = 0; gate < gates; ++gate) {
         for (size_t unit = 0; unit < units; ++unit) {
-            for (size_t k = 0; k < inputs; ++k) put(k, gate, unit, w[k * 4 * units + gate * units + unit]);
-            for (size_t k = 0; k < units; ++k) put(before + k, gate, unit, u[k * 4 * units + gate * units + unit]);
+            for (size_t k = 0; k < inputs; ++k) put(k, gate, unit, w[k * width + gate * units + unit]);
+            for (size_t k = 0; k < units; ++k) put(before + k, gate, unit, u[k * width + gate * units + unit]);
         }
     }
     return packed;

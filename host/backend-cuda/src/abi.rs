@@ -177,35 +177,43 @@ pub(crate) const fn product_shared(tile: u32, is_bf16: bool) -> u32 {
     PRODUCT_STAGES * (tile * if is_bf16 { 128 } else { 64 } + 4096)
 }
 
-/// How a kernel of an LSTM's steps divides them.
+/// How a kernel of the steps of an LSTM or a GRU divides them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LstmTile {
+pub(crate) struct GateTile {
     pub(crate) name: &'static str,
+    /// Columns of the weights for each unit.
+    pub(crate) gates: u32,
     /// Of a tile.
     pub(crate) rows: u32,
-    /// Of a tile: four columns each.
+    /// Of a tile.
     pub(crate) units: u32,
     /// Of a block.
     pub(crate) threads: u32,
-    /// Shared memory of a block, without weights that stay there.
-    pub(crate) shared_bytes: u32,
+    /// Slabs that a block has on their way at once.
+    stages: u32,
     /// Whether a block's weights stay in its shared memory: all of its tiles have the same units then.
     pub(crate) is_resident: bool,
 }
 
-impl LstmTile {
-    const fn new(name: &'static str, (rows, units): (u32, u32), (threads, stages): (u32, u32)) -> Self {
-        Self { name, rows, units, threads, shared_bytes: stages * (rows + 4 * units) * LSTM_SLAB_BYTES, is_resident: false }
+impl GateTile {
+    const fn new((name, gates): (&'static str, u32), (rows, units): (u32, u32), stages: u32) -> Self {
+        // One warpgroup for 64 rows, and one that feeds them.
+        Self { name, gates, rows, units, threads: 2 * rows + 128, stages, is_resident: false }
     }
 
-    const fn resident(name: &'static str, (rows, units): (u32, u32), (threads, stages): (u32, u32)) -> Self {
-        Self { name, rows, units, threads, shared_bytes: stages * rows * LSTM_SLAB_BYTES, is_resident: true }
+    const fn resident(of: (&'static str, u32), tile: (u32, u32), stages: u32) -> Self {
+        Self { is_resident: true, ..Self::new(of, tile, stages) }
+    }
+
+    /// Columns of the weights that a tile has.
+    pub(crate) const fn columns(&self) -> u32 {
+        self.gates * self.units
     }
 
     /// Shared memory of a block for a state of so many units.
     pub(crate) const fn shared_bytes(&self, units: u32) -> u32 {
-        let slabs = if self.is_resident { units.div_ceil(LSTM_SLAB) } else { 0 };
-        self.shared_bytes + slabs * 4 * self.units * LSTM_SLAB_BYTES
+        let weights = if self.is_resident { units.div_ceil(LSTM_SLAB) } else { self.stages };
+        (self.stages * self.rows + weights * self.columns()) * LSTM_SLAB_BYTES
     }
 
     /// Tiles of units.
@@ -224,20 +232,35 @@ pub(crate) const LSTM_SLAB: u32 = 64;
 /// and what a column of them takes.
 const LSTM_SLAB_BYTES: u32 = LSTM_SLAB * size_of::<u16>() as u32;
 
-/// One step; all take [`LstmStepArguments`].
-pub(crate) const LSTM_STEPS: [LstmTile; 5] = [
-    LstmTile::new("lstm_step_64x8", (64, 8), (256, 8)),
-    LstmTile::new("lstm_step_64x16", (64, 16), (256, 8)),
-    LstmTile::new("lstm_step_64x32", (64, 32), (256, 8)),
-    LstmTile::new("lstm_step_128x32", (128, 32), (384, 6)),
-    LstmTile::new("lstm_step_128x64", (128, 64), (384, 4)),
+/// One step of an LSTM; all take [`LstmStepArguments`].
+pub(crate) const LSTM_STEPS: [GateTile; 5] = [
+    GateTile::new(("lstm_step_64x8", 4), (64, 8), 8),
+    GateTile::new(("lstm_step_64x16", 4), (64, 16), 8),
+    GateTile::new(("lstm_step_64x32", 4), (64, 32), 8),
+    GateTile::new(("lstm_step_128x32", 4), (128, 32), 6),
+    GateTile::new(("lstm_step_128x64", 4), (128, 64), 4),
 ];
 /// Several steps; all take [`LstmQueueArguments`], and are launched cooperatively.
-pub(crate) const LSTM_QUEUES: [LstmTile; 4] = [
-    LstmTile::resident("lstm_resident_64x8", (64, 8), (256, 8)),
-    LstmTile::resident("lstm_resident_64x16", (64, 16), (256, 8)),
-    LstmTile::new("lstm_queue_64x32", (64, 32), (256, 8)),
-    LstmTile::new("lstm_queue_128x32", (128, 32), (384, 6)),
+pub(crate) const LSTM_QUEUES: [GateTile; 4] = [
+    GateTile::resident(("lstm_resident_64x8", 4), (64, 8), 8),
+    GateTile::resident(("lstm_resident_64x16", 4), (64, 16), 8),
+    GateTile::new(("lstm_queue_64x32", 4), (64, 32), 8),
+    GateTile::new(("lstm_queue_128x32", 4), (128, 32), 6),
+];
+/// The same of a GRU.
+pub(crate) const GRU_STEPS: [GateTile; 5] = [
+    GateTile::new(("gru_step_64x8", 3), (64, 8), 8),
+    GateTile::new(("gru_step_64x16", 3), (64, 16), 8),
+    GateTile::new(("gru_step_64x32", 3), (64, 32), 8),
+    GateTile::new(("gru_step_128x32", 3), (128, 32), 6),
+    GateTile::new(("gru_step_128x64", 3), (128, 64), 4),
+];
+/// And several steps of one.
+pub(crate) const GRU_QUEUES: [GateTile; 4] = [
+    GateTile::resident(("gru_resident_64x8", 3), (64, 8), 8),
+    GateTile::resident(("gru_resident_64x16", 3), (64, 16), 8),
+    GateTile::new(("gru_queue_64x32", 3), (64, 32), 8),
+    GateTile::new(("gru_queue_128x32", 3), (128, 32), 6),
 ];
 /// Lists that a step reads, of which [`LstmRows`] names all but x.
 pub(crate) const LSTM_LISTS: usize = 6;

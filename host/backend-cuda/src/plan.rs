@@ -2,8 +2,8 @@
 //!
 //! A plan knows rows only by number and addresses not at all: what it reads besides its rows are blobs, which get addresses when they are uploaded
 //! ([`crate::worker`]). It is made in two passes: [`lower`] turns operations into products and instructions with every shape question answered, and
-//! [`schedule`] puts them into as few launches as their order allows. An LSTM's step ([`recurrence`]) has kernels of its own, between what comes before
-//! it and what comes after.
+//! [`schedule`] puts them into as few launches as their order allows. The step of an LSTM or a GRU ([`recurrence`]) has kernels of its own, between what
+//! comes before it and what comes after.
 
 mod arithmetic;
 mod best;
@@ -105,11 +105,24 @@ pub(crate) struct Token {
     pub(crate) rows: u64,
 }
 
-/// A step of an LSTM, computed by kernels of its own between the steps of a plan that it waits for and those that wait for it.
+/// Most gates of a step that has kernels of its own.
+pub(crate) const GATES_MOST: usize = 4;
+
+/// Whose step has kernels of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Gates i, f, g and o.
+    Lstm,
+    /// Gates r, z and n. What is known of n is not part of its sum; c is h before it is rounded.
+    Gru,
+}
+
+/// A step of an LSTM or a GRU, computed by kernels of its own between the steps of a plan that it waits for and those that wait for it.
 ///
 /// Places are of rows of the frame: `h` and `c` of its inputs, `begin` of what the sums of its gates begin with, the others of what it leaves.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Recurrence {
+    pub(crate) kind: Kind,
     /// Steps of the plan that come before.
     pub(crate) at: usize,
     /// Whether several steps of a chain may be one batch: nothing of a row that waits for its h can be refused.
@@ -121,8 +134,8 @@ pub(crate) struct Recurrence {
     pub(crate) weights: BlobId,
     pub(crate) bias: Option<BlobId>,
     pub(crate) begin: Option<usize>,
-    /// Where the gates i, f, g and o lie in the bias and from `begin` on, in elements.
-    pub(crate) columns: [u32; 4],
+    /// Where the gates lie in the bias and from `begin` on, in elements; 0 of those that it does not have.
+    pub(crate) columns: [u32; GATES_MOST],
     pub(crate) h: usize,
     pub(crate) c: usize,
     pub(crate) h_next: usize,

@@ -102,7 +102,7 @@ fn families() {
     families::run(&mut make(), Tolerance::default(), &scope(Precision::F32));
     let watched = Watched::default();
     families::run(&mut watched.make(), Tolerance::default(), &scope(Precision::Bf16));
-    assert!(watched.has_launched("lstm_step_"));
+    assert!(watched.has_launched("lstm_step_") && watched.has_launched("gru_step_"));
 }
 
 #[test]
@@ -128,7 +128,9 @@ fn hoisting_in_f32() {
 fn hoisting_in_bf16() {
     let watched = Watched::default();
     hoisting::run(&mut watched.make(), &scope(Precision::Bf16));
-    assert!(watched.has_launched("lstm_step_") && watched.has_launched("lstm_resident_"));
+    for kernel in ["lstm_step_", "lstm_resident_", "gru_step_", "gru_resident_"] {
+        assert!(watched.has_launched(kernel), "{kernel}");
+    }
 }
 
 /// Fewer precisions and sizes: groups are the same in all of them.

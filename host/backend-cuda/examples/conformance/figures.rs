@@ -3,17 +3,15 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use cellwright_backend::conformance::cells;
+use cellwright_backend::conformance::cells::{self, Draft};
 use cellwright_backend::{Backend, CellIndex};
 use cellwright_backend_cuda::driver::{Done, Driver, Pinned, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
-use cellwright_cell_graph::Tensor;
-use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
 use serde_json::{Map, Value, json};
 
 use super::Where;
-use super::parts::open;
+use super::parts::{open, weights};
 
 pub(crate) fn done<T>(done: Done<T>) -> T {
     done.unwrap_or_else(|fault| panic!("{fault}"))
@@ -74,23 +72,27 @@ pub(crate) fn signals(place: Where) -> Value {
     json!({ "signal": percentiles(bare), "launch_call": percentiles(launches), "launch_and_signal": percentiles(behind) })
 }
 
-/// One step of an LSTM of 1024 over 1024, from the call to the signal, over scratch rows: the least of several runs.
+/// One step of an LSTM of 1024 over 1024.
 pub(crate) fn lstm(place: Where) -> Value {
+    step(place, &|hidden| cells::lstm("lstm", hidden, hidden, &weights(4, hidden)))
+}
+
+/// The same of a GRU.
+pub(crate) fn gru(place: Where) -> Value {
+    step(place, &|hidden| cells::gru("gru", hidden, hidden, &weights(3, hidden)))
+}
+
+/// One step of a cell, from the call to the signal, over scratch rows: the least of several runs.
+fn step(place: Where, of: &dyn Fn(usize) -> Draft) -> Value {
     let (hidden, batches): (usize, &[u32]) = match place {
         Where::Device(_) => (1024, &[1, 16, 64, 256, 512, 2048]),
         Where::Emulated => (32, &[1, 16]),
-    };
-    let weight = |name: &str| {
-        let shape = if name.starts_with("bias") { vec![4 * hidden] } else { vec![4 * hidden, hidden] };
-        let mut rng = Rng::new(name.len() as u64);
-        let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.float() / (hidden as f32).sqrt()).collect();
-        Tensor::from_f32(name, &shape, &values)
     };
     let options = CudaOptions { arena_bytes: Some(64 << 20), ..CudaOptions::default() };
     let mut worker = CudaWorker::new(open(place), options).unwrap_or_else(|fault| panic!("{fault}"));
     let mut figures = Map::new();
     for (index, precision) in [Precision::F32, Precision::Bf16].into_iter().enumerate() {
-        let cell = cells::lstm("lstm", hidden, hidden, &weight).at(precision).resolve();
+        let cell = of(hidden).at(precision).resolve();
         let index = CellIndex(index as u32);
         worker.load(index, &cell).unwrap_or_else(|error| panic!("{error}"));
         for rows in batches {

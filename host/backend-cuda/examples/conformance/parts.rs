@@ -39,9 +39,11 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "invariance-tf32", run: |place| in_tf32(place, Suite::Invariance) },
     Part { name: "hoisting-tf32", run: |place| in_tf32(place, Suite::Hoisting) },
     Part { name: "lstm-wide", run: lstm_wide },
+    Part { name: "gru-wide", run: gru_wide },
     Part { name: "faults", run: faults },
     Part { name: "figures-signals", run: figures::signals },
     Part { name: "figures-lstm", run: figures::lstm },
+    Part { name: "figures-gru", run: figures::gru },
 ];
 
 /// Of the suite that every backend must pass.
@@ -81,9 +83,19 @@ fn in_tf32(place: Where, suite: Suite) -> Value {
     json!({})
 }
 
-/// LSTMs as wide as models have them, so that their own kernels run with tiles of every size: at many sizes of a batch, and over several steps at once,
-/// by weights that stay and by weights that do not.
+/// LSTMs of those widths.
 fn lstm_wide(place: Where) -> Value {
+    wide(place, &|units| hoisting::Recurrent { cell: lstm_of(units), feedback: vec![(0, 1), (1, 2)] })
+}
+
+/// And GRUs.
+fn gru_wide(place: Where) -> Value {
+    wide(place, &|units| hoisting::Recurrent { cell: gru_of(units), feedback: vec![(0, 1)] })
+}
+
+/// Cells as wide as models have them, so that their own kernels run with tiles of every size: at many sizes of a batch, and over several steps at once,
+/// by weights that stay and by weights that do not.
+fn wide(place: Where, of: &dyn Fn(usize) -> hoisting::Recurrent) -> Value {
     let (sizes, wide): (&[usize], &[(usize, usize)]) = match place {
         Where::Device(_) => (&[1, 2, 63, 64, 65, 128, 256, 257, 512, 1000, 2048], &[(1024, 24), (1024, 128), (2048, 64), (2048, 300)]),
         Where::Emulated => (&[1, 65], &[(128, 24)]),
@@ -96,9 +108,9 @@ fn lstm_wide(place: Where) -> Value {
         }
     };
     let make = &mut || with(place, room);
-    invariance::cell_at_sizes(make, &lstm_of(wide[0].0), sizes);
+    invariance::cell_at_sizes(make, &of(wide[0].0).cell, sizes);
     for (units, requests) in wide {
-        let recurrent = hoisting::Recurrent { cell: lstm_of(*units), feedback: vec![(0, 1), (1, 2)] };
+        let recurrent = of(*units);
         let chains = (&recurrent, *requests);
         let most_rows = *requests as u64;
         let alone = hoisting::deliveries(make, chains, (1, 1), &mut Rng::new(1));
@@ -111,13 +123,21 @@ fn lstm_wide(place: Where) -> Value {
 }
 
 fn lstm_of(units: usize) -> Arc<TypedCell> {
-    let weight = |name: &str| {
-        let shape = if name.starts_with("bias") { vec![4 * units] } else { vec![4 * units, units] };
+    cells::lstm("wide lstm", units, units, &weights(4, units)).at(Precision::Bf16).resolve()
+}
+
+fn gru_of(units: usize) -> Arc<TypedCell> {
+    cells::gru("wide gru", units, units, &weights(3, units)).at(Precision::Bf16).resolve()
+}
+
+/// Weights of so many gates, by PyTorch's names.
+pub(crate) fn weights(gates: usize, units: usize) -> impl Fn(&str) -> Tensor {
+    move |name| {
+        let shape = if name.starts_with("bias") { vec![gates * units] } else { vec![gates * units, units] };
         let mut rng = Rng::new(name.len() as u64);
         let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.float() / (units as f32).sqrt()).collect();
         Tensor::from_f32(name, &shape, &values)
-    };
-    cells::lstm("wide lstm", units, units, &weight).at(Precision::Bf16).resolve()
+    }
 }
 
 pub(crate) fn open(place: Where) -> Box<dyn Driver> {

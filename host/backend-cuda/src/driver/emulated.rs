@@ -62,8 +62,8 @@ const THREADS_RESIDENT: u32 = 2048;
 /// Shared memory that each block takes for itself.
 const BLOCK_SHARED_BYTES: u32 = 1 << 10;
 
-/// Kernels that only this compute capability has: those of `sm_90a.cubin`.
-const HOPPER: ((u32, u32), &str) = ((9, 0), "lstm_");
+/// What the kernels begin with that only this compute capability has: those of `sm_90a.cubin`.
+const HOPPER: ((u32, u32), [&str; 2]) = ((9, 0), ["lstm_", "gru_"]);
 
 /// An emulated device.
 pub struct Emulated {
@@ -175,7 +175,7 @@ impl Driver for Emulated {
         if let Some(known) = self.kernels.iter().position(|known| known.name == name && known.compiled.is_none()) {
             return Ok(Kernel(known as u32));
         }
-        let is_there = self.facts.capability == HOPPER.0 || !name.starts_with(HOPPER.1);
+        let is_there = self.facts.capability == HOPPER.0 || !HOPPER.1.iter().any(|own| name.starts_with(own));
         let Some(argument_bytes) = kernels::argument_bytes(name).filter(|_| is_there) else {
             return Err(Fault::Refused(format!("there is no kernel `{name}`")));
         };

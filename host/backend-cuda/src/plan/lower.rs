@@ -15,7 +15,7 @@ use cellwright_cell_graph::typed::{Compute, Operation, Origin, Value, ValueId};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 use super::best::{Best, Kept, find};
-use super::recurrence::Lstm;
+use super::recurrence::Gated;
 use super::view::{Base, Element, Space, View};
 use super::{Arithmetic, Blob, Frame, Product, Recurrence};
 use crate::abi::{GROUP_AXES, GroupInstruction, GroupOperand, Outlet, Port};
@@ -48,7 +48,7 @@ pub(super) struct Seen {
     pub(super) inputs: Vec<usize>,
     /// Those that outputs are of.
     pub(super) outputs: Vec<usize>,
-    /// What an LSTM's step leaves.
+    /// What the step of an LSTM or a GRU leaves.
     pub(super) states: [usize; 2],
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Lowered {
     pub(super) outlets: Vec<Outlet>,
     pub(super) items: Vec<Item>,
     pub(super) blobs: Vec<Blob>,
-    /// Its LSTM, if that is not among the items.
+    /// Its step, if it has kernels of its own.
     pub(super) recurrence: Option<(Recurrence, Seen)>,
     /// The row's values of which outputs are.
     pub(super) given: Vec<usize>,
@@ -103,13 +103,13 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
         lowering.known.insert(id, view);
     }
     let sums = sums::find(cell);
-    let lstm = Lstm::of(cell, &sums).filter(|_| has_lstm);
-    let states = lstm.as_ref().map(|lstm| lowering.states(lstm)).transpose()?;
+    let gated = Gated::of(cell, &sums).filter(|_| has_lstm);
+    let states = gated.as_ref().map(|gated| lowering.states(gated)).transpose()?;
     for (index, (operation, summed)) in cell.operations.iter().zip(sums).enumerate() {
         match summed {
-            _ if lstm.as_ref().is_some_and(|lstm| lstm.operations.contains(&index)) => {}
-            Summed::Whole(sum) if lstm.as_ref().is_some_and(|lstm| lstm.sums.contains_key(&operation.results[0])) => {
-                lowering.sum_without_h(&sum, operation.results[0], lstm.as_ref().map(|lstm| lstm.h))?;
+            _ if gated.as_ref().is_some_and(|gated| gated.operations.contains(&index)) => {}
+            Summed::Whole(sum) if gated.as_ref().is_some_and(|gated| gated.sums.contains_key(&operation.results[0])) => {
+                lowering.sum_without_h(&sum, operation.results[0], gated.as_ref().map(|gated| gated.h))?;
             }
             Summed::Apart => lowering.operation(operation)?,
             Summed::Inside => {}
@@ -117,8 +117,8 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
         }
     }
     lowering.outputs()?;
-    if let (Some(lstm), Some(states)) = (&lstm, states) {
-        lowering.lstm(lstm, states)?;
+    if let (Some(gated), Some(states)) = (&gated, states) {
+        lowering.gated(gated, states)?;
     }
     Ok(lowering.lowered)
 }

@@ -82,29 +82,30 @@ fn to_tf32(value: f32) -> u32 {
     (value.to_bits() + 0x1000) & 0xffff_e000
 }
 
-/// Units that an LSTM's columns are taken by,
+/// Units that the columns of gates are taken by,
 const UNITS: usize = 8;
 /// the groups of them whose multiple there are,
 const GROUPS: usize = 8;
-/// and the rows of its slabs.
-const LSTM_SLAB: usize = crate::abi::LSTM_SLAB as usize;
+/// and the rows of their slabs.
+const GATE_SLAB: usize = crate::abi::LSTM_SLAB as usize;
 
-/// Bytes of an LSTM's weights of so many units, without those of inputs; none if there are no such numbers of bytes.
-pub(super) fn lstm_bytes(units: usize) -> Option<usize> {
+/// Bytes of the weights of so many gates and units, without those of inputs; none if there are no such numbers of bytes.
+pub(super) fn gate_bytes(gates: usize, units: usize) -> Option<usize> {
     let groups = units.div_ceil(UNITS).checked_next_multiple_of(GROUPS)?;
-    groups.checked_mul(4 * UNITS)?.checked_mul(units.checked_next_multiple_of(LSTM_SLAB)?)?.checked_mul(size_of::<u16>())
+    groups.checked_mul(gates * UNITS)?.checked_mul(units.checked_next_multiple_of(GATE_SLAB)?)?.checked_mul(size_of::<u16>())
 }
 
-/// The weights of an LSTM's h, packed for its steps.
-pub(super) struct LstmWeight {
+/// The weights of a cell's h, packed for its steps.
+pub(super) struct GateWeight {
+    gates: usize,
     units: usize,
     packed: Vec<u8>,
 }
 
-impl LstmWeight {
+impl GateWeight {
     /// Zeros.
-    pub(super) fn new(units: usize) -> Self {
-        Self { units, packed: vec![0; lstm_bytes(units).unwrap_or_default()] }
+    pub(super) fn new(gates: usize, units: usize) -> Self {
+        Self { gates, units, packed: vec![0; gate_bytes(gates, units).unwrap_or_default()] }
     }
 
     /// Puts a gate's weights: the columns of a matrix from that one on. None if it has no such rows and columns.
@@ -119,12 +120,12 @@ impl LstmWeight {
         if weight.k != self.units || weight.n < column + self.units {
             return None;
         }
-        let slabs = self.units.div_ceil(LSTM_SLAB);
+        let (slabs, width) = (self.units.div_ceil(GATE_SLAB), self.gates * UNITS);
         for unit in 0..self.units {
             let j = gate * UNITS + unit % UNITS;
             for k in 0..self.units {
-                let chunk = ((k % LSTM_SLAB) / 8) ^ (j % 8);
-                let place = (unit / UNITS * slabs + k / LSTM_SLAB) * 4 * UNITS * LSTM_SLAB + j * LSTM_SLAB + chunk * 8 + k % 8;
+                let chunk = ((k % GATE_SLAB) / 8) ^ (j % 8);
+                let place = (unit / UNITS * slabs + k / GATE_SLAB) * width * GATE_SLAB + j * GATE_SLAB + chunk * 8 + k % 8;
                 self.packed[2 * place..][..2].copy_from_slice(&to_bf16(weight.at(k, column + unit)).to_le_bytes());
             }
         }

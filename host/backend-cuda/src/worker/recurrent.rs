@@ -1,4 +1,4 @@
-//! Steps of an LSTM by kernels of their own: which of them, how they divide the work, and the lists that they read.
+//! Steps of an LSTM or a GRU by kernels of their own: which of them, how they divide the work, and the lists that they read.
 //!
 //! What a step reads and leaves lies in rows of the frame; a kernel makes the lists of it there (`kernels/lstm_rows.cu`), behind the frame's rows. Several
 //! steps of a task are several rows, and one launch if the device takes it.
@@ -7,10 +7,11 @@ use super::device::Device;
 use super::resident::{FrameMemory, Rows};
 use super::table::Table;
 use crate::abi::{
-    Arguments, LSTM_LISTS, LSTM_QUEUES, LSTM_STEPS, LstmListArguments, LstmQueueArguments, LstmRows, LstmStepArguments, LstmTile, NOWHERE,
+    Arguments, GRU_QUEUES, GRU_STEPS, GateTile, LSTM_LISTS, LSTM_QUEUES, LSTM_STEPS, LstmListArguments, LstmQueueArguments, LstmRows,
+    LstmStepArguments, NOWHERE,
 };
 use crate::driver::{Done, Driver, Fault, Kernel, Launch};
-use crate::plan::{BlobId, Recurrence};
+use crate::plan::{BlobId, Kind, Recurrence};
 
 /// Bytes of the lists for each row,
 const LIST_BYTES: usize = LSTM_LISTS * size_of::<u64>();
@@ -20,12 +21,19 @@ const COUNTER_BYTES: usize = 16;
 /// Threads that see to a row's lists.
 const LIST_THREADS: u32 = 128;
 
+/// Those of a kind of cell.
+#[derive(Clone, Copy, Debug)]
+struct Steps {
+    steps: [(Kernel, GateTile); LSTM_STEPS.len()],
+    queues: [(Kernel, GateTile); LSTM_QUEUES.len()],
+}
+
 /// The kernels, loaded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LstmKernels {
     rows: Kernel,
-    steps: [Kernel; LSTM_STEPS.len()],
-    queues: [Kernel; LSTM_QUEUES.len()],
+    lstm: Steps,
+    gru: Steps,
 }
 
 impl LstmKernels {
@@ -36,44 +44,54 @@ impl LstmKernels {
             Err(Fault::Refused(_)) => return Ok(None),
             Err(fault) => return Err(fault),
         };
-        let mut kernels = Self { rows, steps: [rows; LSTM_STEPS.len()], queues: [rows; LSTM_QUEUES.len()] };
-        for (kernel, tile) in kernels.steps.iter_mut().zip(LSTM_STEPS).chain(kernels.queues.iter_mut().zip(LSTM_QUEUES)) {
-            *kernel = driver.kernel(tile.name)?;
+        let mut loaded = |steps: [GateTile; LSTM_STEPS.len()], queues: [GateTile; LSTM_QUEUES.len()]| -> Done<Steps> {
+            let mut loaded = Steps { steps: steps.map(|tile| (rows, tile)), queues: queues.map(|tile| (rows, tile)) };
+            for (kernel, tile) in loaded.steps.iter_mut().chain(&mut loaded.queues) {
+                *kernel = driver.kernel(tile.name)?;
+            }
+            Ok(loaded)
+        };
+        Ok(Some(Self { rows, lstm: loaded(LSTM_STEPS, LSTM_QUEUES)?, gru: loaded(GRU_STEPS, GRU_QUEUES)? }))
+    }
+
+    const fn of_kind(&self, kind: Kind) -> &Steps {
+        match kind {
+            Kind::Lstm => &self.lstm,
+            Kind::Gru => &self.gru,
         }
-        Ok(Some(kernels))
     }
 }
 
 /// What a tile reads for each row of the weights, in columns: its own, which is what a multiprocessor waits for, for the tensor cores are faster. Of
 /// weights that stay it reads none.
-const fn reads(tile: &LstmTile) -> u32 {
-    tile.rows + if tile.is_resident { 0 } else { 4 * tile.units }
+const fn reads(tile: &GateTile) -> u32 {
+    tile.rows + if tile.is_resident { 0 } else { tile.columns() }
 }
 
 /// How long a step takes with so many blocks at once, in what a tile reads. Arithmetic, not measured: blocks come in waves, of which each takes as long
 /// as one tile.
-fn time(tile: &LstmTile, (rows, units): (u32, u32), blocks: u32) -> u64 {
+fn time(tile: &GateTile, (rows, units): (u32, u32), blocks: u32) -> u64 {
     u64::from(tile.tiles(rows, units).div_ceil(blocks.max(1))) * u64::from(reads(tile))
 }
 
 /// The tile that takes the least time for a step; of equal ones the first. No bit depends on which.
-fn step_tile(rows: u32, units: u32, multiprocessors: u32) -> usize {
-    (0..LSTM_STEPS.len()).min_by_key(|number| time(&LSTM_STEPS[*number], (rows, units), multiprocessors)).unwrap_or_default()
+fn step_tile<T: Copy>(tiles: &[(T, GateTile)], step: (u32, u32), multiprocessors: u32) -> Option<(T, GateTile)> {
+    tiles.iter().copied().min_by_key(|(_, tile)| time(tile, step, multiprocessors))
 }
 
 /// A kernel for several steps that the device takes for so many units.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Queue {
     kernel: Kernel,
-    tile: LstmTile,
+    tile: GateTile,
     /// Blocks that run at once; of a kernel whose weights stay a multiple of its tiles of units.
     blocks: u32,
 }
 
 impl Queue {
-    fn all(device: &mut Device, kernels: &LstmKernels, units: u32) -> Done<Vec<Self>> {
+    fn all(device: &mut Device, steps: &Steps, units: u32) -> Done<Vec<Self>> {
         let mut found = Vec::new();
-        for (kernel, tile) in kernels.queues.into_iter().zip(LSTM_QUEUES) {
+        for (kernel, tile) in steps.queues {
             let shared_bytes = tile.shared_bytes(units);
             if shared_bytes > device.driver.facts().shared_bytes_max {
                 continue;
@@ -88,7 +106,7 @@ impl Queue {
     }
 }
 
-/// An LSTM of a plan, on the device.
+/// An LSTM or a GRU of a plan, on the device.
 #[derive(Debug)]
 pub(super) struct Recurrent {
     plan: Recurrence,
@@ -105,7 +123,7 @@ impl Recurrent {
     pub(super) fn new(plan: &Recurrence, blobs: &[u64], device: &mut Device) -> Done<Self> {
         let address = |blob: BlobId| blobs[blob.0];
         let kernels = device.kernels.lstm.ok_or_else(|| Fault::Refused("it has no kernels for an LSTM".to_owned()))?;
-        let queues = Queue::all(device, &kernels, plan.units)?;
+        let queues = Queue::all(device, kernels.of_kind(plan.kind), plan.units)?;
         let (weights, bias) = (address(plan.weights), plan.bias.map(address).unwrap_or_default());
         Ok(Self { plan: plan.clone(), kernels, weights, bias, queues, table: None })
     }
@@ -197,12 +215,12 @@ impl Recurrent {
         }
         let mut first = 0;
         for count in rows.steps {
-            let number = step_tile(*count, units, device.driver.facts().multiprocessors);
-            let tile = &LSTM_STEPS[number];
+            let steps = &self.kernels.of_kind(plan.kind).steps;
+            let Some((kernel, tile)) = step_tile(steps, (*count, units), device.driver.facts().multiprocessors) else { continue };
             let of_step = Self::rows_of(lists, (first, *count, all));
             let arguments = LstmStepArguments { rows: of_step, weights: self.weights, bias: self.bias, inputs: 0, units, columns };
             let (grid, shared_bytes) = ([tile.tiles(*count, units), 1, 1], tile.shared_bytes(units));
-            let launch = Launch { kernel: self.kernels.steps[number], grid, threads: tile.threads, shared_bytes, cooperative: false };
+            let launch = Launch { kernel, grid, threads: tile.threads, shared_bytes, cooperative: false };
             // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those.
             unsafe { device.launch(&launch, &arguments)? };
             first += count;
@@ -218,21 +236,23 @@ mod tests {
     /// What `kernels/abi.h` has the tiles for: few rows are divided by units, many by rows as well.
     #[test]
     fn tiles_grow_with_the_rows() {
-        let names = [1, 64, 256, 512, 2048].map(|rows| LSTM_STEPS[step_tile(rows, 1024, 132)].name);
-        assert_eq!(names, ["lstm_step_64x8", "lstm_step_64x8", "lstm_step_64x32", "lstm_step_128x32", "lstm_step_128x64"]);
+        let names = |tiles: [GateTile; 5]| {
+            let tiles = tiles.map(|tile| ((), tile));
+            [1, 64, 256, 512, 2048].map(|rows| step_tile(&tiles, (rows, 1024), 132).expect("there are tiles").1.name)
+        };
+        assert_eq!(names(LSTM_STEPS), ["lstm_step_64x8", "lstm_step_64x8", "lstm_step_64x32", "lstm_step_128x32", "lstm_step_128x64"]);
+        assert_eq!(names(GRU_STEPS), ["gru_step_64x8", "gru_step_64x8", "gru_step_64x32", "gru_step_128x32", "gru_step_128x64"]);
     }
 
     #[test]
     fn shared_memory_is_what_the_header_says() {
-        let bytes = |tile: LstmTile| tile.shared_bytes(1000);
-        assert_eq!(
-            LSTM_STEPS.map(bytes),
-            [8 * (64 + 32) * 128, 8 * (64 + 64) * 128, 8 * (64 + 128) * 128, 6 * (128 + 128) * 128, 4 * (128 + 256) * 128]
-        );
-        assert_eq!(
-            LSTM_QUEUES.map(bytes),
-            [65536 + 16 * 4096, 65536 + 16 * 8192, 8 * (64 + 128) * 128, 6 * (128 + 128) * 128],
-            "1000 units are 16 slabs"
-        );
+        let bytes = |tile: GateTile| tile.shared_bytes(1000);
+        for (steps, queues, gates) in [(LSTM_STEPS, LSTM_QUEUES, 4), (GRU_STEPS, GRU_QUEUES, 3)] {
+            let of = |stages: u32, rows: u32, units: u32| stages * (rows + gates * units) * 128;
+            assert_eq!(steps.map(bytes), [of(8, 64, 8), of(8, 64, 16), of(8, 64, 32), of(6, 128, 32), of(4, 128, 64)]);
+            let resident = |units: u32| 65536 + 16 * gates * units * 128;
+            assert_eq!(queues.map(bytes), [resident(8), resident(16), of(8, 64, 32), of(6, 128, 32)], "1000 units are 16 slabs");
+            assert_eq!(steps.map(|tile| tile.threads), [256, 256, 256, 384, 384]);
+        }
     }
 }

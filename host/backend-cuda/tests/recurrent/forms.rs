@@ -111,8 +111,13 @@ fn is_near(got: &[Elements], expected: &[Elements]) -> bool {
     })
 }
 
-/// Runs a cell, compares it, and says whether its step was an LSTM's.
+/// Whether a cell's step was an LSTM's.
 fn is_an_lstm(draft: Draft, capability: (u32, u32)) -> bool {
+    runs_by("lstm_step", draft, capability)
+}
+
+/// Runs a cell, compares it, and says whether its step was one of these kernels'.
+pub(crate) fn runs_by(kernels: &str, draft: Draft, capability: (u32, u32)) -> bool {
     let cell = draft.resolve();
     let (worker, control) = worker(1, capability);
     let mut driver = Driver::new(Box::new(worker), std::slice::from_ref(&cell));
@@ -121,7 +126,7 @@ fn is_an_lstm(draft: Draft, capability: (u32, u32)) -> bool {
         assert!(is_near(&got, &expected), "`{}`: {got:?}, not {expected:?}", cell.name);
     }
     let launched = launched(&control);
-    let [lists, steps] = ["lstm_rows", "lstm_step"].map(|kernel| count(&launched, kernel));
+    let [lists, steps] = ["lstm_rows", kernels].map(|kernel| count(&launched, kernel));
     assert!(lists == steps && [0, 3].contains(&steps), "`{}`: {launched:?}", cell.name);
     steps > 0
 }

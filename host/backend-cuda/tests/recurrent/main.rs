@@ -1,7 +1,8 @@
-//! LSTMs by kernels of their own: that no bit depends on how many rows and steps a task has, and that what ends, is refused or is
+//! LSTMs and GRUs by kernels of their own: that no bit depends on how many rows and steps a task has, and that what ends, is refused or is
 //! cancelled within a task leaves what it would leave step by step.
 
 mod forms;
+mod gru;
 mod table;
 
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use crate::forms::{split, states};
 use crate::{CELL, TOKENS, UNITS, count, launched, lstm_of_tokens, over_rows, random, weights};
 
 /// A worker whose weights may take so many bytes.
-fn with_budget(weight_bytes: u64) -> (CudaWorker, Control) {
+pub(crate) fn with_budget(weight_bytes: u64) -> (CudaWorker, Control) {
     let device = Emulated::new(&Emulation { seed: 9, memory_bytes: 64 << 20, ..Emulation::default() });
     let control = device.control();
     let options = CudaOptions { arena_bytes: Some(1 << 20), frame_bytes: Some(1 << 20), ring_bytes: 1 << 20, ..CudaOptions::default() };
@@ -46,7 +46,7 @@ fn over_all_tokens(cell: &Arc<TypedCell>, weight_bytes: u64) -> (Deliveries, usi
 }
 
 /// What a cell needs, to a kibibyte.
-fn least_budget(cell: &Arc<TypedCell>) -> u64 {
+pub(crate) fn least_budget(cell: &Arc<TypedCell>) -> u64 {
     (0..).step_by(1024).find(|bytes| with_budget(*bytes).0.load(CELL, cell).is_ok()).expect("it is not large")
 }
 

@@ -1,12 +1,12 @@
-//! The step of an LSTM, lowered: its sums without h are products like any others, and what remains is the recurrence, laid out for its kernels.
+//! The step of an LSTM or a GRU, lowered: its sums without h are products like any others, and what remains is the recurrence, laid out for its kernels.
 
 use cellwright_cell_graph::sums::{self, Sum};
 use cellwright_cell_graph::typed::{Compute, Origin, ValueId};
 
-use super::super::pack::{LstmWeight, lstm_bytes};
-use super::super::recurrence::{Gate, Lstm};
+use super::super::pack::{GateWeight, gate_bytes};
+use super::super::recurrence::{Gate, Gated, is_begun};
 use super::super::view::{Base, Element, View};
-use super::super::{Blob, BlobId, Recurrence};
+use super::super::{Blob, BlobId, GATES_MOST, Recurrence};
 use super::{Lowering, Seen, Why, narrow};
 use crate::abi::op;
 
@@ -23,27 +23,29 @@ pub(super) struct States {
 struct Beginning {
     begin: Option<usize>,
     bias: Option<BlobId>,
-    columns: [u32; 4],
+    columns: [u32; GATES_MOST],
 }
 
 impl Lowering<'_> {
     /// Room for the states, before anything reads them.
-    pub(super) fn states(&mut self, lstm: &Lstm) -> Result<States, Why> {
-        let units = lstm.units.next_multiple_of(UNITS);
-        let [h, c] = [lstm.h_next, lstm.c_next].map(|id| {
+    pub(super) fn states(&mut self, gated: &Gated) -> Result<States, Why> {
+        let units = gated.units.next_multiple_of(UNITS);
+        let mut room = |id| {
             let room = self.room(Element::F32, &[units]);
-            let view = View { shape: vec![lstm.units], ..room };
+            let view = View { shape: vec![gated.units], ..room };
             self.known.insert(id, view.clone());
             view
-        });
+        };
+        let h = room(gated.h_next);
+        let c = if gated.c_next == gated.h_next { h.clone() } else { room(gated.c_next) };
         // As many of c are read, wherever that came from.
-        let given = self.batched(lstm.c)?;
-        if units > lstm.units {
+        let given = self.batched(gated.c)?;
+        if units > gated.units {
             let wider = self.lowered.frame.place(units * Element::F32.size());
             for port in self.lowered.inputs.iter_mut().filter(|port| port.place as usize == given.at) {
                 port.place = narrow(wider)?;
             }
-            self.known.insert(lstm.c, View { at: wider, ..given });
+            self.known.insert(gated.c, View { at: wider, ..given });
         }
         Ok(States { h, c })
     }
@@ -62,20 +64,21 @@ impl Lowering<'_> {
     }
 
     /// The recurrence, when everything else is lowered.
-    pub(super) fn lstm(&mut self, lstm: &Lstm, states: States) -> Result<(), Why> {
-        let units = lstm.units.next_multiple_of(UNITS);
-        let Beginning { begin, bias, columns } = self.beginning(lstm, units)?;
-        let weights = self.lstm_weights(lstm)?;
+    pub(super) fn gated(&mut self, gated: &Gated, states: States) -> Result<(), Why> {
+        let units = gated.units.next_multiple_of(UNITS);
+        let Beginning { begin, bias, columns } = self.beginning(gated, units)?;
+        let weights = self.gate_weights(gated)?;
         let rounded = [(); 2].map(|()| self.lowered.frame.place(units * size_of::<u16>()));
-        let (h, c) = (self.batched(lstm.h)?.at, self.batched(lstm.c)?.at);
+        let (h, c) = (self.batched(gated.h)?.at, self.batched(gated.c)?.at);
         let outputs_of = |id: ValueId| {
             let outputs = (0..).zip(&self.cell.outputs).filter(|(_, output)| output.value == id);
             outputs.map(|(number, _)| number).collect()
         };
         let recurrence = Recurrence {
+            kind: gated.kind,
             at: 0,
             is_steady: false,
-            own: narrow(lstm.units)?,
+            own: narrow(gated.units)?,
             units: narrow(units)?,
             weights,
             bias,
@@ -87,8 +90,8 @@ impl Lowering<'_> {
             c_next: states.c.at,
             rounded,
             token: None,
-            inputs: [lstm.h.0 as usize, lstm.c.0 as usize],
-            outputs: [outputs_of(lstm.h_next), outputs_of(lstm.c_next)],
+            inputs: [gated.h.0 as usize, gated.c.0 as usize],
+            outputs: [outputs_of(gated.h_next), outputs_of(gated.c_next)],
         };
         let value = |view: &View| match view.base {
             Base::Row(value) => value,
@@ -101,57 +104,74 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn beginning(&mut self, lstm: &Lstm, units: usize) -> Result<Beginning, Why> {
-        let apart = |gate: usize| (gate * units) as u32;
-        let in_order = [apart(0), apart(1), apart(2), apart(3)];
+    fn beginning(&mut self, gated: &Gated, units: usize) -> Result<Beginning, Why> {
+        let mut in_order = [0; GATES_MOST];
+        (0..).zip(&mut in_order).take(gated.gates.len()).for_each(|(gate, column)| *column = gate * units as u32);
         let mut views = Vec::new();
-        for Gate { of, column } in lstm.gates {
-            views.extend(self.known.get(&of).map(|view| view.sliced(0, column, 1, lstm.units)));
+        for Gate { of, column, beside } in &gated.gates {
+            let view = beside
+                .map_or_else(|| self.known.get(of).map(|view| view.sliced(0, *column, 1, gated.units)), |id| self.known.get(&id).cloned());
+            views.extend(view);
         }
         if views.is_empty() {
-            let mut bias = vec![0.0_f32; 4 * units];
-            for (gate, Gate { of, column }) in lstm.gates.iter().enumerate() {
-                let Some(sum) = lstm.sums.get(of).filter(|sum| !sum.constants.is_empty()) else { continue };
-                let of_sum = sums::bias(self.cell, sum, *of).ok_or("a bias that is not of floats")?;
-                bias[gate * units..][..lstm.units].copy_from_slice(&of_sum[*column..][..lstm.units]);
-            }
-            let bytes = bias.iter().flat_map(|value| value.to_le_bytes()).collect();
-            return Ok(Beginning { begin: None, bias: Some(BlobId(self.blob(Blob::Bytes(bytes)))), columns: in_order });
+            return Ok(Beginning { begin: None, bias: self.gate_bias(gated, &in_order, units)?, columns: in_order });
+        }
+        if views.len() < gated.gates.len() {
+            return Err("gates of which some begin nowhere".to_owned());
         }
         // Where the gates lie as the kernels read them, they are read where they are.
         let size = Element::F32.size();
         let first = views.iter().map(|view| view.at).min().unwrap_or_default();
-        let columns: Vec<usize> = views.iter().map(|view| (view.at - first) / size).collect();
-        let is_read = lstm.units == units && first.is_multiple_of(super::super::ALIGNMENT) && columns.iter().all(|column| column % 2 == 0);
-        if let ([i, f, g, o], true) = (&columns[..], is_read) {
-            return Ok(Beginning { begin: Some(first), bias: None, columns: [narrow(*i)?, narrow(*f)?, narrow(*g)?, narrow(*o)?] });
+        let mut columns = [0; GATES_MOST];
+        for (column, view) in columns.iter_mut().zip(&views) {
+            *column = narrow((view.at - first) / size)?;
         }
-        let room = self.room(Element::F32, &[4, units]);
+        let is_read = gated.units == units && first.is_multiple_of(super::super::ALIGNMENT) && columns.iter().all(|column| column % 2 == 0);
+        if is_read && views.iter().all(View::is_whole) {
+            return Ok(Beginning { begin: Some(first), bias: self.gate_bias(gated, &columns, units)?, columns });
+        }
+        let room = self.room(Element::F32, &[gated.gates.len(), units]);
         for (gate, view) in views.iter().enumerate() {
-            let part = View { at: room.at + gate * units * size, ..View::whole(room.base, 0, Element::F32, &[lstm.units]) };
+            let part = View { at: room.at + gate * units * size, ..View::whole(room.base, 0, Element::F32, &[gated.units]) };
             self.elements(op::COPY, std::slice::from_ref(view), &part)?;
         }
-        if units > lstm.units {
+        if units > gated.units {
             // Units that are none must stay zeros.
             let zero = self.blob(Blob::Bytes(vec![0; size]));
-            let rest = View { at: room.at + lstm.units * size, shape: vec![4, units - lstm.units], ..room.clone() };
+            let rest = View { at: room.at + gated.units * size, shape: vec![gated.gates.len(), units - gated.units], ..room.clone() };
             let zeros = View::whole(Base::Blob(zero), 0, Element::F32, &[]).spread(&rest.shape).ok_or("a row of zeros")?;
             self.elements(op::COPY, &[zeros], &rest)?;
         }
-        Ok(Beginning { begin: Some(room.at), bias: None, columns: in_order })
+        Ok(Beginning { begin: Some(room.at), bias: self.gate_bias(gated, &in_order, units)?, columns: in_order })
+    }
+
+    /// What sums begin with that are of nothing but h, where their gates lie; none if that is nothing.
+    fn gate_bias(&mut self, gated: &Gated, columns: &[u32; GATES_MOST], units: usize) -> Result<Option<BlobId>, Why> {
+        let last = columns.iter().max().copied().unwrap_or_default() as usize;
+        let mut bias = vec![0.0_f32; last + units];
+        let mut is_there = false;
+        for (Gate { of, column, .. }, place) in gated.gates.iter().zip(columns) {
+            let sum = gated.sums.get(of).filter(|sum| !is_begun(sum) && !sum.constants.is_empty());
+            let Some(sum) = sum else { continue };
+            let of_sum = sums::bias(self.cell, sum, *of).ok_or("a bias that is not of floats")?;
+            bias[*place as usize..][..gated.units].copy_from_slice(&of_sum[*column..][..gated.units]);
+            is_there = true;
+        }
+        let bytes = || bias.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Ok(is_there.then(|| BlobId(self.blob(Blob::Bytes(bytes())))))
     }
 
     /// The weights of h, packed for the steps.
-    fn lstm_weights(&mut self, lstm: &Lstm) -> Result<BlobId, Why> {
-        let bytes = lstm_bytes(lstm.units).ok_or("a weight of more bytes than there are")?;
+    fn gate_weights(&mut self, gated: &Gated) -> Result<BlobId, Why> {
+        let bytes = gate_bytes(gated.gates.len(), gated.units).ok_or("a weight of more bytes than there are")?;
         self.lowered.packed_bytes = self.lowered.packed_bytes.saturating_add(bytes as u64);
         if self.lowered.packed_bytes > self.weight_bytes_most {
             // What does not fit is only reckoned.
             return Ok(BlobId(self.blob(Blob::Bytes(Vec::new()))));
         }
-        let mut packed = LstmWeight::new(lstm.units);
-        for (number, gate) in lstm.gates.iter().enumerate() {
-            let of_h = lstm.sums.get(&gate.of).and_then(|sum| lstm.product_of_h(sum)).ok_or("a gate without a state")?;
+        let mut packed = GateWeight::new(gated.gates.len(), gated.units);
+        for (number, gate) in gated.gates.iter().enumerate() {
+            let of_h = gated.sums.get(&gate.of).and_then(|sum| gated.product_of_h(sum)).ok_or("a gate without a state")?;
             let Compute::Linear { transposed, alpha, .. } = of_h.compute else { return Err("a sum of what is no product".to_owned()) };
             let Origin::Constant(tensor) = &self.cell.value(of_h.operands[1]).origin else { return Err("a weight that varies".to_owned()) };
             let values = tensor.to_f32().ok_or_else(|| format!("a product with a weight of datatype {}", tensor.datatype))?;

@@ -1,28 +1,20 @@
-// Steps of an LSTM on Hopper: rows are gathered by address, multiplied by W and U, put through the gates and scattered, in one kernel.
+// Steps of an LSTM and of its like on Hopper: rows are gathered by address, multiplied by W and U, put through the gates and scattered, in one
+// kernel. Which cell it is, is said by `gates.cuh`.
 //
 // One warpgroup (the last) feeds shared memory: rows of x and h with asynchronous copies, weights with bulk copies. The others multiply, each 64
-// rows, and have the sums of all four gates of a unit in one thread, because the weights' columns come in that order; so the gates need no
-// exchange. Every sum begins with its beginning and takes x, then h, k ascending, in products of 16: no tile changes a bit.
+// rows, and have the sums of all gates of a unit in one thread, because the weights' columns come in that order; so the gates need no exchange. Every sum begins with its beginning and takes x, then h, k ascending, in products of 16: no tile changes a bit.
 //
 // A queue of steps is one launch that stays: between steps its blocks wait for one another. What does not depend on the step before, the x
 // part, is multiplied before that wait. Where the batch is small, a block's weights are most of what it reads: resident ones are read once for
 // all steps, and stay in shared memory.
-#include "kernel.cuh"
+#include "gates.cuh"
 
-namespace lstm {
+namespace recurrent {
 
-constexpr int GROUP = 128, SLAB = 64, SLAB_BYTES = 4096, ROW_BYTES = 128;
+// UNITS: by which the columns of weights are taken.
+constexpr int GROUP = 128, SLAB = Cell::SLAB, ROW_BYTES = 128, UNITS = 8;
 // A group of copies is published this many slabs after it was started.
 constexpr int LAG = 2;
-
-// What a launch computes, whichever its arguments.
-struct Cell {
-    uint64_t weights, bias;
-    uint32_t inputs, units;
-    const uint32_t* columns;
-    __device__ __forceinline__ uint32_t input_slabs() const { return (inputs + SLAB - 1) / SLAB; }
-    __device__ __forceinline__ uint32_t slabs() const { return input_slabs() + (units + SLAB - 1) / SLAB; }
-};
 
 // A place in the ring of stages, and the parity of its round.
 template <int Stages>
@@ -36,19 +28,13 @@ struct Place {
     }
 };
 
-__device__ __forceinline__ uint64_t listed(uint64_t list, uint32_t row, uint32_t rows) {
-    return list && row < rows ? __ldg(reinterpret_cast<const uint64_t*>(list) + row) : 0;
-}
-
-__device__ __forceinline__ float sigmoid(float x) { return fmaf(tanh_fast(0.5f * x), 0.5f, 0.5f); }
-
-// Groups: warpgroups that multiply. Columns: of W and U in a tile, four for each unit.
+// Groups: warpgroups that multiply. Units: of a tile, each with a column of W and U for each gate.
 // Resident: all tiles of a block have the same columns, whose weights stay behind the ring of stages.
-template <int Groups, int Columns, int Stages, bool Resident>
+template <class Gates, int Groups, int Units, int Stages, bool Resident>
 class Tiles {
 public:
-    static constexpr int ROWS = 64 * Groups, UNITS = Columns / 4, PASSES = ROWS / 16;
-    static constexpr int WEIGHT_BYTES = Columns * ROW_BYTES;
+    static constexpr int ROWS = 64 * Groups, PASSES = ROWS / 16, COLUMNS = Gates::GATES * Units, SLAB_BYTES = Gates::GATES * UNITS * ROW_BYTES;
+    static constexpr int WEIGHT_BYTES = COLUMNS * ROW_BYTES;
     static constexpr int STAGE_BYTES = ROWS * ROW_BYTES + (Resident ? 0 : WEIGHT_BYTES);
 
     __device__ __forceinline__ Tiles(const Cell& cell, uint8_t* shared, uint64_t* full, uint64_t* empty)
@@ -65,7 +51,7 @@ public:
         __syncthreads();
     }
 
-    __device__ __forceinline__ uint32_t across() const { return (cell_.units + UNITS - 1) / UNITS; }
+    __device__ __forceinline__ uint32_t across() const { return (cell_.units + Units - 1) / Units; }
     __device__ __forceinline__ uint32_t tiles(const LstmRows& rows) const { return (rows.rows + ROWS - 1) / ROWS * across(); }
 
     // Feeds one tile. `known` is called by all threads of the warpgroup before the first row of h is read.
@@ -74,7 +60,7 @@ public:
         const int t = threadIdx.x % GROUP, chunk = t % 8;
         const uint32_t input_slabs = cell_.input_slabs(), slabs = cell_.slabs();
         const uint32_t first = tile / across() * ROWS + t / 8;
-        const uint64_t weights = cell_.weights + (uint64_t)(tile % across()) * (Columns / 32) * slabs * SLAB_BYTES;
+        const uint64_t weights = cell_.weights + (uint64_t)(tile % across()) * (Units / UNITS) * slabs * SLAB_BYTES;
         // Both lists at once: reading the second one when x ends would let the ring run dry.
         uint64_t inputs[PASSES], states[PASSES];
 #pragma unroll
@@ -93,7 +79,7 @@ public:
                 } else if (t == 0) {
                     mbarrier_arrive_expect(&full_[place_.stage], WEIGHT_BYTES);
 #pragma unroll
-                    for (int g = 0; g < Columns / 32; ++g) {
+                    for (int g = 0; g < Units / UNITS; ++g) {
                         bulk_copy(weights_at(place_.stage, k) + g * SLAB_BYTES,
                                   reinterpret_cast<const void*>(weights + ((uint64_t)g * slabs + k) * SLAB_BYTES), SLAB_BYTES, &full_[place_.stage]);
                     }
@@ -125,26 +111,30 @@ public:
     __device__ __forceinline__ void multiply(const LstmRows& rows, uint32_t tile) {
         const int group = threadIdx.x / GROUP, t = threadIdx.x % GROUP, lane = t % 32;
         const uint32_t row = tile / across() * ROWS + group * 64 + t / 32 * 16 + lane / 4;
-        const uint32_t unit = tile % across() * UNITS + lane % 4 * 2;
+        const uint32_t unit = tile % across() * Units + lane % 4 * 2;
         const uint32_t slabs = cell_.slabs();
-        float sums[Columns / 2];
+        float sums[COLUMNS / 2];
         begin(rows, row, unit, sums);
-        Leaving leaving[2];
+        Gates leaving[2];
+        typename Gates::Read read[2][Units / UNITS];
 #pragma unroll
         for (int half = 0; half < 2; ++half) leaving[half].find(rows, row + 8 * half);
         for (uint32_t k = 0; k < slabs; ++k) {
             mbarrier_wait(&full_[place_.stage], place_.parity);
-            // h is there, so the step before is done, and c is there too; it arrives while the rest of the sums is made.
+            // h is there, so the step before is done, and so is what else it left; that arrives while the rest of the sums is made.
             if (k == cell_.input_slabs()) {
 #pragma unroll
-                for (int half = 0; half < 2; ++half) leaving[half].read(unit, cell_.units);
+                for (int half = 0; half < 2; ++half) {
+#pragma unroll
+                    for (int g = 0; g < Units / UNITS; ++g) read[half][g] = leaving[half].read(cell_, unit + UNITS * g, is_unit(unit, g));
+                }
             }
             const uint8_t* stage = shared_ + place_.stage * STAGE_BYTES;
             const uint64_t a = wgmma_descriptor(stage + group * 64 * ROW_BYTES), b = wgmma_descriptor(weights_at(place_.stage, k));
             wgmma_pin(sums);
             wgmma_fence();
 #pragma unroll
-            for (int i = 0; i < SLAB / 16; ++i) wgmma_bf16<Columns>(sums, a + 2 * i, b + 2 * i, true);
+            for (int i = 0; i < SLAB / 16; ++i) wgmma_bf16<COLUMNS>(sums, a + 2 * i, b + 2 * i, true);
             wgmma_commit();
             wgmma_pin(sums);
             // While these run, what the ones before read may be overwritten.
@@ -158,7 +148,12 @@ public:
         wgmma_pin(sums);
         release();
 #pragma unroll
-        for (int half = 0; half < 2; ++half) gates(leaving[half], half, unit, sums);
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int g = 0; g < Units / UNITS; ++g) {
+                if (is_unit(unit, g)) leaving[half].gates(cell_, read[half][g], &sums[g * Gates::GATES * 4 + half * 2], unit + UNITS * g);
+            }
+        }
     }
 
 private:
@@ -173,58 +168,23 @@ private:
         published_.advance();
     }
 
-    // sums[(g * 4 + gate) * 4 + half * 2 + e] belongs to row `row` + 8 · half and unit `unit` + 8 · g + e.
-    __device__ __forceinline__ void begin(const LstmRows& rows, uint32_t row, uint32_t unit, float (&sums)[Columns / 2]) const {
+    // Whether there is the unit of group g.
+    __device__ __forceinline__ bool is_unit(uint32_t unit, int g) const { return unit + UNITS * g < cell_.units; }
+
+    // sums[(g * GATES + gate) * 4 + half * 2 + e] belongs to row `row` + 8 · half and unit `unit` + 8 · g + e.
+    __device__ __forceinline__ void begin(const LstmRows& rows, uint32_t row, uint32_t unit, float (&sums)[COLUMNS / 2]) const {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const uint64_t own = listed(rows.begin, row + 8 * half, rows.rows);
-            const float* from = reinterpret_cast<const float*>(own ? own : cell_.bias);
 #pragma unroll
-            for (int g = 0; g < Columns / 32; ++g) {
+            for (int g = 0; g < Units / UNITS; ++g) {
 #pragma unroll
-                for (int gate = 0; gate < 4; ++gate) {
-                    float2 pair = make_float2(0.0f, 0.0f);
-                    if (from && unit + 8 * g < cell_.units) pair = __ldg(reinterpret_cast<const float2*>(from + cell_.columns[gate] + unit + 8 * g));
-                    sums[(g * 4 + gate) * 4 + half * 2] = pair.x;
-                    sums[(g * 4 + gate) * 4 + half * 2 + 1] = pair.y;
+                for (int gate = 0; gate < Gates::GATES; ++gate) {
+                    const float2 pair = Gates::begin(cell_, own, gate, unit + UNITS * g, is_unit(unit, g));
+                    sums[(g * Gates::GATES + gate) * 4 + half * 2] = pair.x;
+                    sums[(g * Gates::GATES + gate) * 4 + half * 2 + 1] = pair.y;
                 }
             }
-        }
-    }
-
-    // What becomes of a row: where it goes, and the c that it had.
-    struct Leaving {
-        uint64_t from, c_out, h_out, h_exact;
-        float2 c[Columns / 32];
-        __device__ __forceinline__ void find(const LstmRows& rows, uint32_t row) {
-            from = listed(rows.c, row, rows.rows);
-            c_out = listed(rows.c_out, row, rows.rows);
-            h_out = listed(rows.h_out, row, rows.rows);
-            h_exact = listed(rows.h_exact, row, rows.rows);
-        }
-        // Another block may have written c in the step before: not to be read from this one's cache.
-        __device__ __forceinline__ void read(uint32_t unit, uint32_t units) {
-#pragma unroll
-            for (int g = 0; g < Columns / 32; ++g) {
-                const bool there = from != 0 && unit + 8 * g < units;
-                c[g] = there ? __ldcg(reinterpret_cast<const float2*>(from) + (unit + 8 * g) / 2) : make_float2(0.0f, 0.0f);
-            }
-        }
-    };
-
-    __device__ __forceinline__ void gates(const Leaving& row, int half, uint32_t unit, const float (&sums)[Columns / 2]) const {
-#pragma unroll
-        for (int g = 0; g < Columns / 32; ++g) {
-            const uint32_t u = unit + 8 * g;
-            if (u >= cell_.units) continue;
-            const float* s = &sums[g * 16 + half * 2];
-            float2 c = row.c[g];
-            c.x = fmaf(sigmoid(s[4]), c.x, sigmoid(s[0]) * tanh_fast(s[8]));
-            c.y = fmaf(sigmoid(s[5]), c.y, sigmoid(s[1]) * tanh_fast(s[9]));
-            if (row.c_out) reinterpret_cast<float2*>(row.c_out)[u / 2] = c;
-            const float2 h = make_float2(sigmoid(s[12]) * tanh_fast(c.x), sigmoid(s[13]) * tanh_fast(c.y));
-            if (row.h_out) reinterpret_cast<uint32_t*>(row.h_out)[u / 2] = pack_bf16(h.x, h.y);
-            if (row.h_exact) reinterpret_cast<float2*>(row.h_exact)[u / 2] = h;
         }
     }
 
@@ -237,28 +197,28 @@ private:
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int Groups, int Columns, int Stages>
-__device__ __forceinline__ void step(const LstmStepArguments& a) {
+template <class Gates, int Groups, int Units, int Stages>
+__device__ __forceinline__ void step(const Cell& cell, const LstmRows& rows) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
-    Tiles<Groups, Columns, Stages, false> tiles({a.weights, a.bias, a.inputs, a.units, a.columns}, shared, full, empty);
+    Tiles<Gates, Groups, Units, Stages, false> tiles(cell, shared, full, empty);
     tiles.initialise();
     if (threadIdx.x / GROUP == Groups) {
         registers_fewer<72>();
-        tiles.feed(a.rows, blockIdx.x, [] {});
+        tiles.feed(rows, blockIdx.x, [] {});
     } else {
         registers_more<Groups == 1 ? 240 : 216>();
-        tiles.multiply(a.rows, blockIdx.x);
+        tiles.multiply(rows, blockIdx.x);
     }
 }
 
-template <int Groups, int Columns, int Stages, bool Resident>
+template <class Gates, int Groups, int Units, int Stages, bool Resident>
 __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
-    Tiles<Groups, Columns, Stages, Resident> tiles({a.weights, a.bias, a.inputs, a.units, a.columns}, shared, full, empty);
+    Tiles<Gates, Groups, Units, Stages, Resident> tiles({a.weights, a.bias, a.inputs, a.units, a.columns}, shared, full, empty);
     // Otherwise a block would meet columns whose weights it does not have.
     if (Resident && gridDim.x % tiles.across() != 0) __trap();
     tiles.initialise();
@@ -298,36 +258,39 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
 
 #endif
 
-}  // namespace lstm
+}  // namespace recurrent
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-extern "C" __global__ void __launch_bounds__(256, 1) lstm_step_64x8(const __grid_constant__ LstmStepArguments a) { lstm::step<1, 32, 8>(a); }
-KERNEL(lstm_step_64x8, LstmStepArguments)
-extern "C" __global__ void __launch_bounds__(256, 1) lstm_step_64x16(const __grid_constant__ LstmStepArguments a) { lstm::step<1, 64, 8>(a); }
-KERNEL(lstm_step_64x16, LstmStepArguments)
-extern "C" __global__ void __launch_bounds__(256, 1) lstm_step_64x32(const __grid_constant__ LstmStepArguments a) { lstm::step<1, 128, 8>(a); }
-KERNEL(lstm_step_64x32, LstmStepArguments)
-extern "C" __global__ void __launch_bounds__(384, 1) lstm_step_128x32(const __grid_constant__ LstmStepArguments a) { lstm::step<2, 128, 6>(a); }
-KERNEL(lstm_step_128x32, LstmStepArguments)
-extern "C" __global__ void __launch_bounds__(384, 1) lstm_step_128x64(const __grid_constant__ LstmStepArguments a) { lstm::step<2, 256, 4>(a); }
-KERNEL(lstm_step_128x64, LstmStepArguments)
+#define STEP(name, Gates, GROUPS, WIDTH, STAGES)                                                                            \
+    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmStepArguments a) { \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.inputs, a.units, a.columns}, a.rows); \
+    }                                                                                                                       \
+    KERNEL(name, LstmStepArguments)
+#define QUEUE(name, Gates, GROUPS, WIDTH, STAGES, RESIDENT)                                                                  \
+    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmQueueArguments a) { \
+        recurrent::queue<recurrent::Gates, GROUPS, WIDTH, STAGES, RESIDENT>(a);                                              \
+    }                                                                                                                        \
+    KERNEL_COOPERATIVE(name, LstmQueueArguments)
 
-extern "C" __global__ void __launch_bounds__(256, 1) lstm_resident_64x8(const __grid_constant__ LstmQueueArguments a) {
-    lstm::queue<1, 32, 8, true>(a);
-}
-KERNEL_COOPERATIVE(lstm_resident_64x8, LstmQueueArguments)
-extern "C" __global__ void __launch_bounds__(256, 1) lstm_resident_64x16(const __grid_constant__ LstmQueueArguments a) {
-    lstm::queue<1, 64, 8, true>(a);
-}
-KERNEL_COOPERATIVE(lstm_resident_64x16, LstmQueueArguments)
-extern "C" __global__ void __launch_bounds__(256, 1) lstm_queue_64x32(const __grid_constant__ LstmQueueArguments a) {
-    lstm::queue<1, 128, 8, false>(a);
-}
-KERNEL_COOPERATIVE(lstm_queue_64x32, LstmQueueArguments)
-extern "C" __global__ void __launch_bounds__(384, 1) lstm_queue_128x32(const __grid_constant__ LstmQueueArguments a) {
-    lstm::queue<2, 128, 6, false>(a);
-}
-KERNEL_COOPERATIVE(lstm_queue_128x32, LstmQueueArguments)
+STEP(lstm_step_64x8, Lstm, 1, 8, 8)
+STEP(lstm_step_64x16, Lstm, 1, 16, 8)
+STEP(lstm_step_64x32, Lstm, 1, 32, 8)
+STEP(lstm_step_128x32, Lstm, 2, 32, 6)
+STEP(lstm_step_128x64, Lstm, 2, 64, 4)
+QUEUE(lstm_resident_64x8, Lstm, 1, 8, 8, true)
+QUEUE(lstm_resident_64x16, Lstm, 1, 16, 8, true)
+QUEUE(lstm_queue_64x32, Lstm, 1, 32, 8, false)
+QUEUE(lstm_queue_128x32, Lstm, 2, 32, 6, false)
+
+STEP(gru_step_64x8, Gru<false>, 1, 8, 8)
+STEP(gru_step_64x16, Gru<false>, 1, 16, 8)
+STEP(gru_step_64x32, Gru<false>, 1, 32, 8)
+STEP(gru_step_128x32, Gru<false>, 2, 32, 6)
+STEP(gru_step_128x64, Gru<true>, 2, 64, 4)
+QUEUE(gru_resident_64x8, Gru<false>, 1, 8, 8, true)
+QUEUE(gru_resident_64x16, Gru<false>, 1, 16, 8, true)
+QUEUE(gru_queue_64x32, Gru<false>, 1, 32, 8, false)
+QUEUE(gru_queue_128x32, Gru<false>, 2, 32, 6, false)
 
 #endif

@@ -1,4 +1,4 @@
-// Steps of an LSTM against f64: ragged batches, batches that change from step to step, padding rows, rows whose state is zeros.
+// Steps of an LSTM and of a GRU against f64: ragged batches, batches that change from step to step, padding rows, rows whose state is zeros.
 #include <algorithm>
 #include <cmath>
 #include "../abi.h"
@@ -12,38 +12,41 @@ using testing::Memory;
 using testing::Random;
 
 struct Kernel {
+    uint32_t rows, units, threads, stages;
+    bool resident = false;
+    // Resident ones need the slabs of a tile's columns beside.
+    uint32_t shared(uint32_t gates, uint32_t slabs) const { return 128 * (resident ? stages * rows + slabs * gates * units : stages * (rows + gates * units)); }
+};
+const Kernel STEPS[] = {{64, 8, 256, 8}, {64, 16, 256, 8}, {64, 32, 256, 8}, {128, 32, 384, 6}, {128, 64, 384, 4}};
+const Kernel QUEUES[] = {{64, 32, 256, 8}, {128, 32, 384, 6}, {64, 8, 256, 8, true}, {64, 16, 256, 8, true}};
+
+// What a cell computes with how many gates.
+struct Kind {
     const char* name;
-    uint32_t rows, units, threads, shared;
+    uint32_t gates;
+    std::string kernel(const char* what, const Kernel& kernel) const {
+        return std::string(name) + "_" + what + "_" + std::to_string(kernel.rows) + "x" + std::to_string(kernel.units);
+    }
 };
-const Kernel STEPS[] = {{"lstm_step_64x8", 64, 8, 256, 8 * (64 + 32) * 128},
-                        {"lstm_step_64x16", 64, 16, 256, 8 * (64 + 64) * 128},
-                        {"lstm_step_64x32", 64, 32, 256, 8 * (64 + 128) * 128},
-                        {"lstm_step_128x32", 128, 32, 384, 6 * (128 + 128) * 128},
-                        {"lstm_step_128x64", 128, 64, 384, 4 * (128 + 256) * 128}};
-// Resident ones need the slabs of a tile's columns beside.
-struct Queue : Kernel {
-    bool resident;
-};
-const Queue QUEUES[] = {{{"lstm_queue_64x32", 64, 32, 256, 8 * (64 + 128) * 128}, false},
-                        {{"lstm_queue_128x32", 128, 32, 384, 6 * (128 + 128) * 128}, false},
-                        {{"lstm_resident_64x8", 64, 8, 256, 65536}, true},
-                        {{"lstm_resident_64x16", 64, 16, 256, 65536}, true}};
+const Kind LSTM{"lstm", 4}, GRU{"gru", 3};
 
 constexpr uint32_t SLOTS = 150, INPUT_ROWS = 40;
 
-// A cell and the slots of its states. h has two rows for each slot: what a step reads it does not write. What is no row's is NaN.
+// A cell and the slots of its states. h has two rows for each slot: what a step reads it does not write. What is no row's is NaN. A GRU's c is its state
+// in f32.
 struct World {
-    uint32_t inputs, units;
+    const Kind kind;
+    uint32_t inputs, units, width;
     std::vector<float> w, u;
     Memory<uint16_t> weights, x, h;
     Memory<float> bias, begin, c, exact;
-    // Where i, f, g and o begin in the bias and in a row of `begin`: in an order of their own.
-    const uint32_t columns[4] = {2 * units, 0, 3 * units, units};
+    // Where the gates begin in the bias and in a row of `begin`: in an order of their own.
+    const uint32_t columns[4] = {2 * units, 0, kind.gates == 3 ? units : 3 * units, units};
 
-    World(uint32_t inputs, uint32_t units, uint64_t seed)
-        : inputs(inputs), units(units), w(drawn(inputs * 4 * units, seed, 0.2f)), u(drawn(units * 4 * units, seed + 1, 0.2f)),
-          weights(packing::lstm(w, u, inputs, units)), x(halves(INPUT_ROWS * std::max(inputs, 8u), seed + 2)), h(halves(2 * SLOTS * units, seed + 3)),
-          bias(drawn(4 * units, seed + 4, 1.0f)), begin(drawn(INPUT_ROWS * 4 * units, seed + 5, 1.0f)), c(drawn(SLOTS * units, seed + 6, 1.0f)),
+    World(const Kind& kind, uint32_t inputs, uint32_t units, uint64_t seed)
+        : kind(kind), inputs(inputs), units(units), width(kind.gates * units), w(drawn(inputs * width, seed, 0.2f)), u(drawn(units * width, seed + 1, 0.2f)),
+          weights(packing::gates(kind.gates, w, u, inputs, units)), x(halves(INPUT_ROWS * std::max(inputs, 8u), seed + 2)), h(halves(2 * SLOTS * units, seed + 3)),
+          bias(drawn(width, seed + 4, 1.0f)), begin(drawn(INPUT_ROWS * width, seed + 5, 1.0f)), c(drawn(SLOTS * units, seed + 6, 1.0f)),
           exact(2 * SLOTS * units) {}
 
     static std::vector<float> drawn(size_t count, uint64_t seed, float size) {
@@ -79,7 +82,7 @@ struct Lists {
             x[r] = padding || row.input < 0 ? 0 : world.x.address() + static_cast<uint64_t>(row.input) * world.inputs * 2;
             h[r] = padding || row.fresh ? 0 : world.h.address() + static_cast<uint64_t>(row.from) * world.units * 2;
             c[r] = padding || row.fresh ? 0 : world.c.address() + static_cast<uint64_t>(row.slot) * world.units * 4;
-            begin[r] = padding || row.begin < 0 ? 0 : world.begin.address() + static_cast<uint64_t>(row.begin) * world.units * 16;
+            begin[r] = padding || row.begin < 0 ? 0 : world.begin.address() + static_cast<uint64_t>(row.begin) * world.width * 4;
             h_out[r] = padding ? 0 : world.h.address() + static_cast<uint64_t>(row.to) * world.units * 2;
             c_out[r] = padding ? 0 : world.c.address() + static_cast<uint64_t>(row.slot) * world.units * 4;
             h_exact[r] = padding ? 0 : world.exact.address() + static_cast<uint64_t>(row.to) * world.units * 4;
@@ -131,10 +134,13 @@ struct Reference {
         for (const Row& row : rows) {
             if (row.slot < 0) continue;
             for (uint32_t unit = 0; unit < world.units; ++unit) {
-                double z[4];
-                for (uint32_t gate = 0; gate < 4; ++gate) {
-                    const size_t column = gate * world.units + unit, width = 4 * world.units, place = world.columns[gate] + unit;
-                    z[gate] = with_begin && row.begin >= 0 ? world.begin[static_cast<size_t>(row.begin) * width + place] : world.bias[place];
+                // What a gate's sum begins with, and what is added to it.
+                double begun[4], z[4];
+                for (uint32_t gate = 0; gate < world.kind.gates; ++gate) {
+                    const size_t column = gate * world.units + unit, width = world.width, place = world.columns[gate] + unit;
+                    const bool known = with_begin && row.begin >= 0;
+                    begun[gate] = known ? world.begin[static_cast<size_t>(row.begin) * width + place] : 0;
+                    z[gate] = world.kind.gates == 3 || !known ? world.bias[place] : 0;
                     for (uint32_t k = 0; row.input >= 0 && k < world.inputs; ++k) {
                         z[gate] += packing::from_bf16(world.x[static_cast<size_t>(row.input) * world.inputs + k]) * rounded(world.w[k * width + column]);
                     }
@@ -144,8 +150,15 @@ struct Reference {
                 }
                 const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
                 const size_t at = static_cast<size_t>(row.slot) * world.units + unit, to = static_cast<size_t>(row.to) * world.units + unit;
-                c[at] = sigmoid(z[1]) * (row.fresh ? 0 : c[at]) + sigmoid(z[0]) * std::tanh(z[2]);
-                h[to] = rounded(static_cast<float>(sigmoid(z[3]) * std::tanh(c[at])));
+                const double old = row.fresh ? 0 : c[at];
+                if (world.kind.gates == 3) {
+                    const double keeps = sigmoid(z[1] + begun[1]), n = std::tanh(begun[2] + sigmoid(z[0] + begun[0]) * z[2]);
+                    c[at] = (1 - keeps) * n + keeps * old;
+                    h[to] = rounded(static_cast<float>(c[at]));
+                } else {
+                    c[at] = sigmoid(z[1] + begun[1]) * old + sigmoid(z[0] + begun[0]) * std::tanh(z[2] + begun[2]);
+                    h[to] = rounded(static_cast<float>(sigmoid(z[3] + begun[3]) * std::tanh(c[at])));
+                }
                 c_written[at] = h_written[to] = true;
             }
         }
@@ -154,7 +167,7 @@ struct Reference {
     static double rounded(float v) { return packing::from_bf16(packing::to_bf16(v)); }
 
     // Values that no step wrote must be untouched to the bit.
-    void compare(const char* name, const World& world, double most) const {
+    void compare(const std::string& name, const World& world, double most) const {
         for (size_t i = 0; i < c.size(); ++i) {
             const double off = std::abs(world.c[i] - c[i]);
             if (c_written[i] ? !(off <= most) : off != 0) return testing::failed(__FILE__, __LINE__, text(name, "c", i, world.c[i], c[i]));
@@ -165,14 +178,14 @@ struct Reference {
             if (h_written[i] ? !(off <= most + 0x1p-8) : off != 0) {
                 return testing::failed(__FILE__, __LINE__, text(name, "h", i, packing::from_bf16(world.h[i]), h[i]));
             }
-            // What is left in f32 is what was rounded.
-            if (h_written[i] ? packing::to_bf16(world.exact[i]) != world.h[i] : !std::isnan(world.exact[i])) {
+            // What is left in f32 is what was rounded; a GRU has it in its state.
+            if (h_written[i] && world.kind.gates == 4 ? packing::to_bf16(world.exact[i]) != world.h[i] : !std::isnan(world.exact[i])) {
                 return testing::failed(__FILE__, __LINE__, text(name, "exact h", i, world.exact[i], packing::from_bf16(world.h[i])));
             }
         }
     }
-    static std::string text(const char* kernel, const char* what, size_t i, double got, double expected) {
-        return std::string(kernel) + ": " + what + "[" + std::to_string(i) + "] is " + std::to_string(got) + ", not " + std::to_string(expected);
+    static std::string text(const std::string& kernel, const char* what, size_t i, double got, double expected) {
+        return kernel + ": " + what + "[" + std::to_string(i) + "] is " + std::to_string(got) + ", not " + std::to_string(expected);
     }
 };
 
@@ -181,89 +194,100 @@ void run_step(const Kernel& kernel, const World& world, const Lists& lists) {
                               {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}};
     const uint32_t rows = static_cast<uint32_t>(lists.rows.size());
     const uint32_t blocks = (world.units + kernel.units - 1) / kernel.units * ((rows + kernel.rows - 1) / kernel.rows);
-    const std::string said = testing::launch(kernel.name, {blocks, 1, 1}, kernel.threads, kernel.shared, a);
+    const std::string name = world.kind.kernel("step", kernel);
+    const std::string said = testing::launch(name.c_str(), {blocks, 1, 1}, kernel.threads, kernel.shared(world.kind.gates, 0), a);
     if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
 }
 
+// Of a GRU no input is multiplied in a step.
 void steps_are_right() {
     const struct {
+        Kind kind;
         uint32_t inputs, units;
         std::vector<uint32_t> sizes;
         bool begin;
-    } cases[] = {{64, 64, {64, 17}, false}, {584, 64, {20, 10}, false}, {40, 72, {130, 65}, false}, {0, 128, {1, 70}, true}, {136, 8, {2}, true}};
+    } cases[] = {{LSTM, 64, 64, {64, 17}, false},  {LSTM, 584, 64, {20, 10}, false}, {LSTM, 40, 72, {130, 65}, false}, {LSTM, 0, 128, {1, 70}, true},
+                 {LSTM, 136, 8, {2}, true},        {GRU, 0, 64, {64, 17}, true},     {GRU, 0, 72, {130, 65}, true},    {GRU, 0, 200, {1, 70}, false},
+                 {GRU, 0, 8, {2}, true}};
     for (const auto& one : cases) {
         for (const Kernel& kernel : STEPS) {
-            World world(one.inputs, one.units, 10 + one.units);
+            World world(one.kind, one.inputs, one.units, 10 + one.units);
             Reference reference(world);
             std::vector<int> parity(SLOTS);
             for (const auto& rows : schedule(one.sizes, 3, parity)) {
                 run_step(kernel, world, Lists(world, rows, one.begin, 0));
                 reference.step(world, rows, one.begin);
             }
-            reference.compare(kernel.name, world, 1e-3);
+            reference.compare(one.kind.kernel("step", kernel), world, 1e-3);
         }
     }
 }
 
 // The states after a few steps, by any tile and in any order of threads: the same bits.
 void no_bit_depends_on_tiles_or_the_order_of_threads() {
-    std::vector<Memory<uint16_t>> h;
-    std::vector<Memory<float>> c;
-    for (uint64_t seed = 0; seed < 3; ++seed) {
-        for (const Kernel& kernel : STEPS) {
-            emulate_seed(seed);
-            World world(48, 40, 1);
-            std::vector<int> parity(SLOTS);
-            for (const auto& rows : schedule({70, 30}, 4, parity)) run_step(kernel, world, Lists(world, rows, false, 0));
-            h.push_back(std::move(world.h));
-            c.push_back(std::move(world.c));
-            CHECK(h.back().same(h.front()) && c.back().same(c.front()));
+    for (const Kind& kind : {LSTM, GRU}) {
+        std::vector<Memory<uint16_t>> h;
+        std::vector<Memory<float>> c;
+        for (uint64_t seed = 0; seed < 3; ++seed) {
+            for (const Kernel& kernel : STEPS) {
+                emulate_seed(seed);
+                World world(kind, kind.gates == 3 ? 0 : 48, 40, 1);
+                std::vector<int> parity(SLOTS);
+                for (const auto& rows : schedule({70, 30}, 4, parity)) run_step(kernel, world, Lists(world, rows, kind.gates == 3, 0));
+                h.push_back(std::move(world.h));
+                c.push_back(std::move(world.c));
+                CHECK(h.back().same(h.front()) && c.back().same(c.front()));
+            }
         }
     }
 }
 
 // A queue leaves the bits that its steps leave one by one, whatever the tiles and the blocks.
 void queues_are_right() {
-    World alone(72, 64, 20);
-    Reference reference(alone);
-    {
-        std::vector<int> parity(SLOTS);
-        for (const auto& rows : schedule({20, 140, 1, 70}, 5, parity)) {
-            run_step(STEPS[2], alone, Lists(alone, rows, false, 0));
-            reference.step(alone, rows, false);
-        }
-        reference.compare(STEPS[2].name, alone, 2e-2);
-    }
-    for (const Queue& kernel : QUEUES) {
-        for (const uint32_t wanted : {1u, 3u, 5u, 9u}) {
-            emulate_seed(wanted);
-            World world(72, 64, 20);
-            const uint32_t across = world.units / kernel.units, slabs = 3;
-            const uint32_t grid = kernel.resident ? (wanted + across - 1) / across * across : wanted;
-            const uint32_t shared = kernel.shared + (kernel.resident ? slabs * kernel.units * 4 * 128 : 0);
+    for (const Kind& kind : {LSTM, GRU}) {
+        const bool begun = kind.gates == 3;
+        const uint32_t inputs = begun ? 0 : 72, slabs = begun ? 1 : 3;
+        World alone(kind, inputs, 64, 20);
+        Reference reference(alone);
+        {
             std::vector<int> parity(SLOTS);
-            std::vector<Lists> lists;
-            std::vector<LstmRows> steps;
             for (const auto& rows : schedule({20, 140, 1, 70}, 5, parity)) {
-                lists.emplace_back(world, rows, false, 100 + static_cast<uint32_t>(lists.size()));
-                steps.push_back(lists.back().arguments);
+                run_step(STEPS[2], alone, Lists(alone, rows, begun, 0));
+                reference.step(alone, rows, begun);
             }
-            const Memory<LstmRows> queue(steps);
-            Memory<uint32_t> words(2);
-            words[0] = 0;
-            const LstmQueueArguments a{queue.address(),      words.address(), words.address() + 4, world.weights.address(), world.bias.address(),
-                                       static_cast<uint32_t>(steps.size()), world.inputs,    world.units,         0,
-                                       {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}};
-            const std::string said = testing::launch(kernel.name, {grid, 1, 1}, kernel.threads, shared, a);
-            if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
-            CHECK(world.h.same(alone.h) && world.c.same(alone.c) && world.exact.same(alone.exact));
-            CHECK(words[0] == grid * steps.size() && words[1] == 103);
+            reference.compare(kind.kernel("step", STEPS[2]), alone, 2e-2);
+        }
+        for (const Kernel& kernel : QUEUES) {
+            for (const uint32_t wanted : {1u, 3u, 5u, 9u}) {
+                emulate_seed(wanted);
+                World world(kind, inputs, 64, 20);
+                const uint32_t across = world.units / kernel.units;
+                const uint32_t grid = kernel.resident ? (wanted + across - 1) / across * across : wanted;
+                std::vector<int> parity(SLOTS);
+                std::vector<Lists> lists;
+                std::vector<LstmRows> steps;
+                for (const auto& rows : schedule({20, 140, 1, 70}, 5, parity)) {
+                    lists.emplace_back(world, rows, begun, 100 + static_cast<uint32_t>(lists.size()));
+                    steps.push_back(lists.back().arguments);
+                }
+                const Memory<LstmRows> queue(steps);
+                Memory<uint32_t> words(2);
+                words[0] = 0;
+                const LstmQueueArguments a{queue.address(),      words.address(), words.address() + 4, world.weights.address(), world.bias.address(),
+                                           static_cast<uint32_t>(steps.size()), world.inputs,    world.units,         0,
+                                           {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}};
+                const std::string name = kind.kernel(kernel.resident ? "resident" : "queue", kernel);
+                const std::string said = testing::launch(name.c_str(), {grid, 1, 1}, kernel.threads, kernel.shared(kind.gates, slabs), a);
+                if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
+                CHECK(world.h.same(alone.h) && world.c.same(alone.c) && world.exact.same(alone.exact));
+                CHECK(words[0] == grid * steps.size() && words[1] == 103);
+            }
         }
     }
 }
 
 void resident_weights_need_their_blocks() {
-    World world(0, 64, 1);
+    World world(LSTM, 0, 64, 1);
     const LstmQueueArguments a{0, 0, 0, world.weights.address(), 0, 0, 0, world.units, 0, {}};
     CHECK_HAS(testing::launch("lstm_resident_64x8", {12, 1, 1}, 256, 65536 + 4096, a), "a trap");
 }

@@ -1,0 +1,110 @@
+//! A GRU's step, as cuDNN and PyTorch have it: r = σ(of x + of h), z likewise, n = tanh(of x + r · (of h)), h' = (1 − z) · n + z · h.
+//!
+//! ONNX calls it `linear_before_reset`. Where r is multiplied with h before the product, as in its original form, one product waits for another, and
+//! the cell is one like any other.
+
+use cellwright_cell_graph::typed::{BinaryKind, Compute, Operation, Origin, UnaryKind, ValueId};
+
+use super::{Gate, Gated, Parts, Search, is_begun};
+use crate::plan::Kind;
+
+/// z, n and h of h'.
+struct Mixed {
+    z: ValueId,
+    n: ValueId,
+    h: ValueId,
+    parts: Parts,
+}
+
+impl Search<'_> {
+    /// The one whose h that operation gives.
+    pub(super) fn gru_ending_in(&self, last: usize) -> Option<Gated> {
+        let h_next = *self.cell.operations[last].results.first()?;
+        let Mixed { z, n, h, mut parts } = self.weighted(h_next).or_else(|| self.stepped(h_next))?;
+        let [units] = self.cell.value(h_next).shape[..] else { return None };
+        let z = self.unary(z, UnaryKind::Sigmoid, &mut parts)?;
+        let n = self.unary(n, UnaryKind::Tanh, &mut parts)?;
+        let ((known, r, of_h), of_n) = self.binary(n, BinaryKind::Add, &mut parts)?.into_iter().find_map(|[known, reset]| {
+            self.binary(reset, BinaryKind::Mul, &mut Parts::new())?.into_iter().find_map(|[r, of_h]| {
+                let mut parts = Parts::from([self.producer(reset)?.0]);
+                Some(((known, self.unary(r, UnaryKind::Sigmoid, &mut parts)?, of_h), parts))
+            })
+        })?;
+        parts.extend(of_n);
+        let (r, z) = (self.summed(r, h, &mut parts)?, self.summed(z, h, &mut parts)?);
+        let n = Gate { beside: Some(known), ..self.gate(of_h, &mut parts)? };
+        if is_begun(self.sum_of(n.of)?) {
+            return None;
+        }
+        let gates = vec![r, z, n];
+        let sums = self.sums_of(&gates)?;
+        // What is known is neither a part of the step nor its state.
+        let is_known = |id: ValueId| {
+            let value = self.cell.value(id);
+            let is_part = self.producer(id).is_some_and(|(index, _)| parts.contains(&index));
+            value.batched && value.shape == [units] && !is_part && !sums.contains_key(&id) && id != h
+        };
+        let is_wide = |gate: &Gate| self.cell.value(gate.of).shape[0] >= gate.column + units;
+        if !gates.iter().filter_map(|gate| gate.beside).all(is_known)
+            || !gates.iter().all(is_wide)
+            || !self.is_state(h, units, &sums, &parts)
+        {
+            return None;
+        }
+        let found = Gated { kind: Kind::Gru, h, c: h, h_next, c_next: h_next, units, gates, sums, operations: parts };
+        self.is_closed(&found).then_some(found)
+    }
+
+    /// (1 − z) · n + z · h.
+    fn weighted(&self, id: ValueId) -> Option<Mixed> {
+        self.binary(id, BinaryKind::Add, &mut Parts::new())?.into_iter().find_map(|[new, kept]| {
+            self.binary(new, BinaryKind::Mul, &mut Parts::new())?.into_iter().find_map(|[rest, n]| {
+                let (of_rest, minus) = self.difference(rest)?;
+                let [one, z] = minus.operands[..] else { return None };
+                let [[a, b], _] = self.binary(kept, BinaryKind::Mul, &mut Parts::new())?;
+                let h = if a == z { b } else { a };
+                let parts = Parts::from([self.producer(id)?.0, self.producer(new)?.0, self.producer(kept)?.0, of_rest]);
+                (self.is_one(one) && [a, b].contains(&z)).then_some(Mixed { z, n, h, parts })
+            })
+        })
+    }
+
+    /// n + z · (h − n).
+    fn stepped(&self, id: ValueId) -> Option<Mixed> {
+        self.binary(id, BinaryKind::Add, &mut Parts::new())?.into_iter().find_map(|[n, kept]| {
+            self.binary(kept, BinaryKind::Mul, &mut Parts::new())?.into_iter().find_map(|[z, rest]| {
+                let (of_rest, minus) = self.difference(rest)?;
+                let [h, subtracted] = minus.operands[..] else { return None };
+                let parts = Parts::from([self.producer(id)?.0, self.producer(kept)?.0, of_rest]);
+                (subtracted == n).then_some(Mixed { z, n, h, parts })
+            })
+        })
+    }
+
+    fn difference(&self, id: ValueId) -> Option<(usize, &Operation)> {
+        self.producer(id).filter(|(_, operation)| operation.compute == Compute::Binary(BinaryKind::Sub))
+    }
+
+    /// Whether it is the number one, or a row of it.
+    fn is_one(&self, id: ValueId) -> bool {
+        let Origin::Constant(tensor) = &self.cell.value(id).origin else { return false };
+        tensor.to_f32().is_some_and(|values| values.iter().all(|value| value.to_bits() == 1.0_f32.to_bits()))
+    }
+
+    /// A gate that is a sum of h and of what is known; or one of h alone, to which what is known is added.
+    fn summed(&self, id: ValueId, h: ValueId, parts: &mut Parts) -> Option<Gate> {
+        let of_h = |gate: &Gate| self.sum_of(gate.of).filter(|sum| sum.linears.iter().any(|linear| linear.operands[0] == h));
+        let mut own = Parts::new();
+        if let Some(gate) = self.gate(id, &mut own).filter(|gate| of_h(gate).is_some_and(is_begun)) {
+            parts.extend(own);
+            return Some(gate);
+        }
+        let added = self.producer(id)?.0;
+        self.binary(id, BinaryKind::Add, &mut Parts::new())?.into_iter().find_map(|[of, known]| {
+            let mut own = Parts::from([added]);
+            let gate = self.gate(of, &mut own).filter(|gate| of_h(gate).is_some_and(|sum| !is_begun(sum)))?;
+            parts.extend(own);
+            Some(Gate { beside: Some(known), ..gate })
+        })
+    }
+}

@@ -1,0 +1,119 @@
+// What differs among the cells whose steps `recurrent.cu` computes: how many sums a unit has, what they begin with, what else of a row is read,
+// and what becomes of all that.
+//
+// Everything is done for two units at once, which lie side by side. The sums of gate g of the two are s[4 · g] and s[4 · g + 1].
+#pragma once
+#include "kernel.cuh"
+
+namespace recurrent {
+
+// What a launch computes, whichever its arguments.
+struct Cell {
+    uint64_t weights, bias;
+    uint32_t inputs, units;
+    const uint32_t* columns;
+    static constexpr uint32_t SLAB = 64;
+    __device__ __forceinline__ uint32_t input_slabs() const { return (inputs + SLAB - 1) / SLAB; }
+    __device__ __forceinline__ uint32_t slabs() const { return input_slabs() + (units + SLAB - 1) / SLAB; }
+};
+
+__device__ __forceinline__ uint64_t listed(uint64_t list, uint32_t row, uint32_t rows) {
+    return list && row < rows ? __ldg(reinterpret_cast<const uint64_t*>(list) + row) : 0;
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return fmaf(tanh_fast(0.5f * x), 0.5f, 0.5f); }
+
+__device__ __forceinline__ float2 zeros() { return make_float2(0.0f, 0.0f); }
+
+// Two values that nothing in this launch writes; zeros where they lie nowhere.
+__device__ __forceinline__ float2 constants(uint64_t row, uint32_t column, bool there) {
+    return row && there ? __ldg(reinterpret_cast<const float2*>(reinterpret_cast<const float*>(row) + column)) : zeros();
+}
+
+// Two values that another block may have written in the step before: not to be read from this one's cache.
+__device__ __forceinline__ float2 states(uint64_t row, uint32_t unit, bool there) {
+    return row && there ? __ldcg(reinterpret_cast<const float2*>(row) + unit / 2) : zeros();
+}
+
+__device__ __forceinline__ void leave(uint64_t row, uint32_t unit, float2 values) {
+    if (row) reinterpret_cast<float2*>(row)[unit / 2] = values;
+}
+__device__ __forceinline__ void leave_rounded(uint64_t row, uint32_t unit, float2 values) {
+    if (row) reinterpret_cast<uint32_t*>(row)[unit / 2] = pack_bf16(values.x, values.y);
+}
+
+// i, f, g, o.
+struct Lstm {
+    static constexpr int GATES = 4;
+
+    // What a row's sums begin with.
+    static __device__ __forceinline__ float2 begin(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
+        return constants(own ? own : cell.bias, cell.columns[gate] + unit, there);
+    }
+
+    // What becomes of a row: where it goes, and where what is read beside its sums lies.
+    uint64_t c, c_out, h_out, h_exact;
+    __device__ __forceinline__ void find(const LstmRows& rows, uint32_t row) {
+        c = listed(rows.c, row, rows.rows);
+        c_out = listed(rows.c_out, row, rows.rows);
+        h_out = listed(rows.h_out, row, rows.rows);
+        h_exact = listed(rows.h_exact, row, rows.rows);
+    }
+
+    struct Read {
+        float2 c;
+    };
+    __device__ __forceinline__ Read read(const Cell&, uint32_t unit, bool there) const { return {states(c, unit, there)}; }
+
+    static __device__ __forceinline__ float next(float i, float f, float g, float c) { return fmaf(sigmoid(f), c, sigmoid(i) * tanh_fast(g)); }
+    __device__ __forceinline__ void gates(const Cell&, const Read& read, const float* s, uint32_t unit) const {
+        const float2 c = make_float2(next(s[0], s[4], s[8], read.c.x), next(s[1], s[5], s[9], read.c.y));
+        leave(c_out, unit, c);
+        const float2 h = make_float2(sigmoid(s[12]) * tanh_fast(c.x), sigmoid(s[13]) * tanh_fast(c.y));
+        leave_rounded(h_out, unit, h);
+        leave(h_exact, unit, h);
+    }
+};
+
+// r, z, n, of which the sums of n are those of h alone: what a row has of n besides is added when r is known. It is read while sums are made, or, where
+// a thread has no registers left for that, behind them.
+template <bool Late>
+struct Gru {
+    static constexpr int GATES = 3;
+
+    static __device__ __forceinline__ float2 begin(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
+        const uint32_t column = cell.columns[gate] + unit;
+        const float2 bias = constants(cell.bias, column, there);
+        if (gate == 2) return bias;
+        const float2 known = constants(own, column, there);
+        return make_float2(bias.x + known.x, bias.y + known.y);
+    }
+
+    uint64_t known, state, state_out, h_out;
+    __device__ __forceinline__ void find(const LstmRows& rows, uint32_t row) {
+        known = listed(rows.begin, row, rows.rows);
+        state = listed(rows.c, row, rows.rows);
+        state_out = listed(rows.c_out, row, rows.rows);
+        h_out = listed(rows.h_out, row, rows.rows);
+    }
+
+    struct Read {
+        float2 h, n;
+    };
+    __device__ __forceinline__ Read read(const Cell& cell, uint32_t unit, bool there) const {
+        return {states(state, unit, there), constants(known, cell.columns[2] + unit, there && !Late)};
+    }
+
+    static __device__ __forceinline__ float next(float r, float z, float of_h, float known, float h) {
+        const float n = tanh_fast(fmaf(sigmoid(r), of_h, known));
+        return fmaf(sigmoid(z), h - n, n);
+    }
+    __device__ __forceinline__ void gates(const Cell& cell, const Read& read, const float* s, uint32_t unit) const {
+        const float2 n = Late ? constants(known, cell.columns[2] + unit, true) : read.n;
+        const float2 h = make_float2(next(s[0], s[4], s[8], n.x, read.h.x), next(s[1], s[5], s[9], n.y, read.h.y));
+        leave(state_out, unit, h);
+        leave_rounded(h_out, unit, h);
+    }
+};
+
+}  // namespace recurrent

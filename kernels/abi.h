@@ -104,6 +104,21 @@ typedef struct LstmStepArguments {
     uint32_t columns[4];  // where in a row of begin, and in the bias, the `units` values of each gate begin: even numbers
 } LstmStepArguments;
 
+// A node of a binary tree, of two children: tree_step_64x8, _64x16, _64x32 (of 6 stages, as 128x32) and _128x32, as above with G = 5.
+//
+// i, f_left, f_right, o, u = begin + h_left·W + h_right·U;  c_out = σ(i)·tanh(u) + σ(f_left)·c_left + σ(f_right)·c_right;  h = σ(o)·tanh(c_out).
+// Where nothing is known, begin is the bias. The rows' `x` and `h` are the children's h, both of `units` values, `c` is the left one's; h is left as
+// `h_exact` alone.
+typedef struct TreeStepArguments {
+    LstmRows rows;
+    uint64_t c_right;  // like `c`, of the right child
+    uint64_t weights;
+    uint64_t bias;
+    uint32_t units;
+    uint32_t padding;
+    uint32_t columns[6];  // of five gates
+} TreeStepArguments;
+
 // The same, step after step, in one launch of blocks that are all resident at once (a cooperative launch). Lists, x and begin of a step are read before
 // the step before it is done: nothing that they name may be written by the launch.
 //
@@ -155,6 +170,21 @@ typedef struct LstmListArguments {
     uint32_t h_from;   // and of bf16, with room for `units`: h as gathered,
     uint32_t h_out;    // h as it becomes
 } LstmListArguments;
+
+// The same of a tree, whose rows have no step before: tree_rows.
+typedef struct TreeListArguments {
+    uint64_t frame;
+    uint64_t lists;      // uint64_t[7][rows]: the children's h, their c, begin, c_out, h_exact
+    uint32_t stride;     // bytes from row to row of the frame
+    uint32_t own;        // values of h and c that the cell has
+    uint32_t units;      // a multiple of 8
+    uint32_t begin;      // places in a row: what the sums begin with, or NOWHERE: the bias,
+    uint32_t h[2];       // h as gathered, of the left child and of the right one,
+    uint32_t c[2];       // c as gathered, with room for `units`,
+    uint32_t h_from[2];  // h in bf16, with room for `units`,
+    uint32_t h_exact;    // h as it becomes, with room for `units`,
+    uint32_t c_out;      // and c likewise
+} TreeListArguments;
 
 // Fills words with a value: what the emulation's first test and a driver's self-test launch.
 typedef struct FillArguments {

@@ -12,6 +12,7 @@ struct Cell {
     uint64_t weights, bias;
     uint32_t inputs, units;
     const uint32_t* columns;
+    uint64_t c_right;  // of a tree: the list of the right child's cells
     static constexpr uint32_t SLAB = 64;
     __device__ __forceinline__ uint32_t input_slabs() const { return (inputs + SLAB - 1) / SLAB; }
     __device__ __forceinline__ uint32_t slabs() const { return input_slabs() + (units + SLAB - 1) / SLAB; }
@@ -53,7 +54,7 @@ struct Lstm {
 
     // What becomes of a row: where it goes, and where what is read beside its sums lies.
     uint64_t c, c_out, h_out, h_exact;
-    __device__ __forceinline__ void find(const LstmRows& rows, uint32_t row) {
+    __device__ __forceinline__ void find(const Cell&, const LstmRows& rows, uint32_t row) {
         c = listed(rows.c, row, rows.rows);
         c_out = listed(rows.c_out, row, rows.rows);
         h_out = listed(rows.h_out, row, rows.rows);
@@ -90,7 +91,7 @@ struct Gru {
     }
 
     uint64_t known, state, state_out, h_out;
-    __device__ __forceinline__ void find(const LstmRows& rows, uint32_t row) {
+    __device__ __forceinline__ void find(const Cell&, const LstmRows& rows, uint32_t row) {
         known = listed(rows.begin, row, rows.rows);
         state = listed(rows.c, row, rows.rows);
         state_out = listed(rows.c_out, row, rows.rows);
@@ -113,6 +114,39 @@ struct Gru {
         const float2 h = make_float2(next(s[0], s[4], s[8], n.x, read.h.x), next(s[1], s[5], s[9], n.y, read.h.y));
         leave(state_out, unit, h);
         leave_rounded(h_out, unit, h);
+    }
+};
+
+// i, the f of either child, o, u: a node of a binary tree. x is the left child's h, h and c_right are the right one's.
+struct Tree {
+    static constexpr int GATES = 5;
+
+    static __device__ __forceinline__ float2 begin(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
+        return Lstm::begin(cell, own, gate, unit, there);
+    }
+
+    uint64_t c_left, c_right, c_out, h_exact;
+    __device__ __forceinline__ void find(const Cell& cell, const LstmRows& rows, uint32_t row) {
+        c_left = listed(rows.c, row, rows.rows);
+        c_right = listed(cell.c_right, row, rows.rows);
+        c_out = listed(rows.c_out, row, rows.rows);
+        h_exact = listed(rows.h_exact, row, rows.rows);
+    }
+
+    struct Read {
+        float2 left, right;
+    };
+    __device__ __forceinline__ Read read(const Cell&, uint32_t unit, bool there) const {
+        return {states(c_left, unit, there), states(c_right, unit, there)};
+    }
+
+    static __device__ __forceinline__ float next(float i, float f_left, float f_right, float u, float left, float right) {
+        return fmaf(sigmoid(f_right), right, fmaf(sigmoid(f_left), left, sigmoid(i) * tanh_fast(u)));
+    }
+    __device__ __forceinline__ void gates(const Cell&, const Read& read, const float* s, uint32_t unit) const {
+        const float2 c = make_float2(next(s[0], s[4], s[8], s[16], read.left.x, read.right.x), next(s[1], s[5], s[9], s[17], read.left.y, read.right.y));
+        leave(c_out, unit, c);
+        leave(h_exact, unit, make_float2(sigmoid(s[12]) * tanh_fast(c.x), sigmoid(s[13]) * tanh_fast(c.y)));
     }
 };
 

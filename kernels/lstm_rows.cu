@@ -1,4 +1,4 @@
-// Lists for the steps of an LSTM or a GRU (`recurrent.cu`), made where the rows lie: the host knows their places before it queues anything, and sends none.
+// Lists for the steps of an LSTM, a GRU or a tree (`recurrent.cu`), made where the rows lie: the host knows their places before it queues anything, and sends none.
 #include "tables.cuh"
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -20,6 +20,19 @@ __device__ __forceinline__ bool is_wanted(const LstmListArguments& a, uint32_t r
     const uint64_t at = a.frame + (uint64_t)row * a.stride;
     const volatile RowRecord* record = reinterpret_cast<const volatile RowRecord*>(at);
     return record->live && !record->refused && (!a.table || looked_up(a, at) >= 0);
+}
+
+// Rounds h to where steps read it, and pads it and c from their own values to `units` with zeros. c may be where h is.
+__device__ __forceinline__ void pad(uint64_t h_at, uint64_t c_at, uint64_t rounded_at, uint32_t own, uint32_t units) {
+    const float* const h = reinterpret_cast<const float*>(h_at);
+    float* const c = reinterpret_cast<float*>(c_at);
+    uint32_t* const rounded = reinterpret_cast<uint32_t*>(rounded_at);
+    for (uint32_t pair = threadIdx.x; pair < units / 2; pair += blockDim.x) {
+        const uint32_t first = 2 * pair;
+        rounded[pair] = pack_bf16(first < own ? h[first] : 0.0f, first + 1 < own ? h[first + 1] : 0.0f);
+        if (first >= own) c[first] = 0.0f;
+        if (first + 1 >= own) c[first + 1] = 0.0f;
+    }
 }
 
 }  // namespace lstm
@@ -50,16 +63,27 @@ extern "C" __global__ void __launch_bounds__(128) lstm_rows(const __grid_constan
         if (!wanted) reinterpret_cast<volatile RowRecord*>(at)->live = 0;
     }
     if (before != NOWHERE) return;
-    const float* const h = reinterpret_cast<const float*>(at + a.h);
-    float* const c = reinterpret_cast<float*>(at + a.c);
-    uint32_t* const rounded = reinterpret_cast<uint32_t*>(at + a.h_from);
-    for (uint32_t pair = threadIdx.x; pair < a.units / 2; pair += blockDim.x) {
-        const uint32_t first = 2 * pair;
-        rounded[pair] = pack_bf16(first < a.own ? h[first] : 0.0f, first + 1 < a.own ? h[first + 1] : 0.0f);
-        if (first >= a.own) c[first] = 0.0f;
-        if (first + 1 >= a.own) c[first + 1] = 0.0f;
-    }
+    lstm::pad(at + a.h, at + a.c, at + a.h_from, a.own, a.units);
 }
 KERNEL(lstm_rows, LstmListArguments)
+
+extern "C" __global__ void __launch_bounds__(128) tree_rows(const __grid_constant__ TreeListArguments a) {
+    const uint32_t row = blockIdx.x, rows = gridDim.x;
+    const uint64_t at = a.frame + (uint64_t)row * a.stride;
+    if (threadIdx.x == 0) {
+        uint64_t* const lists = reinterpret_cast<uint64_t*>(a.lists) + row;
+        for (uint32_t child = 0; child < 2; ++child) {
+            lists[child * rows] = at + a.h_from[child];
+            lists[(2 + child) * rows] = at + a.c[child];
+        }
+        lists[4 * rows] = a.begin == NOWHERE ? 0 : at + a.begin;
+        lists[5 * rows] = at + a.c_out;
+        lists[6 * rows] = at + a.h_exact;
+    }
+    for (uint32_t child = 0; child < 2; ++child) {
+        lstm::pad(at + a.h[child], at + a.c[child], at + a.h_from[child], a.own, a.units);
+    }
+}
+KERNEL(tree_rows, TreeListArguments)
 
 #endif

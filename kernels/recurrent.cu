@@ -118,7 +118,7 @@ public:
         Gates leaving[2];
         typename Gates::Read read[2][Units / UNITS];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) leaving[half].find(rows, row + 8 * half);
+        for (int half = 0; half < 2; ++half) leaving[half].find(cell_, rows, row + 8 * half);
         for (uint32_t k = 0; k < slabs; ++k) {
             mbarrier_wait(&full_[place_.stage], place_.parity);
             // h is there, so the step before is done, and so is what else it left; that arrives while the rest of the sums is made.
@@ -218,7 +218,7 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
-    Tiles<Gates, Groups, Units, Stages, Resident> tiles({a.weights, a.bias, a.inputs, a.units, a.columns}, shared, full, empty);
+    Tiles<Gates, Groups, Units, Stages, Resident> tiles({a.weights, a.bias, a.inputs, a.units, a.columns, 0}, shared, full, empty);
     // Otherwise a block would meet columns whose weights it does not have.
     if (Resident && gridDim.x % tiles.across() != 0) __trap();
     tiles.initialise();
@@ -264,9 +264,14 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
 
 #define STEP(name, Gates, GROUPS, WIDTH, STAGES)                                                                            \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmStepArguments a) { \
-        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.inputs, a.units, a.columns}, a.rows); \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.inputs, a.units, a.columns, 0}, a.rows); \
     }                                                                                                                       \
     KERNEL(name, LstmStepArguments)
+#define TREE_STEP(name, GROUPS, WIDTH, STAGES)                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ TreeStepArguments a) {                       \
+        recurrent::step<recurrent::Tree, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right}, a.rows);             \
+    }                                                                                                                                             \
+    KERNEL(name, TreeStepArguments)
 #define QUEUE(name, Gates, GROUPS, WIDTH, STAGES, RESIDENT)                                                                  \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmQueueArguments a) { \
         recurrent::queue<recurrent::Gates, GROUPS, WIDTH, STAGES, RESIDENT>(a);                                              \
@@ -292,5 +297,10 @@ QUEUE(gru_resident_64x8, Gru<false>, 1, 8, 8, true)
 QUEUE(gru_resident_64x16, Gru<false>, 1, 16, 8, true)
 QUEUE(gru_queue_64x32, Gru<false>, 1, 32, 8, false)
 QUEUE(gru_queue_128x32, Gru<false>, 2, 32, 6, false)
+
+TREE_STEP(tree_step_64x8, 1, 8, 8)
+TREE_STEP(tree_step_64x16, 1, 16, 8)
+TREE_STEP(tree_step_64x32, 1, 32, 6)
+TREE_STEP(tree_step_128x32, 2, 32, 6)
 
 #endif

@@ -3,7 +3,7 @@
 
 from textwrap import wrap
 
-WIDTHS = (24, 32, 48, 64, 96, 128, 192, 256)
+WIDTHS = (24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
 
 HEAD = """// Written by wgmma.py. d (+)= a·b of one warpgroup: 64 × 16 by 16 × N, bf16, f32 sums, both operands from shared memory.
 #pragma once

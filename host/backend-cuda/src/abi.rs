@@ -96,6 +96,12 @@ plain! {
         padding: u32, stride: u32, own: u32, units: u32, h: u32, c: u32, begin: u32, h_exact: u32,
         c_out: u32, h_from: u32, h_out: u32,
     }
+    /// As in `abi.h`.
+    TreeStepArguments { rows: LstmRows, c_right: u64, weights: u64, bias: u64, units: u32, padding: u32, columns: [u32; 6] }
+    /// As in `abi.h`.
+    TreeListArguments {
+        frame: u64, lists: u64, stride: u32, own: u32, units: u32, begin: u32, h: [u32; 2], c: [u32; 2], h_from: [u32; 2], h_exact: u32, c_out: u32,
+    }
     /// The beginning of each row of a frame.
     RowRecord { live: u32, refused: u32, index: i64, table_rows: u64, padding: u64 }
     /// Whose step a row is.
@@ -142,7 +148,8 @@ macro_rules! kernels {
 
 kernels! {
     GatherArguments = "gather", FinishArguments = "finish", WordsArguments = "begin_words", GroupArguments = "group",
-    CompiledGroupArguments = "compiled_group", BestArguments = "best_of_panels", LstmListArguments = "lstm_rows"
+    CompiledGroupArguments = "compiled_group", BestArguments = "best_of_panels", LstmListArguments = "lstm_rows",
+    TreeListArguments = "tree_rows"
 }
 
 /// The kernels of a product, by the rows of their tiles; all take [`ProductArguments`].
@@ -262,6 +269,15 @@ pub(crate) const GRU_QUEUES: [GateTile; 4] = [
     GateTile::new(("gru_queue_64x32", 3), (64, 32), 8),
     GateTile::new(("gru_queue_128x32", 3), (128, 32), 6),
 ];
+/// A node of a tree; all take [`TreeStepArguments`].
+pub(crate) const TREE_STEPS: [GateTile; 4] = [
+    GateTile::new(("tree_step_64x8", 5), (64, 8), 8),
+    GateTile::new(("tree_step_64x16", 5), (64, 16), 8),
+    GateTile::new(("tree_step_64x32", 5), (64, 32), 6),
+    GateTile::new(("tree_step_128x32", 5), (128, 32), 6),
+];
+/// Lists that it reads.
+pub(crate) const TREE_LISTS: usize = 7;
 /// Lists that a step reads, of which [`LstmRows`] names all but x.
 pub(crate) const LSTM_LISTS: usize = 6;
 

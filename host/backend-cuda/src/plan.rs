@@ -2,7 +2,7 @@
 //!
 //! A plan knows rows only by number and addresses not at all: what it reads besides its rows are blobs, which get addresses when they are uploaded
 //! ([`crate::worker`]). It is made in two passes: [`lower`] turns operations into products and instructions with every shape question answered, and
-//! [`schedule`] puts them into as few launches as their order allows. The step of an LSTM or a GRU ([`recurrence`]) has kernels of its own, between what
+//! [`schedule`] puts them into as few launches as their order allows. The step of an LSTM, a GRU or a tree ([`recurrence`]) has kernels of its own, between what
 //! comes before it and what comes after.
 
 mod arithmetic;
@@ -106,7 +106,7 @@ pub(crate) struct Token {
 }
 
 /// Most gates of a step that has kernels of its own.
-pub(crate) const GATES_MOST: usize = 4;
+pub(crate) const GATES_MOST: usize = 5;
 
 /// Whose step has kernels of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,9 +115,19 @@ pub(crate) enum Kind {
     Lstm,
     /// Gates r, z and n. What is known of n is not part of its sum; c is h before it is rounded.
     Gru,
+    /// A node of a binary tree: gates i, f of either child, o and u. It has no step before.
+    Tree,
 }
 
-/// A step of an LSTM or a GRU, computed by kernels of its own between the steps of a plan that it waits for and those that wait for it.
+/// The second child of a tree's node, by places in a row: of what was gathered, and of its h in bf16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Second {
+    pub(crate) h: usize,
+    pub(crate) c: usize,
+    pub(crate) rounded: usize,
+}
+
+/// A step of an LSTM or a GRU, or a node of a tree, computed by kernels of its own between the steps of a plan that it waits for and those that wait for it.
 ///
 /// Places are of rows of the frame: `h` and `c` of its inputs, `begin` of what the sums of its gates begin with, the others of what it leaves.
 #[derive(Clone, Debug, PartialEq)]
@@ -142,6 +152,7 @@ pub(crate) struct Recurrence {
     pub(crate) c_next: usize,
     /// The same h before and behind the step, rounded.
     pub(crate) rounded: [usize; 2],
+    pub(crate) second: Option<Second>,
     /// Which inputs h and c are.
     pub(crate) inputs: [usize; 2],
     /// What `begin` alone depends on, and nothing else that comes before on anything else.

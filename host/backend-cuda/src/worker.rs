@@ -16,6 +16,7 @@ mod ring;
 mod room;
 mod table;
 mod together;
+mod tree;
 mod words;
 
 use std::collections::VecDeque;

@@ -102,7 +102,9 @@ fn families() {
     families::run(&mut make(), Tolerance::default(), &scope(Precision::F32));
     let watched = Watched::default();
     families::run(&mut watched.make(), Tolerance::default(), &scope(Precision::Bf16));
-    assert!(watched.has_launched("lstm_step_") && watched.has_launched("gru_step_"));
+    for kernel in ["lstm_step_", "gru_step_", "tree_step_"] {
+        assert!(watched.has_launched(kernel), "{kernel}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use cellwright_cell_graph::typed::Precision;
 use serde_json::{Map, Value, json};
 
 use super::Where;
-use super::parts::{open, weights};
+use super::parts::{open, tree_of, weights};
 
 pub(crate) fn done<T>(done: Done<T>) -> T {
     done.unwrap_or_else(|fault| panic!("{fault}"))
@@ -80,6 +80,11 @@ pub(crate) fn lstm(place: Where) -> Value {
 /// The same of a GRU.
 pub(crate) fn gru(place: Where) -> Value {
     step(place, &|hidden| cells::gru("gru", hidden, hidden, &weights(3, hidden)))
+}
+
+/// One inner node of a binary tree of 1024.
+pub(crate) fn tree(place: Where) -> Value {
+    step(place, &tree_of)
 }
 
 /// One step of a cell, from the call to the signal, over scratch rows: the least of several runs.

@@ -40,10 +40,12 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "hoisting-tf32", run: |place| in_tf32(place, Suite::Hoisting) },
     Part { name: "lstm-wide", run: lstm_wide },
     Part { name: "gru-wide", run: gru_wide },
+    Part { name: "tree-wide", run: tree_wide },
     Part { name: "faults", run: faults },
     Part { name: "figures-signals", run: figures::signals },
     Part { name: "figures-lstm", run: figures::lstm },
     Part { name: "figures-gru", run: figures::gru },
+    Part { name: "figures-tree", run: figures::tree },
 ];
 
 /// Of the suite that every backend must pass.
@@ -93,6 +95,17 @@ fn gru_wide(place: Where) -> Value {
     wide(place, &|units| hoisting::Recurrent { cell: gru_of(units), feedback: vec![(0, 1)] })
 }
 
+/// And nodes of trees, which have no steps.
+fn tree_wide(place: Where) -> Value {
+    let (sizes, units): (&[usize], usize) = match place {
+        Where::Device(_) => (&[1, 2, 63, 64, 65, 128, 256, 257, 512, 1000, 2048], 1024),
+        Where::Emulated => (&[1, 65], 128),
+    };
+    let cell = tree_of(units).at(Precision::Bf16).resolve();
+    invariance::cell_at_sizes(&mut || with(place, CudaOptions { arena_bytes: Some(64 << 20), ..CudaOptions::default() }), &cell, sizes);
+    json!({})
+}
+
 /// Cells as wide as models have them, so that their own kernels run with tiles of every size: at many sizes of a batch, and over several steps at once,
 /// by weights that stay and by weights that do not.
 fn wide(place: Where, of: &dyn Fn(usize) -> hoisting::Recurrent) -> Value {
@@ -128,6 +141,16 @@ fn lstm_of(units: usize) -> Arc<TypedCell> {
 
 fn gru_of(units: usize) -> Arc<TypedCell> {
     cells::gru("wide gru", units, units, &weights(3, units)).at(Precision::Bf16).resolve()
+}
+
+pub(crate) fn tree_of(units: usize) -> cells::Draft {
+    let weight = |name: &str| {
+        let shape: &[usize] = if name.ends_with("bias") { &[5 * units] } else { &[5 * units, 2 * units] };
+        let mut rng = Rng::new(name.len() as u64);
+        let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.float() / (units as f32).sqrt()).collect();
+        Tensor::from_f32(name, shape, &values)
+    };
+    cells::tree_node(units, &weight)
 }
 
 /// Weights of so many gates, by PyTorch's names.

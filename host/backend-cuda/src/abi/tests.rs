@@ -118,12 +118,14 @@ fn kernels_take_what_they_are_given() {
         sizes::<GroupArguments>(),
         sizes::<BestArguments>(),
         sizes::<LstmListArguments>(),
+        sizes::<TreeListArguments>(),
     ];
     let steps = LSTM_STEPS.into_iter().chain(GRU_STEPS).map(|tile| (tile.name, size_of::<LstmStepArguments>()));
+    let trees = TREE_STEPS.map(|tile| (tile.name, size_of::<TreeStepArguments>()));
     let queues = LSTM_QUEUES.into_iter().chain(GRU_QUEUES).map(|tile| (tile.name, size_of::<LstmQueueArguments>()));
     let mut driver = Emulated::new(&Emulation::default());
     let stream = driver.stream().expect("a stream");
-    for (name, size) in products.chain(best).chain(others).chain(steps).chain(queues) {
+    for (name, size) in products.chain(best).chain(others).chain(steps).chain(queues).chain(trees) {
         let kernel = driver.kernel(name).expect("the kernel is there");
         let launch = Launch { kernel, grid: [0, 1, 1], threads: 32, shared_bytes: 0, cooperative: false };
         // SAFETY: neither is queued: the one has no blocks, the other a byte too many.

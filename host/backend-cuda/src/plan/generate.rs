@@ -65,11 +65,12 @@ fn read_by(step: &Step) -> Vec<Range<u64>> {
 
 /// The bytes of the row that an LSTM's step reads.
 fn read_by_lstm(recurrence: &Recurrence) -> impl Iterator<Item = Range<u64>> {
-    let Recurrence { h, c, begin, units, columns, .. } = recurrence;
+    let Recurrence { h, c, begin, units, columns, second, .. } = recurrence;
     let sums = columns.iter().max().map_or(0, |last| last + units);
     let begin = begin.map(|begin| bytes(begin as u64, 4 * u64::from(sums)));
-    let states = [h, c].map(|state| bytes(*state as u64, 4 * u64::from(*units)));
-    states.into_iter().chain(begin)
+    let states = [*h, *c].into_iter().chain(second.iter().flat_map(|second| [second.h, second.c]));
+    let states = states.map(|state| bytes(state as u64, 4 * u64::from(*units)));
+    states.chain(begin)
 }
 
 /// Bytes of the row that are read or written.

@@ -48,7 +48,7 @@ pub(super) struct Seen {
     pub(super) inputs: Vec<usize>,
     /// Those that outputs are of.
     pub(super) outputs: Vec<usize>,
-    /// What the step of an LSTM or a GRU leaves.
+    /// What a step with kernels of its own leaves.
     pub(super) states: [usize; 2],
 }
 
@@ -109,7 +109,7 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
         match summed {
             _ if gated.as_ref().is_some_and(|gated| gated.operations.contains(&index)) => {}
             Summed::Whole(sum) if gated.as_ref().is_some_and(|gated| gated.sums.contains_key(&operation.results[0])) => {
-                lowering.sum_without_h(&sum, operation.results[0], gated.as_ref().map(|gated| gated.h))?;
+                lowering.sum_without_h(&sum, operation.results[0], gated.as_ref().map(Gated::multiplied))?;
             }
             Summed::Apart => lowering.operation(operation)?,
             Summed::Inside => {}

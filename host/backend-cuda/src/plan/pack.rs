@@ -89,23 +89,24 @@ const GROUPS: usize = 8;
 /// and the rows of their slabs.
 const GATE_SLAB: usize = crate::abi::LSTM_SLAB as usize;
 
-/// Bytes of the weights of so many gates and units, without those of inputs; none if there are no such numbers of bytes.
-pub(super) fn gate_bytes(gates: usize, units: usize) -> Option<usize> {
+/// Bytes of the weights of so many gates, for so many states of so many units, without those of inputs; none if there are no such numbers of bytes.
+pub(super) fn gate_bytes((gates, states): (usize, usize), units: usize) -> Option<usize> {
     let groups = units.div_ceil(UNITS).checked_next_multiple_of(GROUPS)?;
-    groups.checked_mul(gates * UNITS)?.checked_mul(units.checked_next_multiple_of(GATE_SLAB)?)?.checked_mul(size_of::<u16>())
+    groups.checked_mul(gates * UNITS * states)?.checked_mul(units.checked_next_multiple_of(GATE_SLAB)?)?.checked_mul(size_of::<u16>())
 }
 
-/// The weights of a cell's h, packed for its steps.
+/// The weights of a cell's h, or of its children's, packed for its steps.
 pub(super) struct GateWeight {
     gates: usize,
+    states: usize,
     units: usize,
     packed: Vec<u8>,
 }
 
 impl GateWeight {
     /// Zeros.
-    pub(super) fn new(gates: usize, units: usize) -> Self {
-        Self { gates, units, packed: vec![0; gate_bytes(gates, units).unwrap_or_default()] }
+    pub(super) fn new((gates, states): (usize, usize), units: usize) -> Self {
+        Self { gates, states, units, packed: vec![0; gate_bytes((gates, states), units).unwrap_or_default()] }
     }
 
     /// Puts a gate's weights: the columns of a matrix from that one on. None if it has no such rows and columns.
@@ -117,16 +118,19 @@ impl GateWeight {
         column: usize,
     ) -> Option<()> {
         let weight = Weight::new(tensor, values, transposed, alpha)?;
-        if weight.k != self.units || weight.n < column + self.units {
+        if weight.k != self.states * self.units || weight.n < column + self.units {
             return None;
         }
-        let (slabs, width) = (self.units.div_ceil(GATE_SLAB), self.gates * UNITS);
+        let (of_state, width) = (self.units.div_ceil(GATE_SLAB), self.gates * UNITS);
         for unit in 0..self.units {
             let j = gate * UNITS + unit % UNITS;
-            for k in 0..self.units {
+            for row in 0..weight.k {
+                // Every state begins a slab.
+                let (state, k) = (row / self.units, row % self.units);
                 let chunk = ((k % GATE_SLAB) / 8) ^ (j % 8);
-                let place = (unit / UNITS * slabs + k / GATE_SLAB) * width * GATE_SLAB + j * GATE_SLAB + chunk * 8 + k % 8;
-                self.packed[2 * place..][..2].copy_from_slice(&to_bf16(weight.at(k, column + unit)).to_le_bytes());
+                let slab = (unit / UNITS * self.states + state) * of_state + k / GATE_SLAB;
+                let place = slab * width * GATE_SLAB + j * GATE_SLAB + chunk * 8 + k % 8;
+                self.packed[2 * place..][..2].copy_from_slice(&to_bf16(weight.at(row, column + unit)).to_le_bytes());
             }
         }
         Some(())

@@ -1,10 +1,11 @@
-//! Finds the step of an LSTM or a GRU in a cell: sums of products in which h takes part, gates of them, and what becomes of the states.
+//! Finds the step of an LSTM or a GRU, or the node of a tree, in a cell: sums of products in which h takes part, gates of them, and what becomes of the states.
 //!
 //! It is found by what is computed, not by names: the gates may come from one sum or several, in any order, cut out by `Split` or `Slice`. What lies
 //! between the sums and the new states must be of use to nobody else, as must the old states; anything else makes it a cell like any other.
 
 mod gru;
 mod lstm;
+mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,13 +24,23 @@ pub(super) struct Gate {
     pub(super) beside: Option<ValueId>,
 }
 
+/// The second child of a tree's node, by inputs of the cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Child {
+    pub(super) h: ValueId,
+    pub(super) c: ValueId,
+    /// Both h, one behind the other: what is multiplied.
+    pub(super) both: ValueId,
+}
+
 /// A cell's step, found.
 #[derive(Clone, Debug)]
 pub(super) struct Gated {
     pub(super) kind: Kind,
-    /// Inputs of the cell. A GRU's c is its h.
+    /// Inputs of the cell. A GRU's c is its h; a tree's are the first child's.
     pub(super) h: ValueId,
     pub(super) c: ValueId,
+    pub(super) second: Option<Child>,
     pub(super) h_next: ValueId,
     pub(super) c_next: ValueId,
     /// Values of h and c.
@@ -49,12 +60,18 @@ impl Gated {
             return None;
         }
         let search = Search { cell, sums };
-        (0..cell.operations.len()).find_map(|last| search.lstm_ending_in(last).or_else(|| search.gru_ending_in(last)))
+        (0..cell.operations.len())
+            .find_map(|last| search.lstm_ending_in(last).or_else(|| search.gru_ending_in(last)).or_else(|| search.tree_ending_in(last)))
     }
 
-    /// The product of h in one of its sums.
+    /// What its sums are products of: h, or that of both children.
+    pub(super) fn multiplied(&self) -> ValueId {
+        self.second.map_or(self.h, |second| second.both)
+    }
+
+    /// The product of that in one of its sums.
     pub(super) fn product_of_h<'a>(&self, sum: &'a Sum) -> Option<&'a Operation> {
-        sum.linears.iter().find(|linear| linear.operands[0] == self.h)
+        sum.linears.iter().find(|linear| linear.operands[0] == self.multiplied())
     }
 }
 
@@ -125,17 +142,18 @@ impl Search<'_> {
         gates.iter().map(|gate| Some((gate.of, self.sum_of(gate.of)?.clone()))).collect()
     }
 
-    /// Whether an input is as wide as the state, each of these sums has one product of it, and it is used for nothing else but in those operations.
+    /// Whether an input is as wide as the state, and multiplied.
     fn is_state(&self, id: ValueId, units: usize, sums: &BTreeMap<ValueId, Sum>, parts: &Parts) -> bool {
+        self.is_input(id) && self.cell.value(id).shape == [units] && self.is_multiplied(id, sums, parts)
+    }
+
+    /// Whether each of these sums has one product of a value, which is used for nothing else but in those operations.
+    fn is_multiplied(&self, id: ValueId, sums: &BTreeMap<ValueId, Sum>, parts: &Parts) -> bool {
         let is_once = |sum: &Sum| sum.linears.iter().filter(|linear| linear.operands[0] == id).count() == 1;
         let products: BTreeSet<ValueId> =
             sums.values().flat_map(|sum| &sum.linears).filter(|linear| linear.operands[0] == id).map(|linear| linear.results[0]).collect();
         let is_product = |user: &Operation| products.contains(&user.results[0]) && user.operands[1..].iter().all(|other| *other != id);
-        self.is_input(id)
-            && self.cell.value(id).shape == [units]
-            && sums.values().all(is_once)
-            && self.users(id).all(|user| is_product(user) || self.is_inside(user, parts))
-            && !self.is_output(id)
+        sums.values().all(is_once) && self.users(id).all(|user| is_product(user) || self.is_inside(user, parts)) && !self.is_output(id)
     }
 
     fn users(&self, id: ValueId) -> impl Iterator<Item = &Operation> {
@@ -150,10 +168,15 @@ impl Search<'_> {
         self.producer(user.results[0]).is_some_and(|(index, _)| parts.contains(&index))
     }
 
+    /// Whether an input is used in those operations, and nowhere else.
+    fn is_own(&self, id: ValueId, parts: &Parts) -> bool {
+        self.is_input(id) && self.users(id).all(|user| self.is_inside(user, parts)) && !self.is_output(id)
+    }
+
     /// Whether nobody else needs what lies between its sums and its states.
     fn is_closed(&self, found: &Gated) -> bool {
         let hidden = found.operations.iter().flat_map(|index| &self.cell.operations[*index].results);
-        let mut hidden = hidden.filter(|id| ![found.h_next, found.c_next].contains(*id)).chain(found.sums.keys());
+        let mut hidden = hidden.filter(|id| ![found.h_next, found.c_next, found.multiplied()].contains(*id)).chain(found.sums.keys());
         hidden.all(|id| self.users(*id).all(|user| self.is_inside(user, &found.operations)) && !self.is_output(*id))
     }
 }

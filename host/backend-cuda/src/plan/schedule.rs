@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::lower::{Item, Lowered, Why, Work};
-use super::{ALIGNMENT, GROUP_THREADS, Plan, Recurrence, Step, token};
+use super::{ALIGNMENT, GROUP_THREADS, Kind, Plan, Recurrence, Step, token};
 use crate::abi::{GroupInstruction, flag, op};
 
 /// Puts lowered work into steps.
@@ -19,8 +19,10 @@ pub(super) fn plan(lowered: Lowered) -> Result<Plan, Why> {
         None => (None, steps(items)),
         Some((recurrence, seen)) => {
             let (before, after) = around(items, &seen.states);
-            let token = token::find(&before, &after, &seen);
-            let is_steady = !after.iter().any(|item| matches!(&item.work, Work::Instruction(one) if one.op == op::LOOKUP));
+            // A tree's node has no step before it, and no token that its kernels would look up.
+            let is_chain = recurrence.kind != Kind::Tree;
+            let token = token::find(&before, &after, &seen).filter(|_| is_chain);
+            let is_steady = is_chain && !after.iter().any(|item| matches!(&item.work, Work::Instruction(one) if one.op == op::LOOKUP));
             let mut steps = self::steps(before);
             let at = steps.len();
             steps.extend(self::steps(after));

@@ -1,4 +1,4 @@
-//! Steps of an LSTM or a GRU by kernels of their own: which of them, how they divide the work, and the lists that they read.
+//! Steps of an LSTM, a GRU or a tree by kernels of their own: which of them, how they divide the work, and the lists that they read.
 //!
 //! What a step reads and leaves lies in rows of the frame; a kernel makes the lists of it there (`kernels/lstm_rows.cu`), behind the frame's rows. Several
 //! steps of a task are several rows, and one launch if the device takes it.
@@ -8,18 +8,18 @@ use super::resident::{FrameMemory, Rows};
 use super::table::Table;
 use crate::abi::{
     Arguments, GRU_QUEUES, GRU_STEPS, GateTile, LSTM_LISTS, LSTM_QUEUES, LSTM_STEPS, LstmListArguments, LstmQueueArguments, LstmRows,
-    LstmStepArguments, NOWHERE,
+    LstmStepArguments, NOWHERE, TREE_LISTS, TREE_STEPS, TreeListArguments,
 };
 use crate::driver::{Done, Driver, Fault, Kernel, Launch};
 use crate::plan::{BlobId, Kind, Recurrence};
 
 /// Bytes of the lists for each row,
-const LIST_BYTES: usize = LSTM_LISTS * size_of::<u64>();
+const LIST_BYTES: usize = (if LSTM_LISTS > TREE_LISTS { LSTM_LISTS } else { TREE_LISTS }) * size_of::<u64>();
 /// and of the word by which a queue's blocks wait for one another.
 const COUNTER_BYTES: usize = 16;
 
 /// Threads that see to a row's lists.
-const LIST_THREADS: u32 = 128;
+pub(super) const LIST_THREADS: u32 = 128;
 
 /// Those of a kind of cell.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,8 @@ pub(super) struct LstmKernels {
     rows: Kernel,
     lstm: Steps,
     gru: Steps,
+    pub(super) tree_rows: Kernel,
+    tree: [(Kernel, GateTile); TREE_STEPS.len()],
 }
 
 impl LstmKernels {
@@ -51,13 +53,29 @@ impl LstmKernels {
             }
             Ok(loaded)
         };
-        Ok(Some(Self { rows, lstm: loaded(LSTM_STEPS, LSTM_QUEUES)?, gru: loaded(GRU_STEPS, GRU_QUEUES)? }))
+        let (lstm, gru) = (loaded(LSTM_STEPS, LSTM_QUEUES)?, loaded(GRU_STEPS, GRU_QUEUES)?);
+        let mut tree = TREE_STEPS.map(|tile| (rows, tile));
+        for (kernel, tile) in &mut tree {
+            *kernel = driver.kernel(tile.name)?;
+        }
+        let tree_rows = driver.kernel(TreeListArguments::KERNEL)?;
+        Ok(Some(Self { rows, lstm, gru, tree_rows, tree }))
     }
 
-    const fn of_kind(&self, kind: Kind) -> &Steps {
+    pub(super) const fn steps(&self, kind: Kind) -> &[(Kernel, GateTile)] {
         match kind {
-            Kind::Lstm => &self.lstm,
-            Kind::Gru => &self.gru,
+            Kind::Lstm => &self.lstm.steps,
+            Kind::Gru => &self.gru.steps,
+            Kind::Tree => &self.tree,
+        }
+    }
+
+    /// A tree's node has one step.
+    const fn queues(&self, kind: Kind) -> &[(Kernel, GateTile)] {
+        match kind {
+            Kind::Lstm => &self.lstm.queues,
+            Kind::Gru => &self.gru.queues,
+            Kind::Tree => &[],
         }
     }
 }
@@ -75,7 +93,7 @@ fn time(tile: &GateTile, (rows, units): (u32, u32), blocks: u32) -> u64 {
 }
 
 /// The tile that takes the least time for a step; of equal ones the first. No bit depends on which.
-fn step_tile<T: Copy>(tiles: &[(T, GateTile)], step: (u32, u32), multiprocessors: u32) -> Option<(T, GateTile)> {
+pub(super) fn step_tile<T: Copy>(tiles: &[(T, GateTile)], step: (u32, u32), multiprocessors: u32) -> Option<(T, GateTile)> {
     tiles.iter().copied().min_by_key(|(_, tile)| time(tile, step, multiprocessors))
 }
 
@@ -89,9 +107,9 @@ struct Queue {
 }
 
 impl Queue {
-    fn all(device: &mut Device, steps: &Steps, units: u32) -> Done<Vec<Self>> {
+    fn all(device: &mut Device, queues: &[(Kernel, GateTile)], units: u32) -> Done<Vec<Self>> {
         let mut found = Vec::new();
-        for (kernel, tile) in steps.queues {
+        for (kernel, tile) in queues.iter().copied() {
             let shared_bytes = tile.shared_bytes(units);
             if shared_bytes > device.driver.facts().shared_bytes_max {
                 continue;
@@ -106,13 +124,13 @@ impl Queue {
     }
 }
 
-/// An LSTM or a GRU of a plan, on the device.
+/// An LSTM, a GRU or a tree of a plan, on the device.
 #[derive(Debug)]
 pub(super) struct Recurrent {
-    plan: Recurrence,
-    kernels: LstmKernels,
-    weights: u64,
-    bias: u64,
+    pub(super) plan: Recurrence,
+    pub(super) kernels: LstmKernels,
+    pub(super) weights: u64,
+    pub(super) bias: u64,
     queues: Vec<Queue>,
     /// What sums begin with, by token, if there is such a table.
     pub(super) table: Option<Table>,
@@ -123,7 +141,7 @@ impl Recurrent {
     pub(super) fn new(plan: &Recurrence, blobs: &[u64], device: &mut Device) -> Done<Self> {
         let address = |blob: BlobId| blobs[blob.0];
         let kernels = device.kernels.lstm.ok_or_else(|| Fault::Refused("it has no kernels for an LSTM".to_owned()))?;
-        let queues = Queue::all(device, kernels.of_kind(plan.kind), plan.units)?;
+        let queues = Queue::all(device, kernels.queues(plan.kind), plan.units)?;
         let (weights, bias) = (address(plan.weights), plan.bias.map(address).unwrap_or_default());
         Ok(Self { plan: plan.clone(), kernels, weights, bias, queues, table: None })
     }
@@ -141,7 +159,7 @@ impl Recurrent {
     }
 
     /// Where the lists lie, of that frame's rows.
-    fn lists(frame: FrameMemory, stride: u32, rows: u32) -> u64 {
+    pub(super) fn lists(frame: FrameMemory, stride: u32, rows: u32) -> u64 {
         frame.address.plus(stride as usize * rows as usize).0
     }
 
@@ -162,6 +180,9 @@ impl Recurrent {
     pub(super) fn launch(&self, device: &mut Device, (frame, stride): (FrameMemory, u32), rows: &Rows<'_>) -> Done {
         let plan = &self.plan;
         let all = rows.count();
+        if let Some(second) = plan.second {
+            return self.launch_tree(device, (frame, stride), all, second);
+        }
         let lists = Self::lists(frame, stride, all);
         let counter = lists + u64::from(all) * LIST_BYTES as u64;
         let place = |place: usize| place as u32;
@@ -192,7 +213,8 @@ impl Recurrent {
         let launch = Launch { kernel: self.kernels.rows, grid: [all, 1, 1], threads: LIST_THREADS, shared_bytes: 0, cooperative: false };
         // SAFETY: the kernel takes this structure; rows, lists and the word lie in the frame, the entries where their task was uploaded to.
         unsafe { device.launch(&launch, &arguments)? };
-        let (units, columns) = (plan.units, plan.columns);
+        let ([i, f, g, o, _], units) = (plan.columns, plan.units);
+        let columns = [i, f, g, o];
         let most = rows.steps.iter().copied().max().unwrap_or_default();
         let queue = self.queues.iter().min_by_key(|queue| time(&queue.tile, (most, units), queue.blocks));
         if let (Some(queue), true) = (queue, rows.queue != 0) {
@@ -215,7 +237,7 @@ impl Recurrent {
         }
         let mut first = 0;
         for count in rows.steps {
-            let steps = &self.kernels.of_kind(plan.kind).steps;
+            let steps = self.kernels.steps(plan.kind);
             let Some((kernel, tile)) = step_tile(steps, (*count, units), device.driver.facts().multiprocessors) else { continue };
             let of_step = Self::rows_of(lists, (first, *count, all));
             let arguments = LstmStepArguments { rows: of_step, weights: self.weights, bias: self.bias, inputs: 0, units, columns };

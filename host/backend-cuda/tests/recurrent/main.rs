@@ -1,9 +1,10 @@
-//! LSTMs and GRUs by kernels of their own: that no bit depends on how many rows and steps a task has, and that what ends, is refused or is
+//! LSTMs, GRUs and trees by kernels of their own: that no bit depends on how many rows and steps a task has, and that what ends, is refused or is
 //! cancelled within a task leaves what it would leave step by step.
 
 mod forms;
 mod gru;
 mod table;
+mod tree;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

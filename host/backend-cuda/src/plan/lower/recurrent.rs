@@ -6,7 +6,7 @@ use cellwright_cell_graph::typed::{Compute, Origin, ValueId};
 use super::super::pack::{GateWeight, gate_bytes};
 use super::super::recurrence::{Gate, Gated, is_begun};
 use super::super::view::{Base, Element, View};
-use super::super::{Blob, BlobId, GATES_MOST, Recurrence};
+use super::super::{Blob, BlobId, GATES_MOST, Recurrence, Second};
 use super::{Lowering, Seen, Why, narrow};
 use crate::abi::op;
 
@@ -39,13 +39,13 @@ impl Lowering<'_> {
         let h = room(gated.h_next);
         let c = if gated.c_next == gated.h_next { h.clone() } else { room(gated.c_next) };
         // As many of c are read, wherever that came from.
-        let given = self.batched(gated.c)?;
-        if units > gated.units {
+        for c in [gated.c].into_iter().chain(gated.second.map(|second| second.c)).filter(|_| units > gated.units) {
+            let given = self.batched(c)?;
             let wider = self.lowered.frame.place(units * Element::F32.size());
             for port in self.lowered.inputs.iter_mut().filter(|port| port.place as usize == given.at) {
                 port.place = narrow(wider)?;
             }
-            self.known.insert(gated.c, View { at: wider, ..given });
+            self.known.insert(c, View { at: wider, ..given });
         }
         Ok(States { h, c })
     }
@@ -69,6 +69,11 @@ impl Lowering<'_> {
         let Beginning { begin, bias, columns } = self.beginning(gated, units)?;
         let weights = self.gate_weights(gated)?;
         let rounded = [(); 2].map(|()| self.lowered.frame.place(units * size_of::<u16>()));
+        let second = gated.second.map(|second| {
+            let rounded = self.lowered.frame.place(units * size_of::<u16>());
+            Ok::<_, Why>(Second { h: self.batched(second.h)?.at, c: self.batched(second.c)?.at, rounded })
+        });
+        let second = second.transpose()?;
         let (h, c) = (self.batched(gated.h)?.at, self.batched(gated.c)?.at);
         let outputs_of = |id: ValueId| {
             let outputs = (0..).zip(&self.cell.outputs).filter(|(_, output)| output.value == id);
@@ -89,6 +94,7 @@ impl Lowering<'_> {
             h_next: states.h.at,
             c_next: states.c.at,
             rounded,
+            second,
             token: None,
             inputs: [gated.h.0 as usize, gated.c.0 as usize],
             outputs: [outputs_of(gated.h_next), outputs_of(gated.c_next)],
@@ -163,13 +169,14 @@ impl Lowering<'_> {
 
     /// The weights of h, packed for the steps.
     fn gate_weights(&mut self, gated: &Gated) -> Result<BlobId, Why> {
-        let bytes = gate_bytes(gated.gates.len(), gated.units).ok_or("a weight of more bytes than there are")?;
+        let children = 1 + usize::from(gated.second.is_some());
+        let bytes = gate_bytes((gated.gates.len(), children), gated.units).ok_or("a weight of more bytes than there are")?;
         self.lowered.packed_bytes = self.lowered.packed_bytes.saturating_add(bytes as u64);
         if self.lowered.packed_bytes > self.weight_bytes_most {
             // What does not fit is only reckoned.
             return Ok(BlobId(self.blob(Blob::Bytes(Vec::new()))));
         }
-        let mut packed = GateWeight::new(gated.gates.len(), gated.units);
+        let mut packed = GateWeight::new((gated.gates.len(), children), gated.units);
         for (number, gate) in gated.gates.iter().enumerate() {
             let of_h = gated.sums.get(&gate.of).and_then(|sum| gated.product_of_h(sum)).ok_or("a gate without a state")?;
             let Compute::Linear { transposed, alpha, .. } = of_h.compute else { return Err("a sum of what is no product".to_owned()) };

@@ -51,7 +51,7 @@ impl Search<'_> {
         {
             return None;
         }
-        let found = Gated { kind: Kind::Gru, h, c: h, h_next, c_next: h_next, units, gates, sums, operations: parts };
+        let found = Gated { kind: Kind::Gru, h, c: h, second: None, h_next, c_next: h_next, units, gates, sums, operations: parts };
         self.is_closed(&found).then_some(found)
     }
 

@@ -7,7 +7,7 @@ use crate::plan::Kind;
 
 impl Search<'_> {
     /// σ(a) · tanh(b), in either order: a and b.
-    fn gated(&self, id: ValueId, parts: &mut Parts) -> Option<(ValueId, ValueId)> {
+    pub(super) fn gated(&self, id: ValueId, parts: &mut Parts) -> Option<(ValueId, ValueId)> {
         let either = self.binary(id, BinaryKind::Mul, parts)?;
         either
             .into_iter()
@@ -15,7 +15,7 @@ impl Search<'_> {
     }
 
     /// σ(f) · c, in either order: f and c.
-    fn kept(&self, id: ValueId, parts: &mut Parts) -> Option<(ValueId, ValueId)> {
+    pub(super) fn kept(&self, id: ValueId, parts: &mut Parts) -> Option<(ValueId, ValueId)> {
         let either = self.binary(id, BinaryKind::Mul, parts)?;
         let is_state = |c: &ValueId| self.is_input(*c);
         either.into_iter().filter(|[_, c]| is_state(c)).find_map(|[gate, c]| Some((self.unary(gate, UnaryKind::Sigmoid, parts)?, c)))
@@ -43,10 +43,9 @@ impl Search<'_> {
         // well, but its steps could not be joined.
         let mut candidates = sums.values().next()?.linears.iter().rev().map(|linear| linear.operands[0]);
         let h = candidates.find(|id| *id != c && self.is_state(*id, units, &sums, &parts))?;
-        let found = Gated { kind: Kind::Lstm, h, c, h_next, c_next, units, gates, sums, operations: parts };
+        let found = Gated { kind: Kind::Lstm, h, c, second: None, h_next, c_next, units, gates, sums, operations: parts };
         // All its sums begin somewhere, or none does.
         let begun = found.sums.values().filter(|sum| is_begun(sum)).count();
-        let is_own = |id: ValueId| self.users(id).all(|user| self.is_inside(user, &found.operations)) && !self.is_output(id);
-        (self.is_closed(&found) && is_own(c) && [0, found.sums.len()].contains(&begun)).then_some(found)
+        (self.is_closed(&found) && self.is_own(c, &found.operations) && [0, found.sums.len()].contains(&begun)).then_some(found)
     }
 }

@@ -1,0 +1,135 @@
+//! Nodes of binary trees: which cells are, and that no bit of theirs depends on the rows of a task.
+
+use std::sync::Arc;
+
+use cellwright_backend::conformance::cells::{self, Draft};
+use cellwright_backend::conformance::driver::{Deliveries, Driver, delivering_everything, growth_of, independent};
+use cellwright_cell_graph::Datatype::Fp32;
+use cellwright_cell_graph::typed::Precision;
+use cellwright_cell_graph::unfolded::Source;
+use cellwright_cell_graph::{Tensor, TypedCell};
+
+use crate::forms::{projected, runs_by};
+use crate::{CELL, UNITS, count, launched, random, worker};
+
+fn weights(units: usize) -> impl Fn(&str) -> Tensor {
+    move |name| match name {
+        "node.weight" => random(name, &[5 * units, 2 * units], 1),
+        _ => random(name, &[5 * units], 2),
+    }
+}
+
+/// Both children, and the sums of all gates from them.
+fn sums() -> Draft {
+    let mut draft = Draft::new("sums");
+    for name in ["h_left", "c_left", "h_right", "c_right"] {
+        draft = draft.input(name, Fp32, &[UNITS]);
+    }
+    let draft = draft.weight(random("w", &[2 * UNITS, 5 * UNITS], 1)).weight(random("b", &[5 * UNITS], 2));
+    let draft = draft.operator("Concat", &["h_right", "h_left"], &["both"]).with("axis", 1);
+    draft.operator("Gemm", &["both", "w", "b"], &["gates"])
+}
+
+fn split(draft: Draft, order: [&str; 5]) -> Draft {
+    draft.operator("Split", &["gates"], &order).with("axis", 1)
+}
+
+/// What each child keeps, and what is new: `kept_left`, `kept_right`, `new`; that function squashes what is new.
+fn terms(draft: Draft, squash: &str) -> Draft {
+    let draft = draft.operator("Sigmoid", &["i"], &["i_s"]).operator(squash, &["u"], &["u_t"]).operator("Mul", &["u_t", "i_s"], &["new"]);
+    let draft = draft.operator("Sigmoid", &["fl"], &["fl_s"]).operator("Mul", &["c_left", "fl_s"], &["kept_left"]);
+    draft.operator("Sigmoid", &["fr"], &["fr_s"]).operator("Mul", &["fr_s", "c_right"], &["kept_right"])
+}
+
+/// The new states, the terms added up in that order.
+fn states(draft: Draft, [one, two, three]: [&str; 3]) -> Draft {
+    let draft = draft.operator("Add", &[one, two], &["part"]).operator("Add", &[three, "part"], &["c_next"]);
+    let draft = draft.operator("Tanh", &["c_next"], &["c_t"]).operator("Sigmoid", &["o"], &["o_s"]);
+    draft.operator("Mul", &["c_t", "o_s"], &["h_next"]).output("h_next", Fp32, &[UNITS]).output("c_next", Fp32, &[UNITS])
+}
+
+const ORDER: [&str; 5] = ["i", "fl", "fr", "o", "u"];
+const LAST: [&str; 3] = ["kept_left", "kept_right", "new"];
+
+fn whole() -> Draft {
+    states(terms(split(sums(), ORDER), "Tanh"), LAST)
+}
+
+/// With a summand that the node itself brings along.
+fn with_input() -> Draft {
+    let draft = sums().known("x", Fp32, &[9]).weight(random("v", &[9, 5 * UNITS], 4)).operator("MatMul", &["x", "v"], &["of_x"]);
+    let draft = draft.operator("Add", &["of_x", "gates"], &["all"]).operator("Split", &["all"], &ORDER).with("axis", 1);
+    states(terms(draft, "Tanh"), LAST)
+}
+
+#[test]
+fn a_tree_is_known_by_what_it_computes() {
+    let forms: [(&str, Draft); 7] = [
+        ("as the SDK writes it", whole()),
+        ("as the suite has it", cells::tree_node(UNITS, &weights(UNITS))),
+        ("in another order", states(terms(split(sums(), ["u", "o", "fr", "fl", "i"]), "Tanh"), ["kept_right", "new", "kept_left"])),
+        ("odd", cells::tree_node(13, &weights(13))),
+        ("wide", cells::tree_node(72, &weights(72))),
+        ("with an input", with_input()),
+        ("projected", projected(whole())),
+    ];
+    for (form, draft) in forms {
+        assert!(runs_by("tree_step", draft.at(Precision::Bf16), (9, 0)), "a tree {form}");
+    }
+}
+
+#[test]
+fn what_is_almost_a_tree_is_a_cell_like_any_other() {
+    let kept_twice = split(sums(), ORDER).operator("Sigmoid", &["i"], &["i_s"]).operator("Tanh", &["u"], &["u_t"]);
+    let kept_twice = kept_twice.operator("Mul", &["u_t", "i_s"], &["new"]).operator("Sigmoid", &["fl"], &["fl_s"]);
+    let kept_twice = kept_twice.operator("Mul", &["c_left", "fl_s"], &["kept_left"]).operator("Sigmoid", &["fr"], &["fr_s"]);
+    let kept_twice = kept_twice.operator("Mul", &["fr_s", "c_left"], &["kept_right"]).operator("Neg", &["c_right"], &["unused"]);
+    let forms: [(&str, Draft); 7] = [
+        ("of another function", states(terms(split(sums(), ORDER), "Relu"), LAST)),
+        ("that keeps one child twice", states(kept_twice, LAST).output("unused", Fp32, &[UNITS])),
+        ("whose sums somebody else reads", whole().output("gates", Fp32, &[5 * UNITS])),
+        ("whose children somebody else reads", whole().output("both", Fp32, &[2 * UNITS])),
+        ("that adds a child's h", whole().operator("Add", &["h_left", "h_next"], &["more"]).output("more", Fp32, &[UNITS])),
+        ("that gives a child's c as well", whole().output("c_right", Fp32, &[UNITS])),
+        ("of which a gate is read twice", whole().operator("Neg", &["fr_s"], &["more"]).output("more", Fp32, &[UNITS])),
+    ];
+    for (form, draft) in forms {
+        assert!(!runs_by("tree_step", draft.at(Precision::Bf16), (9, 0)), "a cell {form}");
+    }
+    assert!(!runs_by("tree_step", whole().at(Precision::Bf16), (8, 0)), "a device without the kernels");
+    assert!(!runs_by("tree_step", whole().at(Precision::F32), (9, 0)), "in another precision");
+}
+
+/// What nodes give in tasks of so many, and the kernels that ran.
+fn in_tasks_of(cell: &Arc<TypedCell>, nodes: usize, most: usize) -> (Deliveries, Vec<(&'static str, u32)>) {
+    let (worker, control) = worker(most as u64, (9, 0));
+    let mut driver = Driver::new(Box::new(worker), std::slice::from_ref(cell));
+    let units = cell.outputs[0].port.shape[0] as usize;
+    let rows: Vec<_> = (0..nodes as u64)
+        .map(|node| {
+            let sources = (0..4).map(|input| Source::Literal(random("row", &[units], 10 * node + input).data.to_vec().into())).collect();
+            let growth = delivering_everything(&growth_of(vec![independent(0, 2, sources, 1)]));
+            (driver.place(growth, &[], 0, &[]).lanes[0][0], 0)
+        })
+        .collect();
+    let _ = control.take_log();
+    for task in rows.chunks(most) {
+        driver.task(CELL, task, 1);
+    }
+    (driver.delivered, launched(&control))
+}
+
+#[test]
+fn no_bit_depends_on_how_many_nodes_a_task_has() {
+    for units in [45, 200] {
+        let cell = cells::tree_node(units, &weights(units)).at(Precision::Bf16).resolve();
+        let (alone, of_one) = in_tasks_of(&cell, 70, 1);
+        assert_eq!((alone.len(), count(&of_one, "tree_step"), count(&of_one, "tree_rows")), (140, 70, 70));
+        for most in [70, 65, 3] {
+            let (together, launched) = in_tasks_of(&cell, 70, most);
+            assert!(together == alone, "{units} units, tasks of up to {most} nodes");
+            let tasks = 70_usize.div_ceil(most);
+            assert_eq!((count(&launched, "tree_step"), count(&launched, "product")), (tasks, 0), "{launched:?}");
+        }
+    }
+}

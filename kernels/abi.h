@@ -54,6 +54,7 @@ typedef struct ProductArguments {
     uint64_t begin;         // f32 rows of n that the sums begin with, or 0; aligned to 16 bytes
     uint64_t bias;          // f32[n] that the sums begin with if there is no `begin`, or 0; not padded
     uint64_t y;             // f32 rows of n, aligned to 16 bytes; what lies beyond n in a row is not written
+    uint64_t rows_at;       // a word that says how many of `rows` there are: tiles beyond are not computed, rows beyond in a tile may be; or 0
     uint32_t begin_stride;  // bytes from row to row, multiples of 16
     uint32_t y_stride;
     uint32_t term_count;    // 1 to PRODUCT_TERMS
@@ -100,6 +101,7 @@ typedef struct LstmStepArguments {
     uint32_t inputs;      // a multiple of 8; may be 0
     uint32_t units;       // a multiple of 8
     uint32_t columns[4];  // where in a row of begin, and in the bias, the `units` values of i, f, g, o begin: even numbers
+    uint64_t rows_at;     // a word that says how many rows there are, at most those of `rows`: those beyond are padding; or 0
 } LstmStepArguments;
 
 // The same, step after step, in one launch of blocks that are all resident at once (a cooperative launch). Lists, x and begin of a step are read before
@@ -150,6 +152,7 @@ typedef struct LstmListArguments {
     uint32_t c_out;    // c likewise;
     uint32_t h_from;   // and of bf16, with room for `units`: h as gathered,
     uint32_t h_out;    // h as it becomes
+    uint64_t head;     // a BatchHead that says what the entries are and how many rows there are: those beyond are padding; or 0
 } LstmListArguments;
 
 // Fills words with a value: what the emulation's first test and a driver's self-test launch.

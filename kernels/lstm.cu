@@ -68,6 +68,8 @@ public:
     __device__ __forceinline__ uint32_t across() const { return (cell_.units + UNITS - 1) / UNITS; }
     __device__ __forceinline__ uint32_t tiles(const LstmRows& rows) const { return (rows.rows + ROWS - 1) / ROWS * across(); }
 
+    __device__ __forceinline__ uint32_t first_row(uint32_t tile) const { return tile / across() * ROWS; }
+
     // Feeds one tile. `known` is called by all threads of the warpgroup before the first row of h is read.
     template <class Known>
     __device__ __forceinline__ void feed(const LstmRows& rows, uint32_t tile, Known known) {
@@ -243,6 +245,7 @@ __device__ __forceinline__ void step(const LstmStepArguments& a) {
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
     Tiles<Groups, Columns, Stages, false> tiles({a.weights, a.bias, a.inputs, a.units, a.columns}, shared, full, empty);
+    if (is_beyond(a.rows_at, tiles.first_row(blockIdx.x))) return;
     tiles.initialise();
     if (threadIdx.x / GROUP == Groups) {
         registers_fewer<72>();

@@ -8,7 +8,9 @@
 mod device;
 mod flight;
 mod gather;
+mod graphs;
 mod options;
+mod queue;
 mod recurrent;
 mod resident;
 mod retire;
@@ -31,6 +33,7 @@ use cellwright_cell_graph::{CellTypeKey, TypedCell};
 use crate::driver::{DeviceAddress, Done, Driver, Fault};
 use device::Device;
 use flight::InFlight;
+use graphs::Graphs;
 pub use options::CudaOptions;
 use options::Sizes;
 use resident::{FrameMemory, Resident, Rows};
@@ -61,6 +64,7 @@ pub struct CudaWorker {
     up: Ring,
     down: Ring,
     words: Words,
+    graphs: Graphs,
     /// The words on the device, and how many it has room for.
     executed: (DeviceAddress, u32),
     cells: Vec<Option<Arc<Resident>>>,
@@ -88,6 +92,7 @@ impl CudaWorker {
         let executed = device.driver.allocate(sizes.words as usize * size_of::<u32>())?;
         let up = Ring::new(&mut *device.driver, sizes.ring_bytes)?;
         let down = Ring::new(&mut *device.driver, sizes.ring_bytes)?;
+        let graphs = Graphs::new(&mut *device.driver, options.graphs)?;
         device.driver.synchronize()?;
         let own = [
             (arena, "the arena"),
@@ -95,7 +100,8 @@ impl CudaWorker {
             (up.device, "the ring of uploads"),
             (down.device, "the ring of downloads"),
         ];
-        own.into_iter().for_each(|(allocation, name)| device.call(allocation, name));
+        let heads = graphs.heads().map(|heads| (heads, "the heads of batches"));
+        own.into_iter().chain(heads).for_each(|(allocation, name)| device.call(allocation, name));
         Ok(Self {
             number: WORKERS.fetch_add(1, Ordering::Relaxed),
             executed: (executed, sizes.words),
@@ -106,6 +112,7 @@ impl CudaWorker {
             up,
             down,
             words: Words::default(),
+            graphs,
             cells: Vec::new(),
             residents: Vec::new(),
             lanes: Vec::new(),
@@ -183,7 +190,8 @@ impl CudaWorker {
             std::mem::take(&mut self.residents).into_iter().partition(|(_, resident)| Arc::strong_count(resident) > 1);
         self.residents = kept;
         for (_, resident) in gone {
-            let freed = resident.free(&mut self.device);
+            let forgotten = self.graphs.forget(Some(resident.memory), &mut *self.device.driver);
+            let freed = resident.free(&mut self.device).and(forgotten);
             // A device that is lost says so to the next task.
             let _ = self.device.held(freed);
         }

@@ -170,6 +170,7 @@ impl Recurrent {
             c_out: place(plan.c_next),
             h_from,
             h_out,
+            head: rows.head,
         };
         let launch = Launch { kernel: self.kernels.rows, grid: [all, 1, 1], threads: LIST_THREADS, shared_bytes: 0, cooperative: false };
         // SAFETY: the kernel takes this structure; rows, lists and the word lie in the frame, the entries where their task was uploaded to.
@@ -200,7 +201,8 @@ impl Recurrent {
             let number = step_tile(*count, units, device.driver.facts().multiprocessors);
             let tile = &LSTM_STEPS[number];
             let of_step = Self::rows_of(lists, (first, *count, all));
-            let arguments = LstmStepArguments { rows: of_step, weights: self.weights, bias: self.bias, inputs: 0, units, columns };
+            let arguments =
+                LstmStepArguments { rows: of_step, weights: self.weights, bias: self.bias, inputs: 0, units, columns, rows_at: rows.head };
             let (grid, shared_bytes) = ([tile.tiles(*count, units), 1, 1], tile.shared_bytes(units));
             let launch = Launch { kernel: self.kernels.steps[number], grid, threads: tile.threads, shared_bytes, cooperative: false };
             // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those.

@@ -2,8 +2,8 @@
 //!
 //! A task becomes one segment, or several if it is large: one upload (addresses, rows of the host), for each step of it a gathering, the cell's plan and a
 //! finish, one download (what became of each row, what is delivered), one signal. Where steps need only the states of those before, several are one batch
-//! ([`together`]). Submitting only queues; completing only looks at the signal. Steps that follow a stop in the same stream are kept from leaving anything
-//! by the device itself (`kernels/transfer.cu`).
+//! ([`together`]); all others are launched as graphs where that saves launches ([`graphs`]). Submitting only queues; completing only looks at the signal.
+//! Steps that follow a stop in the same stream are kept from leaving anything by the device itself (`kernels/transfer.cu`).
 
 mod device;
 mod flight;

@@ -14,7 +14,7 @@ use cellwright_cell_graph::{Tensor, TypedCell};
 use serde_json::{Value, json};
 
 use super::figures::done;
-use super::{Where, figures};
+use super::{Where, figures, graphs};
 
 /// A part: what it is called, and what runs it. It panics if it fails, and gives figures if it has any.
 pub(crate) struct Part {
@@ -39,9 +39,11 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "invariance-tf32", run: |place| in_tf32(place, Suite::Invariance) },
     Part { name: "hoisting-tf32", run: |place| in_tf32(place, Suite::Hoisting) },
     Part { name: "lstm-wide", run: lstm_wide },
+    Part { name: "graphs", run: graphs::bits },
     Part { name: "faults", run: faults },
     Part { name: "figures-signals", run: figures::signals },
     Part { name: "figures-lstm", run: figures::lstm },
+    Part { name: "figures-graphs", run: graphs::times },
 ];
 
 /// Of the suite that every backend must pass.
@@ -130,7 +132,7 @@ fn worker(place: Where, tf32: bool) -> Box<dyn Backend> {
     with(place, CudaOptions { arena_bytes, frame_bytes: Some(64 << 20), ring_bytes: 4 << 20, tf32, ..CudaOptions::default() })
 }
 
-fn with(place: Where, options: CudaOptions) -> Box<dyn Backend> {
+pub(crate) fn with(place: Where, options: CudaOptions) -> Box<dyn Backend> {
     Box::new(CudaWorker::new(open(place), options).unwrap_or_else(|fault| panic!("no worker: {fault}")))
 }
 

@@ -54,6 +54,7 @@ typedef struct ProductArguments {
     uint64_t begin;         // f32 rows of n that the sums begin with, or 0; aligned to 16 bytes
     uint64_t bias;          // f32[n] that the sums begin with if there is no `begin`, or 0; not padded
     uint64_t y;             // f32 rows of n, aligned to 16 bytes; what lies beyond n in a row is not written
+    uint64_t rows_at;       // a word that says how many of `rows` there are: tiles beyond are not computed, rows beyond in a tile may be; or 0
     uint32_t begin_stride;  // bytes from row to row, multiples of 16
     uint32_t y_stride;
     uint32_t term_count;    // 1 to PRODUCT_TERMS
@@ -102,6 +103,7 @@ typedef struct LstmStepArguments {
     uint32_t inputs;      // a multiple of 8; may be 0
     uint32_t units;       // a multiple of 8
     uint32_t columns[4];  // where in a row of begin, and in the bias, the `units` values of each gate begin: even numbers
+    uint64_t rows_at;     // a word that says how many rows there are, at most those of `rows`: those beyond are padding; or 0
 } LstmStepArguments;
 
 // A node of a binary tree, of two children: tree_step_64x8, _64x16, _64x32 (of 6 stages, as 128x32) and _128x32, as above with G = 5.
@@ -117,6 +119,7 @@ typedef struct TreeStepArguments {
     uint32_t units;
     uint32_t padding;
     uint32_t columns[6];  // of five gates
+    uint64_t rows_at;     // as above
 } TreeStepArguments;
 
 // The same, step after step, in one launch of blocks that are all resident at once (a cooperative launch). Lists, x and begin of a step are read before
@@ -169,6 +172,7 @@ typedef struct LstmListArguments {
     uint32_t c_out;    // c likewise;
     uint32_t h_from;   // and of bf16, with room for `units`: h as gathered,
     uint32_t h_out;    // h as it becomes
+    uint64_t head;     // a BatchHead that says what the entries are and how many rows there are: those beyond are padding; or 0
 } LstmListArguments;
 
 // The same of a tree, whose rows have no step before: tree_rows.
@@ -184,6 +188,7 @@ typedef struct TreeListArguments {
     uint32_t h_from[2];  // h in bf16, with room for `units`,
     uint32_t h_exact;    // h as it becomes, with room for `units`,
     uint32_t c_out;      // and c likewise
+    uint64_t head;       // as of LstmListArguments
 } TreeListArguments;
 
 // Fills words with a value: what the emulation's first test and a driver's self-test launch.

@@ -32,4 +32,5 @@ typedef struct BestArguments {
     uint32_t panels;
     uint32_t k;
     uint32_t flags;
+    uint64_t rows_at;     // a word that says how many rows there are, at most as many as blocks; or 0
 } BestArguments;

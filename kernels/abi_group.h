@@ -96,6 +96,7 @@ typedef struct GroupArguments {
     uint64_t instructions;  // GroupInstruction[count]
     uint32_t stride;        // bytes from row to row of the frame
     uint32_t count;
+    uint64_t rows_at;       // a word that says how many rows there are, at most as many as blocks; or 0
 } GroupArguments;
 
 // The same for a kernel that was generated of one group: it knows its instructions, and asks only where things lie. One block for each row.
@@ -104,4 +105,5 @@ typedef struct CompiledGroupArguments {
     uint64_t blobs;  // uint64_t of each blob that the group reads: its address
     uint32_t stride;
     uint32_t padding;
+    uint64_t rows_at;  // as above
 } CompiledGroupArguments;

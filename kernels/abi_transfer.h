@@ -57,29 +57,39 @@ typedef struct RowStatus {
     uint64_t table_rows;
 } RowStatus;
 
-// Fills the inputs of every row from the addresses of its ports, and says which rows are live. One block for each row.
-typedef struct GatherArguments {
-    uint64_t frame;
-    uint64_t ports;      // Port[port_count]
-    uint64_t addresses;  // uint64_t[rows][port_count]; 0: zeros
-    uint64_t entries;    // RowEntry[rows]
-    uint64_t executed;   // uint32_t, by word
-    uint32_t stride;     // bytes from row to row of the frame
-    uint32_t port_count;
-} GatherArguments;
-
-// Leaves the outputs of live rows in their nodes and among what is delivered, says what became of every row, and notes where chains end. One
-// block for each row.
-typedef struct FinishArguments {
-    uint64_t frame;
-    uint64_t outlets;     // Outlet[outlet_count]
+// What differs from batch to batch: how many rows it has and where its lists lie. It comes with a launch's arguments; or, where those never change (a
+// graph's), it lies on the device, where it is copied before the graph is launched. Kernels that want to know only how many rows there are
+// (`rows_at`) are given its address too.
+typedef struct BatchHead {
+    uint32_t rows;
+    uint32_t padding;
+    uint64_t addresses;   // uint64_t[rows][port_count]; 0: zeros
     uint64_t entries;     // RowEntry[rows]
     uint64_t executed;    // uint32_t, by word
     uint64_t deliveries;  // uint32_t[rows][outlet_count]: offset from `delivered`, or NOWHERE; 0: nothing is delivered
     uint64_t delivered;
     uint64_t statuses;  // RowStatus[rows]
+} BatchHead;
+
+// Fills the inputs of every row from the addresses of its ports, and says which rows are live. One block for each row; more leave at once.
+typedef struct GatherArguments {
+    uint64_t frame;
+    uint64_t ports;     // Port[port_count]
+    uint64_t head;      // where the batch's head lies; 0: it is `own`
+    uint32_t stride;    // bytes from row to row of the frame
+    uint32_t port_count;
+    BatchHead own;
+} GatherArguments;
+
+// Leaves the outputs of live rows in their nodes and among what is delivered, says what became of every row, and notes where chains end. One
+// block for each row; more leave at once.
+typedef struct FinishArguments {
+    uint64_t frame;
+    uint64_t outlets;  // Outlet[outlet_count]
+    uint64_t head;     // as of GatherArguments
     uint32_t stride;
     uint32_t outlet_count;
+    BatchHead own;
 } FinishArguments;
 
 // A word and what it becomes.

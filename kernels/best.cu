@@ -85,6 +85,7 @@ __device__ __forceinline__ uint64_t largest(uint64_t own, uint64_t* warps) {
 }  // namespace best
 
 extern "C" __global__ void __launch_bounds__(128) best_of_panels(const __grid_constant__ BestArguments a) {
+    if (is_beyond(a.rows_at, blockIdx.x)) return;
     SHARED(uint64_t, warps, 4);
     const uint64_t offset = static_cast<uint64_t>(blockIdx.x) * a.stride;
     const Candidate* const candidates = reinterpret_cast<const Candidate*>(a.candidates + offset);

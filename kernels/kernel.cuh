@@ -34,3 +34,9 @@
 #ifndef __CUDACC_RTC__
 #include "ptx.cuh"
 #endif
+
+// Whether a row lies beyond those that there are. Of a launch whose arguments never change (a graph's) the device says how many that is, in the word at
+// `rows_at`: it has blocks for more rows, and those leave at once. At 0 no word lies: there are as many rows as the launch was made for.
+static __device__ __forceinline__ bool is_beyond(uint64_t rows_at, uint64_t row) {
+    return rows_at != 0 && row >= *reinterpret_cast<const uint32_t*>(rows_at);
+}

@@ -39,12 +39,16 @@ __device__ __forceinline__ void pad(uint64_t h_at, uint64_t c_at, uint64_t round
 
 extern "C" __global__ void __launch_bounds__(128) lstm_rows(const __grid_constant__ LstmListArguments a) {
     const uint32_t row = blockIdx.x, rows = gridDim.x;
-    const RowEntry* const entries = reinterpret_cast<const RowEntry*>(a.entries);
+    uint64_t* const lists = reinterpret_cast<uint64_t*>(a.lists) + row;
+    if (is_beyond(a.head, row)) {
+        if (threadIdx.x < 6) lists[threadIdx.x * rows] = 0;
+        return;
+    }
+    const RowEntry* const entries = reinterpret_cast<const RowEntry*>(a.head ? reinterpret_cast<const BatchHead*>(a.head)->entries : a.entries);
     const uint64_t at = a.frame + (uint64_t)row * a.stride;
     const uint32_t before = entries ? entries[row].before : NOWHERE;
     if (threadIdx.x == 0) {
         const uint64_t from = a.frame + (uint64_t)before * a.stride;
-        uint64_t* const lists = reinterpret_cast<uint64_t*>(a.lists) + row;
         lists[0] = before == NOWHERE ? at + a.h_from : from + a.h_out;
         lists[rows] = before == NOWHERE ? at + a.c : from + a.c_out;
         uint64_t begin = a.begin == NOWHERE ? 0 : at + a.begin;
@@ -69,9 +73,13 @@ KERNEL(lstm_rows, LstmListArguments)
 
 extern "C" __global__ void __launch_bounds__(128) tree_rows(const __grid_constant__ TreeListArguments a) {
     const uint32_t row = blockIdx.x, rows = gridDim.x;
+    uint64_t* const lists = reinterpret_cast<uint64_t*>(a.lists) + row;
+    if (is_beyond(a.head, row)) {
+        if (threadIdx.x < 7) lists[threadIdx.x * rows] = 0;
+        return;
+    }
     const uint64_t at = a.frame + (uint64_t)row * a.stride;
     if (threadIdx.x == 0) {
-        uint64_t* const lists = reinterpret_cast<uint64_t*>(a.lists) + row;
         for (uint32_t child = 0; child < 2; ++child) {
             lists[child * rows] = at + a.h_from[child];
             lists[(2 + child) * rows] = at + a.c[child];

@@ -292,14 +292,17 @@ __device__ __forceinline__ void tf32(const ProductArguments& a, const Leave& lea
 // The arithmetic by the tile's rows: who has which part of a tile.
 template <int Tile, class Leave>
 __device__ __forceinline__ void in_f32(const ProductArguments& a, const Leave& leave) {
+    if (is_beyond(a.rows_at, blockIdx.y * Tile)) return;
     f32<Tile, Tile == 16 ? 2 : 8, Tile == 128 ? 2 : 1>(a, leave);
 }
 template <int Tile, class Leave>
 __device__ __forceinline__ void in_tf32(const ProductArguments& a, const Leave& leave) {
+    if (is_beyond(a.rows_at, blockIdx.y * Tile)) return;
     tf32<Tile, Tile == 16 ? 1 : 2, Tile == 16 ? 2 : Tile / 16>(a, leave);
 }
 template <int Tile, class Leave>
 __device__ __forceinline__ void in_bf16(const ProductArguments& a, const Leave& leave) {
+    if (is_beyond(a.rows_at, blockIdx.y * Tile)) return;
     bf16<Tile, Tile == 16 ? 1 : 2, Tile == 16 ? 2 : Tile / 16>(a, leave);
 }
 

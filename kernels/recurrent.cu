@@ -54,6 +54,8 @@ public:
     __device__ __forceinline__ uint32_t across() const { return (cell_.units + Units - 1) / Units; }
     __device__ __forceinline__ uint32_t tiles(const LstmRows& rows) const { return (rows.rows + ROWS - 1) / ROWS * across(); }
 
+    __device__ __forceinline__ uint32_t first_row(uint32_t tile) const { return tile / across() * ROWS; }
+
     // Feeds one tile. `known` is called by all threads of the warpgroup before the first row of h is read.
     template <class Known>
     __device__ __forceinline__ void feed(const LstmRows& rows, uint32_t tile, Known known) {
@@ -198,11 +200,12 @@ private:
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class Gates, int Groups, int Units, int Stages>
-__device__ __forceinline__ void step(const Cell& cell, const LstmRows& rows) {
+__device__ __forceinline__ void step(const Cell& cell, const LstmRows& rows, uint64_t rows_at) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
     Tiles<Gates, Groups, Units, Stages, false> tiles(cell, shared, full, empty);
+    if (is_beyond(rows_at, tiles.first_row(blockIdx.x))) return;
     tiles.initialise();
     if (threadIdx.x / GROUP == Groups) {
         registers_fewer<72>();
@@ -264,12 +267,12 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
 
 #define STEP(name, Gates, GROUPS, WIDTH, STAGES)                                                                            \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmStepArguments a) { \
-        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.inputs, a.units, a.columns, 0}, a.rows); \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.inputs, a.units, a.columns, 0}, a.rows, a.rows_at); \
     }                                                                                                                       \
     KERNEL(name, LstmStepArguments)
 #define TREE_STEP(name, GROUPS, WIDTH, STAGES)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ TreeStepArguments a) {                       \
-        recurrent::step<recurrent::Tree, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right}, a.rows);             \
+        recurrent::step<recurrent::Tree, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right}, a.rows, a.rows_at);  \
     }                                                                                                                                             \
     KERNEL(name, TreeStepArguments)
 #define QUEUE(name, Gates, GROUPS, WIDTH, STAGES, RESIDENT)                                                                  \

@@ -15,16 +15,23 @@ static __device__ __forceinline__ void copy_row(uint8_t* to, const uint8_t* from
     for (uint32_t at = whole * 16 + threadIdx.x; at < bytes; at += blockDim.x) to[at] = from ? from[at] : uint8_t(0);
 }
 
+// The head of a launch's batch: as it lies on the device, or as it came.
+static __device__ __forceinline__ BatchHead head_of(uint64_t address, const BatchHead& own) {
+    return address ? *reinterpret_cast<const BatchHead*>(address) : own;
+}
+
 extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__ GatherArguments a) {
     const uint64_t row = blockIdx.x;
+    const BatchHead head = head_of(a.head, a.own);
+    if (row >= head.rows) return;
     uint8_t* const frame = reinterpret_cast<uint8_t*>(a.frame) + row * a.stride;
-    const RowEntry entry = reinterpret_cast<const RowEntry*>(a.entries)[row];
-    const uint32_t* const executed = reinterpret_cast<const uint32_t*>(a.executed);
+    const RowEntry entry = reinterpret_cast<const RowEntry*>(head.entries)[row];
+    const uint32_t* const executed = reinterpret_cast<const uint32_t*>(head.executed);
     // Kept for the whole step: another row of it may end the chain while this one is on its way.
     const bool live = entry.step < executed[entry.own] && entry.step < executed[entry.followed];
     if (threadIdx.x == 0) *reinterpret_cast<RowRecord*>(frame) = RowRecord{live ? 1u : 0u, 0, 0, 0, 0};
     const Port* const ports = reinterpret_cast<const Port*>(a.ports);
-    const uint64_t* const addresses = reinterpret_cast<const uint64_t*>(a.addresses) + row * a.port_count;
+    const uint64_t* const addresses = reinterpret_cast<const uint64_t*>(head.addresses) + row * a.port_count;
     for (uint32_t port = 0; port < a.port_count; port++) {
         const uint64_t from = live ? addresses[port] : 0;
         copy_row(frame + ports[port].place, reinterpret_cast<const uint8_t*>(from), ports[port].bytes);
@@ -34,17 +41,19 @@ KERNEL(gather, GatherArguments)
 
 extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__ FinishArguments a) {
     const uint64_t row = blockIdx.x;
+    const BatchHead head = head_of(a.head, a.own);
+    if (row >= head.rows) return;
     const uint8_t* const frame = reinterpret_cast<const uint8_t*>(a.frame) + row * a.stride;
     const RowRecord record = *reinterpret_cast<const RowRecord*>(frame);
-    const RowEntry entry = reinterpret_cast<const RowEntry*>(a.entries)[row];
+    const RowEntry entry = reinterpret_cast<const RowEntry*>(head.entries)[row];
     const bool runs = record.live && !record.refused;
     if (threadIdx.x == 0) {
-        uint32_t* const executed = reinterpret_cast<uint32_t*>(a.executed);
+        uint32_t* const executed = reinterpret_cast<uint32_t*>(head.executed);
         const bool stops = runs && entry.stop != NOWHERE && frame[entry.stop] != 0;
         if (stops) atomicMin(&executed[entry.own], entry.step + 1);
         if (record.live && record.refused) atomicMin(&executed[entry.own], entry.step);
         const uint32_t status = !record.live ? ROW_SKIPPED : record.refused ? ROW_REFUSED : stops ? ROW_STOPPED : ROW_RAN;
-        reinterpret_cast<RowStatus*>(a.statuses)[row] = RowStatus{status, 0, record.index, record.table_rows};
+        reinterpret_cast<RowStatus*>(head.statuses)[row] = RowStatus{status, 0, record.index, record.table_rows};
     }
     if (!runs) return;
     bool held = entry.node != 0;
@@ -54,12 +63,12 @@ extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__
         held = !later.live || later.refused;
     }
     const Outlet* const outlets = reinterpret_cast<const Outlet*>(a.outlets);
-    const uint32_t* const deliveries = reinterpret_cast<const uint32_t*>(a.deliveries) + row * a.outlet_count;
+    const uint32_t* const deliveries = reinterpret_cast<const uint32_t*>(head.deliveries) + row * a.outlet_count;
     for (uint32_t output = 0; output < a.outlet_count; output++) {
         const Outlet outlet = outlets[output];
         if (held) copy_row(reinterpret_cast<uint8_t*>(entry.node) + outlet.node_offset, frame + outlet.place, outlet.bytes);
-        if (!a.deliveries || deliveries[output] == NOWHERE) continue;
-        copy_row(reinterpret_cast<uint8_t*>(a.delivered) + deliveries[output], frame + outlet.place, outlet.bytes);
+        if (!head.deliveries || deliveries[output] == NOWHERE) continue;
+        copy_row(reinterpret_cast<uint8_t*>(head.delivered) + deliveries[output], frame + outlet.place, outlet.bytes);
     }
 }
 KERNEL(finish, FinishArguments)

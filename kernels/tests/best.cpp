@@ -103,7 +103,7 @@ Left best(const Projection& of, const std::string& in, uint32_t tile, uint32_t k
     a.product.y_stride = static_cast<uint32_t>(left.stride);
     Projection::launch("product_best_" + in + std::to_string(tile), of.grid(count, tile), shared_bytes(in, tile), a);
     const uint64_t at = left.rows.address();
-    const BestArguments b{at, at + left.values, at + left.positions, static_cast<uint32_t>(left.stride), left.panels, k, flags};
+    const BestArguments b{at, at + left.values, at + left.positions, static_cast<uint32_t>(left.stride), left.panels, k, flags, 0};
     Projection::launch("best_of_panels", {count, 1, 1}, 0, b);
     return left;
 }
@@ -195,7 +195,7 @@ void either_result_may_be_missing() {
         std::memcpy(&one.rows[0], &both.rows[0], one.rows.size());
         for (uint32_t r = 0; r < 3; ++r) std::memset(&one.rows[r * one.stride + one.values], 0xff, one.stride - one.values);
         const uint64_t at = one.rows.address();
-        const BestArguments b{at, values ? at + one.values : 0, values ? 0 : at + one.positions, static_cast<uint32_t>(one.stride), one.panels, 3, 0};
+        const BestArguments b{at, values ? at + one.values : 0, values ? 0 : at + one.positions, static_cast<uint32_t>(one.stride), one.panels, 3, 0, 0};
         Projection::launch("best_of_panels", {3, 1, 1}, 0, b);
         for (uint32_t r = 0; r < 3; ++r) {
             for (uint32_t place = 0; place < 3; ++place) {

@@ -28,7 +28,7 @@ struct Frame {
     }
     void run(const std::vector<GroupInstruction>& list, uint32_t first = 0, uint32_t count = 0, uint32_t threads = 128) {
         const Memory<GroupInstruction> instructions(list);
-        const GroupArguments a{bytes.address() + first * stride, instructions.address(), stride, static_cast<uint32_t>(list.size())};
+        const GroupArguments a{bytes.address() + first * stride, instructions.address(), stride, static_cast<uint32_t>(list.size()), 0};
         const std::string said = testing::launch("group", {count ? count : rows - first, 1, 1}, threads, 0, a);
         if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
     }

@@ -191,7 +191,7 @@ struct Reference {
 
 void run_step(const Kernel& kernel, const World& world, const Lists& lists) {
     const LstmStepArguments a{lists.arguments, world.weights.address(), world.bias.address(), world.inputs, world.units,
-                              {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}};
+                              {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}, 0};
     const uint32_t rows = static_cast<uint32_t>(lists.rows.size());
     const uint32_t blocks = (world.units + kernel.units - 1) / kernel.units * ((rows + kernel.rows - 1) / kernel.rows);
     const std::string name = world.kind.kernel("step", kernel);
@@ -318,7 +318,7 @@ void lists_are_made_where_rows_lie() {
             record(0)->refused = 1;
             record(3)->live = 0;
             const LstmListArguments a{frame.address(), with_entries ? entries.address() : 0, lists.address(), counter.address(), 0, 0, 0, 0, 0, 0, STRIDE, OWN,
-                                      UNITS,           H, C, seed % 2 ? BEGIN : NOWHERE,     EXACT,           C_OUT,             H_FROM, H_OUT};
+                                      UNITS,           H, C, seed % 2 ? BEGIN : NOWHERE,     EXACT,           C_OUT,             H_FROM, H_OUT, 0};
             CHECK(testing::launch("lstm_rows", {ROWS, 1, 1}, 128, 0, a) == "");
             CHECK(counter[0] == 0 && counter[1] == 0xffffffff);
             for (uint32_t r = 0; r < ROWS; ++r) {
@@ -357,7 +357,7 @@ void beginnings_are_looked_up() {
             std::memcpy(&frame[r * STRIDE + TOKEN], &tokens[r], bytes);
         }
         const LstmListArguments a{frame.address(), entries.address(), lists.address(), counter.address(), TABLE, 4, 512, TOKEN, bytes, 0, STRIDE, 0, 0,
-                                  ELSE,            ELSE,              NOWHERE,         ELSE,              ELSE,  ELSE, ELSE};
+                                  ELSE,            ELSE,              NOWHERE,         ELSE,              ELSE,  ELSE, ELSE, 0};
         CHECK(testing::launch("lstm_rows", {ROWS, 1, 1}, 128, 0, a) == "");
         const uint32_t rows[ROWS] = {3, 0, 0, 0, 0, 2};
         for (uint32_t r = 0; r < ROWS; ++r) {

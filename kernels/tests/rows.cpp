@@ -17,7 +17,7 @@ constexpr uint32_t PORT_PLACE = sizeof(RowRecord);
 
 void run_group(Memory<uint8_t>& frame, const std::vector<GroupInstruction>& list, uint32_t stride, uint32_t rows, uint32_t threads) {
     const Memory<GroupInstruction> instructions(list);
-    const GroupArguments a{frame.address(), instructions.address(), stride, static_cast<uint32_t>(list.size())};
+    const GroupArguments a{frame.address(), instructions.address(), stride, static_cast<uint32_t>(list.size()), 0};
     const std::string said = testing::launch("group", {rows, 1, 1}, threads, 0, a);
     CHECK(said.empty());
     if (!said.empty()) std::printf("    %s\n", said.c_str());
@@ -116,7 +116,8 @@ void rows_leave_what_they_should_and_nothing_else() {
         const Memory<Port> ports({{PORT_PLACE, ROW}, {TOKEN, 8}});
         const Memory<Outlet> outlets({{RESULT, ROW, 0, 0}});
         const Memory<uint64_t> lists(addresses);
-        const GatherArguments gather{frame.address(), ports.address(), lists.address(), entries.address(), executed.address(), STRIDE, 2};
+        const BatchHead head{rows, 0, lists.address(), entries.address(), executed.address(), deliveries.address(), delivered.address(), statuses.address()};
+        const GatherArguments gather{frame.address(), ports.address(), 0, STRIDE, 2, head};
         CHECK(testing::launch("gather", {rows, 1, 1}, 128, 0, gather).empty());
         GroupInstruction look = instruction(OP_LOOKUP, 0, {WIDTH}, 0);
         look.k = WIDTH;
@@ -136,8 +137,7 @@ void rows_leave_what_they_should_and_nothing_else() {
         stop.source[0] = in_row(TOKEN, TYPE_I64, {});
         stop.result[0] = in_row(STOP, TYPE_BOOL, {});
         run_group(frame, {look, add, stop}, STRIDE, rows, 64);
-        const FinishArguments finish{frame.address(),      outlets.address(),   entries.address(),  executed.address(), deliveries.address(),
-                                     delivered.address(), statuses.address(), STRIDE, 1};
+        const FinishArguments finish{frame.address(), outlets.address(), 0, STRIDE, 1, head};
         CHECK(testing::launch("finish", {rows, 1, 1}, 128, 0, finish).empty());
         for (uint32_t r = 0; r < rows; ++r) {
             const bool ended = r % 3 == 1, refused = !ended && r % 5 == 3, runs = !ended && !refused, stops = runs && tokens[r] != 0;

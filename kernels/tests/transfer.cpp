@@ -10,6 +10,9 @@ constexpr uint32_t PLACES[] = {32, 64, 80};  // of the ports, behind the row's r
 constexpr uint32_t BYTES[] = {20, 16, 7};
 constexpr uint32_t STRIDE = 96;
 
+// Whether heads come with a launch or lie on the device, where a launch has more blocks than there are rows.
+bool is_on_device = false;
+
 // A batch of rows over three chains; word c of `executed` is chain c's.
 struct Batch {
     uint32_t rows;
@@ -20,6 +23,7 @@ struct Batch {
     Memory<uint32_t> executed, deliveries;
     Memory<uint64_t> addresses;
     Memory<RowStatus> statuses;
+    Memory<BatchHead> head{1};
 
     explicit Batch(uint32_t rows)
         : rows(rows), frame(rows * STRIDE), sources(rows * 64), nodes(rows * 64), delivered(rows * 64), ports(3), outlets(3), entries(rows),
@@ -41,13 +45,27 @@ struct Batch {
     }
 
     void gather(uint32_t threads = 128) {
-        const GatherArguments a{frame.address(), ports.address(), addresses.address(), entries.address(), executed.address(), STRIDE, 3};
-        CHECK(testing::launch("gather", {rows, 1, 1}, threads, 0, a) == "");
+        const auto [address, own, blocks] = told(true);
+        const GatherArguments a{frame.address(), ports.address(), address, STRIDE, 3, own};
+        CHECK(testing::launch("gather", {blocks, 1, 1}, threads, 0, a) == "");
     }
     void finish(bool deliver = true) {
-        const FinishArguments a{frame.address(), outlets.address(),   entries.address(), executed.address(), deliver ? deliveries.address() : 0,
-                                delivered.address(), statuses.address(), STRIDE,            3};
-        CHECK(testing::launch("finish", {rows, 1, 1}, 128, 0, a) == "");
+        const auto [address, own, blocks] = told(deliver);
+        const FinishArguments a{frame.address(), outlets.address(), address, STRIDE, 3, own};
+        CHECK(testing::launch("finish", {blocks, 1, 1}, 128, 0, a) == "");
+    }
+    struct Told {
+        uint64_t address;
+        BatchHead own;
+        uint32_t blocks;
+    };
+    // What a launch is told of the batch, and the blocks that it has.
+    Told told(bool deliver) {
+        const BatchHead one{rows, 0, addresses.address(), entries.address(), executed.address(), deliver ? deliveries.address() : 0, delivered.address(),
+                            statuses.address()};
+        if (!is_on_device) return {0, one, rows};
+        head[0] = one;
+        return {head.address(), BatchHead{}, 2 * rows + 1};
     }
     RowRecord& record(uint32_t row) { return *reinterpret_cast<RowRecord*>(&frame[row * STRIDE]); }
 };
@@ -152,9 +170,12 @@ void words_begin() {
 }  // namespace
 
 int main() {
-    RUN(rows_are_filled_or_zeros);
-    RUN(live_rows_leave_everything_and_others_nothing);
-    RUN(a_place_is_left_to_the_last_step_that_runs);
+    for (const bool on_device : {false, true}) {
+        is_on_device = on_device;
+        RUN(rows_are_filled_or_zeros);
+        RUN(live_rows_leave_everything_and_others_nothing);
+        RUN(a_place_is_left_to_the_last_step_that_runs);
+    }
     RUN(words_begin);
     return testing::finish();
 }

@@ -73,7 +73,7 @@ struct World {
         }
         const auto list = [&](uint64_t number) { return lists.address() + number * rows * 8; };
         const TreeStepArguments a{{list(0), list(1), list(2), list(4), 0, list(5), list(6), rows, 0}, list(3), weights.address(), bias.address(), units, 0,
-                                  {columns[0], columns[1], columns[2], columns[3], columns[4], 0}};
+                                  {columns[0], columns[1], columns[2], columns[3], columns[4], 0}, 0};
         const uint32_t blocks = (units + kernel.units - 1) / kernel.units * ((rows + kernel.rows - 1) / kernel.rows);
         const uint32_t shared = kernel.stages * (kernel.rows + GATES * kernel.units) * 128;
         const std::string said = testing::launch(kernel.name, {blocks, 1, 1}, kernel.threads, shared, a);
@@ -146,7 +146,7 @@ void lists_are_made_where_rows_lie() {
                 }
             }
         }
-        const TreeListArguments a{frame.address(), lists.address(), STRIDE, OWN, UNITS, begin, {H[0], H[1]}, {C[0], C[1]}, {FROM[0], FROM[1]}, EXACT, C_OUT};
+        const TreeListArguments a{frame.address(), lists.address(), STRIDE, OWN, UNITS, begin, {H[0], H[1]}, {C[0], C[1]}, {FROM[0], FROM[1]}, EXACT, C_OUT, 0};
         CHECK(testing::launch("tree_rows", {ROWS, 1, 1}, 128, 0, a) == "");
         for (uint32_t r = 0; r < ROWS; ++r) {
             const uint32_t places[] = {FROM[0], FROM[1], C[0], C[1], begin, C_OUT, EXACT};

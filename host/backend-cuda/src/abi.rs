@@ -72,19 +72,19 @@ plain! {
     ProductTerm { x: u64, weights: u64, x_stride: u32, k: u32 }
     /// As in `abi.h`.
     ProductArguments {
-        terms: [ProductTerm; PRODUCT_TERMS], begin: u64, bias: u64, y: u64, begin_stride: u32, y_stride: u32, term_count: u32, rows: u32, n: u32,
+        terms: [ProductTerm; PRODUCT_TERMS], begin: u64, bias: u64, y: u64, rows_at: u64, begin_stride: u32, y_stride: u32, term_count: u32, rows: u32, n: u32,
         padding: u32,
     }
     /// As in `abi_best.h`.
     ProductBestArguments { product: ProductArguments, k: u32, flags: u32 }
     /// As in `abi_best.h`.
-    BestArguments { candidates: u64, values: u64, positions: u64, stride: u32, panels: u32, k: u32, flags: u32 }
+    BestArguments { candidates: u64, values: u64, positions: u64, stride: u32, panels: u32, k: u32, flags: u32, rows_at: u64 }
     /// As in `abi.h`.
     LstmRows {
         x: u64, h: u64, c: u64, begin: u64, h_out: u64, c_out: u64, h_exact: u64, rows: u32, sequence: u32,
     }
     /// As in `abi.h`.
-    LstmStepArguments { rows: LstmRows, weights: u64, bias: u64, inputs: u32, units: u32, columns: [u32; 4] }
+    LstmStepArguments { rows: LstmRows, weights: u64, bias: u64, inputs: u32, units: u32, columns: [u32; 4], rows_at: u64 }
     /// As in `abi.h`.
     LstmQueueArguments {
         steps: u64, counter: u64, signal: u64, weights: u64, bias: u64, step_count: u32, inputs: u32, units: u32, padding: u32,
@@ -94,13 +94,14 @@ plain! {
     LstmListArguments {
         frame: u64, entries: u64, lists: u64, counter: u64, table: u64, table_rows: u64, table_stride: u32, token: u32, token_bytes: u32,
         padding: u32, stride: u32, own: u32, units: u32, h: u32, c: u32, begin: u32, h_exact: u32,
-        c_out: u32, h_from: u32, h_out: u32,
+        c_out: u32, h_from: u32, h_out: u32, head: u64,
     }
     /// As in `abi.h`.
-    TreeStepArguments { rows: LstmRows, c_right: u64, weights: u64, bias: u64, units: u32, padding: u32, columns: [u32; 6] }
+    TreeStepArguments { rows: LstmRows, c_right: u64, weights: u64, bias: u64, units: u32, padding: u32, columns: [u32; 6], rows_at: u64 }
     /// As in `abi.h`.
     TreeListArguments {
         frame: u64, lists: u64, stride: u32, own: u32, units: u32, begin: u32, h: [u32; 2], c: [u32; 2], h_from: [u32; 2], h_exact: u32, c_out: u32,
+        head: u64,
     }
     /// The beginning of each row of a frame.
     RowRecord { live: u32, refused: u32, index: i64, table_rows: u64, padding: u64 }
@@ -113,11 +114,13 @@ plain! {
     /// What became of a row.
     RowStatus { status: u32, padding: u32, index: i64, table_rows: u64 }
     /// As in `abi_transfer.h`.
-    GatherArguments { frame: u64, ports: u64, addresses: u64, entries: u64, executed: u64, stride: u32, port_count: u32 }
-    /// As in `abi_transfer.h`.
-    FinishArguments {
-        frame: u64, outlets: u64, entries: u64, executed: u64, deliveries: u64, delivered: u64, statuses: u64, stride: u32, outlet_count: u32,
+    BatchHead {
+        rows: u32, padding: u32, addresses: u64, entries: u64, executed: u64, deliveries: u64, delivered: u64, statuses: u64,
     }
+    /// As in `abi_transfer.h`.
+    GatherArguments { frame: u64, ports: u64, head: u64, stride: u32, port_count: u32, own: BatchHead }
+    /// As in `abi_transfer.h`.
+    FinishArguments { frame: u64, outlets: u64, head: u64, stride: u32, outlet_count: u32, own: BatchHead }
     /// A word and what it becomes.
     WordEntry { word: u32, value: u32 }
     /// As in `abi_transfer.h`.
@@ -130,9 +133,9 @@ plain! {
         epsilon: f32, table_rows: u64, source: [GroupOperand; GROUP_SOURCES], result: [GroupOperand; GROUP_RESULTS],
     }
     /// As in `abi_group.h`.
-    GroupArguments { frame: u64, instructions: u64, stride: u32, count: u32 }
+    GroupArguments { frame: u64, instructions: u64, stride: u32, count: u32, rows_at: u64 }
     /// As in `abi_group.h`.
-    CompiledGroupArguments { frame: u64, blobs: u64, stride: u32, padding: u32 }
+    CompiledGroupArguments { frame: u64, blobs: u64, stride: u32, padding: u32, rows_at: u64 }
 }
 
 // SAFETY: a number.

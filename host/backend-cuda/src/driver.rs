@@ -47,6 +47,8 @@ handles! {
     Event;
     /// A kernel that is loaded.
     Kernel;
+    /// Launches that are made once and queued as one.
+    Graph;
 }
 
 /// How a kernel is launched.
@@ -62,6 +64,15 @@ pub struct Launch {
     pub shared_bytes: u32,
     /// Whether its blocks wait for one another, so that all of them must run at once: no more than [`Driver::resident_blocks`] says.
     pub cooperative: bool,
+}
+
+/// A launch as a graph has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GraphLaunch {
+    /// What is launched, not cooperatively.
+    pub launch: Launch,
+    /// What [`Driver::launch`] would be given.
+    pub arguments: Vec<u8>,
 }
 
 /// What a device is.
@@ -182,6 +193,22 @@ pub trait Driver: Send {
     /// What the arguments say is what the kernel takes: whatever it reads and writes by them lies in memory of this driver, and stays there until the
     /// launch has run.
     unsafe fn launch(&mut self, stream: Stream, launch: &Launch, arguments: &[u8]) -> Done;
+
+    /// Makes a graph of launches that run one after the other, with the arguments that they are given here whenever it is launched. Waits for nothing that
+    /// is queued.
+    ///
+    /// # Errors
+    /// Also if there is no launch, or one of them is cooperative.
+    fn graph(&mut self, launches: &[GraphLaunch]) -> Done<Graph>;
+
+    /// Queues a graph. It may be queued while it runs.
+    ///
+    /// # Safety
+    /// As for [`Driver::launch`], of each of its launches; and none of their kernels was given back.
+    unsafe fn launch_graph(&mut self, stream: Stream, graph: Graph) -> Done;
+
+    /// Gives a graph back. Waits until nothing that is queued needs it. What is not given back goes with the driver.
+    fn release_graph(&mut self, graph: Graph) -> Done;
 
     /// Marks where a stream is now. Whoever waits for the event from now on waits for that.
     fn record(&mut self, event: Event, stream: Stream) -> Done;

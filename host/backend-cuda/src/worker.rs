@@ -2,13 +2,15 @@
 //!
 //! A task becomes one segment, or several if it is large: one upload (addresses, rows of the host), for each step of it a gathering, the cell's plan and a
 //! finish, one download (what became of each row, what is delivered), one signal. Where steps need only the states of those before, several are one batch
-//! ([`together`]). Submitting only queues; completing only looks at the signal. Steps that follow a stop in the same stream are kept from leaving anything
-//! by the device itself (`kernels/transfer.cu`).
+//! ([`together`]); all others are launched as graphs where that saves launches ([`graphs`]). Submitting only queues; completing only looks at the signal.
+//! Steps that follow a stop in the same stream are kept from leaving anything by the device itself (`kernels/transfer.cu`).
 
 mod device;
 mod flight;
 mod gather;
+mod graphs;
 mod options;
+mod queue;
 mod recurrent;
 mod resident;
 mod retire;
@@ -32,6 +34,7 @@ use cellwright_cell_graph::{CellTypeKey, TypedCell};
 use crate::driver::{DeviceAddress, Done, Driver, Fault};
 use device::Device;
 use flight::InFlight;
+use graphs::Graphs;
 pub use options::CudaOptions;
 use options::Sizes;
 use resident::{FrameMemory, Resident, Rows};
@@ -62,6 +65,7 @@ pub struct CudaWorker {
     up: Ring,
     down: Ring,
     words: Words,
+    graphs: Graphs,
     /// The words on the device, and how many it has room for.
     executed: (DeviceAddress, u32),
     cells: Vec<Option<Arc<Resident>>>,
@@ -89,6 +93,7 @@ impl CudaWorker {
         let executed = device.driver.allocate(sizes.words as usize * size_of::<u32>())?;
         let up = Ring::new(&mut *device.driver, sizes.ring_bytes)?;
         let down = Ring::new(&mut *device.driver, sizes.ring_bytes)?;
+        let graphs = Graphs::new(&mut *device.driver, options.graphs)?;
         device.driver.synchronize()?;
         let own = [
             (arena, "the arena"),
@@ -96,7 +101,8 @@ impl CudaWorker {
             (up.device, "the ring of uploads"),
             (down.device, "the ring of downloads"),
         ];
-        own.into_iter().for_each(|(allocation, name)| device.call(allocation, name));
+        let heads = graphs.heads().map(|heads| (heads, "the heads of batches"));
+        own.into_iter().chain(heads).for_each(|(allocation, name)| device.call(allocation, name));
         Ok(Self {
             number: WORKERS.fetch_add(1, Ordering::Relaxed),
             executed: (executed, sizes.words),
@@ -107,6 +113,7 @@ impl CudaWorker {
             up,
             down,
             words: Words::default(),
+            graphs,
             cells: Vec::new(),
             residents: Vec::new(),
             lanes: Vec::new(),
@@ -184,7 +191,8 @@ impl CudaWorker {
             std::mem::take(&mut self.residents).into_iter().partition(|(_, resident)| Arc::strong_count(resident) > 1);
         self.residents = kept;
         for (_, resident) in gone {
-            let freed = resident.free(&mut self.device);
+            let forgotten = self.graphs.forget(Some(resident.memory), &mut *self.device.driver);
+            let freed = resident.free(&mut self.device).and(forgotten);
             // A device that is lost says so to the next task.
             let _ = self.device.held(freed);
         }

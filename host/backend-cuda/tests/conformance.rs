@@ -13,6 +13,9 @@ use cellwright_backend_cuda::driver::emulated::{Control, Emulated, Emulation, Wh
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::typed::Precision;
 
+/// What stands for a graph among the names of kernels.
+const A_GRAPH: &str = "a graph";
+
 /// A worker with an arena as small as the suite allows, on a device whose streams and threads take turns in an order of their own.
 fn worker(seed: u64, compiles: bool) -> (Box<dyn Backend>, Control) {
     let driver = Emulated::new(&Emulation { seed, compiles, lag: Duration::from_micros(20), ..Emulation::default() });
@@ -63,9 +66,12 @@ impl Watched {
 
     fn look(&self) {
         for ran in self.latest.borrow().iter().flat_map(Control::take_log) {
-            if let What::Launch { kernel, .. } = ran.what {
-                self.launched.borrow_mut().insert(kernel);
-            }
+            let name = match ran.what {
+                What::Launch { kernel, .. } => kernel,
+                What::Graph { .. } => A_GRAPH,
+                _ => continue,
+            };
+            self.launched.borrow_mut().insert(name);
         }
     }
 
@@ -84,7 +90,9 @@ fn scope(precision: Precision) -> Scope {
 
 #[test]
 fn behaviour() {
-    behaviour::run(&mut make());
+    let watched = Watched::default();
+    behaviour::run(&mut watched.make());
+    assert!(watched.has_launched(A_GRAPH));
 }
 
 #[test]
@@ -102,7 +110,7 @@ fn families() {
     families::run(&mut make(), Tolerance::default(), &scope(Precision::F32));
     let watched = Watched::default();
     families::run(&mut watched.make(), Tolerance::default(), &scope(Precision::Bf16));
-    for kernel in ["lstm_step_", "gru_step_", "tree_step_"] {
+    for kernel in ["lstm_step_", "gru_step_", "tree_step_", A_GRAPH] {
         assert!(watched.has_launched(kernel), "{kernel}");
     }
 }
@@ -116,6 +124,7 @@ fn invariance_in_f32() {
 fn invariance_in_bf16() {
     let watched = Watched::default();
     invariance::run(&mut watched.make(), &scope(Precision::Bf16));
+    assert!(watched.has_launched(A_GRAPH));
     for tile in ["64x8", "64x16", "128x32"] {
         assert!(watched.has_launched(&format!("lstm_step_{tile}")), "{tile}");
     }

@@ -283,13 +283,13 @@ fn has_a_compiler() {
     assert_ne!(kernels[0], kernels[1], "each is given back alone");
     let launch = |kernel| Launch { kernel, grid: [1, 1, 1], threads: 32, shared_bytes: 0, cooperative: false };
     // SAFETY: the kernel of the library that stands in reads nothing.
-    unsafe { driver.launch(stream, &launch(kernels[0]), &[0; 24]) }.unwrap();
+    unsafe { driver.launch(stream, &launch(kernels[0]), &[0; 32]) }.unwrap();
     driver.release(kernels[0]).unwrap();
     assert!(driver.release(kernels[0]).is_err());
     // SAFETY: above.
-    assert!(unsafe { driver.launch(stream, &launch(kernels[0]), &[0; 24]) }.is_err());
+    assert!(unsafe { driver.launch(stream, &launch(kernels[0]), &[0; 32]) }.is_err());
     // SAFETY: above.
-    unsafe { driver.launch(stream, &launch(kernels[1]), &[0; 24]) }.unwrap();
+    unsafe { driver.launch(stream, &launch(kernels[1]), &[0; 32]) }.unwrap();
     assert_eq!(driver.compiled("another").unwrap(), Some(kernels[0]), "its place is used again");
     assert!(driver.kernel("fill").is_ok());
 }

@@ -13,7 +13,7 @@ use cellwright_cell_graph::Datatype;
 use cellwright_cell_graph::unfolded::Source;
 
 /// A kernel's arguments that are addresses, by name: the kernel, the number of its word, what lies there.
-const PLACES: [(&str, usize, &str); 2] = [("gather", 0, "the frame"), ("gather", 4, "the table of chains")];
+const PLACES: [(&str, usize, &str); 2] = [("gather", 0, "the frame"), ("gather", 7, "the table of chains")];
 
 fn driver(debug: bool) -> (Driver, Control) {
     let device = Emulated::new(&Emulation { lag: Duration::ZERO, memory_bytes: 64 << 20, ..Emulation::default() });
@@ -63,7 +63,7 @@ fn what_is_written_beside_memory_loses_the_device_and_is_named() {
 fn what_is_written_behind_memory_is_named_too() {
     let (mut driver, control) = driver(true);
     task(&mut driver).expect("nothing was overwritten");
-    let at = place(&control, "gather", 4);
+    let at = place(&control, "gather", 7);
     let bytes = 4 * CudaOptions::default().chains as usize;
     // SAFETY: the guard behind the table of chains, on a device that does nothing at the moment.
     unsafe { (at as *mut u8).add(bytes).write(7) };

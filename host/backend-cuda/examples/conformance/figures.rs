@@ -17,7 +17,7 @@ pub(crate) fn done<T>(done: Done<T>) -> T {
     done.unwrap_or_else(|fault| panic!("{fault}"))
 }
 
-fn microseconds(time: Duration) -> f64 {
+pub(crate) fn microseconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e8).round() / 100.0
 }
 

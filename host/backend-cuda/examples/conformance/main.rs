@@ -7,6 +7,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
 
 mod figures;
+mod graphs;
 mod parts;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

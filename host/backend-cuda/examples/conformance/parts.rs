@@ -14,7 +14,7 @@ use cellwright_cell_graph::{Tensor, TypedCell};
 use serde_json::{Value, json};
 
 use super::figures::done;
-use super::{Where, figures};
+use super::{Where, figures, graphs};
 
 /// A part: what it is called, and what runs it. It panics if it fails, and gives figures if it has any.
 pub(crate) struct Part {
@@ -41,11 +41,13 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "lstm-wide", run: lstm_wide },
     Part { name: "gru-wide", run: gru_wide },
     Part { name: "tree-wide", run: tree_wide },
+    Part { name: "graphs", run: graphs::bits },
     Part { name: "faults", run: faults },
     Part { name: "figures-signals", run: figures::signals },
     Part { name: "figures-lstm", run: figures::lstm },
     Part { name: "figures-gru", run: figures::gru },
     Part { name: "figures-tree", run: figures::tree },
+    Part { name: "figures-graphs", run: graphs::times },
 ];
 
 /// Of the suite that every backend must pass.
@@ -173,7 +175,7 @@ fn worker(place: Where, tf32: bool) -> Box<dyn Backend> {
     with(place, CudaOptions { arena_bytes, frame_bytes: Some(64 << 20), ring_bytes: 4 << 20, tf32, ..CudaOptions::default() })
 }
 
-fn with(place: Where, options: CudaOptions) -> Box<dyn Backend> {
+pub(crate) fn with(place: Where, options: CudaOptions) -> Box<dyn Backend> {
     Box::new(CudaWorker::new(open(place), options).unwrap_or_else(|fault| panic!("no worker: {fault}")))
 }
 

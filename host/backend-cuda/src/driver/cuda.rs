@@ -6,6 +6,7 @@
 
 mod compile;
 mod fault;
+mod graphs;
 mod images;
 mod kernels;
 mod memory;
@@ -20,7 +21,7 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 pub use images::{Form, IMAGES, Image, choose};
 pub use probe::{Absent, devices};
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Kernel, Launch, Pinned, Stream};
+use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Pinned, Stream};
 use fault::{fault, told};
 use kernels::Loaded;
 
@@ -32,6 +33,8 @@ pub struct CudaDriver {
     kernels: Vec<Loaded>,
     streams: Vec<sys::CUstream>,
     events: Vec<sys::CUevent>,
+    /// Null where one was given back.
+    graphs: Vec<sys::CUgraphExec>,
     allocations: Vec<sys::CUdeviceptr>,
     lost: Option<String>,
 }
@@ -70,7 +73,17 @@ impl CudaDriver {
             }
         }
         loaded.map_err(|complaint| unusable(&format!("does not take the kernels: {complaint}")))?;
-        Ok(Self { facts, context, module, kernels: vec![], streams: vec![], events: vec![], allocations: vec![], lost: None })
+        Ok(Self {
+            facts,
+            context,
+            module,
+            kernels: vec![],
+            streams: vec![],
+            events: vec![],
+            graphs: vec![],
+            allocations: vec![],
+            lost: None,
+        })
     }
 
     /// Makes this thread one that may call the driver for this device.
@@ -129,6 +142,9 @@ impl Drop for CudaDriver {
         // SAFETY: handles of this driver, given back once, after all that was queued has run.
         unsafe {
             let _ = sys::cuCtxSynchronize();
+            for graph in self.graphs.drain(..).filter(|graph| !graph.is_null()) {
+                let _ = sys::cuGraphExecDestroy(graph);
+            }
             for event in self.events.drain(..) {
                 let _ = sys::cuEventDestroy_v2(event);
             }
@@ -269,24 +285,30 @@ impl Driver for CudaDriver {
     unsafe fn launch(&mut self, stream: Stream, launch: &Launch, arguments: &[u8]) -> Done {
         self.enter()?;
         let stream = self.stream_of(stream)?;
-        let Some(kernel) = self.kernels.get(launch.kernel.0 as usize) else {
-            return Err(Fault::Refused("a kernel of another driver is launched".to_owned()));
-        };
-        if arguments.len() != kernel.argument_bytes {
-            let (name, takes) = (kernel.name, kernel.argument_bytes);
-            return Err(Fault::Refused(format!("kernel `{name}`: takes {takes} bytes of arguments, got {}", arguments.len())));
-        }
+        let kernel = self.taking(launch.kernel, arguments)?;
         let mut parameters: [*mut c_void; 1] = [arguments.as_ptr().cast_mut().cast()];
         let ([x, y, z], threads, shared) = (launch.grid, launch.threads, launch.shared_bytes);
         // SAFETY: the kernel takes one structure of just that many bytes, which are copied before the call returns; what they point at is the caller's.
         let code = unsafe {
             if launch.cooperative {
-                sys::cuLaunchCooperativeKernel(kernel.function, x, y, z, threads, 1, 1, shared, stream, parameters.as_mut_ptr())
+                sys::cuLaunchCooperativeKernel(kernel, x, y, z, threads, 1, 1, shared, stream, parameters.as_mut_ptr())
             } else {
-                sys::cuLaunchKernel(kernel.function, x, y, z, threads, 1, 1, shared, stream, parameters.as_mut_ptr(), std::ptr::null_mut())
+                sys::cuLaunchKernel(kernel, x, y, z, threads, 1, 1, shared, stream, parameters.as_mut_ptr(), std::ptr::null_mut())
             }
         };
         self.call(code)
+    }
+
+    fn graph(&mut self, launches: &[GraphLaunch]) -> Done<Graph> {
+        self.make_graph(launches)
+    }
+
+    unsafe fn launch_graph(&mut self, stream: Stream, graph: Graph) -> Done {
+        self.queue_graph(stream, graph)
+    }
+
+    fn release_graph(&mut self, graph: Graph) -> Done {
+        self.destroy_graph(graph)
     }
 
     fn record(&mut self, event: Event, stream: Stream) -> Done {

@@ -8,6 +8,7 @@
 mod compile;
 mod control;
 mod device;
+mod graphs;
 mod kernels;
 mod memory;
 
@@ -17,9 +18,10 @@ use std::time::Duration;
 
 pub use control::{Control, Injection, Ran, What};
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Kernel, Launch, Pinned, Stream, refused_by_compiler};
+use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Pinned, Stream, refused_by_compiler};
 use crate::abi::{Arguments, CompiledGroupArguments};
 use device::{Device, Work};
+use graphs::Graphs;
 use memory::Block;
 
 /// How an emulated device is made.
@@ -70,6 +72,7 @@ pub struct Emulated {
     facts: Facts,
     device: Arc<Device>,
     kernels: Vec<Loaded>,
+    graphs: Graphs,
     compiles: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -98,6 +101,7 @@ impl Emulated {
             facts,
             device,
             kernels: Vec::new(),
+            graphs: Graphs::default(),
             compiles: emulation.compiles,
             thread: Some(thread.expect("a thread for the emulated device")),
         }
@@ -114,6 +118,34 @@ impl Emulated {
             Some(end) if end <= of.len() => Ok(()),
             _ => Err(Fault::Refused(format!("{bytes} bytes from byte {offset} on are not within {} pinned bytes", of.len()))),
         }
+    }
+
+    /// A launch as it is queued, if a device would take it.
+    fn checked(&mut self, launch: &Launch, arguments: &[u8]) -> Done<Work> {
+        let Some(loaded) = self.kernels.get(launch.kernel.0 as usize).copied().filter(|loaded| !loaded.is_released) else {
+            return Err(Fault::Refused("a kernel of another driver is launched".to_owned()));
+        };
+        let Loaded { name, compiled, argument_bytes: takes, .. } = loaded;
+        let refused = |why: String| Err(Fault::Refused(format!("kernel `{name}`: {why}")));
+        if arguments.len() != takes || takes > ARGUMENT_BYTES_MAX {
+            return refused(format!("takes {takes} bytes of arguments (at most {ARGUMENT_BYTES_MAX}), got {}", arguments.len()));
+        }
+        let [x, y, z] = launch.grid;
+        if x == 0 || x > i32::MAX as u32 || [y, z].iter().any(|side| !(1..=65535).contains(side)) || !(1..=1024).contains(&launch.threads) {
+            return refused(format!("cannot have a grid of {x} x {y} x {z} blocks of {} threads", launch.threads));
+        }
+        if launch.shared_bytes > self.facts.shared_bytes_max {
+            return refused(format!("asks for {} bytes of shared memory, there are {}", launch.shared_bytes, self.facts.shared_bytes_max));
+        }
+        if launch.cooperative {
+            let most = self.resident_blocks(launch.kernel, launch.threads, launch.shared_bytes)?;
+            if u64::from(x) * u64::from(y) * u64::from(z) > u64::from(most) {
+                return refused(format!("{x} x {y} x {z} blocks are to wait for one another, {most} run at once"));
+            }
+        } else if kernels::is_cooperative(name) {
+            return refused("its blocks wait for one another, but need not run at once".to_owned());
+        }
+        Ok(Work::Launch { name, compiled, launch: *launch, arguments: arguments.to_vec() })
     }
 }
 
@@ -265,31 +297,20 @@ impl Driver for Emulated {
     }
 
     unsafe fn launch(&mut self, stream: Stream, launch: &Launch, arguments: &[u8]) -> Done {
-        let Some(loaded) = self.kernels.get(launch.kernel.0 as usize).copied().filter(|loaded| !loaded.is_released) else {
-            return Err(Fault::Refused("a kernel of another driver is launched".to_owned()));
-        };
-        let Loaded { name, compiled, argument_bytes: takes, .. } = loaded;
-        let refused = |why: String| Err(Fault::Refused(format!("kernel `{name}`: {why}")));
-        if arguments.len() != takes || takes > ARGUMENT_BYTES_MAX {
-            return refused(format!("takes {takes} bytes of arguments (at most {ARGUMENT_BYTES_MAX}), got {}", arguments.len()));
-        }
-        let [x, y, z] = launch.grid;
-        if x == 0 || x > i32::MAX as u32 || [y, z].iter().any(|side| !(1..=65535).contains(side)) || !(1..=1024).contains(&launch.threads) {
-            return refused(format!("cannot have a grid of {x} x {y} x {z} blocks of {} threads", launch.threads));
-        }
-        if launch.shared_bytes > self.facts.shared_bytes_max {
-            return refused(format!("asks for {} bytes of shared memory, there are {}", launch.shared_bytes, self.facts.shared_bytes_max));
-        }
-        if launch.cooperative {
-            let most = self.resident_blocks(launch.kernel, launch.threads, launch.shared_bytes)?;
-            if u64::from(x) * u64::from(y) * u64::from(z) > u64::from(most) {
-                return refused(format!("{x} x {y} x {z} blocks are to wait for one another, {most} run at once"));
-            }
-        } else if kernels::is_cooperative(name) {
-            return refused("its blocks wait for one another, but need not run at once".to_owned());
-        }
-        let launch = *launch;
-        self.device.queue(stream, |_| Ok(Work::Launch { name, compiled, launch, arguments: arguments.to_vec() }))
+        let work = self.checked(launch, arguments)?;
+        self.device.queue(stream, |_| Ok(work))
+    }
+
+    fn graph(&mut self, launches: &[GraphLaunch]) -> Done<Graph> {
+        self.make_graph(launches)
+    }
+
+    unsafe fn launch_graph(&mut self, stream: Stream, graph: Graph) -> Done {
+        self.queue_graph(stream, graph)
+    }
+
+    fn release_graph(&mut self, graph: Graph) -> Done {
+        self.forget_graph(graph)
     }
 
     fn record(&mut self, event: Event, stream: Stream) -> Done {

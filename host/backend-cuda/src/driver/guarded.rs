@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Kernel, Launch, Pinned, Stream};
+use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Pinned, Stream};
 
 /// Bytes on either side of an allocation: what it begins at multiples of, so that it still does.
 const GUARD: usize = 256;
@@ -166,6 +166,19 @@ impl Driver for GuardedDriver {
     unsafe fn launch(&mut self, stream: Stream, launch: &Launch, arguments: &[u8]) -> Done {
         // SAFETY: the caller's promise.
         unsafe { self.driver.launch(stream, launch, arguments) }
+    }
+
+    fn graph(&mut self, launches: &[GraphLaunch]) -> Done<Graph> {
+        self.driver.graph(launches)
+    }
+
+    unsafe fn launch_graph(&mut self, stream: Stream, graph: Graph) -> Done {
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.launch_graph(stream, graph) }
+    }
+
+    fn release_graph(&mut self, graph: Graph) -> Done {
+        self.driver.release_graph(graph)
     }
 
     fn record(&mut self, event: Event, stream: Stream) -> Done {

@@ -2,6 +2,8 @@
 //!
 //! Behind the feature `testing`. Each part panics with a sentence if the driver breaks its promise.
 
+mod graphs;
+
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -36,6 +38,7 @@ pub const PARTS: &[(&str, Part)] = &[
     ("pinned", pinned),
     ("memory", memory),
     ("launches", launches),
+    ("graphs", graphs::graphs),
     ("cooperation", cooperation),
     ("times", times),
     ("threads", threads),

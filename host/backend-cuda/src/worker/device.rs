@@ -9,7 +9,7 @@ use super::options::CudaOptions;
 use super::recurrent::LstmKernels;
 use crate::abi::{self, Arguments, PRODUCT_COLUMNS, PRODUCT_THREADS, PRODUCT_TILES, Plain, bytes_of, product_shared};
 use crate::driver::guarded::{GuardedDriver, Guards};
-use crate::driver::{DeviceAddress, Done, Driver, Event, Fault, Kernel, Launch, Pinned, Stream};
+use crate::driver::{DeviceAddress, Done, Driver, Event, Fault, GraphLaunch, Kernel, Launch, Pinned, Stream};
 use crate::plan::Arithmetic;
 
 /// How long a look at the signal is followed by another one at once, and how long the pauses are afterwards.
@@ -73,6 +73,8 @@ pub(super) struct Device {
     watch: Option<Watch>,
     /// Around everything on the device, if that is asked for.
     guards: Option<Guards>,
+    /// Launches that are to be a graph, while they are collected.
+    collected: Option<Vec<GraphLaunch>>,
 }
 
 /// A signal that somebody waits for.
@@ -121,7 +123,22 @@ impl Device {
             Err(why) => tracing::info!("{name}: groups of cells are interpreted, because {why}"),
         }
         let (patience, tf32) = (options.patience(), options.tf32);
-        Ok(Self { driver, stream, uploads, downloads, kernels, tf32, name, signal, queued: 0, lost: None, patience, watch: None, guards })
+        Ok(Self {
+            driver,
+            stream,
+            uploads,
+            downloads,
+            kernels,
+            tf32,
+            name,
+            signal,
+            queued: 0,
+            lost: None,
+            patience,
+            watch: None,
+            guards,
+            collected: None,
+        })
     }
 
     /// Says what an allocation is, for whoever learns that something was written beside it.
@@ -158,13 +175,25 @@ impl Device {
         done.map_err(|fault: Fault| self.lose(fault.to_string()))
     }
 
-    /// Queues a kernel.
+    /// Queues a kernel, or collects it.
     ///
     /// # Safety
     /// As for [`Driver::launch`], and the kernel takes that structure.
     pub(super) unsafe fn launch<A: Plain>(&mut self, launch: &Launch, arguments: &A) -> Done {
+        if let Some(collected) = &mut self.collected {
+            collected.push(GraphLaunch { launch: *launch, arguments: bytes_of(arguments).to_vec() });
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
         unsafe { self.driver.launch(self.stream, launch, bytes_of(arguments)) }
+    }
+
+    /// What `queue` would queue, which is not queued.
+    pub(super) fn collect(&mut self, queue: impl FnOnce(&mut Self) -> Done) -> Done<Vec<GraphLaunch>> {
+        self.collected = Some(Vec::new());
+        let done = queue(self);
+        let collected = self.collected.take().unwrap_or_default();
+        done.map(|()| collected)
     }
 
     /// How a product of so many rows and columns is launched, whose sums are all left or the best of each panel. No bit of it depends on that.

@@ -1,4 +1,4 @@
-//! From a task to work on the stream: which rows run, where their inputs are, where their outputs go.
+//! From a task to what is uploaded of it: which rows run, where their inputs are, where their outputs go.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,15 +9,12 @@ use cellwright_cell_graph::unfolded::Retention;
 
 use super::CudaWorker;
 use super::flight::{Batch, InFlight, Segment, is_brought};
-use super::resident::{Resident, Rows};
+use super::resident::Resident;
 use super::ring::Pen;
 use super::together::{self, Selected, Together};
 use super::words::Joined;
-use crate::abi::{FinishArguments, GatherArguments, LstmRows, NOWHERE, RowEntry, RowStatus, WordEntry, WordsArguments, bytes_of_all};
-use crate::driver::{DeviceAddress, Done, Kernel, Launch};
-
-/// Threads that copy a row.
-const COPY_THREADS: u32 = 128;
+use crate::abi::{BatchHead, LstmRows, NOWHERE, RowEntry, RowStatus, WordEntry, bytes_of_all};
+use crate::driver::DeviceAddress;
 
 /// Words that one segment begins, at most; in a small ring a quarter of it.
 const WORDS_MOST: usize = 4096;
@@ -35,7 +32,7 @@ pub(super) struct Cost {
 impl Cost {
     /// Of a batch of so many rows, up and down.
     pub(super) const fn of(self, rows: usize) -> (usize, usize) {
-        (rows * self.up + SLACK, rows * self.down + SLACK)
+        (rows * self.up + SLACK + size_of::<BatchHead>(), rows * self.down + SLACK)
     }
 }
 
@@ -51,38 +48,36 @@ pub(super) fn cost(resident: &Resident) -> Cost {
     }
 }
 
-/// Addresses of a batch's lists.
+/// A batch that is written.
 #[derive(Clone, Debug)]
-struct Lists {
+pub(super) struct Written {
     /// Rows of each step.
-    steps: Vec<u32>,
+    pub(super) steps: Vec<u32>,
     /// What a queue of the steps is told; 0: there is one step.
-    queue: u64,
-    entries: u64,
-    addresses: u64,
-    /// 0: nothing is delivered.
-    deliveries: u64,
-    statuses: usize,
-    delivered: usize,
+    pub(super) queue: u64,
+    pub(super) head: BatchHead,
 }
 
 /// A segment that is being written.
-struct Writing {
-    up: usize,
-    down: usize,
+pub(super) struct Writing {
+    pub(super) up: usize,
+    pub(super) down: usize,
     up_bytes: usize,
     down_bytes: usize,
-    up_used: usize,
-    down_used: usize,
+    pub(super) up_used: usize,
+    pub(super) down_used: usize,
     /// Where the words lie that it begins, and how many they are.
-    words: (u64, u32),
-    lists: Vec<Lists>,
+    pub(super) words: (u64, u32),
+    pub(super) batches: Vec<Written>,
+    /// Where on the device their heads lie, one behind the other.
+    pub(super) heads: DeviceAddress,
     segment: Segment,
 }
 
 impl Writing {
     fn has_room(&self, (up, down): (usize, usize)) -> bool {
-        self.up_used + up <= self.up_bytes && self.down_used + down <= self.down_bytes
+        let heads = self.batches.len() * size_of::<BatchHead>();
+        self.up_used + heads + up <= self.up_bytes && self.down_used + down <= self.down_bytes
     }
 }
 
@@ -136,7 +131,9 @@ impl CudaWorker {
         if writing.as_ref().is_none_or(|writing| !writing.has_room(needed)) {
             self.flush(resident, writing.take())?;
             // Room for all that is left, if that is not too much: what is not used goes back at once. What each batch wastes is less than a row.
-            let left = cost.of(left + left / rows.len());
+            let batches = left / rows.len();
+            let left = cost.of(left + batches);
+            let left = (left.0 + batches * size_of::<BatchHead>(), left.1);
             let wanted = (left.0.min(quarter).max(needed.0), left.1.min(quarter).max(needed.1));
             *writing = Some(self.open(resident, wanted)?);
         }
@@ -198,7 +195,18 @@ impl CudaWorker {
         let words = (pen.address(at), begun.len() as u32);
         // So that rows behind them are aligned as they are among themselves.
         let up_used = pen.written().next_multiple_of(16);
-        Ok(Writing { up, down, up_bytes, down_bytes, up_used, down_used: 0, words, lists: Vec::new(), segment: Segment::default() })
+        Ok(Writing {
+            up,
+            down,
+            up_bytes,
+            down_bytes,
+            up_used,
+            down_used: 0,
+            words,
+            batches: Vec::new(),
+            heads: DeviceAddress::NULL,
+            segment: Segment::default(),
+        })
     }
 
     /// Writes the lists of a batch, and its rows that the host has.
@@ -248,7 +256,18 @@ impl CudaWorker {
         }
         let deliveries = if delivered_bytes == 0 { 0 } else { pen.address(deliveries) };
         let (entries, addresses) = (pen.address(entries), pen.address(addresses));
-        writing.lists.push(Lists { steps: counts.to_vec(), queue, entries, addresses, deliveries, statuses, delivered });
+        let down = self.down.device.plus(writing.down);
+        let head = BatchHead {
+            rows: rows.len() as u32,
+            padding: 0,
+            addresses,
+            entries,
+            executed: self.executed.0.0,
+            deliveries,
+            delivered: down.plus(delivered).0,
+            statuses: down.plus(statuses).0,
+        };
+        writing.batches.push(Written { steps: counts.to_vec(), queue, head });
         writing.up_used += pen.written().next_multiple_of(16);
         writing.down_used = delivered + delivered_bytes;
         let first = writing.segment.rows.len();
@@ -260,9 +279,22 @@ impl CudaWorker {
         }
     }
 
+    /// Writes the heads of all batches behind everything: a graph finds those of its batches together.
+    fn write_heads(&mut self, writing: &mut Writing) {
+        let first = writing.up + writing.up_used;
+        // SAFETY: the stretch is this segment's, of which nothing is queued yet.
+        let bytes = unsafe { self.up.pinned.bytes_mut(first..writing.up + writing.up_bytes) };
+        let mut pen = Pen::new(bytes, self.up.device.plus(first));
+        let heads: Vec<BatchHead> = writing.batches.iter().map(|batch| batch.head).collect();
+        let at = pen.put(bytes_of_all(&heads));
+        writing.heads = DeviceAddress(pen.address(at));
+        writing.up_used += pen.written();
+    }
+
     /// Queues a segment.
     fn flush(&mut self, resident: &Arc<Resident>, writing: Option<Writing>) -> Result<(), DeviceLost> {
-        let Some(writing) = writing else { return Ok(()) };
+        let Some(mut writing) = writing else { return Ok(()) };
+        self.write_heads(&mut writing);
         self.up.take(writing.up, writing.up_used);
         self.down.take(writing.down, writing.down_used);
         let queued = self.queue(resident, &writing);
@@ -273,50 +305,6 @@ impl CudaWorker {
         }
         Ok(())
     }
-
-    fn queue(&mut self, resident: &Resident, writing: &Writing) -> Done<u64> {
-        let kernels = self.device.kernels;
-        let (up, down) = (self.up.device.plus(writing.up), self.down.device.plus(writing.down));
-        self.device.upload((&self.up.pinned, writing.up), up, writing.up_used)?;
-        let executed = self.executed.0.0;
-        let (entries, count) = writing.words;
-        if count > 0 {
-            let arguments = WordsArguments { entries, words: executed, count, padding: 0 };
-            let launch = Launch {
-                kernel: kernels.begin_words,
-                grid: [count.div_ceil(COPY_THREADS), 1, 1],
-                threads: COPY_THREADS,
-                shared_bytes: 0,
-                cooperative: false,
-            };
-            // SAFETY: the kernel takes this structure; the entries lie in the segment's stretch, and there are more words than any of them names.
-            unsafe { self.device.launch(&launch, &arguments)? };
-        }
-        let (frame, stride) = (self.frame.address.0, resident.plan.stride as u32);
-        for lists in &writing.lists {
-            let Lists { ref steps, queue, entries, addresses, deliveries, .. } = *lists;
-            let of_steps = Rows { steps, entries, queue };
-            let rows = of_steps.count();
-            let port_count = resident.plan.inputs.len() as u32;
-            let arguments = GatherArguments { frame, ports: resident.ports, addresses, entries, executed, stride, port_count };
-            // SAFETY: the kernel takes this structure; the lists lie in the segment's stretch, their addresses in the arena or the stretch, the rows in
-            // the frame.
-            unsafe { self.device.launch(&copies(kernels.gather, rows), &arguments)? };
-            resident.launch(&mut self.device, self.frame, &of_steps)?;
-            let (statuses, delivered) = (down.plus(lists.statuses).0, down.plus(lists.delivered).0);
-            let outlet_count = resident.plan.outlets.len() as u32;
-            let outlets = resident.outlets;
-            let arguments = FinishArguments { frame, outlets, entries, executed, deliveries, delivered, statuses, stride, outlet_count };
-            // SAFETY: as above; what is left goes to slots of the rows' lanes and to the segment's stretch.
-            unsafe { self.device.launch(&copies(kernels.finish, rows), &arguments)? };
-        }
-        self.device.download(down, (&self.down.pinned, writing.down), writing.down_used)
-    }
-}
-
-/// How a kernel is launched that moves so many rows into a frame or out of it.
-pub(super) const fn copies(kernel: Kernel, rows: u32) -> Launch {
-    Launch { kernel, grid: [rows, 1, 1], threads: COPY_THREADS, shared_bytes: 0, cooperative: false }
 }
 
 /// The rows at which steps of so many begin.

@@ -25,6 +25,9 @@ pub struct CudaOptions {
     /// Whether products of models in 32-bit floats are in tf32: their operands are rounded to 10 bits behind the point, and tensor cores multiply them. Models at other
     /// precisions are what they are.
     pub tf32: bool,
+    /// Whether the launches of a batch whose number of rows is new are made a graph, which later ones of about that size are launched by. Results are the same
+    /// without it.
+    pub graphs: bool,
     /// How long the worker looks for a signal without a pause: what a step has to wait for it is less, what others get of its core is less too.
     pub spin: Duration,
     /// Whether words that nobody may write lie around everything on the device, and are looked at after every task: a device on which one is overwritten
@@ -43,6 +46,7 @@ impl Default for CudaOptions {
             rows_most: 4096,
             chains: 1 << 18,
             tf32: false,
+            graphs: true,
             spin,
             debug: false,
         }

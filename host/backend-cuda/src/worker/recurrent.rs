@@ -181,7 +181,7 @@ impl Recurrent {
         let plan = &self.plan;
         let all = rows.count();
         if let Some(second) = plan.second {
-            return self.launch_tree(device, (frame, stride), all, second);
+            return self.launch_tree(device, (frame, stride), (all, rows.head), second);
         }
         let lists = Self::lists(frame, stride, all);
         let counter = lists + u64::from(all) * LIST_BYTES as u64;
@@ -209,6 +209,7 @@ impl Recurrent {
             c_out: place(plan.c_next),
             h_from,
             h_out,
+            head: rows.head,
         };
         let launch = Launch { kernel: self.kernels.rows, grid: [all, 1, 1], threads: LIST_THREADS, shared_bytes: 0, cooperative: false };
         // SAFETY: the kernel takes this structure; rows, lists and the word lie in the frame, the entries where their task was uploaded to.
@@ -240,7 +241,8 @@ impl Recurrent {
             let steps = self.kernels.steps(plan.kind);
             let Some((kernel, tile)) = step_tile(steps, (*count, units), device.driver.facts().multiprocessors) else { continue };
             let of_step = Self::rows_of(lists, (first, *count, all));
-            let arguments = LstmStepArguments { rows: of_step, weights: self.weights, bias: self.bias, inputs: 0, units, columns };
+            let arguments =
+                LstmStepArguments { rows: of_step, weights: self.weights, bias: self.bias, inputs: 0, units, columns, rows_at: rows.head };
             let (grid, shared_bytes) = ([tile.tiles(*count, units), 1, 1], tile.shared_bytes(units));
             let launch = Launch { kernel, grid, threads: tile.threads, shared_bytes, cooperative: false };
             // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those.

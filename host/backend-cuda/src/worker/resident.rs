@@ -47,7 +47,7 @@ pub(crate) struct Resident {
     pub(super) outlets: u64,
     /// What it takes of the device's memory.
     pub(super) bytes: u64,
-    memory: DeviceAddress,
+    pub(super) memory: DeviceAddress,
     ready: Vec<Ready>,
     /// Kernels of its own.
     compiled: Vec<Kernel>,
@@ -70,12 +70,14 @@ pub(super) struct Rows<'a> {
     pub(super) entries: u64,
     /// What a queue of several steps is told; 0: nothing.
     pub(super) queue: u64,
+    /// Where the batch's head will lie that says how many of these rows there are, and what their entries are; 0: there are all of them.
+    pub(super) head: u64,
 }
 
 impl<'a> Rows<'a> {
     /// Rows that have nothing to do with one another.
     pub(super) const fn of_one_step(rows: &'a u32) -> Self {
-        Self { steps: std::slice::from_ref(rows), entries: 0, queue: 0 }
+        Self { steps: std::slice::from_ref(rows), entries: 0, queue: 0, head: 0 }
     }
 
     /// How many there are.
@@ -199,12 +201,12 @@ impl Resident {
     pub(super) fn launch(&self, device: &mut Device, frame: FrameMemory, rows: &Rows<'_>) -> Done {
         let count = rows.count();
         assert!(count as usize <= self.rows_in(frame), "{count} rows in a frame of {}", self.rows_in(frame));
-        let Some(recurrent) = &self.recurrent else { return self.run(&self.ready, device, (frame, count)) };
+        let Some(recurrent) = &self.recurrent else { return self.run(&self.ready, device, frame, rows) };
         if recurrent.table.is_none() {
-            self.run_before(device, frame, count)?;
+            self.run_before(device, frame, rows)?;
         }
         recurrent.launch(device, (frame, self.plan.stride as u32), rows)?;
-        self.run(&self.ready[self.steps_before()..], device, (frame, count))
+        self.run(&self.ready[self.steps_before()..], device, frame, rows)
     }
 
     /// How many steps come before an LSTM's.
@@ -213,19 +215,19 @@ impl Resident {
     }
 
     /// Queues what comes before an LSTM's step.
-    pub(super) fn run_before(&self, device: &mut Device, frame: FrameMemory, rows: u32) -> Done {
-        self.run(&self.ready[..self.steps_before()], device, (frame, rows))
+    pub(super) fn run_before(&self, device: &mut Device, frame: FrameMemory, rows: &Rows<'_>) -> Done {
+        self.run(&self.ready[..self.steps_before()], device, frame, rows)
     }
 
-    fn run(&self, steps: &[Ready], device: &mut Device, (frame, rows): (FrameMemory, u32)) -> Done {
-        let stride = self.plan.stride as u32;
+    fn run(&self, steps: &[Ready], device: &mut Device, frame: FrameMemory, rows: &Rows<'_>) -> Done {
+        let (stride, rows_at, rows) = (self.plan.stride as u32, rows.head, rows.count());
         let kernel = device.kernels.group;
         for ready in steps {
             // SAFETY (all): these kernels take these structures; places lie in the frame's rows, of which there are so many, or in this plan's own
             // memory, which stays while a task that names it is outstanding.
             match ready {
                 Ready::Product(arguments, arithmetic, kept) => {
-                    let arguments = in_frame(arguments, frame.address, (stride, rows));
+                    let arguments = in_frame(arguments, frame.address, (stride, rows, rows_at));
                     let launch = device.product(*arithmetic, kept.is_some(), (rows, arguments.n));
                     match kept {
                         // SAFETY: above.
@@ -246,16 +248,16 @@ impl Resident {
                         cooperative: false,
                     };
                     // SAFETY: above.
-                    unsafe { device.launch(&launch, &best_arguments(best, frame.address, stride))? };
+                    unsafe { device.launch(&launch, &best_arguments(best, frame.address, (stride, rows_at)))? };
                 }
                 Ready::Group { instructions, count, threads } => {
-                    let arguments = GroupArguments { frame: frame.address.0, instructions: *instructions, stride, count: *count };
+                    let arguments = GroupArguments { frame: frame.address.0, instructions: *instructions, stride, count: *count, rows_at };
                     let launch = Launch { kernel, grid: [rows, 1, 1], threads: *threads, shared_bytes: 0, cooperative: false };
                     // SAFETY: above.
                     unsafe { device.launch(&launch, &arguments)? };
                 }
                 Ready::Compiled { kernel, blobs, threads } => {
-                    let arguments = CompiledGroupArguments { frame: frame.address.0, blobs: *blobs, stride, padding: 0 };
+                    let arguments = CompiledGroupArguments { frame: frame.address.0, blobs: *blobs, stride, padding: 0, rows_at };
                     let launch = Launch { kernel: *kernel, grid: [rows, 1, 1], threads: *threads, shared_bytes: 0, cooperative: false };
                     // SAFETY: above.
                     unsafe { device.launch(&launch, &arguments)? };
@@ -311,7 +313,7 @@ fn product_arguments(product: &Product, blobs: &[u64]) -> ProductArguments {
     arguments
 }
 
-fn best_arguments(best: &Best, frame: DeviceAddress, stride: u32) -> BestArguments {
+fn best_arguments(best: &Best, frame: DeviceAddress, (stride, rows_at): (u32, u64)) -> BestArguments {
     let at = |place: usize| frame.plus(place).0;
     BestArguments {
         candidates: at(best.candidates),
@@ -321,11 +323,12 @@ fn best_arguments(best: &Best, frame: DeviceAddress, stride: u32) -> BestArgumen
         panels: best.panels,
         k: best.kept.k,
         flags: best.kept.flags,
+        rows_at,
     }
 }
 
-fn in_frame(ready: &ProductArguments, frame: DeviceAddress, (stride, rows): (u32, u32)) -> ProductArguments {
-    let mut arguments = *ready;
+fn in_frame(ready: &ProductArguments, frame: DeviceAddress, (stride, rows, rows_at): (u32, u32, u64)) -> ProductArguments {
+    let mut arguments = ProductArguments { rows_at, ..*ready };
     for term in &mut arguments.terms[..ready.term_count as usize] {
         (term.x, term.x_stride) = (term.x + frame.0, stride);
     }

@@ -25,8 +25,10 @@ impl CudaWorker {
                 Ok(address) => {
                     self.device.call(address, "the frame");
                     let old = std::mem::replace(&mut self.frame, FrameMemory { address, bytes: wanted });
+                    // Graphs know where the frame was.
+                    let forgotten = self.graphs.forget(None, &mut *self.device.driver);
                     let freed = if old.bytes > 0 { self.device.driver.free(old.address) } else { Ok(()) };
-                    freed.map_err(|fault| fault_of_load(name, &mut self.device, &fault))?;
+                    freed.and(forgotten).map_err(|fault| fault_of_load(name, &mut self.device, &fault))?;
                 }
                 // Fewer rows at once do as well.
                 Err(Fault::OutOfMemory { .. }) if one <= self.frame.bytes => {}

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use cellwright_backend::TableInfo;
 
 use super::device::Device;
-use super::gather::copies;
+use super::queue::copies;
 use super::recurrent::Recurrent;
-use super::resident::{FrameMemory, Resident};
-use crate::abi::{FinishArguments, GatherArguments, NOWHERE, Outlet, RowEntry, RowStatus, bytes_of, bytes_of_all};
+use super::resident::{FrameMemory, Resident, Rows};
+use crate::abi::{BatchHead, FinishArguments, GatherArguments, NOWHERE, Outlet, RowEntry, RowStatus, bytes_of, bytes_of_all};
 use crate::driver::{DeviceAddress, Done, Fault};
 use crate::plan::Recurrence;
 
@@ -160,21 +160,12 @@ impl Resident {
         let outlets = lists.plus(outlets).0;
         device.driver.write(device.stream, lists, &pieces.0)?;
         let (rows, stride, port_count) = (count as u32, self.plan.stride as u32, self.plan.inputs.len() as u32);
-        let arguments = GatherArguments { frame: frame.address.0, ports: self.ports, addresses, entries, executed, stride, port_count };
+        let own = BatchHead { rows, addresses, entries, executed, statuses, ..BatchHead::default() };
+        let arguments = GatherArguments { frame: frame.address.0, ports: self.ports, head: 0, stride, port_count, own };
         // SAFETY: the kernel takes this structure; the lists were written, and the rows lie in the frame.
         unsafe { device.launch(&copies(device.kernels.gather, rows), &arguments)? };
-        self.run_before(device, frame, rows)?;
-        let arguments = FinishArguments {
-            frame: frame.address.0,
-            outlets,
-            entries,
-            executed,
-            deliveries: 0,
-            delivered: 0,
-            statuses,
-            stride,
-            outlet_count: 1,
-        };
+        self.run_before(device, frame, &Rows::of_one_step(&rows))?;
+        let arguments = FinishArguments { frame: frame.address.0, outlets, head: 0, stride, outlet_count: 1, own };
         // SAFETY: as above; what is left goes to the table's rows, and the statuses lie behind the lists.
         unsafe { device.launch(&copies(device.kernels.finish, rows), &arguments) }
     }

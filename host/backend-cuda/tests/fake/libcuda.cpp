@@ -4,6 +4,7 @@
 // memory must be allocated, a stream that was destroyed is gone. FAKE_CUDA says what is wrong with it: `no-device`, `old`, `stub`,
 // `no-stores`, `turing` (compute capability 7.5), or `illegal:N` (the N-th launch leaves its memory). Built with LACKING it lacks a function. An image
 // may say behind its first four bytes what it is: `refused`, `empty` (it has no kernel), or ` of a group` (it has `compiled_group`, which does nothing).
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "emulation/emulation.h"
 
@@ -28,6 +30,15 @@ struct Context { int retained = 0; int error = SUCCESS; };
 struct Module { std::string is; };
 struct Function { std::string name; };
 struct Event { bool recorded = false; };
+// As CUDA_KERNEL_NODE_PARAMS_v2.
+struct KernelNode {
+    Function* function;
+    unsigned x, y, z, threads, threads_y, threads_z, shared;
+    void** parameters;
+    void **extra, *kernel, *context;
+};
+struct Node { KernelNode is; std::vector<char> arguments; std::vector<Node*> after; };
+struct Graph { std::vector<Node*> nodes; };
 
 std::mutex mutex;
 bool initialised = false;
@@ -36,6 +47,7 @@ thread_local Context* current = nullptr;
 std::map<uint64_t, uint64_t> memory;        // address, bytes
 std::map<uint64_t, uint64_t> host_memory;
 std::set<void*> streams, events;
+std::map<void*, Graph> graphs, executables;
 std::map<void*, Module> modules;
 std::map<std::string, Function*> functions;
 uint64_t allocated = 0;
@@ -249,7 +261,7 @@ int cuFuncGetParamInfo(Function* function, size_t index, size_t* offset, size_t*
     ENTER;
     NEED(index == 0, INVALID_VALUE);
     *offset = 0;
-    *bytes = function->name == GROUP ? 24 : static_cast<size_t>(emulate_size_of(function->name.c_str()));
+    *bytes = function->name == GROUP ? 32 : static_cast<size_t>(emulate_size_of(function->name.c_str()));
     return SUCCESS;
 }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function*, int threads, size_t shared) {
@@ -294,6 +306,55 @@ int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsig
     ENTER;
     NEED(extra == nullptr && emulate_is_cooperative(function->name.c_str()) == 0, INVALID_VALUE);
     return launch(function, x, y, z, threads, threads_y, threads_z, shared, stream, parameters);
+}
+int cuGraphCreate(void** graph, unsigned flags) {
+    ENTER;
+    NEED(flags == 0, INVALID_VALUE);
+    *graph = std::malloc(8);
+    graphs[*graph] = {};
+    return SUCCESS;
+}
+int cuGraphDestroy(void* graph) { ENTER; return graphs.erase(graph) == 1 ? SUCCESS : INVALID_VALUE; }
+int cuGraphAddKernelNode_v2(Node** node, void* graph, Node* const* after, size_t count, const KernelNode* is) {
+    ENTER;
+    NEED(graphs.count(graph) && is->function && !is->extra && !is->kernel && !is->context, INVALID_VALUE);
+    NEED(is->x && is->y && is->z && is->y <= 65535 && is->z <= 65535 && is->threads && is->threads <= 1024, INVALID_VALUE);
+    auto& nodes = graphs[graph].nodes;
+    // What its kernel takes is copied now, as of a launch.
+    const char* taken = static_cast<const char*>(is->parameters[0]);
+    const int bytes = is->function->name == GROUP ? 32 : emulate_size_of(is->function->name.c_str());
+    *node = new Node{*is, {taken, taken + bytes}, {after, after + count}};
+    for (Node* one : (*node)->after) NEED(std::count(nodes.begin(), nodes.end(), one) == 1, INVALID_VALUE);
+    nodes.push_back(*node);
+    return SUCCESS;
+}
+int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long flags) {
+    ENTER;
+    NEED(graphs.count(graph) && flags == 0, INVALID_VALUE);
+    // In an order that the nodes allow: of those that wait for nothing the one that was added last, which nobody should count on.
+    std::vector<Node*> left = graphs[graph].nodes, order;
+    const auto is_done = [&](Node* node) { return std::count(order.begin(), order.end(), node) == 1; };
+    while (!left.empty()) {
+        const auto next = std::find_if(left.rbegin(), left.rend(), [&](Node* node) { return std::all_of(node->after.begin(), node->after.end(), is_done); });
+        NEED(next != left.rend(), INVALID_VALUE);
+        order.push_back(*next);
+        left.erase(std::next(next).base());
+    }
+    *executable = std::malloc(8);
+    executables[*executable] = {order};
+    return SUCCESS;
+}
+int cuGraphExecDestroy(void* executable) { ENTER; return executables.erase(executable) == 1 ? SUCCESS : INVALID_VALUE; }
+int cuGraphLaunch(void* executable, void* stream) {
+    ENTER;
+    NEED(executables.count(executable), INVALID_VALUE);
+    MAY_BE_DEFAULT(stream);
+    for (Node* node : executables[executable].nodes) {
+        void* parameters[] = {node->arguments.data()};
+        const KernelNode& is = node->is;
+        if (int error = launch(is.function, is.x, is.y, is.z, is.threads, is.threads_y, is.threads_z, is.shared, stream, parameters)) return error;
+    }
+    return SUCCESS;
 }
 int cuLaunchCooperativeKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
                               unsigned shared, void* stream, void** parameters) {

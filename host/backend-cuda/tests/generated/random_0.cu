@@ -6,6 +6,7 @@ static __device__ constexpr GroupInstruction in17 = {37u, 16u, 1u, 0u, {33u, 0u,
 
 extern "C" __global__ void __launch_bounds__(32) compiled_group(const __grid_constant__ CompiledGroupArguments a) {
     SHARED(uint64_t, shared, 16);
+    if (is_beyond(a.rows_at, blockIdx.x)) return;
     uint8_t* const row = reinterpret_cast<uint8_t*>(a.frame) + static_cast<uint64_t>(blockIdx.x) * a.stride;
     uint8_t* const b0 = reinterpret_cast<uint8_t*>(reinterpret_cast<const uint64_t*>(a.blobs)[0]);
     uint8_t* const b1 = reinterpret_cast<uint8_t*>(reinterpret_cast<const uint64_t*>(a.blobs)[1]);

@@ -14,6 +14,7 @@ static __device__ constexpr GroupInstruction in30 = {38u, 0u, 1u, 0u, {1u, 0u, 0
 extern "C" __global__ void __launch_bounds__(96) compiled_group(const __grid_constant__ CompiledGroupArguments a) {
     SHARED(uint64_t, shared, 16);
     SHARED(uint32_t, first_bad, 4);
+    if (is_beyond(a.rows_at, blockIdx.x)) return;
     uint8_t* const row = reinterpret_cast<uint8_t*>(a.frame) + static_cast<uint64_t>(blockIdx.x) * a.stride;
     uint8_t* const b0 = reinterpret_cast<uint8_t*>(reinterpret_cast<const uint64_t*>(a.blobs)[0]);
     uint8_t* const b1 = reinterpret_cast<uint8_t*>(reinterpret_cast<const uint64_t*>(a.blobs)[1]);

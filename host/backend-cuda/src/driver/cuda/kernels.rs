@@ -82,6 +82,18 @@ impl CudaDriver {
         self.call(code)
     }
 
+    /// A kernel that takes so many bytes of arguments.
+    pub(super) fn taking(&self, kernel: Kernel, arguments: &[u8]) -> Done<sys::CUfunction> {
+        let Some(kernel) = self.kernels.get(kernel.0 as usize) else {
+            return Err(Fault::Refused("a kernel of another driver is launched".to_owned()));
+        };
+        if arguments.len() != kernel.argument_bytes {
+            let (name, takes) = (kernel.name, kernel.argument_bytes);
+            return Err(Fault::Refused(format!("kernel `{name}`: takes {takes} bytes of arguments, got {}", arguments.len())));
+        }
+        Ok(kernel.function)
+    }
+
     /// Modules that are a kernel's alone.
     pub(super) fn own_modules(&self) -> impl Iterator<Item = sys::CUmodule> {
         self.kernels.iter().filter_map(|loaded| loaded.own)

@@ -27,6 +27,11 @@ pub enum Injection {
         /// Allocations that still succeed.
         after_allocations: u64,
     },
+    /// After so many more graphs were made the next one is refused.
+    NoGraph {
+        /// Graphs that are still made.
+        after_graphs: u64,
+    },
 }
 
 /// What is to go wrong.
@@ -35,6 +40,7 @@ pub(super) struct Faults {
     launches: Option<u64>,
     work: Option<u64>,
     allocations: Option<u64>,
+    graphs: Option<u64>,
 }
 
 impl Faults {
@@ -43,11 +49,16 @@ impl Faults {
             Injection::IllegalAccess { after_launches } => self.launches = Some(after_launches),
             Injection::DeviceLost { after_work } => self.work = Some(after_work),
             Injection::OutOfMemory { after_allocations } => self.allocations = Some(after_allocations),
+            Injection::NoGraph { after_graphs } => self.graphs = Some(after_graphs),
         }
     }
 
     pub(super) fn allocation_fails(&mut self) -> bool {
         due(&mut self.allocations)
+    }
+
+    pub(super) fn graph_fails(&mut self) -> bool {
+        due(&mut self.graphs)
     }
 
     pub(super) fn launch_fails(&mut self) -> bool {
@@ -87,14 +98,37 @@ pub struct Ran {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named like the calls that queue them")]
 pub enum What {
-    Upload { to: DeviceAddress, bytes: usize },
-    Download { from: DeviceAddress, bytes: usize },
-    Copy { from: DeviceAddress, to: DeviceAddress, bytes: usize },
-    Zero { at: DeviceAddress, bytes: usize },
-    Launch { kernel: &'static str, grid: [u32; 3], arguments: Vec<u8> },
+    Upload {
+        to: DeviceAddress,
+        bytes: usize,
+    },
+    Download {
+        from: DeviceAddress,
+        bytes: usize,
+    },
+    Copy {
+        from: DeviceAddress,
+        to: DeviceAddress,
+        bytes: usize,
+    },
+    Zero {
+        at: DeviceAddress,
+        bytes: usize,
+    },
+    Launch {
+        kernel: &'static str,
+        grid: [u32; 3],
+        arguments: Vec<u8>,
+    },
+    /// A graph begins: its launches come behind it.
+    Graph {
+        launches: usize,
+    },
     Record,
     Wait,
-    Signal { value: u64 },
+    Signal {
+        value: u64,
+    },
 }
 
 /// The latest of what ran.
@@ -147,6 +181,12 @@ impl Control {
     #[must_use]
     pub fn queued(&self) -> usize {
         self.device.lock().queued()
+    }
+
+    /// Graphs that were made and not given back.
+    #[must_use]
+    pub fn graphs(&self) -> usize {
+        self.device.lock().graphs
     }
 
     /// Bytes of the device's memory that are allocated.

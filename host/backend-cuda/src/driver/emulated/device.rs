@@ -17,14 +17,50 @@ type Keep = Arc<dyn Any + Send + Sync>;
 
 /// A piece of work.
 pub(super) enum Work {
-    Upload { from: DeviceAddress, to: DeviceAddress, bytes: usize, _keep: Keep },
-    Download { from: DeviceAddress, to: DeviceAddress, bytes: usize, _keep: Keep },
-    Copy { from: DeviceAddress, to: DeviceAddress, bytes: usize },
-    Zero { at: DeviceAddress, bytes: usize },
-    Launch { name: &'static str, compiled: Option<Library>, launch: Launch, arguments: Vec<u8> },
-    Record { event: usize, ticket: u64 },
-    Wait { event: usize, ticket: u64 },
-    Signal { at: DeviceAddress, value: u64, _keep: Keep },
+    Upload {
+        from: DeviceAddress,
+        to: DeviceAddress,
+        bytes: usize,
+        _keep: Keep,
+    },
+    Download {
+        from: DeviceAddress,
+        to: DeviceAddress,
+        bytes: usize,
+        _keep: Keep,
+    },
+    Copy {
+        from: DeviceAddress,
+        to: DeviceAddress,
+        bytes: usize,
+    },
+    Zero {
+        at: DeviceAddress,
+        bytes: usize,
+    },
+    Launch {
+        name: &'static str,
+        compiled: Option<Library>,
+        launch: Launch,
+        arguments: Vec<u8>,
+    },
+    /// A graph of so many launches begins, which come behind it.
+    Graph {
+        launches: usize,
+    },
+    Record {
+        event: usize,
+        ticket: u64,
+    },
+    Wait {
+        event: usize,
+        ticket: u64,
+    },
+    Signal {
+        at: DeviceAddress,
+        value: u64,
+        _keep: Keep,
+    },
 }
 
 /// A mark: each recording has a ticket, and those that were not reached yet are remembered.
@@ -51,6 +87,8 @@ pub(super) struct State {
     pub(super) faults: Faults,
     pub(super) log: Log,
     pub(super) held: bool,
+    /// Graphs that are there.
+    pub(super) graphs: usize,
     lost: Option<String>,
     ended: bool,
     random: u64,
@@ -64,6 +102,11 @@ impl State {
     pub(super) fn add_stream(&mut self) -> Stream {
         self.queues.push(Queue::default());
         Stream(self.queues.len() as u32 - 1)
+    }
+
+    fn is_known(&self, stream: Stream) -> Done {
+        let known = (stream.0 as usize) < self.queues.len();
+        if known { Ok(()) } else { Err(Fault::Refused("a stream of another driver is named".to_owned())) }
     }
 
     pub(super) fn add_event(&mut self) -> Event {
@@ -171,11 +214,18 @@ impl Device {
     /// Queues what `work` gives.
     pub(super) fn queue(&self, stream: Stream, work: impl FnOnce(&mut State) -> Done<Work>) -> Done {
         let mut state = self.state()?;
-        if stream.0 as usize >= state.queues.len() {
-            return Err(Fault::Refused("a stream of another driver is named".to_owned()));
-        }
+        state.is_known(stream)?;
         let work = work(&mut state)?;
         state.queues[stream.0 as usize].work.push_back(work);
+        self.wake();
+        Ok(())
+    }
+
+    /// Queues several pieces of work, one behind the other.
+    pub(super) fn queue_all(&self, stream: Stream, work: impl Iterator<Item = Work>) -> Done {
+        let mut state = self.state()?;
+        state.is_known(stream)?;
+        state.queues[stream.0 as usize].work.extend(work);
         self.wake();
         Ok(())
     }
@@ -268,6 +318,7 @@ fn told(work: &Work) -> What {
         Work::Copy { from, to, bytes } => What::Copy { from, to, bytes },
         Work::Zero { at, bytes } => What::Zero { at, bytes },
         Work::Launch { name, launch, ref arguments, .. } => What::Launch { kernel: name, grid: launch.grid, arguments: arguments.clone() },
+        Work::Graph { launches } => What::Graph { launches },
         Work::Record { .. } => What::Record,
         Work::Wait { .. } => What::Wait,
         Work::Signal { value, .. } => What::Signal { value },
@@ -289,7 +340,7 @@ fn execute(work: &Work, seed: u64) -> Result<(), String> {
         }
         // SAFETY: an aligned word of pinned memory, which the work keeps.
         Work::Signal { at, value, .. } => unsafe { &*(at.0 as *const AtomicU64) }.store(*value, Ordering::Release),
-        Work::Record { .. } | Work::Wait { .. } => {}
+        Work::Graph { .. } | Work::Record { .. } | Work::Wait { .. } => {}
     }
     Ok(())
 }

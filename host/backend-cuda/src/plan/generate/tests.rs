@@ -124,7 +124,7 @@ fn both(group: &Group, seed: u64) -> [Vec<u8>; 2] {
         operand.at = blobs[operand.at as usize];
     }
     let listed = bench.put(bytes_of_all(&placed));
-    let arguments = GroupArguments { frame: frame.0, instructions: listed.0, stride: group.stride, count: placed.len() as u32 };
+    let arguments = GroupArguments { frame: frame.0, instructions: listed.0, stride: group.stride, count: placed.len() as u32, rows_at: 0 };
     let kernel_of = bench.driver.kernel("group").expect("a kernel");
     let launch = Launch { kernel: kernel_of, grid: [ROWS, 1, 1], threads: group.threads, shared_bytes: 0, cooperative: false };
     let interpreted = bench.run(group, &launch, bytes_of(&arguments));
@@ -132,7 +132,7 @@ fn both(group: &Group, seed: u64) -> [Vec<u8>; 2] {
     let compiled = bench.driver.compiled(&generated.source).expect("the device is there").expect("it compiles");
     let addresses: Vec<u64> = generated.blobs.iter().map(|blob| blobs[*blob]).collect();
     let listed = bench.put(bytes_of_all(&addresses));
-    let arguments = CompiledGroupArguments { frame: frame.0, blobs: listed.0, stride: group.stride, padding: 0 };
+    let arguments = CompiledGroupArguments { frame: frame.0, blobs: listed.0, stride: group.stride, padding: 0, rows_at: 0 };
     let compiled = bench.run(group, &Launch { kernel: compiled, ..launch }, bytes_of(&arguments));
     [interpreted, compiled]
 }

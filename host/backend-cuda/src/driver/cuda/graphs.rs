@@ -1,0 +1,97 @@
+//! Graphs, made of nodes rather than of what a stream captured: capturing makes calls of other threads fail meanwhile, and nothing here is known only by
+//! its being queued.
+
+use std::ffi::c_void;
+
+use cudarc::driver::{result, sys};
+
+use super::CudaDriver;
+use crate::driver::{Done, Fault, Graph, GraphLaunch, Stream};
+
+impl CudaDriver {
+    pub(super) fn make_graph(&mut self, launches: &[GraphLaunch]) -> Done<Graph> {
+        if launches.is_empty() {
+            return Err(Fault::Refused("a graph has no launch".to_owned()));
+        }
+        self.enter()?;
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the handle is ours.
+        let code = unsafe { sys::cuGraphCreate(&raw mut graph, 0) };
+        self.call(code)?;
+        let executable = self.add_nodes(graph, launches).and_then(|()| {
+            let mut executable = std::ptr::null_mut();
+            // SAFETY: a graph that was just made, and a handle of ours.
+            let code = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0) };
+            self.call(code).map(|()| executable)
+        });
+        // SAFETY: it was made above, and is given back once; what was instantiated does not need it.
+        let code = unsafe { sys::cuGraphDestroy(graph) };
+        let executable = executable?;
+        let place = self.graphs.iter().position(|known| known.is_null()).unwrap_or(self.graphs.len());
+        if place == self.graphs.len() {
+            self.graphs.push(executable);
+        } else {
+            self.graphs[place] = executable;
+        }
+        self.call(code).map(|()| Graph(place as u32))
+    }
+
+    /// One node behind the other.
+    fn add_nodes(&mut self, graph: sys::CUgraph, launches: &[GraphLaunch]) -> Done {
+        let mut before = std::ptr::null_mut();
+        for GraphLaunch { launch, arguments } in launches {
+            if launch.cooperative {
+                return Err(Fault::Refused("a launch of a graph is cooperative".to_owned()));
+            }
+            let function = self.taking(launch.kernel, arguments)?;
+            let mut parameters: [*mut c_void; 1] = [arguments.as_ptr().cast_mut().cast()];
+            let [x, y, z] = launch.grid;
+            let node_is = sys::CUDA_KERNEL_NODE_PARAMS {
+                func: function,
+                gridDimX: x,
+                gridDimY: y,
+                gridDimZ: z,
+                blockDimX: launch.threads,
+                blockDimY: 1,
+                blockDimZ: 1,
+                sharedMemBytes: launch.shared_bytes,
+                kernelParams: parameters.as_mut_ptr(),
+                extra: std::ptr::null_mut(),
+                kern: std::ptr::null_mut(),
+                ctx: std::ptr::null_mut(),
+            };
+            let mut node = std::ptr::null_mut();
+            // SAFETY: the kernel takes one structure of just that many bytes, which are copied before the call returns; the node before is this graph's.
+            let code = unsafe {
+                sys::cuGraphAddKernelNode_v2(&raw mut node, graph, &raw const before, usize::from(!before.is_null()), &raw const node_is)
+            };
+            self.call(code)?;
+            before = node;
+        }
+        Ok(())
+    }
+
+    fn graph_of(&self, graph: Graph) -> Done<sys::CUgraphExec> {
+        let found = self.graphs.get(graph.0 as usize).copied().filter(|graph| !graph.is_null());
+        found.ok_or_else(|| Fault::Refused("a graph is named that is not there".to_owned()))
+    }
+
+    pub(super) fn queue_graph(&mut self, stream: Stream, graph: Graph) -> Done {
+        self.enter()?;
+        let (stream, graph) = (self.stream_of(stream)?, self.graph_of(graph)?);
+        // SAFETY: both are this driver's; what its launches read and write is the caller's promise.
+        let code = unsafe { sys::cuGraphLaunch(graph, stream) };
+        self.call(code)
+    }
+
+    pub(super) fn destroy_graph(&mut self, graph: Graph) -> Done {
+        self.enter()?;
+        let executable = self.graph_of(graph)?;
+        let done = result::ctx::synchronize();
+        self.done(done)?;
+        self.graphs[graph.0 as usize] = std::ptr::null_mut();
+        // SAFETY: a graph of this driver, given back once, that nothing which is queued needs.
+        let code = unsafe { sys::cuGraphExecDestroy(executable) };
+        self.call(code)
+    }
+}

@@ -1,0 +1,77 @@
+//! From what was written to work on the stream: batch by batch, or several that have one step each as a graph.
+
+use std::sync::Arc;
+
+use super::CudaWorker;
+use super::device::Device;
+use super::gather::{Writing, Written};
+use super::graphs::STEPS_MOST;
+use super::resident::{FrameMemory, Resident, Rows};
+use crate::abi::{BatchHead, FinishArguments, GatherArguments, WordsArguments};
+use crate::driver::{DeviceAddress, Done, Kernel, Launch};
+
+/// Threads that copy a row.
+const COPY_THREADS: u32 = 128;
+
+impl CudaWorker {
+    /// Queues a segment: the number of its signal.
+    pub(super) fn queue(&mut self, resident: &Arc<Resident>, writing: &Writing) -> Done<u64> {
+        let (up, down) = (self.up.device.plus(writing.up), self.down.device.plus(writing.down));
+        self.device.upload((&self.up.pinned, writing.up), up, writing.up_used)?;
+        let (entries, count) = writing.words;
+        if count > 0 {
+            let arguments = WordsArguments { entries, words: self.executed.0.0, count, padding: 0 };
+            let launch = Launch {
+                kernel: self.device.kernels.begin_words,
+                grid: [count.div_ceil(COPY_THREADS), 1, 1],
+                threads: COPY_THREADS,
+                shared_bytes: 0,
+                cooperative: false,
+            };
+            // SAFETY: the kernel takes this structure; the entries lie in the segment's stretch, and there are more words than any of them names.
+            unsafe { self.device.launch(&launch, &arguments)? };
+        }
+        let (mut batches, mut heads) = (writing.batches.as_slice(), writing.heads);
+        while !batches.is_empty() {
+            let queued = self.queue_some(resident, batches, heads)?;
+            (batches, heads) = (&batches[queued..], heads.plus(queued * size_of::<BatchHead>()));
+        }
+        self.device.download(down, (&self.down.pinned, writing.down), writing.down_used)
+    }
+
+    /// Queues the first few of these batches, whose heads lie there: how many.
+    fn queue_some(&mut self, resident: &Arc<Resident>, batches: &[Written], heads: DeviceAddress) -> Done<usize> {
+        // Those of several steps may be a cooperative launch, which no graph has.
+        let alike = batches.iter().take(STEPS_MOST).take_while(|batch| batch.steps.len() == 1);
+        let rows = |batch: &Written| batch.head.rows;
+        if let Some(steps) = alike.count().checked_ilog2().map(|power| 1 << power) {
+            let most = batches[..steps].iter().map(rows).max().unwrap_or_default();
+            if self.queue_graph(resident, (most, steps), heads)? {
+                return Ok(steps);
+            }
+        }
+        let Written { ref steps, queue, head } = batches[0];
+        let rows = Rows { steps, entries: head.entries, queue, head: 0 };
+        queue_batch(&mut self.device, resident, self.frame, (&rows, head))?;
+        Ok(1)
+    }
+}
+
+/// Queues a batch: its rows into the frame, the cell's plan, and what comes of it out of the frame. Its head is `own` if the rows name none.
+pub(super) fn queue_batch(device: &mut Device, resident: &Resident, frame: FrameMemory, (rows, own): (&Rows<'_>, BatchHead)) -> Done {
+    let (count, head, stride) = (rows.count(), rows.head, resident.plan.stride as u32);
+    let (gather, finish) = (copies(device.kernels.gather, count), copies(device.kernels.finish, count));
+    let (port_count, outlet_count) = (resident.plan.inputs.len() as u32, resident.plan.outlets.len() as u32);
+    let arguments = GatherArguments { frame: frame.address.0, ports: resident.ports, head, stride, port_count, own };
+    // SAFETY: the kernel takes this structure; the lists lie in a segment's stretch, their addresses in the arena or the stretch, the rows in the frame.
+    unsafe { device.launch(&gather, &arguments)? };
+    resident.launch(device, frame, rows)?;
+    let arguments = FinishArguments { frame: frame.address.0, outlets: resident.outlets, head, stride, outlet_count, own };
+    // SAFETY: as above; what is left goes to slots of the rows' lanes and to the segment's stretch.
+    unsafe { device.launch(&finish, &arguments) }
+}
+
+/// How a kernel is launched that moves so many rows into a frame or out of it.
+pub(super) const fn copies(kernel: Kernel, rows: u32) -> Launch {
+    Launch { kernel, grid: [rows, 1, 1], threads: COPY_THREADS, shared_bytes: 0, cooperative: false }
+}

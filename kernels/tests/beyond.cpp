@@ -1,0 +1,165 @@
+// Launches with blocks for more rows than there are, as those of a graph: the device says how many there are, and what lies beyond is not touched.
+#include <algorithm>
+#include <array>
+#include "../abi_best.h"
+#include "../abi_group.h"
+#include "../abi_transfer.h"
+#include "instructions.h"
+#include "packing.h"
+#include "testing.h"
+
+namespace {
+
+using testing::in_row;
+using testing::instruction;
+using testing::Memory;
+
+// Nobody wrote there.
+bool is_untouched(const Memory<uint8_t>& bytes, size_t from, size_t to) {
+    return std::all_of(&bytes[from], &bytes[from] + (to - from), [](uint8_t byte) { return byte == 0xff; });
+}
+
+// The word that says how many rows there are.
+Memory<uint32_t> word(uint32_t rows) { return Memory<uint32_t>(std::vector<uint32_t>{rows}); }
+
+void groups_leave_them() {
+    constexpr uint32_t ROWS = 7, STRIDE = 64;
+    for (uint32_t rows = 1; rows <= ROWS; ++rows) {
+        Memory<uint8_t> frame(ROWS * STRIDE);
+        const auto there = word(rows);
+        GroupInstruction zero = instruction(OP_CAST, 0, {4}, 1);
+        Memory<uint8_t> zeros(4);
+        for (uint32_t i = 0; i < 4; ++i) zeros[i] = 0;
+        zero.source[0] = in_row(0, TYPE_BOOL, {1});
+        zero.source[0].at = zeros.address();
+        zero.source[0].is_address = 1;
+        zero.result[0] = in_row(32, TYPE_F32, {1});
+        const Memory<GroupInstruction> list({zero});
+        const GroupArguments a{frame.address(), list.address(), STRIDE, 1, there.address()};
+        CHECK(testing::launch("group", {ROWS, 1, 1}, 32, 0, a) == "");
+        for (uint32_t r = 0; r < ROWS; ++r) CHECK((*reinterpret_cast<const float*>(&frame[r * STRIDE + 32]) == 0) == (r < rows));
+        if (rows < ROWS) CHECK(is_untouched(frame, rows * STRIDE, ROWS * STRIDE));
+    }
+}
+
+void panels_leave_them() {
+    constexpr uint32_t ROWS = 5, STRIDE = 32;
+    Memory<uint8_t> frame(ROWS * STRIDE);
+    for (uint32_t r = 0; r < ROWS; ++r) *reinterpret_cast<Candidate*>(&frame[r * STRIDE]) = {r, 40 + r};
+    const auto there = word(3);
+    const BestArguments a{frame.address(), 0, frame.address() + 16, STRIDE, 1, 1, 0, there.address()};
+    CHECK(testing::launch("best_of_panels", {ROWS, 1, 1}, 128, 0, a) == "");
+    for (uint32_t r = 0; r < ROWS; ++r) CHECK(*reinterpret_cast<const int64_t*>(&frame[r * STRIDE + 16]) == (r < 3 ? int64_t{40} + r : -1));
+}
+
+// Whole tiles of rows that are not there; those that share a tile with others may be computed.
+void products_leave_their_tiles() {
+    constexpr uint32_t ROWS = 48, TILE = 16, N = 64, K = 32, STRIDE = N * 4;
+    const struct {
+        const char *kernel, *best;
+        uint32_t shared;
+    } kinds[] = {{"product_f32_16", "product_best_f32_16", PRODUCT_F32_SHARED(TILE)},
+                 {"product_tf32_16", "product_best_tf32_16", PRODUCT_F32_SHARED(TILE)},
+                 {"product_bf16_16", "product_best_bf16_16", PRODUCT_BF16_SHARED(TILE)}};
+    Memory<float> x(ROWS * K);
+    for (uint32_t i = 0; i < ROWS * K; ++i) x[i] = 1;
+    // Zeros are zeros however they are packed.
+    Memory<float> weights(N * K);
+    for (uint32_t i = 0; i < N * K; ++i) weights[i] = 0;
+    for (const auto& kind : kinds) {
+        for (const uint32_t rows : {1u, 16u, 17u, 48u}) {
+            const auto there = word(rows);
+            const uint32_t end = (rows + TILE - 1) / TILE * TILE;
+            ProductArguments a{};
+            a.terms[0] = {x.address(), weights.address(), K * 4, K};
+            a.term_count = 1;
+            a.rows = ROWS;
+            a.n = N;
+            a.y_stride = STRIDE;
+            a.rows_at = there.address();
+            Memory<uint8_t> sums(ROWS * STRIDE), candidates(ROWS * STRIDE);
+            a.y = sums.address();
+            CHECK(testing::launch(kind.kernel, {1, ROWS / TILE, 1}, 128, kind.shared, a) == "");
+            a.y = candidates.address();
+            CHECK(testing::launch(kind.best, {1, ROWS / TILE, 1}, 128, kind.shared, ProductBestArguments{a, 1, 0}) == "");
+            for (uint32_t r = 0; r < rows; ++r) {
+                CHECK(*reinterpret_cast<const float*>(&sums[r * STRIDE + 4 * (N - 1)]) == 0);
+                CHECK(reinterpret_cast<const Candidate*>(&candidates[r * STRIDE])->column == 0);
+            }
+            if (end < ROWS) CHECK(is_untouched(sums, end * STRIDE, ROWS * STRIDE) && is_untouched(candidates, end * STRIDE, ROWS * STRIDE));
+        }
+    }
+}
+
+// They are padding in every list, whose places are those of as many rows as there are blocks; whose steps the rows are is what the head says.
+void lists_have_padding_for_them() {
+    constexpr uint32_t ROWS = 5, STRIDE = 128, OWN = 8, H = 32, C = 64, H_FROM = 96;
+    for (uint32_t rows = 1; rows <= ROWS; ++rows) {
+        Memory<uint8_t> frame(ROWS * STRIDE);
+        for (uint32_t r = 0; r < rows; ++r) std::memset(&frame[r * STRIDE], 0, STRIDE);
+        Memory<RowEntry> entries(rows);
+        for (uint32_t r = 0; r < rows; ++r) entries[r].before = r == 1 ? 0 : NOWHERE;
+        Memory<uint64_t> lists(6 * ROWS);
+        Memory<uint32_t> counter(1);
+        const Memory<BatchHead> head({BatchHead{rows, 0, 0, entries.address(), 0, 0, 0, 0}});
+        const LstmListArguments a{frame.address(), 8, lists.address(), counter.address(), 0, 0, 0, 0, 0, 0, STRIDE, OWN, OWN, H, C, NOWHERE, 0, 0, H_FROM, 112,
+                                  head.address()};
+        CHECK(testing::launch("lstm_rows", {ROWS, 1, 1}, 128, 0, a) == "");
+        CHECK(counter[0] == 0);
+        for (uint32_t r = 0; r < ROWS; ++r) {
+            const uint64_t row = frame.address() + r * STRIDE;
+            CHECK(lists[r] == (r >= rows ? 0 : r == 1 ? row - STRIDE + 112 : row + H_FROM));
+            for (uint32_t list = 0; list < 6; ++list) CHECK((lists[list * ROWS + r] == 0) == (r >= rows || list == 2));
+        }
+        if (rows < ROWS) CHECK(is_untouched(frame, rows * STRIDE, ROWS * STRIDE));
+    }
+}
+
+void lists_of_trees_have_padding_for_them() {
+    constexpr uint32_t ROWS = 5, STRIDE = 256, OWN = 8, NOTHING = 4;
+    for (uint32_t rows = 1; rows <= ROWS; ++rows) {
+        Memory<uint8_t> frame(ROWS * STRIDE);
+        for (uint32_t r = 0; r < rows; ++r) std::memset(&frame[r * STRIDE], 0, STRIDE);
+        Memory<uint64_t> lists(7 * ROWS);
+        const Memory<BatchHead> head({BatchHead{rows, 0, 0, 0, 0, 0, 0, 0}});
+        const TreeListArguments a{frame.address(), lists.address(), STRIDE, OWN, OWN, NOWHERE, {32, 64}, {96, 128}, {160, 176}, 192, 224, head.address()};
+        CHECK(testing::launch("tree_rows", {ROWS, 1, 1}, 128, 0, a) == "");
+        for (uint32_t r = 0; r < ROWS; ++r) {
+            for (uint32_t list = 0; list < 7; ++list) CHECK((lists[list * ROWS + r] == 0) == (r >= rows || list == NOTHING));
+        }
+        if (rows < ROWS) CHECK(is_untouched(frame, rows * STRIDE, ROWS * STRIDE));
+    }
+}
+
+void steps_leave_their_tiles() {
+    constexpr uint32_t ROWS = 200, UNITS = 8;
+    Memory<uint8_t> c(ROWS * UNITS * 4), weights(4096 * 8);
+    std::memset(&weights[0], 0, weights.size());
+    Memory<uint64_t> nothing(ROWS), out(ROWS);
+    for (uint32_t r = 0; r < ROWS; ++r) nothing[r] = 0, out[r] = c.address() + r * UNITS * 4;
+    const auto there = word(70);
+    const LstmRows lists{0, nothing.address(), nothing.address(), 0, nothing.address(), out.address(), 0, ROWS, 0};
+    const LstmStepArguments a{lists, weights.address(), 0, 0, UNITS, {0, 8, 16, 24}, there.address()};
+    CHECK(testing::launch("lstm_step_64x8", {4, 1, 1}, 256, 8 * (64 + 32) * 128, a) == "");
+    for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c[0])[i] == 0);
+    CHECK(is_untouched(c, 128 * UNITS * 4, ROWS * UNITS * 4));
+
+    Memory<uint8_t> c_of_trees(ROWS * UNITS * 4);
+    for (uint32_t r = 0; r < ROWS; ++r) out[r] = c_of_trees.address() + r * UNITS * 4;
+    const TreeStepArguments tree{lists, nothing.address(), weights.address(), 0, UNITS, 0, {0, 8, 16, 24, 32, 0}, there.address()};
+    CHECK(testing::launch("tree_step_64x8", {4, 1, 1}, 256, 8 * (64 + 40) * 128, tree) == "");
+    for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c_of_trees[0])[i] == 0);
+    CHECK(is_untouched(c_of_trees, 128 * UNITS * 4, ROWS * UNITS * 4));
+}
+
+}  // namespace
+
+int main() {
+    RUN(groups_leave_them);
+    RUN(panels_leave_them);
+    RUN(products_leave_their_tiles);
+    RUN(lists_have_padding_for_them);
+    RUN(lists_of_trees_have_padding_for_them);
+    RUN(steps_leave_their_tiles);
+    return testing::finish();
+}

@@ -1,7 +1,7 @@
 //! Products in f16: the kernels of 32-bit floats on operands that were rounded to halves before.
 //!
 //! Every half is a 32-bit float, and so is every product of two, so that no kernel has to know of them. A weight is rounded when it is packed, rows are copied
-//! to scratch memory as they are rounded. It is there for the same results as on a GPU, and takes somewhat longer than 32-bit floats.
+//! to scratch memory as they are rounded. It is there for the same results as on a GPU: it takes the time of 32-bit floats, and that of rounding rows beside.
 
 use cellwright_cell_graph::typed::F16_MOST;
 
@@ -109,7 +109,7 @@ mod tests {
             let halves: Vec<Vec<f32>> = x.iter().map(|x| x.iter().map(|value| rounded(*value)).collect()).collect();
             for form in forms(*ks.iter().min().unwrap(), n) {
                 let (in_halves, in_floats) = (product(form, ks, n, true), product(form, ks, n, false));
-                for (count, threads) in [(1, 1), (2, 3), (29, 1), (75, 2)] {
+                for (count, threads) in [(1, 1), (2, 3), (29, 2)] {
                     let rows: Vec<usize> = (0..count).map(|at| at * 7).collect();
                     let y = run(&in_halves, ks, &x, &rows, threads);
                     assert!(bits(&y) == bits(&run(&in_floats, ks, &halves, &rows, 1)), "{form:?} {ks:?} × {n}, {count} rows");

@@ -19,7 +19,8 @@ typedef struct ProductTerm {
 // y = (begin row, or bias, or 0) + x_0·W_0 + x_1·W_1 + …, in f32.
 //
 // Each element of y is summed in one order at every number of rows and with every kernel of the same arithmetic: what it begins with, then
-// the terms as listed, k ascending in each (in bf16 by slabs of 32, in tf32 of 16, within which the order is fixed too). y may lie where `begin` lies; it must not overlap any x.
+// the terms as listed, k ascending in each (in bf16 and f16 by slabs of 32, in tf32 of 16, within which the order is fixed too). y may lie where `begin` lies; it must not overlap any
+// x.
 //
 // How the host packs W (k × n, row-major, W[k][n]) for one term, in panels of 64 columns, one panel after another. What is beyond k or n in
 // the last ones is zeros. `kernels/tests/packing.h` is this rule as code.
@@ -31,6 +32,7 @@ typedef struct ProductTerm {
 //         W[k][n] is float ((n / 64) * (K / 16) + k / 16) * 1024 + (n % 64) * 16 + k % 16.
 //   bf16  k is padded to K, a multiple of 32. A panel is slabs of 32 rows of W, k ascending; a slab is its 64 columns one after another,
 //         32 bf16 each, k ascending: W[k][n] is bf16 ((n / 64) * (K / 32) + k / 32) * 2048 + (n % 64) * 32 + k % 32.
+//   f16   as bf16, with the halves of IEEE 754: 10 bits behind the point, to the nearest, ties to even, subnormal ones kept.
 //
 // A factor of the term (the alpha of ONNX Gemm) is multiplied into W before packing.
 //
@@ -43,12 +45,15 @@ typedef struct ProductTerm {
 //   product_tf32_16     16   PRODUCT_F32_SHARED(16)
 //   product_tf32_64     64   PRODUCT_F32_SHARED(64)
 //   product_tf32_128   128   PRODUCT_F32_SHARED(128)
-//   product_bf16_16     16   PRODUCT_BF16_SHARED(16)
-//   product_bf16_64     64   PRODUCT_BF16_SHARED(64)
-//   product_bf16_128   128   PRODUCT_BF16_SHARED(128)
+//   product_bf16_16     16   PRODUCT_HALVES_SHARED(16)
+//   product_bf16_64     64   PRODUCT_HALVES_SHARED(64)
+//   product_bf16_128   128   PRODUCT_HALVES_SHARED(128)
+//   product_f16_16      16   PRODUCT_HALVES_SHARED(16)
+//   product_f16_64      64   PRODUCT_HALVES_SHARED(64)
+//   product_f16_128    128   PRODUCT_HALVES_SHARED(128)
 #define PRODUCT_STAGES 4
 #define PRODUCT_F32_SHARED(tile) (PRODUCT_STAGES * ((tile)*64 + 4096))
-#define PRODUCT_BF16_SHARED(tile) (PRODUCT_STAGES * ((tile)*128 + 4096))
+#define PRODUCT_HALVES_SHARED(tile) (PRODUCT_STAGES * ((tile)*128 + 4096))
 typedef struct ProductArguments {
     ProductTerm terms[PRODUCT_TERMS];
     uint64_t begin;         // f32 rows of n that the sums begin with, or 0; aligned to 16 bytes

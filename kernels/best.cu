@@ -133,31 +133,46 @@ extern "C" __global__ void __launch_bounds__(128) product_best_f32_128(const __g
 KERNEL(product_best_f32_128, ProductBestArguments)
 extern "C" __global__ void __launch_bounds__(128) product_best_tf32_16(const __grid_constant__ ProductBestArguments a) {
     DYNAMIC_SHARED(shared);
-    product::in_tf32<16>(a.product, best::LeaveBest<16>{a, reinterpret_cast<float*>(shared)});
+    product::in_tensor<product::Tf32, 16>(a.product, best::LeaveBest<16>{a, reinterpret_cast<float*>(shared)});
 }
 KERNEL(product_best_tf32_16, ProductBestArguments)
 extern "C" __global__ void __launch_bounds__(128) product_best_tf32_64(const __grid_constant__ ProductBestArguments a) {
     DYNAMIC_SHARED(shared);
-    product::in_tf32<64>(a.product, best::LeaveBest<64>{a, reinterpret_cast<float*>(shared)});
+    product::in_tensor<product::Tf32, 64>(a.product, best::LeaveBest<64>{a, reinterpret_cast<float*>(shared)});
 }
 KERNEL(product_best_tf32_64, ProductBestArguments)
 extern "C" __global__ void __launch_bounds__(128) product_best_tf32_128(const __grid_constant__ ProductBestArguments a) {
     DYNAMIC_SHARED(shared);
-    product::in_tf32<128>(a.product, best::LeaveBest<128>{a, reinterpret_cast<float*>(shared)});
+    product::in_tensor<product::Tf32, 128>(a.product, best::LeaveBest<128>{a, reinterpret_cast<float*>(shared)});
 }
 KERNEL(product_best_tf32_128, ProductBestArguments)
 extern "C" __global__ void __launch_bounds__(128) product_best_bf16_16(const __grid_constant__ ProductBestArguments a) {
     DYNAMIC_SHARED(shared);
-    product::in_bf16<16>(a.product, best::LeaveBest<16>{a, reinterpret_cast<float*>(shared)});
+    product::in_tensor<product::Bf16, 16>(a.product, best::LeaveBest<16>{a, reinterpret_cast<float*>(shared)});
 }
 KERNEL(product_best_bf16_16, ProductBestArguments)
 extern "C" __global__ void __launch_bounds__(128) product_best_bf16_64(const __grid_constant__ ProductBestArguments a) {
     DYNAMIC_SHARED(shared);
-    product::in_bf16<64>(a.product, best::LeaveBest<64>{a, reinterpret_cast<float*>(shared)});
+    product::in_tensor<product::Bf16, 64>(a.product, best::LeaveBest<64>{a, reinterpret_cast<float*>(shared)});
 }
 KERNEL(product_best_bf16_64, ProductBestArguments)
 extern "C" __global__ void __launch_bounds__(128) product_best_bf16_128(const __grid_constant__ ProductBestArguments a) {
     DYNAMIC_SHARED(shared);
-    product::in_bf16<128>(a.product, best::LeaveBest<128>{a, reinterpret_cast<float*>(shared)});
+    product::in_tensor<product::Bf16, 128>(a.product, best::LeaveBest<128>{a, reinterpret_cast<float*>(shared)});
 }
 KERNEL(product_best_bf16_128, ProductBestArguments)
+extern "C" __global__ void __launch_bounds__(128) product_best_f16_16(const __grid_constant__ ProductBestArguments a) {
+    DYNAMIC_SHARED(shared);
+    product::in_tensor<product::F16, 16>(a.product, best::LeaveBest<16>{a, reinterpret_cast<float*>(shared)});
+}
+KERNEL(product_best_f16_16, ProductBestArguments)
+extern "C" __global__ void __launch_bounds__(128) product_best_f16_64(const __grid_constant__ ProductBestArguments a) {
+    DYNAMIC_SHARED(shared);
+    product::in_tensor<product::F16, 64>(a.product, best::LeaveBest<64>{a, reinterpret_cast<float*>(shared)});
+}
+KERNEL(product_best_f16_64, ProductBestArguments)
+extern "C" __global__ void __launch_bounds__(128) product_best_f16_128(const __grid_constant__ ProductBestArguments a) {
+    DYNAMIC_SHARED(shared);
+    product::in_tensor<product::F16, 128>(a.product, best::LeaveBest<128>{a, reinterpret_cast<float*>(shared)});
+}
+KERNEL(product_best_f16_128, ProductBestArguments)

@@ -1,4 +1,4 @@
-// y = begin + x_0·W_0 + x_1·W_1 + …: products by weights in true f32, in tf32 and in bf16, whatever becomes of the sums.
+// y = begin + x_0·W_0 + x_1·W_1 + …: products by weights in true f32, in tf32, bf16 and f16, whatever becomes of the sums.
 //
 // A block computes a tile of y: `Tile` rows by 64 columns, all of k. It walks the terms in slabs of k; slabs come through shared memory with
 // asynchronous copies, PRODUCT_STAGES - 1 of them ahead. An element of y is always one thread's sum in one register, so tiles of another height,
@@ -216,14 +216,48 @@ struct WarpSums {
     }
 };
 
-// Tensor cores, in bf16.
-//
-// An mma of 16 k takes from a thread two pairs of x and of W that lie 8 apart in k. Which k of the slab go where is free as long as x and W
-// agree, so a thread takes 8 neighbouring ones: 16 bytes of W and 32 of x, one and two loads, and two mma.
-template <int Tile, int Bands, int Eights, class Leave>
-__device__ __forceinline__ void bf16(const ProductArguments& a, const Leave& leave) {
+// Two formats of 16 bits. An mma of 16 k takes from a thread two pairs of x and of W that lie 8 apart in k. Which k of the slab go where is free as
+// long as x and W agree, so a thread takes 8 neighbouring ones: 16 bytes of W and 32 of x, one and two loads, and two mma.
+struct Bf16 {
+    static constexpr int SLAB = 32;
+    __device__ static __forceinline__ uint32_t pack(float first, float second) { return pack_bf16(first, second); }
+    __device__ static __forceinline__ void mma(float (&d)[4], const MmaA& a, const MmaB& b) { mma_bf16(d, a, b); }
+};
+struct F16 {
+    static constexpr int SLAB = 32;
+    __device__ static __forceinline__ uint32_t pack(float first, float second) { return pack_f16(first, second); }
+    __device__ static __forceinline__ void mma(float (&d)[4], const MmaA& a, const MmaB& b) { mma_f16(d, a, b); }
+};
+// Both operands rounded to 10 bits behind the point, W when it was packed. An mma of 8 k takes from a thread k that lie 4 apart; as above it takes 4
+// neighbouring ones, 16 bytes of each, and two mma.
+struct Tf32 {
+    static constexpr int SLAB = 16;
+    __device__ static __forceinline__ void mma(float (&d)[4], const MmaA& a, const MmaB& b) { mma_tf32(d, a, b); }
+};
+
+// What a thread takes of a row of x, of which `chunk(c)` is four neighbouring numbers.
+template <class Format, class Chunk>
+__device__ __forceinline__ void take(uint32_t (&words)[4], int quarter, Chunk chunk) {
+    if constexpr (Format::SLAB == 32) {
+        const float4 low = chunk(quarter * 2), high = chunk(quarter * 2 + 1);
+        words[0] = Format::pack(low.x, low.y);
+        words[1] = Format::pack(low.z, low.w);
+        words[2] = Format::pack(high.x, high.y);
+        words[3] = Format::pack(high.z, high.w);
+    } else {
+        const float4 four = chunk(quarter);
+        words[0] = round_tf32(four.x);
+        words[1] = round_tf32(four.y);
+        words[2] = round_tf32(four.z);
+        words[3] = round_tf32(four.w);
+    }
+}
+
+// Tensor cores.
+template <class Format, int Tile, int Bands, int Eights, class Leave>
+__device__ __forceinline__ void tensor(const ProductArguments& a, const Leave& leave) {
     DYNAMIC_SHARED(shared);
-    Slabs<Tile, 32> slabs(a, shared);
+    Slabs<Tile, Format::SLAB> slabs(a, shared);
     WarpSums<Tile, Bands, Eights> own(a);
     walk(slabs, [&](uint32_t slab) {
         const uint8_t *x = slabs.x(slab), *w = slabs.w(slab);
@@ -233,12 +267,7 @@ __device__ __forceinline__ void bf16(const ProductArguments& a, const Leave& lea
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int r = own.row(b, half);
-                const float4 low = *reinterpret_cast<const float4*>(x + slabs.place(r, own.quarter * 2));
-                const float4 high = *reinterpret_cast<const float4*>(x + slabs.place(r, own.quarter * 2 + 1));
-                xs[b][half][0] = pack_bf16(low.x, low.y);
-                xs[b][half][1] = pack_bf16(low.z, low.w);
-                xs[b][half][2] = pack_bf16(high.x, high.y);
-                xs[b][half][3] = pack_bf16(high.z, high.w);
+                take<Format>(xs[b][half], own.quarter, [&](int c) { return *reinterpret_cast<const float4*>(x + slabs.place(r, c)); });
             }
         }
 #pragma unroll
@@ -246,43 +275,8 @@ __device__ __forceinline__ void bf16(const ProductArguments& a, const Leave& lea
             const uint4 ws = *reinterpret_cast<const uint4*>(w + (own.column0 + e * 8) * 64 + own.lane * 16);
 #pragma unroll
             for (int b = 0; b < Bands; ++b) {
-                mma_bf16(own.sums[b][e], {xs[b][0][0], xs[b][1][0], xs[b][0][1], xs[b][1][1]}, {ws.x, ws.y});
-                mma_bf16(own.sums[b][e], {xs[b][0][2], xs[b][1][2], xs[b][0][3], xs[b][1][3]}, {ws.z, ws.w});
-            }
-        }
-    });
-    own.left(leave);
-}
-
-// Tensor cores, in tf32: both operands rounded to 10 bits behind the point, W when it was packed.
-//
-// An mma of 8 k takes from a thread k that lie 4 apart; as in bf16 it takes 4 neighbouring ones, 16 bytes of each, and two mma.
-template <int Tile, int Bands, int Eights, class Leave>
-__device__ __forceinline__ void tf32(const ProductArguments& a, const Leave& leave) {
-    DYNAMIC_SHARED(shared);
-    Slabs<Tile, 16> slabs(a, shared);
-    WarpSums<Tile, Bands, Eights> own(a);
-    walk(slabs, [&](uint32_t slab) {
-        const uint8_t *x = slabs.x(slab), *w = slabs.w(slab);
-        uint32_t xs[Bands][2][4];
-#pragma unroll
-        for (int b = 0; b < Bands; ++b) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const float4 four = *reinterpret_cast<const float4*>(x + slabs.place(own.row(b, half), own.quarter));
-                xs[b][half][0] = round_tf32(four.x);
-                xs[b][half][1] = round_tf32(four.y);
-                xs[b][half][2] = round_tf32(four.z);
-                xs[b][half][3] = round_tf32(four.w);
-            }
-        }
-#pragma unroll
-        for (int e = 0; e < Eights; ++e) {
-            const uint4 ws = *reinterpret_cast<const uint4*>(w + (own.column0 + e * 8) * 64 + own.lane * 16);
-#pragma unroll
-            for (int b = 0; b < Bands; ++b) {
-                mma_tf32(own.sums[b][e], {xs[b][0][0], xs[b][1][0], xs[b][0][1], xs[b][1][1]}, {ws.x, ws.y});
-                mma_tf32(own.sums[b][e], {xs[b][0][2], xs[b][1][2], xs[b][0][3], xs[b][1][3]}, {ws.z, ws.w});
+                Format::mma(own.sums[b][e], {xs[b][0][0], xs[b][1][0], xs[b][0][1], xs[b][1][1]}, {ws.x, ws.y});
+                Format::mma(own.sums[b][e], {xs[b][0][2], xs[b][1][2], xs[b][0][3], xs[b][1][3]}, {ws.z, ws.w});
             }
         }
     });
@@ -295,15 +289,10 @@ __device__ __forceinline__ void in_f32(const ProductArguments& a, const Leave& l
     if (is_beyond(a.rows_at, blockIdx.y * Tile)) return;
     f32<Tile, Tile == 16 ? 2 : 8, Tile == 128 ? 2 : 1>(a, leave);
 }
-template <int Tile, class Leave>
-__device__ __forceinline__ void in_tf32(const ProductArguments& a, const Leave& leave) {
+template <class Format, int Tile, class Leave>
+__device__ __forceinline__ void in_tensor(const ProductArguments& a, const Leave& leave) {
     if (is_beyond(a.rows_at, blockIdx.y * Tile)) return;
-    tf32<Tile, Tile == 16 ? 1 : 2, Tile == 16 ? 2 : Tile / 16>(a, leave);
-}
-template <int Tile, class Leave>
-__device__ __forceinline__ void in_bf16(const ProductArguments& a, const Leave& leave) {
-    if (is_beyond(a.rows_at, blockIdx.y * Tile)) return;
-    bf16<Tile, Tile == 16 ? 1 : 2, Tile == 16 ? 2 : Tile / 16>(a, leave);
+    tensor<Format, Tile, Tile == 16 ? 1 : 2, Tile == 16 ? 2 : Tile / 16>(a, leave);
 }
 
 }  // namespace product

@@ -28,12 +28,19 @@ __device__ __forceinline__ void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// ---- bf16 ----
+// ---- bf16 and f16 ----
 
 // Two f32 rounded to bf16, to the nearest, the first in the low half.
 __device__ __forceinline__ uint32_t pack_bf16(float first, float second) {
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+
+// The same in f16: beyond its largest number infinity, below its least normal one its subnormal ones.
+__device__ __forceinline__ uint32_t pack_f16(float first, float second) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
     return pair;
 }
 
@@ -43,6 +50,13 @@ __device__ __forceinline__ uint32_t pack_bf16(float first, float second) {
 // same k of b; rows L/4 and L/4 + 8, columns 2(L%4) and the next of d.
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const MmaA& a, const MmaB& b) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+}
+
+// The same in f16.
+__device__ __forceinline__ void mma_f16(float (&d)[4], const MmaA& a, const MmaB& b) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
 }

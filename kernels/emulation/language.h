@@ -129,6 +129,29 @@ inline float2 __bfloat1622float2(__nv_bfloat162 v) { return {__bfloat162float(v.
 inline float __low2float(__nv_bfloat162 v) { return __bfloat162float(v.x); }
 inline float __high2float(__nv_bfloat162 v) { return __bfloat162float(v.y); }
 
+// ---- f16 ----
+
+namespace emulation {
+
+// To the nearest, ties to even; beyond the largest infinity; any NaN becomes 0x7fff.
+inline uint16_t to_f16(float x) {
+    if (isnan(x)) return 0x7fff;
+    const unsigned bits = __float_as_uint(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+    // Below 2^-14 there are whole steps of 2^-24, the last digit of a float just above a half.
+    if (magnitude < 0x38800000) return static_cast<uint16_t>(sign | (__float_as_uint(fabsf(x) + 0.5f) - 0x3f000000));
+    const unsigned rounded = ((magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13) - (112 << 10);
+    return static_cast<uint16_t>(sign | (rounded < 0x7c00 ? rounded : 0x7c00));
+}
+inline float from_f16(uint16_t x) {
+    const unsigned sign = (x & 0x8000u) << 16, magnitude = x & 0x7fffu;
+    const unsigned bits = magnitude >= 0x7c00 ? 0x7f800000 | (magnitude & 0x3ff) << 13
+                          : magnitude >= 0x400 ? (magnitude << 13) + (112u << 23)
+                                               : __float_as_uint(static_cast<float>(magnitude) * 0x1p-24f);
+    return __uint_as_float(sign | bits);
+}
+
+}  // namespace emulation
+
 // ---- memory ----
 
 template <class T> inline T __ldg(const T* p) { return *p; }

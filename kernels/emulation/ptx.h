@@ -53,10 +53,13 @@ inline void copy_wait() {
     fiber.groups.erase(fiber.groups.begin(), fiber.groups.begin() + static_cast<long>(groups));
 }
 
-// ---- bf16 ----
+// ---- bf16 and f16 ----
 
 inline uint32_t pack_bf16(float first, float second) {
     return __float2bfloat16_rn(first).bits | static_cast<uint32_t>(__float2bfloat16_rn(second).bits) << 16;
+}
+inline uint32_t pack_f16(float first, float second) {
+    return emulation::to_f16(first) | static_cast<uint32_t>(emulation::to_f16(second)) << 16;
 }
 
 // ---- tensor cores, one warp ----
@@ -68,13 +71,18 @@ struct Mma {
     const uint32_t *a, *b;
 };
 
-inline void unpack(uint32_t pair, float* two) {
+inline void unpack_bf16(uint32_t pair, float* two) {
     two[0] = std::bit_cast<float>(pair << 16);
     two[1] = std::bit_cast<float>(pair & 0xffff0000);
 }
+inline void unpack_f16(uint32_t pair, float* two) {
+    two[0] = from_f16(static_cast<uint16_t>(pair));
+    two[1] = from_f16(static_cast<uint16_t>(pair >> 16));
+}
 
 // The products of a k of 16 are added up first and then onto the sum.
-inline void mma_all(void* operands[], uint64_t) {
+template <void (*unpack)(uint32_t, float*)>
+void mma_all(void* operands[], uint64_t) {
     float a[16][16], b[16][8];
     for (int lane = 0; lane < 32; ++lane) {
         const Mma& own = *static_cast<Mma*>(operands[lane]);
@@ -99,14 +107,19 @@ inline void mma_all(void* operands[], uint64_t) {
     }
 }
 
+// All lanes of a warp bring their operands, and one of them computes.
+inline void mma(void (*all)(void**, uint64_t), Mma operands, Where where) {
+    Machine& m = machine();
+    m.meet(m.warp_meeting(EMULATED_ALL_LANES, where), m.current().thread % 32, reinterpret_cast<const void*>(all), &operands, all, where);
+}
+
 }  // namespace emulation
 
 inline void mma_bf16(float (&d)[4], const MmaA& a, const MmaB& b, EMULATED_HERE) {
-    emulation::Machine& m = emulation::machine();
-    const emulation::Where where{"mma", file, line};
-    emulation::Mma operands{d, a.v, b.v};
-    m.meet(m.warp_meeting(EMULATED_ALL_LANES, where), m.current().thread % 32, reinterpret_cast<const void*>(&emulation::mma_all), &operands,
-           &emulation::mma_all, where);
+    emulation::mma(&emulation::mma_all<emulation::unpack_bf16>, {d, a.v, b.v}, {"mma", file, line});
+}
+inline void mma_f16(float (&d)[4], const MmaA& a, const MmaB& b, EMULATED_HERE) {
+    emulation::mma(&emulation::mma_all<emulation::unpack_f16>, {d, a.v, b.v}, {"mma", file, line});
 }
 
 // ---- tf32 ----
@@ -145,11 +158,7 @@ inline void mma_tf32_all(void* operands[], uint64_t) {
 
 inline uint32_t round_tf32(float x) { return x != x ? 0x7fffe000u : emulation::cvt_rna_tf32(x); }
 inline void mma_tf32(float (&d)[4], const MmaA& a, const MmaB& b, EMULATED_HERE) {
-    emulation::Machine& m = emulation::machine();
-    const emulation::Where where{"mma", file, line};
-    emulation::Mma operands{d, a.v, b.v};
-    m.meet(m.warp_meeting(EMULATED_ALL_LANES, where), m.current().thread % 32, reinterpret_cast<const void*>(&emulation::mma_tf32_all), &operands,
-           &emulation::mma_tf32_all, where);
+    emulation::mma(&emulation::mma_tf32_all, {d, a.v, b.v}, {"mma", file, line});
 }
 
 #include "ptx_hopper.h"

@@ -12,21 +12,21 @@ namespace {
 using testing::Memory;
 
 constexpr uint32_t FLAGS[] = {0, FLAG_LAST, FLAG_SMALLEST, FLAG_SMALLEST | FLAG_LAST};
-constexpr const char* ARITHMETICS[] = {"f32_", "tf32_", "bf16_"};
+constexpr const char* ARITHMETICS[] = {"f32_", "tf32_", "bf16_", "f16_"};
 
-uint32_t shared_bytes(const std::string& in, uint32_t tile) { return in == "bf16_" ? PRODUCT_BF16_SHARED(tile) : PRODUCT_F32_SHARED(tile); }
+uint32_t shared_bytes(const std::string& in, uint32_t tile) { return in == "bf16_" || in == "f16_" ? PRODUCT_HALVES_SHARED(tile) : PRODUCT_F32_SHARED(tile); }
 
 struct Projection {
     uint32_t rows, n, depth;
     size_t x_stride, y_stride;
     std::vector<float> w;
     Memory<float> x, bias, f32, tf32;
-    Memory<uint16_t> bf16;
+    Memory<uint16_t> bf16, f16;
 
     // Columns come several times, so that there are ties; of every seven rows one is zeros, one has a NaN and one an infinity.
     Projection(uint32_t rows, uint32_t n, uint32_t depth, uint64_t seed)
         : rows(rows), n(n), depth(depth), x_stride(packing::padded(depth, 4) + 4), y_stride(packing::padded(n, 4) + 4), w(static_cast<size_t>(depth) * n),
-          x(rows * x_stride), bias(n), f32(1), tf32(1), bf16(1) {
+          x(rows * x_stride), bias(n), f32(1), tf32(1), bf16(1), f16(1) {
         testing::Random random(seed);
         const uint32_t different = n / 2 + 1;
         std::vector<float> own(static_cast<size_t>(different) * (depth + 1));
@@ -48,12 +48,16 @@ struct Projection {
         f32 = Memory<float>(packing::f32(w, depth, n));
         tf32 = Memory<float>(packing::tf32(w, depth, n));
         bf16 = Memory<uint16_t>(packing::bf16(w, depth, n));
+        f16 = Memory<uint16_t>(packing::f16(w, depth, n));
+    }
+
+    uint64_t packed(const std::string& in) const {
+        return in == "bf16_" ? bf16.address() : in == "f16_" ? f16.address() : in == "tf32_" ? tf32.address() : f32.address();
     }
 
     ProductArguments arguments(const std::string& in, uint32_t first, uint32_t count) const {
         ProductArguments a{};
-        a.terms[0] = {x.address() + first * x_stride * 4, in == "bf16_" ? bf16.address() : in == "tf32_" ? tf32.address() : f32.address(),
-                      static_cast<uint32_t>(x_stride * 4), depth};
+        a.terms[0] = {x.address() + first * x_stride * 4, packed(in), static_cast<uint32_t>(x_stride * 4), depth};
         a.bias = bias.address();
         a.term_count = 1;
         a.rows = count;

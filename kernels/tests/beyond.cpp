@@ -60,7 +60,8 @@ void products_leave_their_tiles() {
         uint32_t shared;
     } kinds[] = {{"product_f32_16", "product_best_f32_16", PRODUCT_F32_SHARED(TILE)},
                  {"product_tf32_16", "product_best_tf32_16", PRODUCT_F32_SHARED(TILE)},
-                 {"product_bf16_16", "product_best_bf16_16", PRODUCT_BF16_SHARED(TILE)}};
+                 {"product_bf16_16", "product_best_bf16_16", PRODUCT_HALVES_SHARED(TILE)},
+                 {"product_f16_16", "product_best_f16_16", PRODUCT_HALVES_SHARED(TILE)}};
     Memory<float> x(ROWS * K);
     for (uint32_t i = 0; i < ROWS * K; ++i) x[i] = 1;
     // Zeros are zeros however they are packed.

@@ -3,6 +3,7 @@
 #include "../emulation/emulation.cpp"
 #include <sys/wait.h>
 #include <unistd.h>
+#include "packing.h"
 #include "testing.h"
 
 struct WordsArguments {
@@ -216,6 +217,26 @@ static void blocks_that_count_themselves_in_too_early_show() {
     CHECK(wrong > 10);
 }
 
+// Every half is what the tests' own conversion says, both ways, and so is what lies between two: the middle, and the floats beside it.
+static void halves_are_those_of_the_format() {
+    for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+        const uint16_t half = static_cast<uint16_t>(bits);
+        const float value = emulation::from_f16(half), own = packing::from_f16(half);
+        if (std::isnan(own)) {
+            CHECK(std::isnan(value) && emulation::to_f16(value) == 0x7fff);
+            continue;
+        }
+        CHECK(std::bit_cast<uint32_t>(value) == std::bit_cast<uint32_t>(own) && emulation::to_f16(value) == half);
+        if (std::isinf(value)) continue;
+        const float next = (bits & 0x7fff) == 0x7bff ? std::copysign(65536.0f, value) : emulation::from_f16(static_cast<uint16_t>(half + 1));
+        const float middle = value + (next - value) / 2;
+        for (const float x : {std::nextafter(middle, value), middle, std::nextafter(middle, next)}) CHECK(emulation::to_f16(x) == packing::to_f16(x));
+        CHECK(emulation::to_f16(std::nextafter(middle, value)) == half && emulation::to_f16(std::nextafter(middle, next)) == half + 1);
+        CHECK(emulation::to_f16(middle) == half + half % 2);
+    }
+    CHECK(pack_f16(1.0f, -2.0f) == 0xc0003c00);
+}
+
 // Only where the sanitizers are: they end the process, so another is lent for it.
 static void memory_that_is_not_the_kernels_ends_a_sanitized_process() {
 #if defined(__SANITIZE_ADDRESS__)
@@ -249,6 +270,7 @@ int main() {
     RUN(blocks_come_in_no_order);
     RUN(blocks_that_wait_for_one_another_must_be_resident);
     RUN(blocks_that_count_themselves_in_too_early_show);
+    RUN(halves_are_those_of_the_format);
     RUN(memory_that_is_not_the_kernels_ends_a_sanitized_process);
     return testing::finish();
 }

@@ -16,6 +16,26 @@ inline uint16_t to_bf16(float x) {
 }
 inline float from_bf16(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
 
+// To f16, to the nearest, ties to even. Through a double, which has room for both: no digits of the emulation's own way.
+inline uint16_t to_f16(float x) {
+    const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+    if (std::isnan(x)) return 0x7fff;
+    if (x == 0) return sign;
+    int exponent;
+    std::frexp(static_cast<double>(x), &exponent);
+    // Below the smallest normal number digits have the size that they have there.
+    const int size = std::max(exponent, -13) - 11;
+    const double digits = std::isinf(x) ? INFINITY : std::nearbyint(std::ldexp(std::abs(static_cast<double>(x)), -size));
+    if (std::ldexp(digits, size) > 65504) return sign | 0x7c00;
+    // The digits of a normal number begin with a one, which counts as a step of the exponent.
+    return static_cast<uint16_t>(sign + ((size + 24) << 10) + static_cast<int>(digits));
+}
+inline float from_f16(uint16_t x) {
+    const int exponent = x >> 10 & 31, digits = x & 0x3ff;
+    const double magnitude = exponent == 31 ? (digits ? NAN : INFINITY) : std::ldexp(exponent ? digits + 1024 : digits, std::max(exponent, 1) - 25);
+    return static_cast<float>(x & 0x8000 ? -magnitude : magnitude);
+}
+
 // To tf32, to the nearest, ties away from zero. Through a double, which has room for both: no digits of the kernel's own way.
 inline float to_tf32(float x) {
     if (std::isnan(x)) return std::bit_cast<float>(0x7fffe000);
@@ -48,14 +68,16 @@ inline std::vector<float> tf32(const std::vector<float>& w, size_t k, size_t n) 
     return packed;
 }
 
-inline std::vector<uint16_t> bf16(const std::vector<float>& w, size_t k, size_t n) {
+inline std::vector<uint16_t> halves(const std::vector<float>& w, size_t k, size_t n, uint16_t (*rounded)(float)) {
     const size_t K = padded(k, 32);
     std::vector<uint16_t> packed(K * padded(n, 64));
     for (size_t i = 0; i < k; ++i) {
-        for (size_t j = 0; j < n; ++j) packed[((j / 64) * (K / 32) + i / 32) * 2048 + (j % 64) * 32 + i % 32] = to_bf16(w[i * n + j]);
+        for (size_t j = 0; j < n; ++j) packed[((j / 64) * (K / 32) + i / 32) * 2048 + (j % 64) * 32 + i % 32] = rounded(w[i * n + j]);
     }
     return packed;
 }
+inline std::vector<uint16_t> bf16(const std::vector<float>& w, size_t k, size_t n) { return halves(w, k, n, to_bf16); }
+inline std::vector<uint16_t> f16(const std::vector<float>& w, size_t k, size_t n) { return halves(w, k, n, to_f16); }
 
 // Weights of a cell of so many gates. w is `inputs` × gates · `units` and u is `units` × gates · `units`, row-major, columns gate after gate.
 inline std::vector<uint16_t> gates(size_t gates, const std::vector<float>& w, const std::vector<float>& u, size_t inputs, size_t units) {

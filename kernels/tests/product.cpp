@@ -8,20 +8,27 @@ namespace {
 
 using testing::Memory;
 
-enum class In { F32, Tf32, Bf16 };
+enum class In { F32, Tf32, Bf16, F16 };
+constexpr const char* NAMES[] = {"f32_", "tf32_", "bf16_", "f16_"};
 
 struct Kind {
     In in;
     uint32_t tile;
-    std::string name() const {
-        return std::string("product_") + (in == In::Bf16 ? "bf16_" : in == In::Tf32 ? "tf32_" : "f32_") + std::to_string(tile);
-    }
-    uint32_t shared() const { return in == In::Bf16 ? PRODUCT_BF16_SHARED(tile) : PRODUCT_F32_SHARED(tile); }
+    std::string name() const { return std::string("product_") + NAMES[static_cast<int>(in)] + std::to_string(tile); }
+    uint32_t shared() const { return in == In::Bf16 || in == In::F16 ? PRODUCT_HALVES_SHARED(tile) : PRODUCT_F32_SHARED(tile); }
     // An operand as it is multiplied.
-    float rounded(float x) const { return in == In::Bf16 ? packing::from_bf16(packing::to_bf16(x)) : in == In::Tf32 ? packing::to_tf32(x) : x; }
+    float rounded(float x) const {
+        switch (in) {
+            case In::Bf16: return packing::from_bf16(packing::to_bf16(x));
+            case In::F16: return packing::from_f16(packing::to_f16(x));
+            case In::Tf32: return packing::to_tf32(x);
+            default: return x;
+        }
+    }
 };
 const Kind KINDS[] = {{In::F32, 16},  {In::F32, 64},   {In::F32, 128}, {In::Tf32, 16}, {In::Tf32, 64},
-                      {In::Tf32, 128}, {In::Bf16, 16}, {In::Bf16, 64}, {In::Bf16, 128}};
+                      {In::Tf32, 128}, {In::Bf16, 16}, {In::Bf16, 64}, {In::Bf16, 128},
+                      {In::F16, 16},   {In::F16, 64},  {In::F16, 128}};
 
 enum class Begins { Nothing, Bias, Row, InPlace };
 
@@ -34,7 +41,7 @@ struct Case {
     std::vector<Memory<float>> xs;
     std::vector<size_t> x_strides;
     std::vector<Memory<float>> f32, tf32;
-    std::vector<Memory<uint16_t>> bf16;
+    std::vector<Memory<uint16_t>> bf16, f16;
     size_t y_stride;
     Memory<float> begin, bias;
 
@@ -49,6 +56,7 @@ struct Case {
             f32.emplace_back(packing::f32(w, k, n));
             tf32.emplace_back(packing::tf32(w, k, n));
             bf16.emplace_back(packing::bf16(w, k, n));
+            f16.emplace_back(packing::f16(w, k, n));
             weights.push_back(w);
             Memory<float> x(rows * stride);
             for (uint32_t r = 0; r < rows; ++r) {
@@ -62,14 +70,22 @@ struct Case {
         for (uint32_t j = 0; j < n; ++j) bias[j] = random.signed_unit();
     }
 
+    uint64_t packed(In in, size_t term) const {
+        switch (in) {
+            case In::Bf16: return bf16[term].address();
+            case In::F16: return f16[term].address();
+            case In::Tf32: return tf32[term].address();
+            default: return f32[term].address();
+        }
+    }
+
     // y of `count` rows from `first` on.
     Memory<float> run(const Kind& kind, uint32_t first, uint32_t count) const {
         Memory<float> y(count * y_stride);
         ProductArguments a{};
         a.term_count = static_cast<uint32_t>(ks.size());
         for (size_t t = 0; t < ks.size(); ++t) {
-            a.terms[t] = {xs[t].address() + first * x_strides[t] * 4, kind.in == In::Bf16 ? bf16[t].address() : kind.in == In::Tf32 ? tf32[t].address() : f32[t].address(),
-                          static_cast<uint32_t>(x_strides[t] * 4), ks[t]};
+            a.terms[t] = {xs[t].address() + first * x_strides[t] * 4, packed(kind.in, t), static_cast<uint32_t>(x_strides[t] * 4), ks[t]};
         }
         if (begins == Begins::InPlace) {
             for (uint32_t r = 0; r < count; ++r) {
@@ -144,7 +160,7 @@ void no_bit_depends_on_rows_or_tiles() {
     testing::Random random(7);
     for (const Begins begins : {Begins::Nothing, Begins::Bias, Begins::Row, Begins::InPlace}) {
         const Case one(140, 70, {50, 33}, begins, 11);
-        for (const In in : {In::F32, In::Tf32, In::Bf16}) {
+        for (const In in : {In::F32, In::Tf32, In::Bf16, In::F16}) {
             const Memory<float> whole = one.run({in, 128}, 0, one.rows);
             for (const uint32_t tile : {16, 64, 128}) {
                 CHECK(one.run({in, tile}, 0, one.rows).same(whole));
@@ -194,6 +210,31 @@ void tf32_rounds_to_nearest_and_ties_away_from_zero() {
     }
 }
 
+// What f16 is: 10 bits behind the point, ties to even, subnormal numbers, and infinity beyond 65504. Products 1.0 · x, then x · 1.0: as a row and as a weight.
+void f16_rounds_to_nearest_and_ties_to_even() {
+    const struct {
+        float x, rounded;
+    } numbers[] = {{1 + 0x1p-11f, 1},         {1 + 0x1.002p-11f, 1 + 0x1p-10f}, {-1 - 0x1.8p-10f, -1 - 0x1p-9f}, {65519, 65504},        {65520, INFINITY},
+                   {-1e30f, -INFINITY},       {INFINITY, INFINITY},             {0x1p-14f - 0x1p-25f, 0x1p-14f}, {0x1.4p-23f, 0x1p-23f}, {-0x1.cp-23f, -0x1p-22f},
+                   {0x1p-25f, 0},             {0x1.002p-25f, 0x1p-24f},         {0x1.8p-14f, 0x1.8p-14f},        {-1e-45f, -0.0f},      {0, 0}};
+    for (const auto& number : numbers) CHECK(packing::from_f16(packing::to_f16(number.x)) == number.rounded);
+    constexpr uint32_t COUNT = std::size(numbers);
+    for (const uint32_t tile : {16, 64, 128}) {
+        Case rows(COUNT + 1, 1, {1}, Begins::Nothing, 1), columns(1, COUNT + 1, {1}, Begins::Nothing, 1);
+        rows.f16[0] = Memory<uint16_t>(packing::f16({1.0f}, 1, 1));
+        std::vector<float> w;
+        for (uint32_t i = 0; i <= COUNT; ++i) {
+            w.push_back(i < COUNT ? numbers[i].x : NAN);
+            rows.xs[0][i * rows.x_strides[0]] = w.back();
+        }
+        columns.f16[0] = Memory<uint16_t>(packing::f16(w, 1, COUNT + 1));
+        columns.xs[0][0] = 1.0f;
+        const Memory<float> down = rows.run({In::F16, tile}, 0, rows.rows), across = columns.run({In::F16, tile}, 0, 1);
+        for (uint32_t i = 0; i < COUNT; ++i) CHECK(down[i * rows.y_stride] == numbers[i].rounded && across[i] == numbers[i].rounded);
+        CHECK(std::isnan(down[COUNT * rows.y_stride]) && std::isnan(across[COUNT]));
+    }
+}
+
 void no_bit_depends_on_the_order_of_threads() {
     const Case one(70, 100, {90, 40}, Begins::Bias, 3);
     for (const Kind& kind : KINDS) {
@@ -213,6 +254,7 @@ int main() {
     RUN(no_bit_depends_on_rows_or_tiles);
     RUN(f32_is_one_chain);
     RUN(tf32_rounds_to_nearest_and_ties_away_from_zero);
+    RUN(f16_rounds_to_nearest_and_ties_to_even);
     RUN(no_bit_depends_on_the_order_of_threads);
     return testing::finish();
 }

@@ -135,18 +135,18 @@ fn a_precision_that_does_not_fit_says_so() {
     let weights = host(1).load(&bundle, "tests").unwrap().loaded().weight_bytes();
     let serving = host_of(1, None, EngineOptions { weight_bytes_max: Some(weights), ..EngineOptions::default() });
     let model = serving.load(&bundle, "tests").unwrap();
-    let [f32, bf16, int8] = precisions(&serving, &bundle);
+    let [f32, f16, bf16, int8] = precisions(&serving, &bundle);
     assert!(f32.unwrap_err().contains("unload another model"));
     let bf16 = bf16.unwrap();
     assert_eq!((bf16.answered, bf16.error, bf16.right), (0, None, bf16.labelled));
-    assert!(int8.is_err() && bf16.labelled > 0);
+    assert!(f16.is_err() && int8.is_err() && bf16.labelled > 0);
     serving.unload(&model);
     for found in precisions(&serving, &bundle) {
         assert_eq!(found.unwrap().answered, bundle.samples().all.len());
     }
 }
 
-fn precisions(serving: &Serving, bundle: &Bundle) -> [Result<PrecisionFigures, String>; 3] {
+fn precisions(serving: &Serving, bundle: &Bundle) -> [Result<PrecisionFigures, String>; 4] {
     let reports = samples::precisions(serving, bundle, "tests", &SampleBounds::default());
     let found: Vec<_> = reports.into_iter().map(|report| report.found).collect();
     found.try_into().unwrap()

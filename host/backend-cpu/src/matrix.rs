@@ -5,6 +5,7 @@
 //! row. Instead of a bias, sums may begin with what lies where the result is to be: what an earlier product put down is taken up again, bit by bit.
 //! Threads share a product by columns.
 
+mod halves;
 mod library;
 #[cfg(target_arch = "x86_64")]
 mod panels;
@@ -89,6 +90,8 @@ pub(crate) struct Product {
     bias: Option<Lines>,
     /// Whether sums begin with what is there already where the result is to be.
     onto_result: bool,
+    /// Whether both sides are rounded to f16.
+    in_halves: bool,
 }
 
 /// Weights that were packed already, so that the whole of a cell and its halves share them: by tensor, whether it is transposed, factor, form and
@@ -129,7 +132,7 @@ pub(crate) struct Target {
 
 impl Product {
     pub(crate) fn new(form: Form, level: Level, n: usize) -> Self {
-        Self { form, level, n, weights: Vec::new(), bias: None, onto_result: false }
+        Self { form, level, n, weights: Vec::new(), bias: None, onto_result: false, in_halves: false }
     }
 
     /// Adds a term with the weight `w(k, n)`.
@@ -161,6 +164,13 @@ impl Product {
     }
 
     fn pack(&self, k: usize, w: &dyn Fn(usize, usize) -> f32) -> Packed {
+        if self.in_halves {
+            return self.pack_numbers(k, &|row, column| halves::rounded(w(row, column)));
+        }
+        self.pack_numbers(k, w)
+    }
+
+    fn pack_numbers(&self, k: usize, w: &dyn Fn(usize, usize) -> f32) -> Packed {
         let n = self.n;
         if let Form::Rounded(rounded) = self.form {
             return rounded.pack((k, n), w);
@@ -185,6 +195,11 @@ impl Product {
             }
         }
         Packed { k, data, columns: Lines::default() }
+    }
+
+    /// Both sides are rounded to f16; before a weight is packed.
+    pub(crate) fn round_to_halves(&mut self) {
+        self.in_halves = true;
     }
 
     /// Sums begin with what is there already where the result is to be.
@@ -227,6 +242,7 @@ impl Product {
     pub(crate) fn scratch(&self, rows: usize) -> usize {
         match self.form {
             Form::Rounded(rounded) => rounded::scratch(rounded, self, rows),
+            _ if self.in_halves => halves::scratch(self, rows),
             _ => 0,
         }
     }
@@ -264,6 +280,19 @@ impl Product {
         if units.is_empty() || rows == 0 {
             return;
         }
+        if self.in_halves {
+            // SAFETY: the caller's promise; what is rounded has as many rows of as many floats.
+            return unsafe { self.multiply(&halves::round(self, lefts, rows, scratch)[..lefts.len()], result, rows, units, scratch) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.multiply(lefts, result, rows, units, scratch) }
+    }
+
+    /// [`Self::run`] of left-hand sides as they are.
+    ///
+    /// # Safety
+    /// As for [`Self::run`].
+    unsafe fn multiply(&self, lefts: &[Left], result: Target, rows: usize, units: Range<usize>, scratch: *mut f32) {
         match self.form {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller's promise; panels are packed only for what was found.

@@ -161,12 +161,16 @@ pub(crate) const PRODUCTS_F32: [&str; 3] = ["product_f32_16", "product_f32_64", 
 pub(crate) const PRODUCTS_TF32: [&str; 3] = ["product_tf32_16", "product_tf32_64", "product_tf32_128"];
 /// The same in bf16.
 pub(crate) const PRODUCTS_BF16: [&str; 3] = ["product_bf16_16", "product_bf16_64", "product_bf16_128"];
+/// The same in f16.
+pub(crate) const PRODUCTS_F16: [&str; 3] = ["product_f16_16", "product_f16_64", "product_f16_128"];
 /// Those that keep the best few sums of each row; all take [`ProductBestArguments`].
 pub(crate) const BEST_F32: [&str; 3] = ["product_best_f32_16", "product_best_f32_64", "product_best_f32_128"];
 /// The same in tf32.
 pub(crate) const BEST_TF32: [&str; 3] = ["product_best_tf32_16", "product_best_tf32_64", "product_best_tf32_128"];
 /// The same in bf16.
 pub(crate) const BEST_BF16: [&str; 3] = ["product_best_bf16_16", "product_best_bf16_64", "product_best_bf16_128"];
+/// The same in f16.
+pub(crate) const BEST_F16: [&str; 3] = ["product_best_f16_16", "product_best_f16_64", "product_best_f16_128"];
 /// Most that these keep of a panel.
 pub(crate) const BEST_MOST: u32 = 16;
 /// Bytes of each that they keep.
@@ -183,8 +187,8 @@ pub(crate) const PRODUCT_THREADS: u32 = 128;
 const PRODUCT_STAGES: u32 = 4;
 
 /// Shared memory that a product's block is given, by the rows of its tile and the bytes of a row of a slab.
-pub(crate) const fn product_shared(tile: u32, is_bf16: bool) -> u32 {
-    PRODUCT_STAGES * (tile * if is_bf16 { 128 } else { 64 } + 4096)
+pub(crate) const fn product_shared(tile: u32, is_of_halves: bool) -> u32 {
+    PRODUCT_STAGES * (tile * if is_of_halves { 128 } else { 64 } + 4096)
 }
 
 /// How a kernel of the steps of an LSTM or a GRU divides them.

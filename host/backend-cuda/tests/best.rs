@@ -126,6 +126,11 @@ fn in_tf32_too() {
 }
 
 #[test]
+fn in_f16_too() {
+    compare(Precision::F16, false);
+}
+
+#[test]
 fn in_bf16_too() {
     compare(Precision::Bf16, false);
 }

@@ -1,6 +1,6 @@
 //! The suite that every backend must pass, on an emulated device that runs the kernels' own sources.
 //!
-//! In 32-bit floats and in bf16: the worker has no products in int8, and says so when such a cell is loaded. What has kernels of its own must run by
+//! In 32-bit floats, in bf16 and in f16: the worker has no products in int8, and says so when such a cell is loaded. What has kernels of its own must run by
 //! them here, or the suite would say nothing of those.
 
 use std::cell::RefCell;
@@ -106,6 +106,18 @@ fn operators_in_bf16() {
 }
 
 #[test]
+fn operators_in_f16() {
+    operators::run(&mut make(), Tolerance::default(), &scope(Precision::F16));
+}
+
+#[test]
+fn families_in_f16() {
+    let watched = Watched::default();
+    families::run(&mut watched.make(), Tolerance::default(), &scope(Precision::F16));
+    assert!(watched.has_launched("product_f16_") && !watched.has_launched("lstm_"));
+}
+
+#[test]
 fn families() {
     families::run(&mut make(), Tolerance::default(), &scope(Precision::F32));
     let watched = Watched::default();
@@ -128,6 +140,20 @@ fn invariance_in_bf16() {
     for tile in ["64x8", "64x16", "128x32"] {
         assert!(watched.has_launched(&format!("lstm_step_{tile}")), "{tile}");
     }
+}
+
+#[test]
+fn invariance_in_f16() {
+    let watched = Watched::default();
+    invariance::run(&mut watched.make(), &scope(Precision::F16));
+    for tile in [16, 64, 128] {
+        assert!(watched.has_launched(&format!("product_f16_{tile}")), "{tile}");
+    }
+}
+
+#[test]
+fn hoisting_in_f16() {
+    hoisting::run(&mut make(), &scope(Precision::F16));
 }
 
 #[test]

@@ -100,7 +100,7 @@ pub fn evaluate(cell: &TypedCell, inputs: &[Elements]) -> Result<Vec<Elements>, 
 pub fn evaluate_in_tf32(cell: &TypedCell, inputs: &[Elements]) -> Result<Vec<Elements>, RowError> {
     match cell.precision {
         Precision::F32 => evaluate_with(cell, inputs, rounding::stretch_in_tf32),
-        Precision::Bf16 | Precision::Int8 => evaluate(cell, inputs),
+        Precision::F16 | Precision::Bf16 | Precision::Int8 => evaluate(cell, inputs),
     }
 }
 

@@ -99,6 +99,7 @@ fn a_stock_plugin_and_no_weights_will_do() {
 fn precision_decides_the_tolerance_unless_it_is_given() {
     let folder = whole();
     for (more, precision, tolerance) in [
+        ("precision = \"f16\"\n", Precision::F16, 2.5e-3),
         ("precision = \"bf16\"\n", Precision::Bf16, 2e-2),
         ("precision = \"int8\"\n", Precision::Int8, 5e-2),
         ("precision = \"f32\"\n", Precision::F32, 1e-4),
@@ -168,7 +169,7 @@ fn a_wrong_key_or_value_is_named() {
     assert_refused(edited("batch_max = 8", "batch_max = 0"), "cells.step.batch_max is 0; it must be at least 1");
     assert_refused(
         edited("[parameters]", "precision = \"fp8\"\n[parameters]"),
-        "unknown variant `fp8`, expected one of `f32`, `bf16`, `int8`",
+        "unknown variant `fp8`, expected one of `f32`, `bf16`, `int8`, `f16`",
     );
     assert_refused(edited("[samples]", "[samples]\ntolerance = 2.0"), "samples.tolerance is 2; it must be a number from 0 to 1");
     assert_refused(edited("[samples]", "[samples"), "model.toml: line 19: ");

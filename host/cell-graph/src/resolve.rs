@@ -7,6 +7,7 @@ mod arithmetic;
 mod attributes;
 mod cost;
 mod error;
+mod halves;
 mod identity;
 mod linear;
 mod normalize;
@@ -144,6 +145,9 @@ impl TypedCell {
         };
         prune::drop_dead(&mut typed);
         cost::measure(&mut typed, context.limits).map_err(within)?;
+        if context.precision == Precision::F16 {
+            halves::check(&typed).map_err(within)?;
+        }
         typed.key = identity::key(&typed, context.tenant);
         if parts::cut(&mut typed, context.limits.weight_bytes_max) {
             tidy(&mut typed);

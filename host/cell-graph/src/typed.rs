@@ -41,17 +41,26 @@ pub enum Precision {
     /// row's scale and then by the column's. A row with an infinity or a NaN gives NaN; one whose numbers are all so small that 127 divided by the
     /// largest overflows gives zeros.
     Int8,
+    /// As [`Self::Bf16`] with the halves of IEEE 754 instead: 10 bits behind the point, to nearest, ties to even, numbers below 2⁻¹⁴ in whole steps of
+    /// 2⁻²⁴ and never taken for zero. What rounds to more than [`F16_MOST`] is infinite: a cell whose weights hold such a number is refused when it
+    /// is resolved, and a row with one has infinite or undefined sums.
+    // The last, because identities count precisions in the order in which they came.
+    F16,
 }
+
+/// The largest number of [`Precision::F16`].
+pub const F16_MOST: f32 = 65504.0;
 
 impl Precision {
     /// Every precision, the most exact first.
-    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
+    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Int8];
 
     /// As `model.toml` has it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
+            Self::F16 => "f16",
             Self::Bf16 => "bf16",
             Self::Int8 => "int8",
         }
@@ -62,6 +71,8 @@ impl Precision {
     pub const fn tolerance(self) -> f64 {
         match self {
             Self::F32 => 1e-4,
+            // Three bits more than bf16 has.
+            Self::F16 => 2.5e-3,
             Self::Bf16 => 2e-2,
             Self::Int8 => 5e-2,
         }
@@ -76,7 +87,7 @@ impl fmt::Display for Precision {
 
 /// A word that names no [`Precision`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no precision; they are `f32`, `bf16` and `int8`")]
+#[error("`{0}` is no precision; they are `f32`, `f16`, `bf16` and `int8`")]
 pub struct NoPrecision(String);
 
 impl std::str::FromStr for Precision {

@@ -102,7 +102,7 @@ pub(crate) struct RunArguments {
     /// A file of requests, one JSON object per line; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) input: PathBuf,
-    /// Compute at this precision, whatever the bundle says: `f32`, `bf16` or `int8`
+    /// Compute at this precision, whatever the bundle says: `f32`, `f16`, `bf16` or `int8`
     #[arg(long, value_name = "PRECISION")]
     pub(crate) precision: Option<Precision>,
     /// Take the lines as the chunks of one session, not as requests of their own

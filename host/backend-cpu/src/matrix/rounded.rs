@@ -69,7 +69,8 @@ impl Rounded {
     /// For products at that precision; none if it rounds nothing.
     pub(crate) fn choose(precision: Precision, level: Level, kernels: Kernels) -> Option<Self> {
         let (width, dot) = match precision {
-            Precision::F32 => return None,
+            // f16 is that of 32-bit floats, whose operands are rounded: `halves`.
+            Precision::F32 | Precision::F16 => return None,
             Precision::Bf16 => (Width::Half, Level::Avx512Bf16),
             Precision::Int8 => (Width::Byte, Level::Avx512Vnni),
         };

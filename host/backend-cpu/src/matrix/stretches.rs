@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Form, Left, PANEL, Product, Target, rounded};
+use super::{Form, Left, PANEL, Product, Target, halves, rounded};
 #[cfg(target_arch = "x86_64")]
 use super::{panels, panels::VECTORS};
 
@@ -77,6 +77,9 @@ impl Product {
                 let left = lefts[term.min(lefts.len() - 1)];
                 Left { rows: left.rows.wrapping_add(first * left.stride), stride: left.stride }
             });
+            // Rounded once for all stretches.
+            // SAFETY: the caller's promise, for some of the rows.
+            let lefts = if self.in_halves { unsafe { halves::round(self, &lefts, count, scratch) } } else { lefts };
             let lefts = &lefts[..self.weights.len()];
             let packed = match self.form {
                 // SAFETY: the caller's promise, for some of the rows.
@@ -91,7 +94,7 @@ impl Product {
                 unsafe {
                     match &packed {
                         Some((rounded, terms)) => rounded::run_packed((*rounded, self), terms, target, units, count),
-                        None => self.run(lefts, target, count, units, scratch),
+                        None => self.multiply(lefts, target, count, units, scratch),
                     }
                 }
                 seen(Stretch { rows: first..end, columns, elements: (tile, STRIDE) });

@@ -55,7 +55,7 @@ pub(super) fn run_inputs(product: &Product, ks: &[usize], inputs: &[Vec<f32>], r
     y
 }
 
-fn forms(k: usize, n: usize) -> Vec<Form> {
+pub(super) fn forms(k: usize, n: usize) -> Vec<Form> {
     let mut forms = vec![Form::Plain];
     if k > 2 && n > 1 {
         forms.push(Form::Library);

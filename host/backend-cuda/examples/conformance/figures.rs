@@ -96,7 +96,7 @@ fn step(place: Where, of: &dyn Fn(usize) -> Draft) -> Value {
     let options = CudaOptions { arena_bytes: Some(64 << 20), ..CudaOptions::default() };
     let mut worker = CudaWorker::new(open(place), options).unwrap_or_else(|fault| panic!("{fault}"));
     let mut figures = Map::new();
-    for (index, precision) in [Precision::F32, Precision::Bf16].into_iter().enumerate() {
+    for (index, precision) in [Precision::F32, Precision::F16, Precision::Bf16].into_iter().enumerate() {
         let cell = of(hidden).at(precision).resolve();
         let index = CellIndex(index as u32);
         worker.load(index, &cell).unwrap_or_else(|error| panic!("{error}"));

@@ -93,10 +93,10 @@ fn numbers_are_those_of_the_headers() {
     assert_eq!(constants.keys().filter(|name| name.starts_with("OP_")).count(), op::ALL.len());
     let candidate = structures_in_c(&text)["Candidate"].iter().map(|(_, _, size)| size).sum::<usize>();
     assert_eq!((of("BEST_MOST"), candidate), (BEST_MOST, CANDIDATE_BYTES));
-    for (tile, is_bf16) in PRODUCT_TILES.into_iter().flat_map(|tile| [(tile, false), (tile, true)]) {
-        let (name, row) = if is_bf16 { ("BF16", 128) } else { ("F32", 64) };
+    for (tile, is_of_halves) in PRODUCT_TILES.into_iter().flat_map(|tile| [(tile, false), (tile, true)]) {
+        let (name, row) = if is_of_halves { ("HALVES", 128) } else { ("F32", 64) };
         assert!(text.contains(&format!("#define PRODUCT_{name}_SHARED(tile) (PRODUCT_STAGES * ((tile)*{row} + 4096))")), "{name}");
-        assert_eq!(product_shared(tile, is_bf16), 4 * (tile * row + 4096));
+        assert_eq!(product_shared(tile, is_of_halves), 4 * (tile * row + 4096));
     }
 }
 
@@ -109,8 +109,9 @@ fn kernels_take_what_they_are_given() {
     fn sizes<A: Arguments>() -> (&'static str, usize) {
         (A::KERNEL, size_of::<A>())
     }
-    let products = [PRODUCTS_F32, PRODUCTS_TF32, PRODUCTS_BF16].into_iter().flatten().map(|name| (name, size_of::<ProductArguments>()));
-    let best = [BEST_F32, BEST_TF32, BEST_BF16].into_iter().flatten().map(|name| (name, size_of::<ProductBestArguments>()));
+    let products =
+        [PRODUCTS_F32, PRODUCTS_TF32, PRODUCTS_BF16, PRODUCTS_F16].into_iter().flatten().map(|name| (name, size_of::<ProductArguments>()));
+    let best = [BEST_F32, BEST_TF32, BEST_BF16, BEST_F16].into_iter().flatten().map(|name| (name, size_of::<ProductBestArguments>()));
     let others = [
         sizes::<GatherArguments>(),
         sizes::<FinishArguments>(),

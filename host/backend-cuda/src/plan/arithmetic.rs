@@ -9,15 +9,23 @@ pub(crate) enum Arithmetic {
     F32,
     /// Rounded to 10 bits behind the point, to nearest, ties away from zero.
     Tf32,
+    /// Rounded to the halves of IEEE 754: 10 bits behind the point, to nearest, ties to even.
+    F16,
     /// Rounded to 7 bits behind the point, to nearest, ties to even.
     Bf16,
 }
 
 impl Arithmetic {
+    /// Whether an operand takes two bytes.
+    pub(crate) const fn is_of_halves(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16)
+    }
+
     /// Of a model at that precision, where the worker is asked for nothing else.
     pub(crate) const fn of(precision: Precision) -> Self {
         match precision {
             Precision::F32 => Self::F32,
+            Precision::F16 => Self::F16,
             // There are no products in int8: cells that have some are refused before this matters.
             Precision::Bf16 | Precision::Int8 => Self::Bf16,
         }
@@ -42,6 +50,7 @@ mod tests {
         };
         let both = |precision| [false, true].map(|tf32| arithmetic(precision, tf32));
         assert_eq!(both(Precision::F32), [Some(Arithmetic::F32), Some(Arithmetic::Tf32)]);
+        assert_eq!(both(Precision::F16), [Some(Arithmetic::F16); 2]);
         assert_eq!(both(Precision::Bf16), [Some(Arithmetic::Bf16); 2]);
         assert_eq!(both(Precision::Int8), [None; 2], "refused");
     }

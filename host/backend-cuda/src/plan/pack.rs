@@ -8,12 +8,12 @@ use super::Arithmetic;
 const PANEL: usize = 64;
 /// Rows of the weight to whose multiple a panel in 32-bit floats is padded, and those of a slab in tf32.
 const F32_DEPTH: usize = 16;
-/// Rows of a slab in bf16.
+/// Rows of a slab in bf16 and in f16.
 const SLAB: usize = 32;
 
 /// Bytes of a weight of so many rows and columns, packed; none if there are no such numbers of bytes.
 pub(super) fn packed_bytes(arithmetic: Arithmetic, k: usize, n: usize) -> Option<usize> {
-    let (depth, size) = if arithmetic == Arithmetic::Bf16 { (SLAB, size_of::<u16>()) } else { (F32_DEPTH, size_of::<f32>()) };
+    let (depth, size) = if arithmetic.is_of_halves() { (SLAB, size_of::<u16>()) } else { (F32_DEPTH, size_of::<f32>()) };
     n.checked_next_multiple_of(PANEL)?.checked_mul(k.checked_next_multiple_of(depth)?)?.checked_mul(size)
 }
 
@@ -43,6 +43,7 @@ impl<'a> Weight<'a> {
         match arithmetic {
             Arithmetic::F32 => self.in_f32(),
             Arithmetic::Tf32 => self.in_slabs(F32_DEPTH, |value| to_tf32(value).to_le_bytes()),
+            Arithmetic::F16 => self.in_slabs(SLAB, |value| to_f16(value).to_le_bytes()),
             Arithmetic::Bf16 => self.in_slabs(SLAB, |value| to_bf16(value).to_le_bytes()),
         }
     }
@@ -154,6 +155,27 @@ fn to_bf16(value: f32) -> u16 {
     (kept + u32::from(up)) as u16
 }
 
+/// The nearest number of f16; of two the even one.
+fn to_f16(value: f32) -> u16 {
+    /// The least number with all its digits, as a float.
+    const NORMAL: u32 = 0x3880_0000;
+    /// By how much exponents count from further below in a float.
+    const BIASES: u32 = (127 - 15) << 10;
+    const INFINITY: u32 = 0x7c00;
+    let sign = (value.to_bits() >> 16) as u16 & 0x8000;
+    let magnitude = value.abs().to_bits();
+    if value.is_nan() {
+        return sign | 0x7e00;
+    }
+    if magnitude < NORMAL {
+        // Numbers of a float beside a half are as far apart as the least ones of f16: adding rounds.
+        return sign | ((value.abs() + 0.5).to_bits() - 0.5_f32.to_bits()) as u16;
+    }
+    let (kept, rest) = (magnitude >> 13, magnitude & 0x1fff);
+    let up = rest > 0x1000 || (rest == 0x1000 && kept % 2 == 1);
+    sign | (kept + u32::from(up) - BIASES).min(INFINITY) as u16
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +195,22 @@ mod tests {
         assert_eq!(floats[(16 + 1) * 64 + 3], 2.0 * (70.0 + 67.0));
         assert_eq!(floats[(16 + 1) * 64 + 6], 0.0);
         assert_eq!(floats[3 * 64], 0.0);
+    }
+
+    #[test]
+    fn f16_has_the_slabs_of_bf16() {
+        let (tensor, values) = numbered(40, 70, false);
+        let weight = Weight::new(&tensor, &values, false, 0.5).expect("a matrix");
+        let [f16, bf16] = [Arithmetic::F16, Arithmetic::Bf16].map(|arithmetic| weight.packed(arithmetic));
+        assert_eq!(packed_bytes(Arithmetic::F16, 40, 70), Some(f16.len()));
+        let halves = |bytes: &[u8]| bytes.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half)).collect::<Vec<_>>();
+        let (f16, bf16) = (halves(&f16), halves(&bf16));
+        assert_eq!(f16.len(), bf16.len());
+        for (f16, bf16) in f16.into_iter().zip(bf16) {
+            let value = f32::from_bits(u32::from(bf16) << 16);
+            // Both have numbers up to 127 in halves; larger ones are at least as near in f16.
+            assert!(value > 127.0 || f16 == to_f16(value), "{value} is {f16:#x}");
+        }
     }
 
     #[test]
@@ -215,6 +253,30 @@ mod tests {
         ] {
             assert_eq!(to_tf32(f32::from_bits(bits)), rounded, "{bits:#x}");
         }
+    }
+
+    #[test]
+    fn f16_rounds_to_nearest_and_ties_to_even() {
+        let least = 2.0_f32.powi(-24);
+        for (value, bits) in [
+            (1.0 + 0.5 / 1024.0, 0x3c00),
+            (1.0 + 0.501 / 1024.0, 0x3c01),
+            (-1.0 - 1.5 / 1024.0, 0xbc02),
+            (65504.0, 0x7bff),
+            (65519.0, 0x7bff),
+            (65520.0, 0x7c00),
+            (-f32::MAX, 0xfc00),
+            (f32::INFINITY, 0x7c00),
+            (2.0_f32.powi(-14) - 0.5 * least, 0x0400),
+            (2.5 * least, 0x0002),
+            (-3.5 * least, 0x8004),
+            (0.5 * least, 0x0000),
+            (0.501 * least, 0x0001),
+            (-1e-45, 0x8000),
+        ] {
+            assert_eq!(to_f16(value), bits, "{value}");
+        }
+        assert_eq!([f32::NAN, f32::from_bits(0x7f80_0001)].map(|value| to_f16(value) & 0x7fff), [0x7e00; 2]);
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn views_are_not_copied_and_outputs_are_whole() {
 
 #[test]
 fn products_read_and_write_aligned_rows_alone() {
-    let mut plans: Vec<Plan> = [Precision::F32, Precision::Bf16]
+    let mut plans: Vec<Plan> = [Precision::F32, Precision::F16, Precision::Bf16]
         .into_iter()
         .flat_map(family_cells)
         .map(|cell| Plan::compile(&cell, u64::MAX, true).expect("it runs"))

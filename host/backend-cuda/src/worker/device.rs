@@ -30,6 +30,7 @@ pub(super) struct Kernels {
     in_f32: Products,
     in_tf32: Products,
     in_bf16: Products,
+    in_f16: Products,
     /// None on a device that lacks them.
     pub(super) lstm: Option<LstmKernels>,
 }
@@ -113,6 +114,7 @@ impl Device {
             in_f32: products(&mut *driver, abi::PRODUCTS_F32, abi::BEST_F32)?,
             in_tf32: products(&mut *driver, abi::PRODUCTS_TF32, abi::BEST_TF32)?,
             in_bf16: products(&mut *driver, abi::PRODUCTS_BF16, abi::BEST_BF16)?,
+            in_f16: products(&mut *driver, abi::PRODUCTS_F16, abi::BEST_F16)?,
             lstm: LstmKernels::of(&mut *driver)?,
         };
         let signal = driver.pinned(size_of::<u64>())?;
@@ -208,12 +210,13 @@ impl Device {
             Arithmetic::F32 => self.kernels.in_f32,
             Arithmetic::Tf32 => self.kernels.in_tf32,
             Arithmetic::Bf16 => self.kernels.in_bf16,
+            Arithmetic::F16 => self.kernels.in_f16,
         };
         Launch {
             kernel: if is_best { kernels.best } else { kernels.all }[number],
             grid: [columns, rows.div_ceil(tile), 1],
             threads: PRODUCT_THREADS,
-            shared_bytes: product_shared(tile, arithmetic == Arithmetic::Bf16),
+            shared_bytes: product_shared(tile, arithmetic.is_of_halves()),
             cooperative: false,
         }
     }

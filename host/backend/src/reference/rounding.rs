@@ -1,11 +1,12 @@
 //! What a precision makes of a row of a product's left-hand side, or of a column of its right-hand side.
 
-use cellwright_cell_graph::typed::Precision;
+use cellwright_cell_graph::typed::{F16_MOST, Precision};
 
 /// The numbers that are multiplied.
 pub(super) fn stretch(precision: Precision, values: &[f64]) -> Vec<f64> {
     match precision {
         Precision::F32 => values.to_vec(),
+        Precision::F16 => values.iter().map(|value| to_f16(*value as f32)).collect(),
         Precision::Bf16 => values.iter().map(|value| f64::from(to_bf16(*value as f32))).collect(),
         Precision::Int8 => to_steps(&values.iter().map(|value| *value as f32).collect::<Vec<_>>()),
     }
@@ -39,6 +40,19 @@ fn to_bf16(value: f32) -> f32 {
     f32::from_bits((kept + u32::from(up)) << 16)
 }
 
+/// The nearest number of eleven significant bits, or below the least normal one the nearest multiple of its last bit; of two the even one.
+fn to_f16(value: f32) -> f64 {
+    const LEAST_EXPONENT: i32 = -14;
+    let value = f64::from(value);
+    if !value.is_finite() {
+        return value;
+    }
+    // In 64 bits no 32-bit float below a power of two has its logarithm.
+    let step = 2.0_f64.powi((value.abs().log2().floor() as i32).max(LEAST_EXPONENT) - 10);
+    let rounded = (value / step).round_ties_even() * step;
+    if rounded.abs() > f64::from(F16_MOST) { f64::INFINITY.copysign(value) } else { rounded }
+}
+
 /// Whole steps of a 127th of the largest magnitude.
 fn to_steps(values: &[f32]) -> Vec<f64> {
     if values.iter().any(|value| !value.is_finite()) {
@@ -66,6 +80,30 @@ mod tests {
         assert_eq!(rounded(0xbf81_8000), 0xbf82_0000);
         assert_eq!(to_bf16(f32::MAX), f32::INFINITY);
         assert!(to_bf16(f32::from_bits(0x7f80_0001)).is_nan(), "what is left of a NaN is one");
+    }
+
+    #[test]
+    fn f16_rounds_to_nearest_and_ties_to_even_down_to_the_least_number() {
+        let least = 2.0_f32.powi(-24);
+        for (value, rounded) in [
+            (1.0 + 0.5 / 1024.0, 1.0),
+            (1.0 + 0.501 / 1024.0, 1.0 + 1.0 / 1024.0),
+            (-1.0 - 1.5 / 1024.0, -1.0 - 2.0 / 1024.0),
+            (2.0 - 0.5 / 1024.0, 2.0),
+            (65519.0, 65504.0),
+            (65520.0, f32::INFINITY),
+            (-1e30, f32::NEG_INFINITY),
+            (2.0_f32.powi(-14) - 0.5 * least, 2.0_f32.powi(-14)),
+            (2.5 * least, 2.0 * least),
+            (-3.5 * least, -4.0 * least),
+            (0.5 * least, 0.0),
+            (0.501 * least, least),
+            (1e-45, 0.0),
+            (f32::INFINITY, f32::INFINITY),
+        ] {
+            assert_eq!(to_f16(value), f64::from(rounded), "{value}");
+        }
+        assert!(to_f16(f32::NAN).is_nan() && to_f16(-0.0).is_sign_negative());
     }
 
     #[test]

@@ -113,6 +113,8 @@ pub enum CellFault {
     WeightDatatype { name: String, datatype: Datatype },
     #[error("weight `{name}` does not hold what its shape says, or holds nothing")]
     WeightShape { name: String },
+    #[error("weight `{name}` has {value} in a product, which is beyond the range of f16 (±65504)")]
+    BeyondHalves { name: String, value: f32 },
     #[error("it has no outputs")]
     NoOutputs,
     #[error("output `{name}` is computed by no operator")]

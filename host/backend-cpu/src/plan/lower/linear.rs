@@ -70,6 +70,9 @@ impl Lowering<'_> {
             return Err(format!("a product over {deepest} elements in int8 (over at most {BYTES_DEPTH_MAX})"));
         }
         let mut product = Product::new(form, self.level, n);
+        if self.cell.precision == Precision::F16 {
+            product.round_to_halves();
+        }
         for (w, transposed, alpha) in &terms {
             product.push_weight(self.packs, w, *transposed, *alpha);
         }

@@ -52,6 +52,7 @@ fn everything_else_does() {
         key(&plain(), &weights(2.0), "t"),
         key(&plain(), &weights(1.0), "u"),
         key_at(Precision::Bf16, &plain(), &weights(1.0), "t"),
+        key_at(Precision::F16, &plain(), &weights(1.0), "t"),
         key_at(Precision::Int8, &plain(), &weights(1.0), "t"),
         change(|cell| cell.inputs[0].carried = true),
         change(|cell| cell.inputs[1].shape = vec![7]),
@@ -70,5 +71,6 @@ fn everything_else_does() {
 #[test]
 fn identity_is_stable() {
     // Calibration tables are stored under it: a change must be meant, and raises `FORM`.
-    assert_eq!(key(&plain(), &weights(1.0), "t").to_string(), "6504522d549e");
+    let keys = Precision::ALL.map(|precision| key_at(precision, &plain(), &weights(1.0), "t").to_string());
+    assert_eq!(keys, ["6504522d549e", "7001f3799571", "7f2fcac7b77c", "e8592625b11b"]);
 }

@@ -3,6 +3,8 @@
 use super::{cell, int, ints, op, port, resolve, text};
 use crate::cell::{AttributeValue, Body, Cell, Operator};
 use crate::datatype::Datatype;
+use crate::resolve::{CellLimits, ResolveContext};
+use crate::typed::{Precision, TypedCell};
 
 fn refused(cell: &Cell) -> String {
     match resolve(cell) {
@@ -56,6 +58,23 @@ fn cells() {
     for (given, wanted) in table {
         assert_eq!(given, format!("cell `c`: {wanted}"));
     }
+}
+
+#[test]
+fn weights_that_are_no_numbers_in_f16() {
+    let resolved = |alpha: f64, precision: Precision| {
+        let product = cell(vec![op("Gemm x w -> y", &[("alpha", AttributeValue::Float(alpha))])], vec![port("y", Datatype::Fp32, &[5])]);
+        let weights = super::weights();
+        let context = ResolveContext { weights: &weights, precision, tenant: "t", limits: CellLimits::default() };
+        TypedCell::resolve(&product, &context).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let beyond = |value: &str| Err(format!("cell `c`: weight `w` has {value} in a product, which is beyond the range of f16 (±65504)"));
+    // Its largest number is 19.
+    assert_eq!(resolved(65519.0 / 19.0, Precision::F16), Ok(()), "it rounds to the largest");
+    assert_eq!(resolved(65520.5 / 19.0, Precision::F16), beyond("65520.5"));
+    assert_eq!(resolved(-10_000.0, Precision::F16), beyond("-70000"));
+    assert_eq!(resolved(3e38, Precision::F16), beyond("300000000000000000000000000000000000000"));
+    assert_eq!(resolved(3e38, Precision::Bf16), Ok(()));
 }
 
 #[test]

@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
+use cellwright_tests::archives::Tar;
 use cellwright_tests::binary::{Ran, cellwright_in, root};
+use cellwright_tests::server::Server;
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// The folder of the library, which pretends to two GPUs.
 static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -79,4 +82,40 @@ fn a_gpu_that_is_lost_ends_no_process_and_keeps_nobody_waiting() {
         assert_eq!(ran.status, Some(1), "launch {launch}:\n{}", ran.stderr);
         assert!(ran.stderr.contains("an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)"), "{}", ran.stderr);
     }
+}
+
+/// Over HTTP: one of two GPUs goes while clients wait, and none of them hears of it.
+#[test]
+fn clients_of_a_gpu_that_is_lost_are_answered_by_another() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let lost = folder.path().join("lost");
+    let wrong = format!("illegal-once:{}", lost.display());
+    let script = format!("LD_LIBRARY_PATH='{}' FAKE_CUDA='{wrong}' exec \"$0\" \"$@\" --worker cuda:all", LIBRARY.display());
+    let server = Server::start_by(&script, &folder.path().join("data"));
+    let answer = server.upload("digits", &Tar::of(&root().join("examples/digits")).finish());
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    let lines = |name: &str| -> Vec<Value> {
+        let text = std::fs::read_to_string(root().join("examples/digits").join(name)).expect("the example's samples");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let ask = |request: &Value| {
+        let answer = server.infer("digits", request);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["outputs"].clone()
+    };
+    let requests = lines("samples.jsonl");
+    let wanted: Vec<Value> = requests.iter().map(&ask).collect();
+    assert_eq!(server.figure("cellwright_replayed", "digits"), 0.0);
+    std::fs::write(&lost, b"").expect("a file");
+    // A GPU is lost under a task, and every task is somebody's.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| requests.iter().zip(&wanted).for_each(|(request, wanted)| assert_eq!(&ask(request), wanted)));
+        }
+    });
+    assert_eq!(server.figure("cellwright_worker_up", ""), 1.0, "one of two is up");
+    assert!(server.figure("cellwright_replayed", "digits") >= 1.0);
+    assert_eq!(server.figure("nv_inference_request_failure", "digits"), 0.0);
+    let said = server.said().join("\n");
+    assert!(said.contains("an illegal memory access was encountered"), "{said}");
 }

@@ -292,6 +292,8 @@ fn has_a_compiler() {
     unsafe { driver.launch(stream, &launch(kernels[1]), &[0; 32]) }.unwrap();
     assert_eq!(driver.compiled("another").unwrap(), Some(kernels[0]), "its place is used again");
     assert!(driver.kernel("fill").is_ok());
+    let mut driver = CudaDriver::open(devices().unwrap().remove(0), IMAGES).unwrap().interpreting();
+    assert_eq!((driver.compiler().is_err(), driver.compiled("one")), (true, Ok(None)), "it leaves the compiler alone");
 }
 
 /// What the real compiler takes: with CELLWRIGHT_NVRTC the folder of its library.

@@ -36,6 +36,8 @@ pub struct ModelFigures {
     pub compute: Total,
     /// Requests that were answered: where rows are requests, a call is several.
     pub requests: u64,
+    /// Requests that began again because the device that had them was lost.
+    pub replayed: u64,
     /// Failures that were the plugin's fault.
     pub faults: u64,
     /// Calls refused for load.

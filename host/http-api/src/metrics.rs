@@ -86,6 +86,7 @@ const OF_MODELS: &[OfModel] = &[
     ("cellwright_plugin_faults", "counter", "Calls that failed because of their plugin: traps, limits, malformed graphs", |model| {
         model.faults
     }),
+    ("cellwright_replayed", "counter", "Requests that began again because the device that had them was lost", |model| model.replayed),
     ("cellwright_shed", "counter", "Calls refused for load", |model| model.shed),
     ("cellwright_cancelled", "counter", "Calls whose client left", |model| model.cancelled),
     ("cellwright_expired", "counter", "Calls whose time was up", |model| model.expired),

@@ -196,8 +196,22 @@ fn index_entry(entry: platform::IndexEntry) -> IndexEntry {
 }
 
 fn model_figures(model: platform::ModelFigures) -> ModelFigures {
-    let CallFiguresView { success, failure, queue, unfold, compute, requests, faults, shed, cancelled, expired, last_ms, latency, .. } =
-        model.calls;
+    let CallFiguresView {
+        success,
+        failure,
+        queue,
+        unfold,
+        compute,
+        requests,
+        replayed,
+        faults,
+        shed,
+        cancelled,
+        expired,
+        last_ms,
+        latency,
+        ..
+    } = model.calls;
     let nanoseconds = |bucket| latency_bound(bucket).map(|bound| u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX));
     ModelFigures {
         tenant: model.tenant,
@@ -211,6 +225,7 @@ fn model_figures(model: platform::ModelFigures) -> ModelFigures {
         unfold: total(unfold),
         compute: total(compute),
         requests,
+        replayed,
         faults,
         shed,
         cancelled,

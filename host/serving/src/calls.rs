@@ -116,6 +116,7 @@ pub(crate) struct Tracked {
 #[derive(Debug, Default)]
 struct Seen {
     requests: u64,
+    replays: u64,
     submitted: Option<Instant>,
     first_task: Option<Instant>,
     finished: Option<Instant>,
@@ -212,6 +213,7 @@ impl Tracked {
             version = self.deployed.version(),
             priority = self.taken.priority,
             requests = seen.requests,
+            replays = seen.replays,
             unfolded_us = since(seen.submitted),
             first_cell_us = since(seen.first_task),
             last_cell_us = since(seen.finished),
@@ -239,6 +241,11 @@ impl Client for Tracked {
     fn ran(&mut self, times: &RequestTimes) {
         self.seen.add(times);
         self.deployed.figures.calls.ran(times);
+    }
+
+    fn replayed(&mut self) {
+        self.seen.replays += 1;
+        self.deployed.figures.calls.replayed();
     }
 
     fn given_up(&self) -> Option<InferError> {

@@ -76,6 +76,7 @@ pub(crate) struct CallFigures {
     unfold: Total,
     compute: Total,
     requests: AtomicU64,
+    replayed: AtomicU64,
     joins: AtomicU64,
     joined_rows: AtomicU64,
     faults: AtomicU64,
@@ -101,6 +102,8 @@ pub struct CallFiguresView {
     pub compute: TotalView,
     /// Requests (rows of calls, where rows are requests) that were answered.
     pub requests: u64,
+    /// Requests that began again because the device that had them was lost.
+    pub replayed: u64,
     /// Stages of requests that joined a task for the first time, and the rows of those tasks together.
     pub joins: u64,
     /// See `joins`.
@@ -149,6 +152,11 @@ impl CallFigures {
         }
     }
 
+    /// A request of a call begins again.
+    pub(crate) fn replayed(&self) {
+        self.replayed.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn answered(&self, took: Duration, requests: u64) {
         self.success.add(took);
         self.requests.fetch_add(requests, Ordering::Relaxed);
@@ -189,6 +197,7 @@ impl CallFigures {
             unfold: self.unfold.view(),
             compute: self.compute.view(),
             requests: load(&self.requests),
+            replayed: load(&self.replayed),
             joins: load(&self.joins),
             joined_rows: load(&self.joined_rows),
             faults: load(&self.faults),

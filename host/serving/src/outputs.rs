@@ -106,9 +106,19 @@ impl Outputs {
 
     /// All that has arrived, for whoever ends the request: nobody will ask here any more, and nothing is taken in.
     pub(crate) fn take(&mut self) -> Self {
-        let (model, specs, streaming) = (self.model.clone(), self.specs.clone(), self.sending.is_some());
-        let nothing = Self::empty(Taking { model, specs, streaming, room: Arc::new(AnswerRoom::alone(0)) });
+        let nothing = Self::empty(Taking { room: Arc::new(AnswerRoom::alone(0)), ..self.taking() });
         std::mem::replace(self, nothing)
+    }
+
+    /// Lets go of what has arrived, and gives back the room for it: what others are taken in for instead of these.
+    pub(crate) fn anew(mut self) -> Taking {
+        self.give_back(self.taken);
+        self.taking()
+    }
+
+    fn taking(&self) -> Taking {
+        let (model, specs, room) = (self.model.clone(), self.specs.clone(), self.room.clone());
+        Taking { model, specs, streaming: self.sending.is_some(), room }
     }
 
     /// The room that it takes from. What was taken stays taken as long as somebody holds this.

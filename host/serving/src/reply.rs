@@ -33,6 +33,9 @@ pub trait Client: Send {
     /// A request of the call has ended in the engine, which took its times. Where rows are requests it comes for each row.
     fn ran(&mut self, _times: &RequestTimes) {}
 
+    /// A request of the call begins again, because the device that had it is lost.
+    fn replayed(&mut self) {}
+
     /// Why it does not wait for the answer any more, if it does not. That does not cancel its call: a call that begins looks whether it should go on
     /// to, and one that was cancelled why it was.
     fn given_up(&self) -> Option<InferError> {

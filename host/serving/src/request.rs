@@ -4,21 +4,21 @@
 //! under `plugin`, never the other way; under `front` nothing waits, and nothing large is copied.
 
 mod front;
+mod growing;
+mod plugin_side;
+mod replay;
 mod sink;
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-use cellwright_cell_graph::check::Unfolding;
 use cellwright_cell_graph::graph::{Growth, Reaction};
-use cellwright_cell_graph::unfolded::Watch;
 use cellwright_cell_graph::{Attribute, Tensor, UnfoldedGrowth};
-use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, SubmitError, Urgency};
-use cellwright_plugin_runtime::{Event, RequestView};
+use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, Sink, SubmitError, Urgency};
+use cellwright_plugin_runtime::Event;
 use cellwright_protocol::{InferRequest, InferResponse};
 
-use crate::answer_room::{AnswerRoom, AnswerShare, NoRoom};
+use crate::answer_room::{AnswerRoom, AnswerShare};
 use crate::ending;
 use crate::error::InferError;
 use crate::input::{arrange, fits};
@@ -30,6 +30,9 @@ use crate::reply::{Client, Delivery};
 use crate::serving::Inner;
 use crate::waiting::Ticket;
 use front::{Front, Occasion};
+use growing::{Unfolded, grown, too_large, unfold};
+use plugin_side::{PluginSide, drop_tensors, view};
+use replay::Origin;
 use sink::RequestSink;
 
 /// A request in flight.
@@ -40,22 +43,22 @@ pub(crate) struct Active {
     plugin_calls: PluginCalls,
     pub(crate) model: Arc<ServedModel>,
     id: Option<String>,
-    handle: OnceLock<Handle>,
+    named: Mutex<Named>,
+    /// What it can begin again with; a session cannot.
+    origin: Option<Origin>,
     front: Mutex<Front>,
     /// Fewer chunks wait, or the session is over.
     room: Condvar,
     plugin: Mutex<PluginSide>,
 }
 
-/// What plugin threads touch.
-struct PluginSide {
-    unfolding: Unfolding,
-    tensors: RequestTensors,
-    /// What the plugin sees of them.
-    view: Arc<RequestView>,
-    watch: Option<Watch>,
-    resumes: u32,
-    time: Arc<PluginTime>,
+/// The engine's name for a request. No other lock is taken under this one.
+#[derive(Default)]
+struct Named {
+    /// Another one when it is replayed.
+    handle: Option<Handle>,
+    /// Nobody wants the answer any more, whatever its name will be.
+    cancelled: bool,
 }
 
 /// Requests that are in flight for one call, or its place in line while it waits. It does not keep them.
@@ -139,42 +142,48 @@ impl Active {
         let view = view(&tensors, begin.parameters);
         let time = begin.time;
         let spending = time.spend(&model);
-        let growth = model.plugin().unfold(&view)?;
-        let mut unfolding = model.unfolding();
-        let growth = grown(&model, &mut unfolding, growth, &tensors)?;
         let streaming = begin.delivery == Delivery::Parts;
         let taking = Taking { model: model.model.clone(), specs: model.outputs.clone(), streaming, room: begin.room };
-        let outputs = Outputs::new(taking, &growth).map_err(|no_room| too_large(&model, no_room))?;
-        let front = Front {
-            outputs,
-            client: Some(client),
-            calling: false,
-            closed: growth.next.is_none(),
-            chunks: VecDeque::new(),
-            input_over: !begin.session,
-            told_over: false,
-        };
-        let watch = growth.next.clone();
+        let Unfolded { unfolding, growth, outputs } = unfold(&model, &view, &tensors, taking)?;
+        let front = Front::new(outputs, client, &growth, begin.session);
         drop(spending);
         time.check(&model)?;
-        let plugin = PluginSide { unfolding, tensors: tensors.clone(), view, watch, resumes: 0, time };
+        let origin = (!begin.session).then(|| Origin { view: view.clone(), urgency: begin.urgency });
+        let plugin = PluginSide { unfolding, tensors: tensors.clone(), view, watch: growth.next.clone(), resumes: 0, time };
         let active = Arc::new(Self {
             serving: Arc::downgrade(serving),
             canceller: serving.engine.canceller(),
             plugin_calls: serving.plugin_threads.calls(),
-            model: model.clone(),
+            model,
             id: begin.id,
-            handle: OnceLock::new(),
+            named: Mutex::default(),
+            origin,
             front: Mutex::new(front),
             room: Condvar::new(),
             plugin: Mutex::new(plugin),
         });
-        serving.engine.submit_urgent(begin.urgency, model.loaded(), growth, tensors, |handle| {
-            let _ = active.handle.set(handle);
-            Box::new(RequestSink { active: active.clone() })
-        })?;
+        active.submit(serving, begin.urgency, growth, tensors)?;
         active.go_on(lock(&active.front));
         Ok(active)
+    }
+
+    /// Hands its first growth to the engine.
+    fn submit(
+        self: &Arc<Self>,
+        serving: &Inner,
+        urgency: Urgency,
+        growth: Arc<UnfoldedGrowth>,
+        tensors: RequestTensors,
+    ) -> Result<(), SubmitError> {
+        let sink = |handle| -> Box<dyn Sink> {
+            let mut named = lock(&self.named);
+            named.handle = Some(handle);
+            if named.cancelled {
+                self.canceller.cancel(handle);
+            }
+            Box::new(RequestSink { active: self.clone() })
+        };
+        serving.engine.submit_urgent(urgency, self.model.loaded(), growth, tensors, sink).map(drop)
     }
 
     /// More input of a session. If as many chunks as allowed wait, it waits too, or is refused.
@@ -207,14 +216,18 @@ impl Active {
 
     /// Nobody wants the answer any more. Never waits.
     pub(crate) fn cancel(&self) {
-        if let Some(handle) = self.handle.get() {
-            self.canceller.cancel(*handle);
+        let mut named = lock(&self.named);
+        named.cancelled = true;
+        if let Some(handle) = named.handle {
+            self.canceller.cancel(handle);
         }
     }
 
-    /// Calls the plugin if there is something to show it and no call is under way; sends what is too much to be sent at once.
+    /// Calls the plugin if there is something to show it and no call is under way; sends what is too much to be sent at once, and begins again what
+    /// was lost.
     fn go_on(self: &Arc<Self>, mut front: MutexGuard<'_, Front>) {
-        if front.calling || front.client.is_none() || !front.outputs.has_parts() && !front.has_occasion() {
+        let lost = front.lost.is_some();
+        if front.calling || front.client.is_none() || !lost && !front.outputs.has_parts() && !front.has_occasion() {
             return;
         }
         front.calling = true;
@@ -222,13 +235,17 @@ impl Active {
         let active = self.clone();
         match self.plugin_calls.call(self.model.plugin_of(), Box::new(move || active.resume())) {
             Ok(()) => {}
+            Err(NotTaken::Full) if lost => self.fail(InferError::Engine(RequestFailure::WorkerLost)),
             Err(NotTaken::Full) => self.fail(InferError::Submit(SubmitError::Full)),
             Err(NotTaken::Gone) => self.fail(InferError::Engine(RequestFailure::Stopped)),
         }
     }
 
-    /// On a plugin thread: sends what piled up, and shows the plugin what it asked for.
+    /// On a plugin thread: begins again what was lost; or sends what piled up, and shows the plugin what it asked for.
     fn resume(self: Arc<Self>) {
+        if lock(&self.front).lost.is_some() {
+            return self.replay();
+        }
         // Between two parts of it the engine's thread may go on.
         while lock(&self.front).send_parts() {}
         let occasion = {
@@ -251,7 +268,7 @@ impl Active {
 
     fn react(&self, occasion: Occasion) -> Result<(), InferError> {
         let Some(serving) = self.serving.upgrade() else { return Err(InferError::Engine(RequestFailure::Stopped)) };
-        let Some(handle) = self.handle.get().copied() else { return Ok(()) };
+        let Some(handle) = lock(&self.named).handle else { return Ok(()) };
         let mut plugin = lock(&self.plugin);
         plugin.count(&occasion, &self.model)?;
         let time = plugin.time.clone();
@@ -352,74 +369,18 @@ impl Active {
 
     /// Ends the request with an error, and whatever of it is on the device.
     fn fail(&self, error: InferError) {
-        let ended = lock(&self.front).end();
+        let (ended, times) = {
+            let mut front = lock(&self.front);
+            (front.end(), front.lost.take())
+        };
         self.room.notify_all();
         self.cancel();
-        if let Some((outputs, client)) = ended {
+        if let Some((outputs, mut client)) = ended {
             drop(outputs);
+            if let Some(times) = times {
+                client.ran(&times);
+            }
             client.end(Err(error));
         }
     }
-}
-
-impl PluginSide {
-    /// Counts a call that is about to be made. What more input costs is not held against what came before.
-    fn count(&mut self, occasion: &Occasion, model: &ServedModel) -> Result<(), InferError> {
-        if matches!(occasion, Occasion::Input(_)) {
-            self.time.start_over();
-        }
-        self.time.check(model)?;
-        self.resumes += 1;
-        let limit = model.limits.resumes_max;
-        if self.resumes > limit {
-            return Err(InferError::Resumes { plugin: model.plugin_name().to_owned(), limit });
-        }
-        Ok(())
-    }
-
-    /// Adds a chunk to the request's tensors; gives the number of its first.
-    fn take_in(&mut self, chunk: Vec<Arc<Tensor>>, model: &ServedModel) -> Result<u32, InferError> {
-        let limit = model.limits.kept_bytes_max;
-        let count = u32::try_from(self.tensors.tensors.len()).ok();
-        let first = count.and_then(|count| self.tensors.first.checked_add(count)).ok_or(InferError::SessionOver)?;
-        self.tensors.tensors.extend(chunk);
-        let kept: usize = self.tensors.tensors.iter().map(|tensor| tensor.data.len()).sum();
-        if kept > limit {
-            return Err(InferError::Keeps { plugin: model.plugin_name().to_owned(), limit });
-        }
-        self.view = view(&self.tensors, self.view.parameters.clone());
-        Ok(first)
-    }
-}
-
-fn view(tensors: &RequestTensors, parameters: Vec<Attribute>) -> Arc<RequestView> {
-    let seen = RequestView::new(tensors.tensors.iter().cloned(), parameters);
-    Arc::new(RequestView { first_tensor: tensors.first, ..seen })
-}
-
-fn too_large(model: &ServedModel, NoRoom { bytes_max: limit, whose }: NoRoom) -> InferError {
-    match whose {
-        Some(whose) => InferError::AnswersTooLarge { whose, limit },
-        None => InferError::AnswerTooLarge { plugin: model.plugin_name().to_owned(), limit },
-    }
-}
-
-/// Checks a growth against its model and its request.
-fn grown(
-    model: &ServedModel,
-    unfolding: &mut Unfolding,
-    growth: Growth,
-    tensors: &RequestTensors,
-) -> Result<Arc<UnfoldedGrowth>, InferError> {
-    let growth = unfolding.grow(growth, tensors.first, &tensors.tensors);
-    growth.map(Arc::new).map_err(|source| InferError::Graph { plugin: model.plugin_name().to_owned(), source })
-}
-
-/// Lets go of tensors that no later growth may name; whether there were any.
-fn drop_tensors(tensors: &mut RequestTensors, next: Option<&Watch>) -> bool {
-    let Some(next) = next else { return false };
-    let gone = next.keep_tensors_from.saturating_sub(tensors.first).min(u32::try_from(tensors.tensors.len()).unwrap_or(u32::MAX));
-    tensors.tensors.drain(..gone as usize);
-    tensors.first += gone;
-    gone > 0
 }

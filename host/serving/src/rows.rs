@@ -103,6 +103,12 @@ impl Client for RowClient {
         }
     }
 
+    fn replayed(&mut self) {
+        if let Some(client) = lock(&self.joint).client.as_mut() {
+            client.replayed();
+        }
+    }
+
     fn holds(&mut self, share: AnswerShare) {
         lock(&self.joint).share = Some(share);
     }

@@ -7,6 +7,7 @@
 mod answers;
 mod leaving;
 mod limits;
+mod lost;
 mod policies;
 mod rows;
 mod sessions;

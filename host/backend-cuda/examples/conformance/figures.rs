@@ -93,16 +93,17 @@ fn step(place: Where, of: &dyn Fn(usize) -> Draft) -> Value {
         Where::Device(_) => (1024, &[1, 16, 64, 256, 512, 2048]),
         Where::Emulated => (32, &[1, 16]),
     };
-    let options = CudaOptions { arena_bytes: Some(64 << 20), ..CudaOptions::default() };
-    let mut worker = CudaWorker::new(open(place), options).unwrap_or_else(|fault| panic!("{fault}"));
     let mut figures = Map::new();
-    for (index, precision) in [Precision::F32, Precision::F16, Precision::Bf16].into_iter().enumerate() {
+    for (name, precision, tf32) in
+        [("f32", Precision::F32, false), ("tf32", Precision::F32, true), ("f16", Precision::F16, false), ("bf16", Precision::Bf16, false)]
+    {
+        let options = CudaOptions { arena_bytes: Some(64 << 20), tf32, ..CudaOptions::default() };
+        let mut worker = CudaWorker::new(open(place), options).unwrap_or_else(|fault| panic!("{fault}"));
         let cell = of(hidden).at(precision).resolve();
-        let index = CellIndex(index as u32);
-        worker.load(index, &cell).unwrap_or_else(|error| panic!("{error}"));
+        worker.load(CellIndex(0), &cell).unwrap_or_else(|error| panic!("{error}"));
         for rows in batches {
-            let time = worker.time_batch(index, *rows).unwrap_or_else(|lost| panic!("{lost}"));
-            figures.insert(format!("{}_{rows}_us", precision.name()), json!(microseconds(time)));
+            let time = worker.time_batch(CellIndex(0), *rows).unwrap_or_else(|lost| panic!("{lost}"));
+            figures.insert(format!("{name}_{rows}_us"), json!(microseconds(time)));
         }
     }
     Value::Object(figures)

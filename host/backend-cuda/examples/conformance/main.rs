@@ -8,6 +8,8 @@
 
 mod figures;
 mod graphs;
+mod groups;
+mod guards;
 mod parts;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,15 +30,31 @@ pub(crate) enum Where {
     Emulated,
 }
 
+/// Who runs a cell's groups, where that is not left to what the device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Groups {
+    /// A compiler's kernels, where there is a compiler.
+    Compiled,
+    /// The program's own interpreter.
+    Interpreted,
+}
+
 impl Where {
-    /// A driver for it.
+    /// A driver for it, as a worker has it. On threads nothing is compiled, which would take long.
     fn open(self) -> Result<Box<dyn Driver>, String> {
+        self.open_with(if matches!(self, Self::Emulated) { Groups::Interpreted } else { Groups::Compiled })
+    }
+
+    /// A driver for it with or without a compiler.
+    pub(crate) fn open_with(self, groups: Groups) -> Result<Box<dyn Driver>, String> {
+        let compiles = groups == Groups::Compiled;
         match self {
-            Self::Emulated => Ok(Box::new(Emulated::new(&Emulation { lag: Duration::from_micros(20), ..Emulation::default() }))),
+            Self::Emulated => Ok(Box::new(Emulated::new(&Emulation { lag: Duration::from_micros(20), compiles, ..Emulation::default() }))),
             Self::Device(number) => {
                 let facts = devices().map_err(|absent| absent.to_string())?.into_iter().find(|facts| facts.ordinal == number);
                 let facts = facts.ok_or_else(|| format!("there is no GPU cuda:{number}"))?;
-                CudaDriver::open(facts, IMAGES).map(|driver| Box::new(driver) as Box<dyn Driver>).map_err(|fault| fault.to_string())
+                let driver = CudaDriver::open(facts, IMAGES).map_err(|fault| fault.to_string())?;
+                Ok(Box::new(if compiles { driver } else { driver.interpreting() }))
             }
         }
     }

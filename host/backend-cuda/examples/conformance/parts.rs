@@ -14,7 +14,7 @@ use cellwright_cell_graph::{Tensor, TypedCell};
 use serde_json::{Value, json};
 
 use super::figures::done;
-use super::{Where, figures, graphs};
+use super::{Where, figures, graphs, groups, guards};
 
 /// A part: what it is called, and what runs it. It panics if it fails, and gives figures if it has any.
 pub(crate) struct Part {
@@ -46,6 +46,9 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "gru-wide", run: gru_wide },
     Part { name: "tree-wide", run: tree_wide },
     Part { name: "graphs", run: graphs::bits },
+    Part { name: "groups-f32", run: |place| groups::both_ways(place, Precision::F32) },
+    Part { name: "groups-bf16", run: |place| groups::both_ways(place, Precision::Bf16) },
+    Part { name: "guards", run: guards::run },
     Part { name: "faults", run: faults },
     Part { name: "figures-signals", run: figures::signals },
     Part { name: "figures-lstm", run: figures::lstm },
@@ -173,10 +176,15 @@ pub(crate) fn open(place: Where) -> Box<dyn Driver> {
     place.open().unwrap_or_else(|why| panic!("{why}"))
 }
 
+/// How large a worker of the suite is.
+pub(crate) fn small() -> CudaOptions {
+    let arena_bytes = Some(u64::from(ARENA_SLOTS) * 64);
+    CudaOptions { arena_bytes, frame_bytes: Some(64 << 20), ring_bytes: 4 << 20, ..CudaOptions::default() }
+}
+
 /// A worker as the suite wants it.
 fn worker(place: Where, tf32: bool) -> Box<dyn Backend> {
-    let arena_bytes = Some(u64::from(ARENA_SLOTS) * 64);
-    with(place, CudaOptions { arena_bytes, frame_bytes: Some(64 << 20), ring_bytes: 4 << 20, tf32, ..CudaOptions::default() })
+    with(place, CudaOptions { tf32, ..small() })
 }
 
 pub(crate) fn with(place: Where, options: CudaOptions) -> Box<dyn Backend> {
@@ -184,7 +192,7 @@ pub(crate) fn with(place: Where, options: CudaOptions) -> Box<dyn Backend> {
 }
 
 /// Every size of a batch on a device; those around which something begins anew on threads, which take long.
-fn scope(precision: Precision, place: Where) -> Scope {
+pub(crate) fn scope(precision: Precision, place: Where) -> Scope {
     let sizes = match place {
         Where::Device(_) => Scope::default().sizes,
         Where::Emulated => vec![1, 2, 7, 16, 17, 33, 64, 65, 129],

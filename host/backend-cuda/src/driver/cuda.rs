@@ -37,6 +37,8 @@ pub struct CudaDriver {
     graphs: Vec<sys::CUgraphExec>,
     allocations: Vec<sys::CUdeviceptr>,
     lost: Option<String>,
+    /// Whether it leaves the compiler alone that there may be.
+    interprets: bool,
 }
 
 // SAFETY: the driver's handles may be used from any thread whose current context is theirs, which every call sees to; it is never used from two at once.
@@ -83,7 +85,15 @@ impl CudaDriver {
             graphs: vec![],
             allocations: vec![],
             lost: None,
+            interprets: false,
         })
+    }
+
+    /// The same without a compiler, so that groups are interpreted: to compare the two.
+    #[must_use]
+    pub fn interpreting(mut self) -> Self {
+        self.interprets = true;
+        self
     }
 
     /// Makes this thread one that may call the driver for this device.
@@ -225,11 +235,11 @@ impl Driver for CudaDriver {
     }
 
     fn compiler(&self) -> Result<String, String> {
-        compile::compiler(self.facts.capability)
+        if self.interprets { Err("it was told to have none".to_owned()) } else { compile::compiler(self.facts.capability) }
     }
 
     fn compiled(&mut self, source: &str) -> Done<Option<Kernel>> {
-        self.of_text(source)
+        if self.interprets { Ok(None) } else { self.of_text(source) }
     }
 
     fn release(&mut self, kernel: Kernel) -> Done {

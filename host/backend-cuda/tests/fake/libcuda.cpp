@@ -2,7 +2,8 @@
 //
 // It is as strict as the real one where this crate could get it wrong: a call needs the current context of its thread, handles must be its own,
 // memory must be allocated, a stream that was destroyed is gone. FAKE_CUDA says what is wrong with it: `no-device`, `old`, `stub`,
-// `no-stores`, `turing` (compute capability 7.5), or `illegal:N` (the N-th launch leaves its memory). Built with LACKING it lacks a function. An image
+// `no-stores`, `turing` (compute capability 7.5), `illegal:N` (the N-th launch leaves its memory), or `illegal-once:FILE` (the first launch after
+// there is such a file does). Built with LACKING it lacks a function. An image
 // may say behind its first four bytes what it is: `refused`, `empty` (it has no kernel), or ` of a group` (it has `compiled_group`, which does nothing).
 #include <algorithm>
 #include <cstdint>
@@ -13,6 +14,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include <unistd.h>
 
 #include "emulation/emulation.h"
 
@@ -52,6 +55,7 @@ std::map<void*, Module> modules;
 std::map<std::string, Function*> functions;
 uint64_t allocated = 0;
 long launches = 0;
+bool was_illegal = false;
 
 std::string wrong() {
     const char* said = std::getenv("FAKE_CUDA");
@@ -284,6 +288,11 @@ int launch(Function* function, unsigned x, unsigned y, unsigned z, unsigned thre
     launches++;
     if (said.rfind("illegal:", 0) == 0 && launches == std::atol(said.c_str() + 8)) {
         current->error = ILLEGAL_ADDRESS;  // seen by the calls that come after it
+        return SUCCESS;
+    }
+    if (!was_illegal && said.rfind("illegal-once:", 0) == 0 && access(said.c_str() + 13, F_OK) == 0) {
+        was_illegal = true;
+        current->error = ILLEGAL_ADDRESS;
         return SUCCESS;
     }
     if (function->name == GROUP) return SUCCESS;

@@ -285,6 +285,7 @@ impl Host for Fake {
             unfold: total(6),
             compute: total(5),
             requests: 5,
+            replayed: 1,
             faults: 0,
             shed: 1,
             cancelled: 1,

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cellwright_cell_graph::Tensor;
+use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
+use cellwright_engine::RequestTimes;
 
 use crate::join::Piece;
 use crate::outputs::Outputs;
@@ -23,6 +24,12 @@ pub(super) struct Front {
     pub(super) input_over: bool,
     /// The plugin has been told so.
     pub(super) told_over: bool,
+    /// The device that had it is lost, and it is to begin again; what the engine told of it until then.
+    pub(super) lost: Option<Box<RequestTimes>>,
+    /// It has begun again once.
+    pub(super) replayed: bool,
+    /// Something was sent that cannot be taken back.
+    pub(super) sent: bool,
 }
 
 /// What a plugin is to be told.
@@ -33,6 +40,22 @@ pub(super) enum Occasion {
 }
 
 impl Front {
+    /// Of a request with that first growth. A session's input is not over.
+    pub(super) fn new(outputs: Outputs, client: Box<dyn Client>, growth: &UnfoldedGrowth, session: bool) -> Self {
+        Self {
+            outputs,
+            client: Some(client),
+            calling: false,
+            closed: growth.next.is_none(),
+            chunks: VecDeque::new(),
+            input_over: !session,
+            told_over: false,
+            lost: None,
+            replayed: false,
+            sent: false,
+        }
+    }
+
     /// Whether there is something to tell the plugin.
     pub(super) fn has_occasion(&self) -> bool {
         if self.closed {
@@ -69,6 +92,7 @@ impl Front {
 
     pub(super) fn send(&mut self, parts: &mut Vec<Tensor>) {
         if let Some(client) = self.client.as_mut() {
+            self.sent |= !parts.is_empty();
             parts.drain(..).for_each(|part| client.part(part));
         }
         parts.clear();

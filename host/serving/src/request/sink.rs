@@ -46,6 +46,9 @@ impl Sink for RequestSink {
     }
 
     fn failed(self: Box<Self>, failure: RequestFailure, times: RequestTimes) {
+        if failure == RequestFailure::WorkerLost && self.active.is_to_be_replayed(times) {
+            return;
+        }
         if let Some((outputs, mut client)) = self.end() {
             drop(outputs);
             client.ran(&times);

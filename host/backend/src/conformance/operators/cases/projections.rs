@@ -1,4 +1,4 @@
-//! Products of which only the best few results are read, or a softmax, or the best few of that: a device need not write the scores down, and must find the same.
+//! Products of which only the best few results are read: a device need not write the others down, and must find the same.
 
 use super::{Case, Draft, Fp32, Inputs, Int64, Rng, Tensor, add};
 
@@ -32,22 +32,6 @@ pub(super) fn projections(cases: &mut Vec<Case>, rng: &mut Rng) {
             let draft =
                 draft.operator("TopK", &["y"], &["values", "places"]).with("k", kept as i64).with("axis", -1).with("largest", largest);
             add(cases, draft.output("values", Fp32, &[kept]).output("places", Int64, &[kept]), Inputs::Special, 10.0 + k as f64);
-        }
-        for kind in ["Softmax", "LogSoftmax"] {
-            let of_scores = |name: &str, rng: &mut Rng| {
-                let draft = scores(&format!("{name} {kind}"), rng).operator("Gemm", &["x", "w", "b"], &["scores"]);
-                draft.operator(kind, &["scores"], &["y"]).with("axis", -1)
-            };
-            let slack = 20.0 + 2.0 * k as f64;
-            add(cases, of_scores("the", rng).output("y", Fp32, &[n]), Inputs::Special, slack);
-            let draft = of_scores("the best of the", rng).operator("ArgMax", &["y"], &["best"]).with("axis", 1).with("keepdims", 0);
-            add(cases, draft.with("select_last_index", 1).output("best", Int64, &[]), Inputs::Special, 1.0);
-            for (kept, largest) in [(5, 1), (3, 0), (64, 1)] {
-                let kept = kept.min(n);
-                let draft = of_scores(&format!("the first {kept}, largest {largest}, of the"), rng);
-                let draft = draft.operator("TopK", &["y"], &["values", "places"]).with("k", kept as i64).with("largest", largest);
-                add(cases, draft.output("values", Fp32, &[kept]).output("places", Int64, &[kept]), Inputs::Special, slack);
-            }
         }
     }
 }

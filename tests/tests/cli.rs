@@ -365,6 +365,27 @@ fn benchmarks_run_and_report_in_json() {
     assert_eq!(lines(&ran).len(), 2, "one report for each policy:\n{}", ran.stdout);
 }
 
+/// Every crowd, and every figure of it.
+#[test]
+fn what_deciding_costs_is_measured_for_every_crowd() {
+    let ran = cellwright(&["bench", "scheduler", "--seconds", "0.05", "--json"], "");
+    assert_status(&ran, 0);
+    let [costs] = lines(&ran).try_into().expect("one object");
+    let costs = costs.as_object().expect("an object");
+    let crowds = ["chains", "chains_10000", "chains_100000", "mix", "seq2seq", "trees"];
+    assert_eq!(costs.keys().map(String::as_str).collect::<Vec<_>>(), crowds);
+    for (crowd, cost) in costs {
+        for figure in ["in_flight", "nodes_per_s", "ns_per_node", "ns_per_task", "nodes_per_task", "requests_per_s", "bytes_per_request"] {
+            assert!(cost[figure].as_f64().is_some_and(|figure| figure > 0.0), "{figure} of {crowd}: {cost}");
+        }
+        // Warmed up, a request may need no memory of its own.
+        assert!(cost["allocations_per_request"].as_f64().is_some_and(|count| count >= 0.0), "{crowd}: {cost}");
+        // Each figure from the others: a task's time is that of its nodes.
+        let task = cost["ns_per_node"].as_f64().expect("a number") * cost["nodes_per_task"].as_f64().expect("a number");
+        assert!((cost["ns_per_task"].as_f64().expect("a number") / task - 1.0).abs() < 1e-6, "{crowd}: {cost}");
+    }
+}
+
 #[test]
 fn a_cell_is_measured_against_the_processor_and_drawn() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,6 +1,7 @@
 //! One step of a decoder: an LSTM over a token, a projection of its state on a vocabulary, and the best word, which is the next step's token.
 //!
-//! `cargo bench -p cellwright-backend-cpu --bench decoder -- 1024 30000 x16 x64 f32 bf16`: hidden size, words, after an `x` batches, and precisions.
+//! `cargo bench -p cellwright-backend-cpu --bench decoder -- 1024 30000 x16 x64 f32 bf16 top5`: hidden size, words, after an `x` batches, precisions, and what is found: the
+//! best word (`best`), the five likeliest and how likely they are (`top5`), or how likely every word is (`all`).
 //! To compare two versions, run their programs in turns.
 
 use std::sync::Arc;
@@ -18,8 +19,16 @@ use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 /// How long each figure is measured.
 const BUDGET: Duration = Duration::from_millis(1500);
 
-/// Inputs token, h, c; outputs h, c, token.
-fn decoder(hidden: usize, words: usize, precision: Precision) -> Arc<TypedCell> {
+/// What is found of the scores, beside the best word.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    Best,
+    Top5,
+    All,
+}
+
+/// Inputs token, h, c; outputs h, c, token, and probabilities if any are found.
+fn decoder(hidden: usize, words: usize, precision: Precision, found: Found) -> Arc<TypedCell> {
     let weight = |name: &str| {
         let shape = match name {
             "emb.weight" | "out.weight" => vec![words, hidden],
@@ -35,8 +44,19 @@ fn decoder(hidden: usize, words: usize, precision: Precision) -> Arc<TypedCell> 
     let token = Draft::new("decoder").input("token", Datatype::Int64, &[]);
     let draft = cells::lstm_of_tokens(token, hidden, &weight).weight(weight("out.weight")).weight(weight("out.bias"));
     let draft = draft.operator("Gemm", &["h_next", "out.weight", "out.bias"], &["scores"]).with("transB", 1);
-    let draft = draft.operator("ArgMax", &["scores"], &["word"]).with("axis", 1).with("keepdims", 0);
-    draft.output("word", Datatype::Int64, &[]).at(precision).resolve()
+    let softmax = |draft: Draft| draft.operator("Softmax", &["scores"], &["all"]).with("axis", 1);
+    let best = |draft: Draft, of: &str| draft.operator("ArgMax", &[of], &["word"]).with("axis", 1).with("keepdims", 0);
+    let draft = match found {
+        Found::Best => best(draft, "scores").output("word", Datatype::Int64, &[]),
+        Found::Top5 => {
+            let draft = softmax(draft).operator("TopK", &["all"], &["few", "at"]).with("axis", 1).with("k", 5);
+            let draft = draft.operator("Slice", &["at"], &["first"]).with("starts", [0].as_slice()).with("ends", [1].as_slice());
+            let draft = draft.with("axes", [1].as_slice()).operator("Squeeze", &["first"], &["word"]).with("axes", [1].as_slice());
+            draft.output("word", Datatype::Int64, &[]).output("few", Datatype::Fp32, &[5])
+        }
+        Found::All => best(softmax(draft), "all").output("word", Datatype::Int64, &[]).output("all", Datatype::Fp32, &[words]),
+    };
+    draft.at(precision).resolve()
 }
 
 /// So many endless chains on a fresh worker of one thread.
@@ -47,14 +67,15 @@ fn lanes(cell: &Arc<TypedCell>, count: usize) -> (Driver, Vec<LaneIndex>) {
     let mut driver = Driver::new(Box::new(worker), std::slice::from_ref(cell));
     let lanes = (0..count).map(|number| {
         let token = Source::Literal((number as i64).to_le_bytes().to_vec().into_boxed_slice());
-        let mut chain = independent(0, 3, vec![token, Source::Zeros, Source::Zeros], u32::MAX - 1);
+        let mut chain = independent(0, cell.outputs.len(), vec![token, Source::Zeros, Source::Zeros], u32::MAX - 1);
         chain.sequential = true;
         let stage = &mut chain.stages[0];
         stage.inputs[0].feedback = Some((0, 2));
         stage.inputs[1].feedback = Some((0, 0));
         stage.inputs[2].feedback = Some((0, 1));
         stage.retention = Retention::Double;
-        stage.delivery = vec![Delivery::Last, Delivery::None, Delivery::None];
+        stage.delivery = vec![Delivery::None; cell.outputs.len()];
+        stage.delivery[0] = Delivery::Last;
         driver.place(Arc::new(growth_of(vec![chain])), &[], 0, &[]).lanes[0][0]
     });
     let lanes = lanes.collect();
@@ -98,9 +119,15 @@ fn main() {
     let (hidden, words) = (sizes.first().copied().unwrap_or(1024), sizes.get(1).copied().unwrap_or(30_000));
     let precisions: Vec<Precision> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     let precisions = if precisions.is_empty() { vec![Precision::F32] } else { precisions };
-    println!("precision  hidden   words  batch  median ms   best ms  GFLOP/s (best)  KiB of memory that running took");
-    for precision in precisions {
-        let cell = decoder(hidden, words, precision);
+    let known = [("best", Found::Best), ("top5", Found::Top5), ("all", Found::All)];
+    let asked: Vec<String> = std::env::args().collect();
+    let mut found: Vec<_> = known.into_iter().filter(|(name, _)| asked.iter().any(|argument| argument == name)).collect();
+    if found.is_empty() {
+        found.push(known[0]);
+    }
+    println!("precision  hidden   words found  batch  median ms   best ms  GFLOP/s (best)  KiB of memory that running took");
+    for (precision, (name, found)) in precisions.iter().flat_map(|precision| found.iter().map(move |found| (*precision, *found))) {
+        let cell = decoder(hidden, words, precision, found);
         for batch in &batches {
             let (mut driver, lanes) = lanes(&cell, *batch);
             let before = resident_kib().unwrap_or(0);
@@ -108,7 +135,7 @@ fn main() {
             let flops = (2 * hidden * (8 * hidden + words) * batch) as f64 / 1e6;
             let taken = resident_kib().unwrap_or(0) - before;
             println!(
-                "{:>9} {hidden:>7} {words:>7} {batch:>6} {median:>10.3} {best:>9.3} {:>15.1} {taken:>10}",
+                "{:>9} {hidden:>7} {words:>7} {name:>5} {batch:>6} {median:>10.3} {best:>9.3} {:>15.1} {taken:>10}",
                 precision.name(),
                 flops / best,
             );

@@ -9,8 +9,9 @@ pub(crate) mod element;
 pub(crate) mod math;
 pub(crate) mod rows;
 pub(crate) mod running;
+pub(crate) mod softmax;
 
-/// Compiles a function for each [`crate::level::Level`] and picks one: `dispatch!(level, f::<T>, (a: A, …) -> R)` gives an `unsafe fn` pointer.
+/// Compiles a function for each [`crate::level::Level`] and picks one: `dispatch!(level, f::<T>, [T: Bound], (a: A, …))` gives an `unsafe fn` pointer.
 macro_rules! dispatch {
     ($level:expr, $function:ident :: < $($generic:ident),* >, [$($bound:tt)*], ($($argument:ident: $type:ty),*)) => {{
         #[cfg(target_arch = "x86_64")]

@@ -306,6 +306,15 @@ impl Product {
         }
     }
 
+    /// The unit that has a column.
+    fn unit_of(&self, column: usize) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(layout) = self.layout() {
+            return layout.unit_of(column);
+        }
+        (column / PANEL).min(self.units() - 1)
+    }
+
     fn columns(&self, units: Range<usize>) -> Range<usize> {
         #[cfg(target_arch = "x86_64")]
         if let Some(layout) = self.layout() {

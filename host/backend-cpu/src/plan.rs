@@ -20,7 +20,6 @@ pub(crate) use run::{Frame, Memory, RefusedRow, share};
 
 use crate::kernels::element::{Element, Kernel};
 use crate::kernels::rows::{RowKernel, Shape};
-use crate::kernels::running::Keeper;
 use crate::level::{Kernels, Level};
 use crate::matrix::{Packs, Product};
 use crate::memory::Lines;
@@ -120,13 +119,13 @@ struct Whole {
     second: Option<Place>,
 }
 
-/// A product of which the first few elements of each row are kept, in an order, and the others are never written down.
+/// A product of which the first few elements of each row are kept, in an order, and the others are never written down; or its softmax, or the first few elements of that.
 #[derive(Debug)]
 struct Projection {
     product: Product,
     lefts: Vec<Place>,
-    keeper: Keeper,
-    /// The elements if there is a second result, else their columns.
+    wanted: project::Wanted,
+    /// The elements if there is a second result or all of them are wanted, else their columns.
     result: Place,
     /// Their columns.
     second: Option<Place>,

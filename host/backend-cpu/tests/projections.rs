@@ -14,6 +14,8 @@ use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 /// Rows that are run, one of which is NaN and one infinite.
 const ROWS: usize = 300;
+/// The same of what a softmax is taken of.
+const ROWS_OF_SOFTMAX: usize = 90;
 /// Depth of the products, and how many columns: more than a stretch of them, and no multiple of one.
 const SHAPE: (usize, usize) = (67, 1301);
 /// How many of the best are kept beside the best one.
@@ -47,64 +49,127 @@ fn cell(precision: Precision, is_written: bool) -> Arc<TypedCell> {
     draft.at(precision).resolve()
 }
 
-fn rows() -> Arc<Tensor> {
-    let mut rng = Rng::new(32);
-    let mut values: Vec<f32> = (0..ROWS * SHAPE.0).map(|_| rng.float()).collect();
-    values[5 * SHAPE.0] = f32::NAN;
-    values[9 * SHAPE.0 + 3] = f32::INFINITY;
-    Arc::new(Tensor::from_f32("x", &[ROWS, SHAPE.0], &values))
+/// Softmax of four products of `n` columns, of three of them the best; with the scores as last outputs, a worker must write them down.
+fn softmax_cell(n: usize, precision: Precision, is_written: bool) -> Arc<TypedCell> {
+    let k = SHAPE.0;
+    let mut rng = Rng::new(34);
+    let mut draft = Draft::new("chances").input("x", Datatype::Fp32, &[k]);
+    for name in ["t", "u", "v", "w"] {
+        let own: Vec<f32> = (0..k * (n / 2)).map(|_| rng.float()).collect();
+        let values: Vec<f32> = (0..k).flat_map(|row| own[row * (n / 2)..][..n / 2].iter().cycle().take(n).copied()).collect();
+        draft = draft.weight(Tensor::from_f32(name, &[k, n], &values));
+    }
+    let bias: Vec<f32> =
+        (0..n).map(|column| if column % 5 == 0 { f32::NEG_INFINITY } else { (column % (n / 2)) as f32 / n as f32 }).collect();
+    draft = draft.weight(Tensor::from_f32("b", &[n], &bias));
+    for (kind, weight, scores, of) in [("Softmax", "t", "first", "p"), ("LogSoftmax", "u", "second", "q"), ("Softmax", "v", "third", "r")] {
+        let operands: &[&str] = if kind == "LogSoftmax" { &["x", weight, "b"] } else { &["x", weight] };
+        draft = draft.operator("Gemm", operands, &[scores]).operator(kind, &[scores], &[of]).with("axis", 1);
+    }
+    draft = draft.operator("Gemm", &["x", "w", "b"], &["fourth"]).operator("LogSoftmax", &["fourth"], &["s"]).with("axis", 1);
+    draft = draft.operator("TopK", &["p"], &["few", "places"]).with("axis", 1).with("k", KEPT as i64);
+    draft = draft.operator("TopK", &["q"], &["least", "least_places"]).with("axis", 1).with("k", 64).with("largest", 0);
+    draft = draft.operator("ArgMax", &["r"], &["last"]).with("axis", 1).with("select_last_index", 1);
+    draft = draft.output("few", Datatype::Fp32, &[KEPT]).output("places", Datatype::Int64, &[KEPT]);
+    draft = draft.output("least", Datatype::Fp32, &[64]).output("least_places", Datatype::Int64, &[64]);
+    draft = draft.output("last", Datatype::Int64, &[1]).output("s", Datatype::Fp32, &[n]);
+    if is_written {
+        for scores in ["first", "second", "third", "fourth"] {
+            draft = draft.output(scores, Datatype::Fp32, &[n]);
+        }
+    }
+    draft.at(precision).resolve()
 }
 
-/// What is found of each row, in tasks of so many of them, in that order.
-fn found(worker: CpuWorker, cell: &Arc<TypedCell>, batch: usize, order: &[usize]) -> Vec<Vec<Vec<u8>>> {
+/// What scores are made of. Where a softmax is taken, some rows have scores so near to one another that many results are equal, or none, and some so far that most are zero.
+fn rows(count: usize, is_for_softmax: bool) -> Arc<Tensor> {
+    let mut rng = Rng::new(32);
+    let mut values: Vec<f32> = (0..count * SHAPE.0).map(|_| rng.float()).collect();
+    values[5 * SHAPE.0] = f32::NAN;
+    values[9 * SHAPE.0 + 3] = f32::INFINITY;
+    if is_for_softmax {
+        for (row, scale) in [(1, 0.0), (20, 1e-7), (21, 3e-8), (40, 1e-6), (41, 1e-3), (60, 100.0), (89, 1e-7)] {
+            values[row * SHAPE.0..][..SHAPE.0].iter_mut().for_each(|value| *value *= scale);
+        }
+    }
+    Arc::new(Tensor::from_f32("x", &[count, SHAPE.0], &values))
+}
+
+/// What the first so many outputs are of each row, in tasks of so many of them, in that order.
+fn found(
+    worker: CpuWorker,
+    (cell, outputs): (&Arc<TypedCell>, usize),
+    rows: &Arc<Tensor>,
+    (batch, order): (usize, &[usize]),
+) -> Vec<Vec<Vec<u8>>> {
     let mut driver = Driver::new(Box::new(worker), std::slice::from_ref(cell));
     let source = Source::Rows { tensor: 0, at: Affine::EVERY };
-    let growth = Arc::new(growth_of(vec![independent(0, cell.outputs.len(), vec![source], ROWS as u32)]));
-    let lane = driver.place(growth, &[rows()], 0, &[]).lanes[0][0];
+    let count = rows.shape[0] as u32;
+    let growth = Arc::new(growth_of(vec![independent(0, cell.outputs.len(), vec![source], count)]));
+    let lane = driver.place(growth, std::slice::from_ref(rows), 0, &[]).lanes[0][0];
     for rows in order.chunks(batch) {
         let rows: Vec<_> = rows.iter().map(|row| (lane, *row as u32)).collect();
         driver.task(CellIndex(0), &rows, 1);
     }
-    (0..ROWS as u32).map(|row| (0..4).map(|output| driver.delivered[&(lane, output, row)].clone()).collect()).collect()
+    (0..count).map(|row| (0..outputs as u32).map(|output| driver.delivered[&(lane, output, row)].clone()).collect()).collect()
 }
 
-fn shuffled(rng: &mut Rng) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..ROWS).collect();
-    for at in (1..ROWS).rev() {
+fn shuffled(rng: &mut Rng, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    for at in (1..count).rev() {
         order.swap(at, rng.below(at as u64 + 1) as usize);
     }
     order
 }
 
-#[test]
-fn what_is_not_written_down_is_found_all_the_same() {
-    let ways = [
-        (None, Kernels::Best),
-        (None, Kernels::Library),
-        (Some(Level::Avx512Bf16), Kernels::Best),
-        (Some(Level::Avx512), Kernels::Best),
-        (Some(Level::Avx2), Kernels::Best),
-        (Some(Level::Portable), Kernels::Best),
-    ];
-    let mut rng = Rng::new(33);
-    for precision in Precision::ALL {
-        let [written, unwritten] = [true, false].map(|is_written| cell(precision, is_written));
-        for (level, kernels) in ways {
-            let worker = |threads| {
-                let options = DomainOptions { arena_bytes: Some(16 << 20), level, kernels, ..DomainOptions::default() };
-                let domain = CpuDomain::new(options).expect("16 MiB are there");
-                CpuWorker::new(domain, CpuOptions { threads, ..CpuOptions::default() }).expect("threads start")
-            };
-            let expected = found(worker(1), &written, 11, &shuffled(&mut rng));
-            assert!(expected.iter().any(|row| *row != expected[0]), "rows differ, or the test would see nothing");
-            for (threads, batch) in [(1, 1), (1, 3), (2, 17), (3, 64), (2, 299), (1, ROWS)] {
-                let got = found(worker(threads), &unwritten, batch, &shuffled(&mut rng));
-                let row = (0..ROWS).find(|row| got[*row] != expected[*row]);
+/// The same outputs of a cell that writes its scores and of one that does not, whatever the processor, the threads and the batches.
+fn are_found_all_the_same([written, unwritten]: &[Arc<TypedCell>; 2], rows: &Arc<Tensor>, ways: &[(Option<Level>, Kernels)]) {
+    let (outputs, count, mut rng) = (unwritten.outputs.len(), rows.shape[0], Rng::new(33));
+    for (level, kernels) in ways {
+        let worker = |threads| {
+            let options = DomainOptions { arena_bytes: Some(64 << 20), level: *level, kernels: *kernels, ..DomainOptions::default() };
+            let domain = CpuDomain::new(options).expect("64 MiB are there");
+            CpuWorker::new(domain, CpuOptions { threads, ..CpuOptions::default() }).expect("threads start")
+        };
+        let expected = found(worker(1), (written, outputs), rows, (11, &shuffled(&mut rng, count)));
+        assert!(expected.iter().any(|row| *row != expected[0]), "rows differ, or the test would see nothing");
+        for (threads, batch) in [(1, 1), (1, 3), (2, 17), (3, 64), (2, 299), (1, count)] {
+            let got = found(worker(threads), (unwritten, outputs), rows, (batch, &shuffled(&mut rng, count)));
+            for (row, (got, expected)) in got.iter().zip(&expected).enumerate() {
+                let output = (0..outputs).find(|output| got[*output] != expected[*output]);
                 assert!(
-                    row.is_none(),
-                    "{precision}, {level:?}, {kernels:?}, {threads} threads, batches of {batch}: row {row:?} finds something else"
+                    output.is_none(),
+                    "`{}`, {}, {level:?}, {kernels:?}, {threads} threads, batches of {batch}: row {row} has another output {output:?}",
+                    unwritten.name,
+                    unwritten.precision
                 );
             }
         }
+    }
+}
+
+const WAYS: [(Option<Level>, Kernels); 6] = [
+    (None, Kernels::Best),
+    (None, Kernels::Library),
+    (Some(Level::Avx512Bf16), Kernels::Best),
+    (Some(Level::Avx512), Kernels::Best),
+    (Some(Level::Avx2), Kernels::Best),
+    (Some(Level::Portable), Kernels::Best),
+];
+
+#[test]
+fn what_is_not_written_down_is_found_all_the_same() {
+    for precision in Precision::ALL {
+        are_found_all_the_same(&[true, false].map(|is_written| cell(precision, is_written)), &rows(ROWS, false), &WAYS);
+    }
+}
+
+#[test]
+fn so_is_what_a_softmax_is_taken_of() {
+    for (n, precision) in
+        [(1301, Precision::F32), (1301, Precision::Int8), (129, Precision::F32), (384, Precision::Bf16), (640, Precision::F32)]
+    {
+        let cells = [true, false].map(|is_written| softmax_cell(n, precision, is_written));
+        are_found_all_the_same(&cells, &rows(ROWS_OF_SOFTMAX, true), &WAYS);
     }
 }

@@ -1,7 +1,7 @@
 //! Kernels that look at a whole row, or at several stretches of one: softmax, normalisation, reductions, arg-max, top-k.
 //!
 //! A row is `outer` stretches of `n` elements, one after the other; plans bring other axes into that form first. Sums run in sixteen lanes and a
-//! fixed tree, by position in the stretch.
+//! fixed tree, by position in the stretch; those of a softmax in blocks ([`super::softmax`]).
 
 use std::marker::PhantomData;
 
@@ -9,7 +9,7 @@ use cellwright_cell_graph::typed::ReduceKind;
 
 use super::convert::Number;
 use super::element::Element;
-use super::{dispatch, math};
+use super::{dispatch, softmax};
 use crate::level::Level;
 
 /// What a row kernel works on: rows of elements and of results, each so many bytes apart.
@@ -132,11 +132,11 @@ fn stretches<S: Stretch>(level: Level) -> RowKernel {
     dispatch!(level, run::<S>, [S: Stretch], (rows: Rows))
 }
 
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Σ f(x) in sixteen lanes, which are then added pairwise.
 #[inline(always)]
-fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
+pub(super) fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0.0_f32; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
@@ -147,6 +147,12 @@ fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     for (lane, x) in lanes.iter_mut().zip(rest) {
         *lane += f(*x);
     }
+    tree(lanes)
+}
+
+/// The sum of lanes, pairwise.
+#[inline(always)]
+pub(super) fn tree(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
@@ -159,7 +165,7 @@ fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
 
 /// The largest, NaN if there is one; zero of nothing.
 #[inline(always)]
-fn largest<T: Number>(x: &[T]) -> T {
+pub(super) fn largest<T: Number>(x: &[T]) -> T {
     let Some(first) = x.first() else { return T::ZERO };
     let mut lanes = [*first; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
@@ -189,21 +195,10 @@ macro_rules! float_stretches {
 
 float_stretches! {
     Softmax: |_shape, x, y| {
-        let top = largest(x);
-        for (y, x) in y.iter_mut().zip(x) {
-            *y = math::exp(x - top);
-        }
-        let sum = sum_of(y, |y| y);
-        for y in y {
-            *y /= sum;
-        }
+        softmax::whole::<softmax::Probability>(x, y);
     }
     LogSoftmax: |_shape, x, y| {
-        let top = largest(x);
-        let log = sum_of(x, |x| math::exp(x - top)).ln();
-        for (y, x) in y.iter_mut().zip(x) {
-            *y = x - top - log;
-        }
+        softmax::whole::<softmax::LogProbability>(x, y);
     }
     Standardize: |shape, x, y| {
         let count = x.len() as f32;

@@ -58,6 +58,11 @@ impl Keeper {
         Self { k, pass: dispatch!(level, pass::<O>, [O: Order], (passing: Passing)), enter: enter::<O> }
     }
 
+    /// What keeps one more.
+    pub(crate) const fn one_more(&self) -> Self {
+        Self { k: self.k + 1, ..*self }
+    }
+
     /// Words of what is kept of a row: how many there are, then elements, then columns.
     pub(crate) const fn words(&self) -> usize {
         1 + 2 * self.k
@@ -68,11 +73,28 @@ impl Keeper {
         kept[0] = 0;
     }
 
+    /// Nothing has passed yet of any of these rows, of which so much is kept one behind the other.
+    ///
+    /// # Safety
+    /// There is so much, and it is nobody else's.
+    pub(crate) unsafe fn begin_rows(&self, kept: *mut u32, rows: usize) {
+        let words = self.words();
+        for row in 0..rows {
+            // SAFETY: the caller's promise.
+            Self::begin(unsafe { std::slice::from_raw_parts_mut(kept.wrapping_add(row * words), words) });
+        }
+    }
+
+    /// Takes one element in, behind those that were taken in before.
+    pub(crate) fn take(&self, kept: &mut [u32], value: f32, column: u32) {
+        (self.enter)(&mut Kept::of(kept), value, column);
+    }
+
     /// Looks at some columns of some rows, behind those that were looked at before.
     ///
     /// # Safety
     /// There are these elements, `stride` floats apart, and nobody else uses what is kept.
-    pub(crate) unsafe fn pass(&self, (elements, stride): (*const f32, usize), rows: usize, columns: &Range<usize>, kept: *mut u32) {
+    pub(crate) unsafe fn pass(&self, (elements, stride): (*mut f32, usize), rows: usize, columns: &Range<usize>, kept: *mut u32) {
         let passing = Passing { elements: (elements, stride), rows, columns: (columns.start, columns.end), kept, k: self.k };
         // SAFETY: the caller's promise; the kernel was chosen for this processor.
         unsafe { (self.pass)(passing) }

@@ -102,6 +102,11 @@ impl Layout {
         Panel { column, columns: ((end - start) * lanes).min(self.width - column), vectors: end - start }
     }
 
+    /// The panel that has a column.
+    pub(super) fn unit_of(&self, column: usize) -> usize {
+        ((column / self.isa.lanes() + 1) * self.units).div_ceil(self.vectors) - 1
+    }
+
     /// The columns of units, of which there is one at least.
     pub(super) fn columns_of(&self, units: Range<usize>) -> Range<usize> {
         let last = self.panel(units.end - 1);

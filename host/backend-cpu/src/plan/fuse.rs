@@ -9,7 +9,6 @@ use super::{
 };
 use crate::kernels::element::{Element, ElementOp};
 use crate::kernels::rows::Shape;
-use crate::kernels::running::Keeper;
 use crate::level::Level;
 use crate::memory::Lines;
 
@@ -187,12 +186,12 @@ impl Builder {
                 let (source, result) = (self.place(source)?, self.place(result)?);
                 self.push(StepKind::Whole(Whole { kernel, shape, source, result, second }), outer * (n + 16) * 500);
             }
-            LowOp::Project { product, lefts, op, k, result, second } => {
-                let keeper = Keeper::new(op, k, self.level).ok_or_else(|| format!("{op:?}"))?;
+            LowOp::Project { product, lefts, op, k, of, n, result, second } => {
+                let wanted = project::Wanted::new((op, k), of, n, self.level).ok_or_else(|| format!("{op:?}"))?;
                 let lefts = lefts.into_iter().map(|(left, _)| self.place(left)).collect::<Result<_, String>>()?;
                 let second = second.map(|second| self.place(second)).transpose()?;
                 let (row_ps, result) = (product.flops() * 10, self.place(result)?);
-                self.push(StepKind::Project(Projection { product, lefts, keeper, result, second }), row_ps);
+                self.push(StepKind::Project(Projection { product, lefts, wanted, result, second }), row_ps);
             }
             // A view is a place.
             LowOp::View { .. } => {}

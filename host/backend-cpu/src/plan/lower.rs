@@ -97,12 +97,15 @@ pub(super) enum LowOp {
         result: Val,
         second: Option<Val>,
     },
-    /// A product of which only the first few elements are read (`project`).
+    /// A product that one row operation alone reads, or one of its softmax (`project`).
     Project {
         product: Product,
         lefts: Vec<(Val, usize)>,
         op: RowOp,
         k: usize,
+        /// The softmax between them.
+        of: Option<RowOp>,
+        n: usize,
         result: Val,
         second: Option<Val>,
     },

@@ -1,18 +1,57 @@
-//! Projections of which only the best few results are read: their scores are looked at as they are made, and never stand in memory as a whole.
+//! Projections of which only the best few results are read, or a softmax, or the best few of that: what is looked for is found as they are made. Where the
+//! best are wanted, they never stand in memory as a whole.
 
-use std::ops::Range;
+mod softmax;
 
 use super::Projection;
 use super::lower::{LowOp, Lowered, Val};
 use super::run::{Memory, share};
+use crate::kernels::rows::RowOp;
 use crate::kernels::running::Keeper;
+use crate::kernels::softmax::{BLOCK, Softmax};
 use crate::level::Level;
 use crate::matrix::{Left, TERMS};
 
-/// Puts every product of which one operation alone reads the scores, to keep the first few, together with that.
+/// What is looked for in the rows of a product.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted {
+    /// The first few elements in an order.
+    Best(Keeper),
+    /// The first few elements of the softmax.
+    BestOfSoftmax(Keeper, Softmax),
+    /// The softmax itself.
+    Softmax(Softmax),
+}
+
+impl Wanted {
+    /// What finds the results of that operation in rows of `n` elements, or of their softmax; none if they must be written down.
+    pub(super) fn new((op, k): (RowOp, usize), of: Option<RowOp>, n: usize, level: Level) -> Option<Self> {
+        // Rows of one block stay near as it is.
+        let softmax = |op: RowOp| match op {
+            RowOp::Softmax | RowOp::LogSoftmax if n > BLOCK => Some(Softmax::new(n, op == RowOp::LogSoftmax, level)),
+            _ => None,
+        };
+        match of {
+            None => softmax(op).map(Self::Softmax).or_else(|| Keeper::new(op, k, level).map(Self::Best)),
+            Some(of) => Some(Self::BestOfSoftmax(Keeper::new(op, k, level)?, softmax(of)?)),
+        }
+    }
+
+    /// Columns at whose multiples stretches begin, and floats that each thread keeps of a row; no stretches where elements are put in their place.
+    const fn keeps(&self) -> (Option<usize>, usize) {
+        match self {
+            Self::Best(keeper) => (Some(1), keeper.words()),
+            Self::BestOfSoftmax(keeper, softmax) => (Some(BLOCK), keeper.one_more().words() + softmax.words()),
+            Self::Softmax(softmax) => (None, softmax.words()),
+        }
+    }
+}
+
+/// Puts every product of which one operation alone reads the scores, to keep the first few or as a softmax, together with that.
 pub(super) fn fold(lowered: &mut Lowered, level: Level) {
     let mut folding = Folding::new(lowered);
-    for whole in 0..folding.ops.len() {
+    // What reads a softmax stands behind it, and comes first: of what only the best are read, nothing is written.
+    for whole in (0..folding.ops.len()).rev() {
         if let Some(chain) = folding.producer(whole, level) {
             folding.merge(whole, &chain);
         }
@@ -42,11 +81,10 @@ impl Folding {
         Self { ops, counts, reads, makers }
     }
 
-    /// The product that the operation `whole` could be part of, and the views between them, all of which nothing else reads.
+    /// The product that the operation `whole` could be part of, and what stands between them, all of which nothing else reads.
     fn producer(&self, whole: usize, level: Level) -> Option<Vec<usize>> {
         let LowOp::Whole { op, outer: 1, n, k, source, .. } = self.ops[whole].as_ref()? else { return None };
-        Keeper::new(*op, *k, level)?;
-        let (mut value, mut chain): (Val, Vec<usize>) = (*source, Vec::new());
+        let (mut value, mut chain, mut of): (Val, Vec<usize>, Option<RowOp>) = (*source, Vec::new(), None);
         loop {
             if self.reads[value.0] != 1 {
                 return None;
@@ -55,7 +93,10 @@ impl Folding {
             chain.push(at);
             match self.ops[at].as_ref()? {
                 LowOp::View { source, offset: 0, result } if self.counts[source.0] == self.counts[result.0] => value = *source,
-                LowOp::Linear { begin: None, lead: 1, n: columns, .. } if columns == n => return Some(chain),
+                LowOp::Whole { op, outer: 1, n: columns, source, .. } if of.is_none() && columns == n => (of, value) = (Some(*op), *source),
+                LowOp::Linear { begin: None, lead: 1, n: columns, .. } if columns == n => {
+                    return Wanted::new((*op, *k), of, *n, level).map(|_| chain);
+                }
                 _ => return None,
             }
         }
@@ -63,11 +104,12 @@ impl Folding {
 
     fn merge(&mut self, whole: usize, chain: &[usize]) {
         let linear = chain.last().and_then(|at| self.ops[*at].take());
-        chain.iter().for_each(|at| self.ops[*at] = None);
-        if let (Some(LowOp::Linear { product, lefts, .. }), Some(LowOp::Whole { op, k, result, second, .. })) =
+        let between = chain.iter().filter_map(|at| self.ops[*at].take());
+        let of = between.filter_map(|op| if let LowOp::Whole { op, .. } = op { Some(op) } else { None }).last();
+        if let (Some(LowOp::Linear { product, lefts, .. }), Some(LowOp::Whole { op, k, n, result, second, .. })) =
             (linear, self.ops[whole].take())
         {
-            self.ops[whole] = Some(LowOp::Project { product, lefts, op, k, result, second });
+            self.ops[whole] = Some(LowOp::Project { product, lefts, op, k, of, n, result, second });
         }
     }
 }
@@ -75,69 +117,95 @@ impl Folding {
 impl Projection {
     /// Floats of scratch memory that a thread needs for so many rows: of the product, and what is kept of each row.
     pub(super) fn scratch(&self, rows: usize) -> usize {
-        self.product.stretch_scratch(rows) + rows * self.keeper.words()
+        let (block, words) = self.wanted.keeps();
+        self.product.stretch_scratch(rows, block) + rows * words
     }
 
+    /// What a thread keeps of rows.
     fn kept(&self, memory: Memory<'_>, rows: usize, thread: usize) -> *mut u32 {
-        memory.scratch(thread).wrapping_add(self.product.stretch_scratch(rows)).cast()
+        let (block, _) = self.wanted.keeps();
+        memory.scratch(thread).wrapping_add(self.product.stretch_scratch(rows, block)).cast()
     }
 
-    /// Looks at this thread's columns of all rows.
-    ///
-    /// # Safety
-    /// The frame has room for `rows` rows (two at least), and no other thread has this one's number.
-    pub(super) unsafe fn pass(&self, memory: Memory<'_>, rows: usize, thread: usize, threads: usize) {
-        let words = self.keeper.words();
-        let kept = self.kept(memory, rows, thread);
-        for row in 0..rows {
-            // SAFETY: there is scratch memory for every row.
-            Keeper::begin(unsafe { std::slice::from_raw_parts_mut(kept.wrapping_add(row * words), words) });
-        }
+    /// The left-hand sides of the product, from a row on.
+    fn lefts(&self, memory: Memory<'_>, row: usize) -> [Left; TERMS] {
         let mut lefts = [Left { rows: std::ptr::null(), stride: 0 }; TERMS];
         for (left, place) in lefts.iter_mut().zip(&self.lefts) {
-            *left = Left { rows: memory.at(*place, 0).cast(), stride: memory.stride(*place) / size_of::<f32>() };
+            *left = Left { rows: memory.at(*place, row).cast(), stride: memory.stride(*place) / size_of::<f32>() };
         }
-        let (lefts, units) = (&lefts[..self.lefts.len()], self.product.share(thread, threads));
-        // SAFETY: the caller's promise; `sums` makes no more than [`TERMS`] terms; a stretch's elements are there while it is shown.
-        unsafe {
-            self.product.run_in_stretches(lefts, rows, units, memory.scratch(thread), &mut |stretch| {
-                let kept = kept.wrapping_add(stretch.rows.start * words);
-                self.keeper.pass(stretch.elements, stretch.rows.len(), &stretch.columns, kept);
-            });
-        }
+        lefts
     }
 
-    /// Puts together what threads kept of some of the rows, in the order of their columns, and puts it where it is read.
+    /// Writes what was kept of a row where it is read.
     ///
     /// # Safety
-    /// Every thread has passed all of the `rows` rows, and these are no other thread's.
-    pub(super) unsafe fn finish(&self, memory: Memory<'_>, rows: usize, mine: Range<usize>, threads: usize) {
-        let words = self.keeper.words();
-        for row in mine {
-            // SAFETY: as when it was written: there is scratch memory for every row of every thread.
-            let of = |thread| unsafe { std::slice::from_raw_parts_mut(self.kept(memory, rows, thread).wrapping_add(row * words), words) };
-            let kept = of(0);
-            (1..threads).for_each(|thread| self.keeper.join(kept, of(thread)));
-            for (at, (value, column)) in self.keeper.found(kept).enumerate() {
-                // SAFETY: results have a place for each of those that are kept, aligned to it.
-                unsafe {
-                    match self.second {
-                        None => memory.at(self.result, row).cast::<i64>().add(at).write(column),
-                        Some(second) => {
-                            memory.at(self.result, row).cast::<f32>().add(at).write(value);
-                            memory.at(second, row).cast::<i64>().add(at).write(column);
-                        }
+    /// The row is no other thread's.
+    unsafe fn write(&self, memory: Memory<'_>, row: usize, found: impl Iterator<Item = (f32, i64)>) {
+        for (at, (value, column)) in found.enumerate() {
+            // SAFETY: results have a place for each of those that are kept, aligned to it.
+            unsafe {
+                match self.second {
+                    None => memory.at(self.result, row).cast::<i64>().add(at).write(column),
+                    Some(second) => {
+                        memory.at(self.result, row).cast::<f32>().add(at).write(value);
+                        memory.at(second, row).cast::<i64>().add(at).write(column);
                     }
                 }
             }
         }
     }
 
+    /// Looks at this thread's columns of all rows.
+    ///
+    /// # Safety
+    /// The frame has room for `rows` rows (two at least), and no other thread has this one's number.
+    unsafe fn pass(&self, keeper: &Keeper, memory: Memory<'_>, rows: usize, (thread, threads): (usize, usize)) {
+        let words = keeper.words();
+        let kept = self.kept(memory, rows, thread);
+        // SAFETY: there is scratch memory for every row.
+        unsafe { keeper.begin_rows(kept, rows) };
+        let (lefts, showing) = (self.lefts(memory, 0), self.product.showing_share(thread, threads));
+        // SAFETY: the caller's promise; `sums` makes no more than [`TERMS`] terms; a stretch's elements are there while it is shown.
+        unsafe {
+            self.product.run_in_stretches((&lefts[..self.lefts.len()], rows), &showing, memory.scratch(thread), None, &mut |stretch| {
+                let kept = kept.wrapping_add(stretch.rows.start * words);
+                keeper.pass(stretch.elements, stretch.rows.len(), &stretch.columns, kept);
+            });
+        }
+    }
+
+    /// Puts together what threads kept of a row, in the order of their columns.
+    ///
+    /// # Safety
+    /// Every thread has passed all of the `rows` rows, and this one is no other thread's.
+    unsafe fn joined<'a>(&self, keeper: &Keeper, memory: Memory<'a>, (row, rows): (usize, usize), threads: usize) -> &'a mut [u32] {
+        let words = keeper.words();
+        // SAFETY: as when it was written: there is scratch memory for every row of every thread.
+        let of = |thread| unsafe { std::slice::from_raw_parts_mut(self.kept(memory, rows, thread).wrapping_add(row * words), words) };
+        let kept = of(0);
+        (1..threads).for_each(|thread| keeper.join(kept, of(thread)));
+        kept
+    }
+
     /// As a team: `run` has each of its threads do a part.
     pub(super) fn run(&self, memory: Memory<'_>, rows: usize, threads: usize, mut run: impl FnMut(&(dyn Fn(usize) + Sync))) {
-        // SAFETY: the frame was prepared for this plan and these rows; a thread takes columns of its own, then, when all are done, rows of its own.
-        run(&|thread| unsafe { self.pass(memory, rows, thread, threads) });
-        // SAFETY: as above.
-        run(&|thread| unsafe { self.finish(memory, rows, share(rows, thread, threads), threads) });
+        match &self.wanted {
+            Wanted::Best(keeper) => {
+                // SAFETY: the frame was prepared for this plan and these rows; a thread takes columns of its own.
+                run(&|thread| unsafe { self.pass(keeper, memory, rows, (thread, threads)) });
+                run(&|thread| {
+                    for row in share(rows, thread, threads) {
+                        // SAFETY: now all are done, and a thread takes rows of its own.
+                        unsafe { self.write(memory, row, keeper.found(self.joined(keeper, memory, (row, rows), threads))) };
+                    }
+                });
+            }
+            Wanted::BestOfSoftmax(keeper, softmax) => {
+                // SAFETY: the frame was prepared for this plan and these rows.
+                unsafe { self.run_best_of_softmax((keeper, softmax), memory, rows, threads, &mut run) }
+            }
+            // SAFETY: the frame was prepared for this plan and these rows.
+            Wanted::Softmax(softmax) => unsafe { self.run_softmax(softmax, memory, rows, threads, &mut run) },
+        }
     }
 }

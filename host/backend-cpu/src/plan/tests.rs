@@ -80,6 +80,17 @@ fn scores_of_which_the_best_are_read_are_not_written_down() {
     assert_eq!(scores(first(65)), ["product", "row"], "too many to be kept aside");
     assert_eq!(scores(|draft| best(draft).output("y", Datatype::Fp32, &[900])), ["product", "row"], "all of them are read");
     assert_eq!(scores(|draft| best(first(2)(draft))), ["product", "row", "row"], "two operations read them");
+    let softmax = |kind: &'static str| move |draft: Draft| draft.operator(kind, &["y"], &["s"]).with("axis", 1);
+    let best_of = |kept: i64| move |draft: Draft| draft.operator("TopK", &["s"], &["few", "at"]).with("axis", 1).with("k", kept);
+    let few = |kept: usize| move |draft: Draft| best_of(kept as i64)(draft).output("few", Datatype::Fp32, &[kept]);
+    let all = |draft: Draft| draft.output("s", Datatype::Fp32, &[900]);
+    assert_eq!(scores(|draft| few(5)(softmax("Softmax")(draft))), ["projection"]);
+    assert_eq!(scores(|draft| few(64)(softmax("LogSoftmax")(draft))), ["projection"]);
+    assert_eq!(scores(|draft| few(65)(softmax("Softmax")(draft))), ["projection", "row"], "too many to be kept aside");
+    assert_eq!(scores(|draft| all(softmax("Softmax")(draft))), ["projection"], "in its own place");
+    assert_eq!(scores(|draft| all(few(5)(softmax("Softmax")(draft)))), ["projection", "row"], "all of it is read");
+    let twice = |draft: Draft| few(5)(softmax("Softmax")(draft)).output("y", Datatype::Fp32, &[900]);
+    assert_eq!(scores(twice), ["product", "row", "row"], "the scores are read");
     let flat = |draft: Draft| draft.operator("Reshape", &["y"], &["f"]).with("shape", [0, 30, 30].as_slice());
     let rows = |draft: Draft| flat(draft).operator("ArgMax", &["f"], &["z"]).with("axis", 2).with("keepdims", 0);
     assert_eq!(scores(|draft| rows(draft).output("z", Datatype::Int64, &[30])), ["product", "row"], "the best of each thirty");
@@ -89,6 +100,9 @@ fn scores_of_which_the_best_are_read_are_not_written_down() {
     let draft = Draft::new("scores").input("x", Datatype::Fp32, &[6]).weight(Tensor::from_f32("w", &[6, 900], &[0.5; 5400]));
     let cell = best(draft.operator("MatMul", &["x", "w"], &["y"])).resolve();
     assert_eq!(plan(&cell).strides, [24, 8], "the input and the output");
+    let draft = Draft::new("chances").input("x", Datatype::Fp32, &[6]).weight(Tensor::from_f32("w", &[6, 900], &[0.5; 5400]));
+    let cell = all(softmax("Softmax")(draft.operator("MatMul", &["x", "w"], &["y"]))).resolve();
+    assert_eq!(plan(&cell).strides.len(), 2, "the input and the output");
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn passing(op: RowOp, k: usize, level: Level, rows: [&[f32]; 2], (cuts, second):
     for (number, cut) in cuts.windows(2).enumerate() {
         let into = &mut kept[usize::from(number >= second)];
         // SAFETY: the columns are the rows', and so much is kept of two rows.
-        unsafe { keeper.pass((both.as_ptr().add(cut[0]), n), 2, &(cut[0]..cut[1]), into.as_mut_ptr()) };
+        unsafe { keeper.pass((both.as_ptr().add(cut[0]).cast_mut(), n), 2, &(cut[0]..cut[1]), into.as_mut_ptr()) };
     }
     let [mut first, mut second] = kept.try_into().expect("two threads");
     let found = |(kept, later): (&mut [u32], &mut [u32])| {

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 
 use cellwright_scheduler::{CellTypeId, CostTable, Knot};
 
-/// Times kept for a median.
-const TIMES_MAX: usize = 1 << 10;
+/// Hand-overs that are kept: of more, each second, each fourth and so on.
+const HANDOVERS_MAX: usize = 1 << 16;
+/// Parts of equal size, of whose means it is said how hand-overs are spread: a part is two of a hundred, so that what is rare and long is not lost.
+const PARTS: usize = 50;
 /// Batch sizes of which fewer tasks were seen say nothing.
 const TIMES_LEAST: u64 = 5;
 
@@ -29,13 +31,45 @@ impl Times {
     }
 }
 
+/// How long ends of tasks took until they were heard of, each with how many times between two tasks are in it that nobody has seen.
+#[derive(Debug, Default)]
+struct Handovers {
+    kept: Vec<(u64, u32)>,
+    seen: u64,
+    /// Which of them are kept: those whose number has so many zeros at its end.
+    zeros: u32,
+}
+
+impl Handovers {
+    fn add(&mut self, ns: u64, unseen: u32) {
+        let number = self.seen;
+        self.seen += 1;
+        if number.trailing_zeros() < self.zeros {
+            return;
+        }
+        if self.kept.len() == HANDOVERS_MAX {
+            self.zeros += 1;
+            let mut second = 0;
+            self.kept.retain(|_| {
+                second += 1;
+                second % 2 == 1
+            });
+        }
+        self.kept.push((ns, unseen));
+    }
+
+    /// Without those times between tasks.
+    fn without(&self, between_ns: u64) -> impl Iterator<Item = u64> {
+        self.kept.iter().map(move |(ns, unseen)| ns.saturating_sub(u64::from(*unseen) * between_ns))
+    }
+}
+
 /// Tasks that were seen.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     times: Vec<BTreeMap<u32, Times>>,
-    handovers: Times,
-    /// The first of them.
-    handovers_first: Vec<u64>,
+    /// While a worker had nothing to do, and while none had.
+    handovers: [Handovers; 2],
     /// How many times between tasks were seen, and their sum.
     between: (i64, i64),
 }
@@ -49,24 +83,26 @@ impl Samples {
         self.times[cell_type.index()].entry(rows).or_default().add(step_ns);
     }
 
-    /// The end of a task was heard of so long after it.
-    pub(crate) fn add_handover(&mut self, ns: u64) {
-        self.handovers.add(ns);
-        if self.handovers_first.len() < TIMES_MAX {
-            self.handovers_first.push(ns);
-        }
+    /// The end of a task was heard of so long after it, which includes so many times between two tasks, while all workers were busy, or not.
+    pub(crate) fn add_handover(&mut self, ns: u64, unseen: u32, busy: bool) {
+        self.handovers[usize::from(busy)].add(ns, unseen);
     }
 
     /// The median of those times.
     pub(crate) fn handover_ns(&self) -> u64 {
-        let mut handovers = self.handovers_first.clone();
+        let mut handovers: Vec<u64> = self.handovers.iter().flat_map(|handovers| handovers.without(self.between_ns())).collect();
         handovers.sort_unstable();
         handovers.get(handovers.len() / 2).copied().unwrap_or(0)
     }
 
-    /// Their mean: what they cost together, those included that waited for a processor.
-    pub(crate) fn mean_handover_ns(&self) -> u64 {
-        self.handovers.mean()
+    /// How they are spread: times that are equally likely, ascending, whose mean is theirs, those included that waited for a processor.
+    pub(crate) fn handovers_ns(&self, busy: bool) -> Vec<u64> {
+        let mut handovers: Vec<u64> = self.handovers[usize::from(busy)].without(self.between_ns()).collect();
+        handovers.sort_unstable();
+        let parts = PARTS.min(handovers.len());
+        let part = |number: usize| &handovers[number * handovers.len() / parts..(number + 1) * handovers.len() / parts];
+        let mean = |times: &[u64]| times.iter().sum::<u64>() / times.len() as u64;
+        (0..parts).map(|number| mean(part(number))).collect()
     }
 
     /// So much passed between two tasks on a worker, by two clocks that do not quite agree: it may be less than nothing.
@@ -116,10 +152,27 @@ mod tests {
         }
         samples.add(CellTypeId(2), 32, 1);
         assert_eq!(samples.handover_ns(), 0);
-        [9, 70, 8].into_iter().for_each(|ns| samples.add_handover(ns));
-        assert_eq!((samples.handover_ns(), samples.mean_handover_ns()), (9, 29));
+        [9, 70, 8].into_iter().for_each(|ns| samples.add_handover(ns, 0, ns == 70));
+        assert_eq!(samples.handover_ns(), 9);
+        assert_eq!([false, true].map(|busy| samples.handovers_ns(busy)), [vec![8, 9], vec![70]]);
         let table = samples.table(CellTypeId(2), &calibrated);
         assert_eq!(table.knots(), [knot(1, 152), knot(8, 305), knot(64, 1220)]);
         assert_eq!(samples.table(CellTypeId(0), &calibrated), calibrated);
+    }
+
+    #[test]
+    fn however_many_handovers_there_are_it_is_said_how_they_are_spread() {
+        let mut samples = Samples::default();
+        samples.add_between(1000);
+        let count = 5 * HANDOVERS_MAX as u64;
+        // Sixty-four in 640 take ten times as long; whether a time between tasks was seen makes no difference.
+        (0..count).for_each(|number| {
+            let (number, unseen) = (number / 64, (number % 64 % 3) as u32);
+            samples.add_handover(if number % 10 == 7 { 50_000 } else { 5_000 } + 1000 * u64::from(unseen), unseen, false);
+        });
+        assert!((HANDOVERS_MAX / 2..=HANDOVERS_MAX).contains(&samples.handovers[0].kept.len()));
+        let spread = samples.handovers_ns(false);
+        assert_eq!(spread.len(), PARTS);
+        assert!(spread[..44].iter().all(|ns| *ns == 5_000) && spread[46..].iter().all(|ns| *ns == 50_000), "{spread:?}");
     }
 }

@@ -3,6 +3,7 @@
 //! A device is a TOML table; the built-in ones are such files too. Times are microseconds there and nanoseconds here.
 
 mod curve;
+mod handover;
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,7 @@ use serde::Deserialize;
 use crate::error::Error;
 
 pub use curve::Curve;
+pub use handover::Handover;
 
 /// Knots of one curve, and cells of one device, at most.
 const CELLS_MAX: usize = 4096;
@@ -35,7 +37,7 @@ pub struct Device {
     /// How long it takes to bring a request's state to another device.
     pub move_ns: u64,
     /// How long it takes until the scheduler hears of the end of a task, or of a request.
-    pub handover_ns: u64,
+    pub handover: Handover,
     /// How long it does nothing between two tasks even if the second waits.
     pub between_ns: u64,
     /// Whether several of it share one memory, as a CPU's workers do: any of them may go on with any request.
@@ -49,7 +51,8 @@ pub struct Device {
 struct Table {
     name: String,
     move_us: Option<toml::Spanned<f64>>,
-    handover_us: Option<toml::Spanned<f64>>,
+    handover_us: Option<toml::Spanned<handover::Microseconds>>,
+    handover_busy_us: Option<toml::Spanned<handover::Microseconds>>,
     between_us: Option<toml::Spanned<f64>>,
     #[serde(default)]
     shares_memory: bool,
@@ -102,6 +105,12 @@ impl Device {
                 Err(wrong(format!("line {line}: {field}: {us} is no time from 0 to 1e9 microseconds")))
             }
         };
+        let handover = |field: &str, us: &Option<toml::Spanned<handover::Microseconds>>| -> Result<Option<Vec<u64>>, Error> {
+            let Some(us) = us else { return Ok(None) };
+            let times = us.get_ref().nanoseconds();
+            times.map(Some).map_err(|problem| wrong(format!("line {}: {field}: {problem}", line_of(text, us.span().start))))
+        };
+        let handovers_ns = handover("handover_us", &table.handover_us)?.unwrap_or_default();
         let costs = |name: &str, cell: &CellTable| -> Result<CellCosts, Error> {
             let curve = |field: &str, knots: &toml::Spanned<Vec<(u32, f64)>>, least_ns: f64| {
                 Curve::new(knots.get_ref(), 1e3, least_ns)
@@ -116,7 +125,7 @@ impl Device {
         let cells = table.cells.iter().map(|(name, cell)| Ok((name.clone(), costs(&format!("cells.{name}"), cell)?)));
         Ok(Self {
             move_ns: nanoseconds("move_us", &table.move_us)? as u64,
-            handover_ns: nanoseconds("handover_us", &table.handover_us)? as u64,
+            handover: Handover::new(handovers_ns, handover("handover_busy_us", &table.handover_busy_us)?),
             between_ns: nanoseconds("between_us", &table.between_us)? as u64,
             cells: cells.collect::<Result<_, Error>>()?,
             default: table.default.as_ref().map(|cell| costs("default", cell)).transpose()?,
@@ -140,7 +149,15 @@ impl Device {
     pub fn unit(step_ns: u64) -> Self {
         let costs = CellCosts { compute: Curve::constant(step_ns), ..CellCosts::default() };
         let name = "unit".to_owned();
-        Self { name, move_ns: 0, handover_ns: 0, between_ns: 0, shares_memory: false, cells: BTreeMap::new(), default: Some(costs) }
+        Self {
+            name,
+            move_ns: 0,
+            handover: Handover::default(),
+            between_ns: 0,
+            shares_memory: false,
+            cells: BTreeMap::new(),
+            default: Some(costs),
+        }
     }
 }
 
@@ -196,6 +213,15 @@ mod tests {
             read("name = \"x\"\nmove_us = -1"),
             Err("gpu.toml: line 2: move_us: -1 is no time from 0 to 1e9 microseconds".to_owned())
         );
+        for (us, said) in [
+            ("-1", "-1 is no time from 0 to 1e9 microseconds"),
+            ("[1, 2.5, nan]", "NaN is no time from 0 to 1e9 microseconds"),
+            ("[]", "it has no times"),
+            ("\"soon\"", "a number of microseconds, or a list of them"),
+        ] {
+            let error = read(&format!("name = \"x\"\nhandover_us = {us}")).unwrap_err();
+            assert_eq!(error, format!("gpu.toml: line 2: handover_us: {said}"));
+        }
         let fast = read(&cell("\"fast\"")).unwrap_err();
         assert!(fast.starts_with("gpu.toml: line 4: compute_us: invalid type"), "{fast}");
         let none = Device::from_toml("gpu.toml", "name = \"x\"").unwrap();

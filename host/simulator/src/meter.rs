@@ -11,8 +11,8 @@ use cellwright_scheduler::{CellTypeId, Commands, CostTable, Event, Knot, TaskSeq
 
 use crate::costs::Samples;
 
-/// Tasks one after the other of which it is reckoned when they ended: what passes between two of them is not seen, and adds up.
-const RECKONED_MAX: u32 = 8;
+/// Tasks one after the other of which it is reckoned when they ended: what passes between two of them is not seen, and is taken to be the mean.
+const RECKONED_MAX: u32 = 2;
 
 /// Tasks in flight.
 #[derive(Clone, Copy, Debug)]
@@ -73,11 +73,13 @@ impl Meter {
             let Some(seen) = self.workers.get_mut(worker.index()) else { continue };
             let count = seen.flying.iter().take_while(|task| task.seq <= *up_to).count();
             let tasks: Vec<Task> = seen.flying.drain(..count).collect();
-            if let Some(ended_ns) = seen.done(&tasks, *busy_ns) {
-                self.samples.add_handover(now.0.saturating_sub(ended_ns));
-            }
+            let (ended, reckoned) = (seen.done(&tasks, *busy_ns), seen.reckoned);
             if let Some(between_ns) = seen.between(&tasks, (now.0, *busy_ns)) {
                 self.samples.add_between(between_ns);
+            }
+            if let Some(ended_ns) = ended {
+                let busy = self.workers.iter().all(|worker| !worker.flying.is_empty());
+                self.samples.add_handover(now.0.saturating_sub(ended_ns), reckoned, busy);
             }
             // Of several tasks together it is not known how long each took.
             if let [task] = tasks[..] {
@@ -106,11 +108,11 @@ impl Meter {
         CostTable::measured(self.samples.seen(cell_type)).knots().to_vec()
     }
 
-    /// What passes on average from a task's end until it is heard of; where the worker had nothing else to do, with what passed from its launch until it
-    /// began.
+    /// What passes from a task's end until it is heard of, while every worker has something to do or not, as times that are equally likely; of a task that
+    /// was alone on its worker with what passed from its launch until it began.
     #[must_use]
-    pub fn handover_ns(&self) -> u64 {
-        self.samples.mean_handover_ns()
+    pub fn handovers_ns(&self, busy: bool) -> Vec<u64> {
+        self.samples.handovers_ns(busy)
     }
 
     /// What passes on average on a worker from a task's end until the next one begins that is there already: others have its processor then.
@@ -121,16 +123,21 @@ impl Meter {
 }
 
 /// A table in TOML of a device like a CPU's workers, which share their memory: how long it takes until ends of tasks are heard of (and, it is assumed,
-/// requests, by the same thread), what passes between tasks, and its cells with their times.
+/// requests, by the same thread), as times that are equally likely, what passes between tasks, and its cells with their times.
 /// What a cell that it does not name costs is what the last one does.
 #[must_use]
 pub fn table(name: &str, meter: &Meter, cells: &[(String, Vec<Knot>)]) -> String {
-    let [handover_us, between_us] = [meter.handover_ns(), meter.between_ns()].map(|ns| ns as f64 / 1e3);
-    let name = quoted(name);
-    let mut text = format!("name = {name}\nshares_memory = true\nhandover_us = {handover_us}\nbetween_us = {between_us}\n");
+    let between_us = meter.between_ns() as f64 / 1e3;
+    let mut text = format!("name = {}\nshares_memory = true\nbetween_us = {between_us}\n", quoted(name));
+    for (field, busy) in [("handover_us", false), ("handover_busy_us", true)] {
+        let times_us: Vec<f64> = meter.handovers_ns(busy).into_iter().map(|ns| ns as f64 / 1e3).collect();
+        if !times_us.is_empty() {
+            // Writing to a String does not fail.
+            let _ = writeln!(text, "{field} = {times_us:?}");
+        }
+    }
     let mut cell = |head: String, knots: &[Knot]| {
         let knots: Vec<String> = knots.iter().map(|knot| format!("[{}, {}]", knot.rows, knot.nanoseconds as f64 / 1e3)).collect();
-        // Writing to a String does not fail.
         let _ = write!(text, "\n[{head}]\ncompute_us = [{}]\n", knots.join(", "));
     };
     if let Some((_, knots)) = cells.last() {
@@ -162,6 +169,7 @@ mod tests {
 
     use super::*;
     use crate::device::Device;
+    use crate::random::Random;
 
     #[test]
     fn the_mean_of_each_batch_size_is_a_devices_table() {
@@ -180,11 +188,11 @@ mod tests {
         }
         let knots = meter.knots(CellTypeId(3));
         assert_eq!(knots, [Knot { rows: 4, nanoseconds: 80_000 }]);
-        assert_eq!(meter.handover_ns(), 1500);
+        assert_eq!(meter.handovers_ns(false), [1500; 6]);
         let text = table("two \"cpus\"", &meter, &[("a.cell".to_owned(), knots)]);
         let device = Device::from_toml("x.toml", &text).unwrap_or_else(|error| panic!("{error} in {text}"));
         assert_eq!((device.name.as_str(), device.shares_memory), ("two \"cpus\"", true));
-        assert_eq!((device.handover_ns, device.between_ns), (1500, 0));
+        assert_eq!((device.handover.draw(false, &mut Random::new(1)), device.between_ns), (1500, 0));
         for cell in ["a.cell", "any other"] {
             assert_eq!(device.costs(cell).unwrap().compute.at(4), 80_000);
         }
@@ -208,23 +216,25 @@ mod tests {
     #[test]
     fn ends_of_tasks_that_wait_are_reckoned_from_the_first_of_them() {
         let mut meter = Meter::default();
+        let heard = |meter: &Meter| [false, true].map(|busy| meter.handovers_ns(busy));
         launch(&mut meter, 0, &[1, 2]);
         done(&mut meter, 1_000_100, 1, 1_000_000);
         // It has been running since a million.
         launch(&mut meter, 1_000_100, &[3]);
         done(&mut meter, 2_000_300, 2, 1_000_000);
-        assert_eq!(meter.handover_ns(), 200);
+        // Two hundred passed between the two, which was seen.
+        assert_eq!(heard(&meter), [vec![], vec![100, 100]]);
         // After some, what is not seen between them has added up: they are not asked any more, until the worker has had nothing to do.
         for seq in 3..20 {
             launch(&mut meter, seq * 2_000_000, &[seq + 1]);
             done(&mut meter, seq * 2_000_000, seq, 1_000_000);
         }
-        let before = meter.handover_ns();
+        let before = heard(&meter);
         done(&mut meter, 100_000_000, 20, 1_000_000);
-        assert_eq!(meter.handover_ns(), before);
+        assert_eq!(heard(&meter), before);
         launch(&mut meter, 200_000_000, &[21]);
         done(&mut meter, 300_000_000, 21, 1_000_000);
-        assert!(meter.handover_ns() > before);
+        assert_eq!(heard(&meter).map(|times| times.len()), [1, 2]);
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Player {
                 // Of several tasks together it is not known how long each took.
                 if let [flight] = &flights[..] {
                     if let Some(launched_ns) = flight.alone_ns {
-                        self.samples.add_handover(now.0.saturating_sub(launched_ns).saturating_sub(*busy_ns));
+                        self.samples.add_handover(now.0.saturating_sub(launched_ns).saturating_sub(*busy_ns), 0, false);
                     }
                     self.samples.add(flight.cell_type, flight.rows.len() as u32, busy_ns / u64::from(flight.steps.max(1)));
                 }

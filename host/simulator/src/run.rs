@@ -148,8 +148,8 @@ enum Due {
     Done(WorkerId, TaskSeq),
     Moved(RequestId),
     Wake,
-    /// A client was answered and asks again.
-    Again,
+    /// A request, of those lengths; here, of a client who was answered and asks again.
+    Came(Option<(u32, u32)>),
 }
 
 struct Simulation<'a> {
@@ -159,8 +159,12 @@ struct Simulation<'a> {
     /// Arrivals and shapes have random numbers of their own: another policy, rate or limit meets the same requests.
     random_arrivals: Random,
     random_shapes: Random,
+    random_handovers: Random,
     next_arrival: Option<Arrival>,
     due: BinaryHeap<Reverse<(u64, Due)>>,
+    /// What the scheduler has not heard of, in order and with when it happened, and when it will.
+    unheard: Vec<(u64, Due)>,
+    hears_ns: Option<u64>,
     fleet: Fleet,
     requests: Requests,
     recorder: Recorder,
@@ -191,8 +195,11 @@ impl<'a> Simulation<'a> {
             clock: setup.arrivals.begin(),
             random_arrivals: Random::new(setup.seed),
             random_shapes: Random::new(!setup.seed),
+            random_handovers: Random::new(setup.seed.rotate_left(32)),
             next_arrival: None,
             due: BinaryHeap::new(),
+            unheard: Vec::new(),
+            hears_ns: None,
             fleet,
             requests: Requests::default(),
             recorder: Recorder::new((setup.warm_up.clamp(0.0, 0.99) * span_ns as f64) as u64, span_ns, setup.objective_ns),
@@ -209,48 +216,61 @@ impl<'a> Simulation<'a> {
         self.next_arrival = self.clock.next(&mut self.random_arrivals).filter(|arrival| arrival.at_ns < last);
     }
 
-    /// When the scheduler hears of what happens at that time.
-    fn heard_ns(&self, at_ns: u64) -> u64 {
-        at_ns.saturating_add(self.setup.device.handover_ns)
-    }
-
-    /// The time of what happens next; none at the end.
+    /// The time of what happens next, or is heard of next; none at the end.
     fn next_instant(&self) -> Option<u64> {
         let due = self.due.peek().map(|Reverse((at, _))| *at);
-        let arrival = self.next_arrival.map(|arrival| self.heard_ns(arrival.at_ns));
-        let next = due.into_iter().chain(arrival).min()?;
+        let arrival = self.next_arrival.map(|arrival| arrival.at_ns);
+        let next = [due, arrival, self.hears_ns].into_iter().flatten().min()?;
         (self.setup.drain || next < self.last_arrival_ns).then_some(next)
     }
 
-    /// Everything that happens at that time, and what the scheduler makes of it.
+    /// Everything that happens at that time, and, if the scheduler hears of it then, what it makes of it.
     fn happen(&mut self, now: u64, workload: &mut Workload) {
-        while let Some(arrival) = self.next_arrival.filter(|arrival| self.heard_ns(arrival.at_ns) <= now) {
-            self.arrive(arrival.at_ns, arrival.lengths, workload);
+        while let Some(arrival) = self.next_arrival.filter(|arrival| arrival.at_ns <= now) {
+            self.unheard.push((arrival.at_ns, Due::Came(arrival.lengths)));
             self.advance_arrivals();
         }
         while let Some(Reverse((at, _))) = self.due.peek()
             && *at <= now
         {
-            let Some(Reverse((_, due))) = self.due.pop() else { break };
-            match due {
+            let Some(Reverse(happened)) = self.due.pop() else { break };
+            self.unheard.push(happened);
+        }
+        let hears_ns = match self.hears_ns {
+            Some(hears_ns) => hears_ns,
+            None => now.saturating_add(self.setup.device.handover.draw(self.fleet.is_busy(now), &mut self.random_handovers)),
+        };
+        self.hears_ns = Some(hears_ns);
+        if hears_ns <= now {
+            self.hears_ns = None;
+            self.hear(now, workload);
+        }
+    }
+
+    /// The scheduler hears of everything that has happened.
+    fn hear(&mut self, now: u64, workload: &mut Workload) {
+        let mut unheard = std::mem::take(&mut self.unheard);
+        for (at_ns, happened) in unheard.drain(..) {
+            match happened {
                 Due::Done(worker, seq) => self.complete(worker, seq),
                 Due::Moved(request) => self.driven.events.push(Event::Moved(request)),
                 Due::Wake => self.driven.events.push(Event::Wake),
-                Due::Again => self.arrive(now.saturating_sub(self.setup.device.handover_ns), None, workload),
+                Due::Came(lengths) => self.arrive(at_ns, lengths, workload),
             }
         }
+        self.unheard = unheard;
         self.act(now);
     }
 
     /// A request that came at that time is heard of.
-    fn arrive(&mut self, now: u64, lengths: Option<(u32, u32)>, workload: &mut Workload) {
+    fn arrive(&mut self, came_ns: u64, lengths: Option<(u32, u32)>, workload: &mut Workload) {
         let drawn = match lengths {
             None => workload.draw(&mut self.random_shapes),
             Some((source, target)) => workload.of_lengths(source, target, &mut self.random_shapes),
         };
-        let request = self.requests.arrive(now, &drawn);
-        self.recorder.arrived(now);
-        let deadline = self.setup.objective_ns.map(|objective| Time(now.saturating_add(objective)));
+        let request = self.requests.arrive(came_ns, &drawn);
+        self.recorder.arrived(came_ns);
+        let deadline = self.setup.objective_ns.map(|objective| Time(came_ns.saturating_add(objective)));
         self.driven.events.push(Event::Submit(Submission { request, model: ModelId(0), rank: 0, deadline, growth: drawn.growth }));
     }
 
@@ -290,7 +310,7 @@ impl World for Simulation<'_> {
             let flight = self.fleet.launch(now, launch, rows, &mut self.requests);
             self.recorder.task(flight.start_ns, launch.steps, rows.len());
             self.timeline.task(launch, rows, &flight, &self.requests);
-            self.due.push(Reverse((self.heard_ns(flight.end_ns), Due::Done(launch.worker, launch.seq))));
+            self.due.push(Reverse((flight.end_ns, Due::Done(launch.worker, launch.seq))));
         }
         for request in &commands.finished {
             if let Some(life) = self.requests.end(*request) {
@@ -305,8 +325,7 @@ impl World for Simulation<'_> {
         }
         if matches!(self.setup.arrivals, Arrivals::Clients(_)) && now < self.last_arrival_ns {
             let ended = commands.finished.len() + commands.failed.len();
-            let again_ns = self.heard_ns(now + AGAIN_NS);
-            self.due.extend((0..ended).map(|_| Reverse((again_ns, Due::Again))));
+            self.due.extend((0..ended).map(|_| Reverse((now + AGAIN_NS, Due::Came(None)))));
         }
     }
 

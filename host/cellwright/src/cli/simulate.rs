@@ -23,8 +23,9 @@ The scheduler is the one that serves; only devices and time are made up. Its set
   compute_us = [[64, 185], [512, 784]]          # batch, microseconds; linear between, proportional above
   overhead_us = [[64, 65], [512, 117]]          # scheduling and gathering of a task; optional
 
-and before the cells, if need be, handover_us (until the end of a task, or a request, is heard of), between_us (from the end of a task
-until the next one begins that waits for it), move_us (of a request's state to another device) and shares_memory = true (devices that need not move it).
+and before the cells, if need be, handover_us (until the end of a task, or a request, is heard of: a time, or a list of times that are equally
+likely), handover_busy_us (the same while every device is at work), between_us (from the end of a task until the next one begins that waits for it),
+move_us (of a request's state to another device) and shares_memory = true (devices that need not move it).
 
 Lines of JSON have, for each run, policy, rate, throughput, mean_ms, p50_ms, p90_ms, p99_ms, queueing and computation (the same for the time
 before and after the first cell began), mean_batch, utilisation, answered, failed, unfinished and sla_violations.";

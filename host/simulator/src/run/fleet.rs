@@ -106,6 +106,11 @@ impl Fleet {
         }
     }
 
+    /// Whether every device is at work.
+    pub(super) fn is_busy(&self, now: u64) -> bool {
+        self.devices.iter().all(|device| device.flying.back().is_some_and(|last| last.end_ns > now))
+    }
+
     /// The task of that number is done; it is its device's first.
     pub(super) fn complete(&mut self, worker: WorkerId, seq: TaskSeq) -> Option<Flight> {
         let flying = &mut self.devices.get_mut(worker.index())?.flying;

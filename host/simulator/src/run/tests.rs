@@ -3,6 +3,7 @@
 use cellwright_scheduler::Release;
 
 use super::*;
+use crate::device::Handover;
 use crate::workload::{Decoding, Layers, Lengths, Pairs, Trees};
 
 const UNIT: u64 = 1_000_000;
@@ -66,7 +67,7 @@ fn clients_ask_again_when_they_are_answered() {
 #[test]
 fn what_a_handover_takes_is_waited_for_twice() {
     let mut device = Device::unit(UNIT);
-    device.handover_ns = UNIT / 4;
+    device.handover = Handover::constant(UNIT / 4);
     let setup = Setup { warm_up: 0.0, drain: true, ..Setup::new(device, trace(&[(0, 1), (10, 1)])) };
     let outcome = run(&setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
     let of_clients = Setup { arrivals: Arrivals::Clients(1), seconds: 0.01, drain: false, ..setup };
@@ -75,6 +76,29 @@ fn what_a_handover_takes_is_waited_for_twice() {
     for outcome in [outcome, again] {
         assert!((outcome.p50_ms - 1.5).abs() < 0.01 && (outcome.p99_ms - 1.5).abs() < 0.01, "{outcome:?}");
     }
+}
+
+/// A request that comes while the scheduler's thread waits for a processor is heard of together with the one before it, and runs in its batch.
+#[test]
+fn what_happens_during_a_handover_is_heard_of_at_its_end() {
+    let mut device = Device::unit(UNIT);
+    device.handover = Handover::constant(UNIT / 2);
+    let times = vec![Arrival { at_ns: 0, lengths: None }, Arrival { at_ns: UNIT / 4, lengths: None }];
+    let setup = Setup { warm_up: 0.0, drain: true, ..Setup::new(device, Arrivals::Trace(times)) };
+    let outcome = run(&setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
+    assert!((outcome.mean_batch - 2.0).abs() < 1e-9 && (outcome.p99_ms - 2.0).abs() < 0.01, "{outcome:?}");
+}
+
+/// Of hand-overs that are equally likely each is drawn about as often, by a seed of its own.
+#[test]
+fn handovers_are_drawn_by_seed() {
+    let table = "name = \"x\"\nhandover_us = [0, 1000]\n[default]\ncompute_us = [[1, 1000]]\n";
+    let device = Device::from_toml("x.toml", table).unwrap();
+    let times = (0..1000).map(|number| Arrival { at_ns: number * 10_000_000, lengths: None }).collect();
+    let setup = Setup { warm_up: 0.0, seconds: 10.0, drain: true, ..Setup::new(device, Arrivals::Trace(times)) };
+    let mean = |seed| run(&Setup { seed, ..setup.clone() }, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome.mean_ms;
+    // A millisecond itself, and twice half a millisecond on average.
+    assert!((mean(1) - 2.0).abs() < 0.1 && mean(1) != mean(2) && mean(1) == mean(1), "{} {}", mean(1), mean(2));
 }
 
 /// Two requests of which each is a batch of its own: the second's only task waits for the first's, and for what passes between them. A third finds nobody before it.

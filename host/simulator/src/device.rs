@@ -42,6 +42,8 @@ pub struct Device {
     pub between_ns: u64,
     /// Whether several of it share one memory, as a CPU's workers do: any of them may go on with any request.
     pub shares_memory: bool,
+    /// What errors call its table.
+    file: String,
     cells: BTreeMap<String, CellCosts>,
     default: Option<CellCosts>,
 }
@@ -130,6 +132,7 @@ impl Device {
             cells: cells.collect::<Result<_, Error>>()?,
             default: table.default.as_ref().map(|cell| costs("default", cell)).transpose()?,
             shares_memory: table.shares_memory,
+            file: file.to_owned(),
             name: table.name,
         })
     }
@@ -139,7 +142,7 @@ impl Device {
     /// # Errors
     /// If the device says nothing of it.
     pub fn costs(&self, cell: &str) -> Result<&CellCosts, Error> {
-        let none = || Error::NoCosts { device: self.name.clone(), cell: cell.to_owned() };
+        let none = || Error::NoCosts { file: self.file.clone(), device: self.name.clone(), cell: cell.to_owned() };
         let kind = cell.trim_end_matches(|digit: char| digit.is_ascii_digit());
         self.cells.get(cell).or_else(|| self.cells.get(kind)).or(self.default.as_ref()).ok_or_else(none)
     }
@@ -148,13 +151,13 @@ impl Device {
     #[must_use]
     pub fn unit(step_ns: u64) -> Self {
         let costs = CellCosts { compute: Curve::constant(step_ns), ..CellCosts::default() };
-        let name = "unit".to_owned();
         Self {
-            name,
+            name: "unit".to_owned(),
             move_ns: 0,
             handover: Handover::default(),
             between_ns: 0,
             shares_memory: false,
+            file: String::new(),
             cells: BTreeMap::new(),
             default: Some(costs),
         }
@@ -227,7 +230,7 @@ mod tests {
         let none = Device::from_toml("gpu.toml", "name = \"x\"").unwrap();
         assert_eq!(
             none.costs("lstm").unwrap_err().to_string(),
-            "the device x has no costs for the cell `lstm`: give it a table [cells.lstm], or [default]"
+            "gpu.toml: the device x has no costs for the cell `lstm`: give it a table [cells.lstm], or [default]"
         );
     }
 }

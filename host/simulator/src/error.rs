@@ -37,8 +37,10 @@ pub enum Error {
     #[error("{0} is no number of requests per second above 0, up to {max}", max = crate::arrivals::RATE_MAX)]
     Rate(String),
     /// A device has no costs for a cell.
-    #[error("the device {device} has no costs for the cell `{cell}`: give it a table [cells.{cell}], or [default]")]
+    #[error("{file}: the device {device} has no costs for the cell `{cell}`: give it a table [cells.{cell}], or [default]")]
     NoCosts {
+        /// What its table was read from.
+        file: String,
         /// The device's name.
         device: String,
         /// The cell's name.

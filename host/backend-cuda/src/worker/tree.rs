@@ -9,7 +9,13 @@ use crate::plan::Second;
 
 impl Recurrent {
     /// Queues the nodes that so many rows of the frame are, or fewer, if a head at that address says so.
-    pub(super) fn launch_tree(&self, device: &mut Device, (frame, stride): (FrameMemory, u32), (rows, rows_at): (u32, u64), second: Second) -> Done {
+    pub(super) fn launch_tree(
+        &self,
+        device: &mut Device,
+        (frame, stride): (FrameMemory, u32),
+        (rows, rows_at): (u32, u64),
+        second: Second,
+    ) -> Done {
         let (plan, units) = (&self.plan, self.plan.units);
         let lists = Self::lists(frame, stride, rows);
         let place = |place: usize| place as u32;
@@ -38,7 +44,8 @@ impl Recurrent {
         let of_nodes = LstmRows { x, h, c, begin, h_out: 0, c_out, h_exact, rows, sequence: 0 };
         let [i, f_left, f_right, o, u] = plan.columns;
         let columns = [i, f_left, f_right, o, u, 0];
-        let arguments = TreeStepArguments { rows: of_nodes, c_right, weights: self.weights, bias: self.bias, units, padding: 0, columns, rows_at };
+        let arguments =
+            TreeStepArguments { rows: of_nodes, c_right, weights: self.weights, bias: self.bias, units, padding: 0, columns, rows_at };
         let (grid, shared_bytes) = ([tile.tiles(rows, units), 1, 1], tile.shared_bytes(units));
         let launch = Launch { kernel, grid, threads: tile.threads, shared_bytes, cooperative: false };
         // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those.

@@ -384,6 +384,12 @@ impl Client for Lent {
         }
     }
 
+    fn replayed(&mut self) {
+        if let Some(tracked) = lock(&self.0).as_mut() {
+            tracked.replayed();
+        }
+    }
+
     fn given_up(&self) -> Option<InferError> {
         let given_up = lock(&self.0).as_ref().and_then(|tracked| tracked.given_up());
         given_up.or_else(|| self.1.is_unwanted().then(InferError::left))

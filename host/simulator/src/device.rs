@@ -112,7 +112,6 @@ impl Device {
             let times = us.get_ref().nanoseconds();
             times.map(Some).map_err(|problem| wrong(format!("line {}: {field}: {problem}", line_of(text, us.span().start))))
         };
-        let handovers_ns = handover("handover_us", &table.handover_us)?.unwrap_or_default();
         let costs = |name: &str, cell: &CellTable| -> Result<CellCosts, Error> {
             let curve = |field: &str, knots: &toml::Spanned<Vec<(u32, f64)>>, least_ns: f64| {
                 Curve::new(knots.get_ref(), 1e3, least_ns)
@@ -127,7 +126,7 @@ impl Device {
         let cells = table.cells.iter().map(|(name, cell)| Ok((name.clone(), costs(&format!("cells.{name}"), cell)?)));
         Ok(Self {
             move_ns: nanoseconds("move_us", &table.move_us)? as u64,
-            handover: Handover::new(handovers_ns, handover("handover_busy_us", &table.handover_busy_us)?),
+            handover: Handover::new(handover("handover_us", &table.handover_us)?, handover("handover_busy_us", &table.handover_busy_us)?),
             between_ns: nanoseconds("between_us", &table.between_us)? as u64,
             cells: cells.collect::<Result<_, Error>>()?,
             default: table.default.as_ref().map(|cell| costs("default", cell)).transpose()?,
@@ -216,6 +215,11 @@ mod tests {
             read("name = \"x\"\nmove_us = -1"),
             Err("gpu.toml: line 2: move_us: -1 is no time from 0 to 1e9 microseconds".to_owned())
         );
+        let whole = "[default]\ncompute_us = [[1, 5]]\n";
+        for handovers in ["handover_us = 3", "handover_busy_us = [3, 3]", "handover_us = [3]\nhandover_busy_us = 3"] {
+            let device = Device::from_toml("x.toml", &format!("name = \"x\"\n{handovers}\n{whole}")).unwrap();
+            assert_eq!([false, true].map(|busy| device.handover.draw(busy, &mut crate::random::Random::new(1))), [3000; 2]);
+        }
         for (us, said) in [
             ("-1", "-1 is no time from 0 to 1e9 microseconds"),
             ("[1, 2.5, nan]", "NaN is no time from 0 to 1e9 microseconds"),

@@ -7,7 +7,6 @@ use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
 use cellwright_backend::conformance::{cells, hoisting};
 use cellwright_backend::{CellIndex, LaneIndex};
 use cellwright_backend_cuda::CudaOptions;
-use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Delivery, Retention, Source};
@@ -15,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::Where;
 use super::figures::microseconds;
-use super::parts::with;
+use super::parts::{weights, with};
 
 /// Steps of a task: a graph of as many.
 const STEPS: u32 = 8;
@@ -51,13 +50,7 @@ pub(crate) fn times(place: Where) -> Value {
         Where::Device(_) => (1024, &[1, 16, 64, 256]),
         Where::Emulated => (32, &[1, 16]),
     };
-    let weight = |name: &str| {
-        let shape = if name.starts_with("bias") { vec![4 * hidden] } else { vec![4 * hidden, hidden] };
-        let mut rng = Rng::new(name.len() as u64);
-        let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.float() / (hidden as f32).sqrt()).collect();
-        Tensor::from_f32(name, &shape, &values)
-    };
-    let cell = [cells::lstm("lstm", hidden, hidden, &weight).resolve()];
+    let cell = [cells::lstm("lstm", hidden, hidden, &weights(4, hidden)).resolve()];
     let mut figures = Map::new();
     for rows in batches {
         for graphs in [false, true] {

@@ -46,6 +46,8 @@ pub(super) struct Item {
 pub(super) struct Seen {
     /// Of each input.
     pub(super) inputs: Vec<usize>,
+    /// Those in which the sums of such a step begin.
+    pub(super) begins: Vec<usize>,
     /// Those that outputs are of.
     pub(super) outputs: Vec<usize>,
     /// What a step with kernels of its own leaves.

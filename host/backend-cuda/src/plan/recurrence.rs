@@ -178,6 +178,22 @@ impl Search<'_> {
         let hidden = found.operations.iter().flat_map(|index| &self.cell.operations[*index].results);
         let mut hidden = hidden.filter(|id| ![found.h_next, found.c_next, found.multiplied()].contains(*id)).chain(found.sums.keys());
         hidden.all(|id| self.users(*id).all(|user| self.is_inside(user, &found.operations)) && !self.is_output(*id))
+            && !found.sums.values().any(|sum| self.waits_for(sum, found.c_next))
+    }
+
+    /// Whether a sum is of a value, or of what comes of it.
+    fn waits_for(&self, sum: &Sum, awaited: ValueId) -> bool {
+        let mut left: Vec<ValueId> = sum.begin.into_iter().chain(sum.linears.iter().map(|linear| linear.operands[0])).collect();
+        let mut seen = BTreeSet::new();
+        while let Some(id) = left.pop() {
+            if id == awaited {
+                return true;
+            }
+            if seen.insert(id) {
+                left.extend(self.producer(id).into_iter().flat_map(|(_, operation)| &operation.operands));
+            }
+        }
+        false
     }
 }
 

@@ -13,7 +13,9 @@ pub(super) fn find(before: &[Item], after: &[Item], seen: &Seen) -> Option<Token
     if !written.is_disjoint(&read(after)) || seen.outputs.iter().any(|value| written.contains(value)) {
         return None;
     }
-    let given: Vec<usize> = read(before).difference(&written).copied().collect();
+    // What a sum begins with may be an input that nothing else reads.
+    let needed: BTreeSet<usize> = read(before).into_iter().chain(seen.begins.iter().copied()).collect();
+    let given: Vec<usize> = needed.difference(&written).copied().collect();
     let [token] = given[..] else { return None };
     let input = seen.inputs.iter().position(|value| *value == token)?;
     let tables = before.iter().filter(|item| item.reads.iter().any(|(value, _)| *value == token)).map(table_of);

@@ -75,6 +75,14 @@ impl View {
         self.shape.iter().product()
     }
 
+    /// The value of the row that it lies in; none: a blob.
+    pub(super) const fn value(&self) -> Option<usize> {
+        match self.base {
+            Base::Row(value) => Some(value),
+            Base::Blob(_) => None,
+        }
+    }
+
     /// Whether its elements lie one after the other. How far it is to the next of one does not count.
     pub(super) fn is_whole(&self) -> bool {
         let axes = self.shape.iter().zip(&self.strides).zip(row_major(&self.shape));

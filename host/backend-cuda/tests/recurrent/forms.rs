@@ -29,10 +29,20 @@ pub(crate) fn split(draft: Draft, order: [&str; 4]) -> Draft {
 
 /// The new states from the gates i, f, g and o.
 pub(crate) fn states(draft: Draft) -> Draft {
+    hidden(kept(draft))
+}
+
+/// The new c from the gates i, f and g.
+fn kept(draft: Draft) -> Draft {
     let draft = draft.operator("Sigmoid", &["i"], &["i_s"]).operator("Sigmoid", &["f"], &["f_s"]).operator("Tanh", &["g"], &["g_t"]);
     let draft = draft.operator("Mul", &["c", "f_s"], &["kept"]).operator("Mul", &["g_t", "i_s"], &["new"]);
-    let draft = draft.operator("Add", &["new", "kept"], &["c_next"]).operator("Tanh", &["c_next"], &["c_t"]);
-    out(draft.operator("Sigmoid", &["o"], &["o_s"]).operator("Mul", &["c_t", "o_s"], &["h_next"]))
+    draft.operator("Add", &["new", "kept"], &["c_next"])
+}
+
+/// The new h from that and the gate o.
+fn hidden(draft: Draft) -> Draft {
+    let draft = draft.operator("Tanh", &["c_next"], &["c_t"]).operator("Sigmoid", &["o"], &["o_s"]);
+    out(draft.operator("Mul", &["c_t", "o_s"], &["h_next"]))
 }
 
 fn out(draft: Draft) -> Draft {
@@ -165,11 +175,22 @@ fn what_is_almost_an_lstm_is_a_cell_like_any_other() {
     let squashed = squashed.operator("Sigmoid", &["o"], &["o_s"]).operator("Mul", &["c_t", "o_s"], &["h_next"]);
     let peephole = split(sums(), ["i_part", "f", "g", "o"]).weight(random("p", &[UNITS], 9));
     let peephole = peephole.operator("Mul", &["c", "p"], &["seen"]).operator("Add", &["i_part", "seen"], &["i"]);
-    let forms: [(&str, Draft); 8] = [
+    // o is of the new c as well, by a product.
+    let draft = Draft::new("late").known("x", Fp32, &[9]).input("h", Fp32, &[UNITS]).input("c", Fp32, &[UNITS]);
+    let draft = draft.weight(random("w", &[9, 3 * UNITS], 1)).weight(random("u", &[UNITS, 3 * UNITS], 2));
+    let draft =
+        draft.weight(random("w_o", &[9, UNITS], 3)).weight(random("u_o", &[UNITS, UNITS], 4)).weight(random("v", &[UNITS, UNITS], 5));
+    let draft = draft.operator("MatMul", &["x", "w"], &["of_x"]).operator("MatMul", &["h", "u"], &["of_h"]);
+    let draft = draft.operator("Add", &["of_x", "of_h"], &["gates"]).operator("Split", &["gates"], &["i", "f", "g"]).with("axis", 1);
+    let draft = kept(draft).operator("MatMul", &["x", "w_o"], &["x_o"]).operator("MatMul", &["h", "u_o"], &["h_o"]);
+    let draft = draft.operator("Add", &["x_o", "h_o"], &["early"]).operator("MatMul", &["c_next", "v"], &["late"]);
+    let late = hidden(draft.operator("Add", &["early", "late"], &["o"]));
+    let forms: [(&str, Draft); 9] = [
         ("whose sums somebody else reads", whole().output("gates", Fp32, &[4 * UNITS])),
         ("whose gate somebody else reads", other(whole()).output("i_again", Fp32, &[UNITS])),
         ("that forgets by another function", out(squashed)),
         ("with a peephole", states(peephole)),
+        ("with a peephole that is a product of the new c", late),
         ("that gives the old h as well", whole().output("h", Fp32, &[UNITS])),
         ("that adds the old h", whole().operator("Add", &["h", "h_next"], &["skipped"]).output("skipped", Fp32, &[UNITS])),
         ("that adds the old c", whole().operator("Add", &["c", "h_next"], &["skipped"]).output("skipped", Fp32, &[UNITS])),

@@ -84,6 +84,37 @@ fn apart() -> Draft {
     reset(draft.operator("MatMul", &["x", "w3"], &["x_n"]).operator("Gemm", &["h", "u3"], &["h_n"]).with("alpha", 0.5).with("transB", 1))
 }
 
+/// The same is known for all gates, each of which has a bias of its own.
+fn shared() -> Draft {
+    let draft = inputs("shared").weight(random("w", &[9, UNITS], 1)).weight(random("b", &[3 * UNITS], 4));
+    let draft = draft.operator("MatMul", &["x", "w"], &["known"]).operator("Gemm", &["h", "u", "b"], &["of_h"]);
+    let draft = draft.operator("Split", &["of_h"], &["h_r", "h_z", "h_n"]).with("axis", 1);
+    let draft = draft.operator("Add", &["h_r", "known"], &["r_sum"]).operator("Add", &["known", "h_z"], &["z_sum"]);
+    let draft = draft.operator("Sigmoid", &["r_sum"], &["r"]).operator("Sigmoid", &["z_sum"], &["z"]);
+    let draft = draft.operator("Mul", &["h_n", "r"], &["n_r"]).operator("Add", &["n_r", "known"], &["n_sum"]);
+    stepped(draft.operator("Tanh", &["n_sum"], &["n"]))
+}
+
+/// One number says of all units how much of h is forgotten.
+fn narrow() -> Draft {
+    let draft = inputs("narrow").weight(random("w", &[9, UNITS + 1], 1)).weight(random("u2", &[UNITS, UNITS + 1], 5));
+    let draft = draft.weight(random("w3", &[9, UNITS], 6)).weight(random("u3", &[UNITS, UNITS], 7));
+    let draft = draft.operator("MatMul", &["x", "w"], &["of_x"]).operator("MatMul", &["h", "u2"], &["of_h"]);
+    let draft = draft.operator("Add", &["of_h", "of_x"], &["both"]);
+    let draft = draft.operator("Split", &["both"], &["z_sum", "r_sum"]).with("axis", 1).with("split", [1, UNITS as i64].as_slice());
+    stepped(reset(draft.operator("MatMul", &["x", "w3"], &["x_n"]).operator("MatMul", &["h", "u3"], &["h_n"])))
+}
+
+/// What r and z begin with comes from a token, and what n begins with is brought along.
+fn beside_a_token() -> Draft {
+    let draft = Draft::new("beside a token").known("token", Int64, &[]).known("x_n", Fp32, &[UNITS]).input("h", Fp32, &[UNITS]);
+    let draft = draft.weight(random("emb.weight", &[TOKENS, 8], 3)).weight(random("u", &[UNITS, 3 * UNITS], 2));
+    let draft = draft.weight(random("w", &[8, 2 * UNITS], 1)).operator("Gather", &["emb.weight", "token"], &["x"]);
+    let draft = draft.operator("MatMul", &["x", "w"], &["of_x"]).operator("Split", &["of_x"], &["x_r", "x_z"]).with("axis", 1);
+    let draft = draft.operator("MatMul", &["h", "u"], &["of_h"]);
+    stepped(reset(added(draft.operator("Split", &["of_h"], &["h_r", "h_z", "h_n"]).with("axis", 1))))
+}
+
 /// All of what is known comes from elsewhere.
 fn begun() -> Draft {
     let draft =
@@ -108,13 +139,15 @@ fn of_tokens(units: usize) -> Arc<TypedCell> {
 
 #[test]
 fn a_gru_is_known_by_what_it_computes() {
-    let forms: [(&str, Draft); 8] = [
+    let forms: [(&str, Draft); 10] = [
         ("as the SDK writes it", whole()),
         ("as PyTorch has it", cells::gru("gru", 9, UNITS, &weights(9, UNITS))),
         ("with its gates in another order", stepped(reset(added(sums(inputs("order"), ["n", "z", "r"]))))),
         ("weighted", weighted(reset(added(sums(inputs("weighted"), ["r", "z", "n"]))), "one", false)),
         ("of several sums", stepped(apart())),
         ("begun before", begun()),
+        ("that knows the same for all gates", shared()),
+        ("of a token and of something else", beside_a_token()),
         ("odd", cells::gru("odd", 5, 13, &weights(5, 13))),
         ("projected", projected(whole())),
     ];
@@ -138,13 +171,14 @@ fn what_is_almost_a_gru_is_a_cell_like_any_other() {
     let other = gates().weight(Tensor::from_f32("two", &[1], &[2.0]));
     let later = gates().operator("Sub", &["n", "h"], &["rest"]).operator("Mul", &["rest", "z"], &["kept"]);
     let later = later.operator("Add", &["n", "kept"], &["h_next"]).output("h_next", Fp32, &[UNITS]);
-    let forms: [(&str, Draft); 10] = [
+    let forms: [(&str, Draft); 11] = [
         ("that forgets before the product", stepped(before.operator("Tanh", &["n_sum"], &["n"]))),
         ("of another function", stepped(relu)),
         ("that begins with the old h", stepped(reset(of_h))),
         ("whose weights are not one together", weighted(other, "two", false)),
         ("that keeps what others forget", weighted(gates(), "one", true)),
         ("that steps away", later),
+        ("with a gate of one number", narrow()),
         ("whose sums somebody else reads", whole().output("of_h", Fp32, &[3 * UNITS])),
         ("whose gate somebody else reads", whole().output("z", Fp32, &[UNITS])),
         ("that gives the old h as well", whole().output("h", Fp32, &[UNITS])),

@@ -49,15 +49,16 @@ impl Microseconds {
 }
 
 impl Handover {
-    /// Times that are equally likely while a device has nothing to do, and while none has; none of the latter: the same.
-    pub(super) fn new(idle_ns: Vec<u64>, busy_ns: Option<Vec<u64>>) -> Self {
-        Self { busy_ns: busy_ns.unwrap_or_else(|| idle_ns.clone()), idle_ns }
+    /// Times that are equally likely while a device has nothing to do, and while all are at work; where only one of the two is said, it is both.
+    pub(super) fn new(idle_ns: Option<Vec<u64>>, busy_ns: Option<Vec<u64>>) -> Self {
+        let (idle, busy) = (idle_ns.clone().or_else(|| busy_ns.clone()), busy_ns.or(idle_ns));
+        Self { idle_ns: idle.unwrap_or_default(), busy_ns: busy.unwrap_or_default() }
     }
 
     /// Always the same time.
     #[must_use]
     pub fn constant(ns: u64) -> Self {
-        Self::new(vec![ns], None)
+        Self::new(Some(vec![ns]), None)
     }
 
     /// One of the times, in nanoseconds.

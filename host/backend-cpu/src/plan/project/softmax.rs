@@ -59,6 +59,8 @@ impl Projection {
         // SAFETY: all rows have been settled.
         let is_again = |row: usize| unsafe { known(row).add(AGAIN).read() != 0.0 };
         let (Some(first), Some(last)) = ((0..rows).find(|row| is_again(*row)), (0..rows).rfind(|row| is_again(*row))) else { return };
+        // A product may read two rows where it has one: the last has none behind it.
+        let first = first.min(rows.saturating_sub(2));
         // SAFETY: as the first time.
         run(&|thread| unsafe {
             let kept = self.kept(memory, rows, thread);

@@ -24,6 +24,8 @@ struct Beginning {
     begin: Option<usize>,
     bias: Option<BlobId>,
     columns: [u32; GATES_MOST],
+    /// Values of the row that they lie in.
+    values: Vec<usize>,
 }
 
 impl Lowering<'_> {
@@ -66,7 +68,7 @@ impl Lowering<'_> {
     /// The recurrence, when everything else is lowered.
     pub(super) fn gated(&mut self, gated: &Gated, states: States) -> Result<(), Why> {
         let units = gated.units.next_multiple_of(UNITS);
-        let Beginning { begin, bias, columns } = self.beginning(gated, units)?;
+        let Beginning { begin, bias, columns, values: begins } = self.beginning(gated, units)?;
         let weights = self.gate_weights(gated)?;
         let rounded = [(); 2].map(|()| self.lowered.frame.place(units * size_of::<u16>()));
         let second = gated.second.map(|second| {
@@ -99,13 +101,10 @@ impl Lowering<'_> {
             inputs: [gated.h.0 as usize, gated.c.0 as usize],
             outputs: [outputs_of(gated.h_next), outputs_of(gated.c_next)],
         };
-        let value = |view: &View| match view.base {
-            Base::Row(value) => value,
-            Base::Blob(_) => unreachable!("inputs and states are values of the row"),
-        };
+        let value = |view: &View| view.value().ok_or("an input or a state that is no value of the row");
         let inputs =
-            (0..self.cell.inputs.len() as u32).map(|input| Ok(value(&self.batched(ValueId(input))?))).collect::<Result<_, Why>>()?;
-        let seen = Seen { inputs, outputs: self.lowered.given.clone(), states: [value(&states.h), value(&states.c)] };
+            (0..self.cell.inputs.len() as u32).map(|input| Ok(value(&self.batched(ValueId(input))?)?)).collect::<Result<_, Why>>()?;
+        let seen = Seen { inputs, begins, outputs: self.lowered.given.clone(), states: [value(&states.h)?, value(&states.c)?] };
         self.lowered.recurrence = Some((recurrence, seen));
         Ok(())
     }
@@ -120,7 +119,7 @@ impl Lowering<'_> {
             views.extend(view);
         }
         if views.is_empty() {
-            return Ok(Beginning { begin: None, bias: self.gate_bias(gated, &in_order, units)?, columns: in_order });
+            return Ok(Beginning { begin: None, bias: self.gate_bias(gated, &in_order, units)?, columns: in_order, values: Vec::new() });
         }
         if views.len() < gated.gates.len() {
             return Err("gates of which some begin nowhere".to_owned());
@@ -133,8 +132,13 @@ impl Lowering<'_> {
             *column = narrow((view.at - first) / size)?;
         }
         let is_read = gated.units == units && first.is_multiple_of(super::super::ALIGNMENT) && columns.iter().all(|column| column % 2 == 0);
-        if is_read && views.iter().all(View::is_whole) {
-            return Ok(Beginning { begin: Some(first), bias: self.gate_bias(gated, &columns, units)?, columns });
+        // Each gate has a bias of its own, which lies as what it is added to does.
+        let mut sorted = columns[..views.len()].to_vec();
+        sorted.sort_unstable();
+        let are_apart = sorted.windows(2).all(|pair| (pair[1] - pair[0]) as usize >= units);
+        if is_read && are_apart && views.iter().all(View::is_whole) {
+            let values = views.iter().filter_map(View::value).collect();
+            return Ok(Beginning { begin: Some(first), bias: self.gate_bias(gated, &columns, units)?, columns, values });
         }
         let room = self.room(Element::F32, &[gated.gates.len(), units]);
         for (gate, view) in views.iter().enumerate() {
@@ -148,7 +152,8 @@ impl Lowering<'_> {
             let zeros = View::whole(Base::Blob(zero), 0, Element::F32, &[]).spread(&rest.shape).ok_or("a row of zeros")?;
             self.elements(op::COPY, &[zeros], &rest)?;
         }
-        Ok(Beginning { begin: Some(room.at), bias: self.gate_bias(gated, &in_order, units)?, columns: in_order })
+        let values = room.value().into_iter().collect();
+        Ok(Beginning { begin: Some(room.at), bias: self.gate_bias(gated, &in_order, units)?, columns: in_order, values })
     }
 
     /// What sums begin with that are of nothing but h, where their gates lie; none if that is nothing.

@@ -31,6 +31,10 @@ impl Search<'_> {
             })
         })?;
         parts.extend(of_n);
+        let is_row = |id: ValueId| self.cell.value(id).shape == [units];
+        if ![r, z, of_h].into_iter().all(is_row) {
+            return None;
+        }
         let (r, z) = (self.summed(r, h, &mut parts)?, self.summed(z, h, &mut parts)?);
         let n = Gate { beside: Some(known), ..self.gate(of_h, &mut parts)? };
         if is_begun(self.sum_of(n.of)?) {
@@ -101,6 +105,9 @@ impl Search<'_> {
         }
         let added = self.producer(id)?.0;
         self.binary(id, BinaryKind::Add, &mut Parts::new())?.into_iter().find_map(|[of, known]| {
+            if self.cell.value(of).shape != self.cell.value(id).shape {
+                return None;
+            }
             let mut own = Parts::from([added]);
             let gate = self.gate(of, &mut own).filter(|gate| of_h(gate).is_some_and(|sum| !is_begun(sum)))?;
             parts.extend(own);

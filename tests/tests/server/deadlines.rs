@@ -48,24 +48,30 @@ fn ran(server: &Server) -> f64 {
     server.figure("cellwright_batch_rows_sum", "model=\"chain\"")
 }
 
-/// A sixth of what the long request takes here when nobody hurries it: no guess about this machine is off by that much.
-fn too_short(server: &Server) -> Duration {
-    let (answer, took) = ask(server, LONG, None);
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    took / 6
+/// What the long request takes here when nobody hurries it: the least of several, because what else this machine does can only add to it.
+fn long_enough(server: &Server) -> Duration {
+    let times = (0..3).map(|_| {
+        let (answer, took) = ask(server, LONG, None);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        took
+    });
+    times.min().unwrap_or_default()
 }
+
+/// An eighth of that: no guess about this machine is off by that much.
+const TOO_SHORT: u32 = 8;
 
 #[test]
 fn what_cannot_be_in_time_is_said_at_once_and_never_runs() {
     let server = start("adaptive");
-    let within = too_short(&server);
+    let enough = long_enough(&server);
     beside_clients(&server, "sums", || {
         let before = ran(&server);
-        let (late, _) = ask(&server, LONG, Some(within));
+        let (late, _) = ask(&server, LONG, Some(enough / TOO_SHORT));
         // Not that the timeout has passed: that it would.
         late.refuses("a request that cannot be in time", &[504], &["too busy to answer the request within its timeout"]);
         assert_eq!(ran(&server), before, "cells of it ran");
-        let (short, _) = ask(&server, SHORT, Some(within));
+        let (short, _) = ask(&server, SHORT, Some(enough));
         assert_eq!(short.status, 200, "{}", short.text());
     });
     assert_eq!(ask(&server, LONG, None).0.status, 200);
@@ -75,7 +81,7 @@ fn what_cannot_be_in_time_is_said_at_once_and_never_runs() {
 #[test]
 fn other_policies_try_until_the_time_is_over() {
     let server = start("cellular");
-    let within = too_short(&server);
+    let within = long_enough(&server) / TOO_SHORT;
     let before = ran(&server);
     let (late, after) = ask(&server, LONG, Some(within));
     late.refuses("a request that is late", &[504], &["the timeout passed before the answer was there"]);

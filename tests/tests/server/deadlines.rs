@@ -48,18 +48,15 @@ fn ran(server: &Server) -> f64 {
     server.figure("cellwright_batch_rows_sum", "model=\"chain\"")
 }
 
-/// What the long request takes here when nobody hurries it: the least of several, because what else this machine does can only add to it.
+/// What the long request takes here when nobody hurries it.
 fn long_enough(server: &Server) -> Duration {
-    let times = (0..3).map(|_| {
-        let (answer, took) = ask(server, LONG, None);
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        took
-    });
-    times.min().unwrap_or_default()
+    let (answer, took) = ask(server, LONG, None);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    took
 }
 
-/// An eighth of that: no guess about this machine is off by that much.
-const TOO_SHORT: u32 = 8;
+/// A part of that which the steps alone take longer than: most of the time is the answer's way, and other tests may have had the processors.
+const TOO_SHORT: u32 = 32;
 
 #[test]
 fn what_cannot_be_in_time_is_said_at_once_and_never_runs() {

@@ -184,10 +184,38 @@ impl Crew {
     }
 }
 
+/// A device that says of every batch that it takes so long a row.
+#[derive(Clone, Debug)]
+pub struct Stopwatch {
+    row: Duration,
+    asked: Arc<AtomicU32>,
+}
+
+impl Stopwatch {
+    /// One that nobody has asked yet.
+    #[must_use]
+    pub fn saying(row: Duration) -> Self {
+        Self { row, asked: Arc::default() }
+    }
+
+    /// How often it was asked.
+    #[must_use]
+    pub fn asked(&self) -> u32 {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// A worker that is one.
+    #[must_use]
+    pub fn on(&self, inner: Box<dyn Backend>) -> Box<dyn Backend> {
+        Box::new(Wrapped { inner, trouble: Trouble::Stopwatch(self.clone()) })
+    }
+}
+
 enum Trouble {
     Gate(Arc<Barrier>),
     Fuse(Fuse),
     Crew(Crew),
+    Stopwatch(Stopwatch),
 }
 
 struct Wrapped {
@@ -219,7 +247,7 @@ impl Wrapped {
             Trouble::Crew(crew) if doing == Doing::Tasks && !crew.is_whole() => {
                 Err(DeviceLost { device: "a test's device".to_owned(), cause: "it was waited for".to_owned() })
             }
-            Trouble::Gate(_) | Trouble::Fuse(_) | Trouble::Crew(_) => Ok(()),
+            Trouble::Gate(_) | Trouble::Fuse(_) | Trouble::Crew(_) | Trouble::Stopwatch(_) => Ok(()),
         }
     }
 }
@@ -279,7 +307,11 @@ impl Backend for Wrapped {
         self.inner.recycle(completed);
     }
 
-    fn time_batch(&mut self, _index: CellIndex, _rows: u32) -> Result<Duration, DeviceLost> {
+    fn time_batch(&mut self, _index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+        if let Trouble::Stopwatch(stopwatch) = &self.trouble {
+            stopwatch.asked.fetch_add(1, Ordering::AcqRel);
+            return Ok(stopwatch.row * rows);
+        }
         // Tests choose their batch sizes themselves.
         Ok(Duration::from_micros(1))
     }

@@ -10,6 +10,8 @@ mod ends;
 mod figures;
 #[path = "engine/losses.rs"]
 mod losses;
+#[path = "engine/measured.rs"]
+mod measured;
 #[path = "engine/moves.rs"]
 mod moves;
 #[path = "engine/sessions.rs"]

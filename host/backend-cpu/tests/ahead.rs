@@ -84,7 +84,7 @@ fn chain(tokens: &[i64], begin: Source, rng: &mut Rng) -> (UnfoldedChain, Arc<Te
     let sources = vec![Source::Ints(tokens.to_vec()), Source::Ints(tokens.to_vec()), Source::Rows { tensor: 0, at }, begin];
     let mut chain = independent(0, 2, sources, tokens.len() as u32);
     chain.sequential = true;
-    chain.stop = Some((0, 1));
+    chain.stop = tokens.contains(&END).then_some((0, 1));
     chain.stages[0].inputs[3].feedback = Some((0, 0));
     chain.stages[0].retention = Retention::Double;
     (chain, Arc::new(random("x", &[tokens.len(), 9], rng)))
@@ -165,6 +165,33 @@ fn stops_refusals_and_sessions_are_those_of_single_steps() {
             }
         }
     }
+}
+
+/// Of a chain that cannot stop, tokens of later steps fill the table with the first one; what is wrong with them is told when they run.
+#[test]
+fn a_table_is_filled_for_later_steps_as_soon_as_one_token_is_missing() {
+    let cell = cell(Precision::F32);
+    let step = |driver: &mut Driver, lane: LaneIndex, step: u32| {
+        let refused = driver.task(CELL, &[(lane, step)], 1).refused.len();
+        let table = driver.backend.table(CELL).expect("it has one");
+        (refused, table.filled.load(Ordering::Relaxed))
+    };
+    let place = |driver: &mut Driver, tokens: &[i64]| {
+        let (chain, x) = chain(tokens, Source::Zeros, &mut Rng::new(21));
+        driver.place(Arc::new(growth_of(vec![chain])), &[x], 0, &[]).lanes[0][0]
+    };
+    let mut driver = driver(&domain(Way::Table), 1, &cell);
+    let first = place(&mut driver, &[4, 5, 4, UNKNOWN, 6, 5, 7]);
+    assert_eq!(step(&mut driver, first, 0), (0, 4), "each once, without what no token is");
+    // It may end with any step: what follows is not computed in vain.
+    let stops = place(&mut driver, &[8, 9, END]);
+    assert_eq!(step(&mut driver, stops, 0), (0, 5));
+    assert_eq!([1, 2].map(|at| step(&mut driver, first, at)), [(0, 5); 2]);
+    assert_eq!(step(&mut driver, first, 3), (1, 5), "refused at its step");
+    // There is nothing to compute for this one, so that nothing is looked for.
+    let known = place(&mut driver, &[7, 10]);
+    assert_eq!(step(&mut driver, known, 0), (0, 5));
+    assert_eq!(step(&mut driver, known, 1), (0, 6));
 }
 
 /// A request that ends while a task of many steps of it is run: others do not notice, and what had come of it is right.

@@ -40,7 +40,7 @@ pub struct Calibration {
 const TASK_OVERHEAD: Duration = Duration::from_micros(5);
 
 /// Share of the best throughput that the knee must reach.
-const KNEE_SHARE: f64 = 0.95;
+const KNEE_SHARE: f64 = 0.97;
 
 /// How often each size is measured. Sizes take turns, so that a moment in which the machine is busy does not fall on one of them alone.
 const ROUNDS: usize = 5;
@@ -100,7 +100,7 @@ impl Calibration {
         CostTable::measured(self.points.iter().map(|point| Knot { rows: point.rows, nanoseconds: nanoseconds(point.time) }))
     }
 
-    /// The smallest measured size whose throughput is within 5 % of the best. Not kept with the points, so that a better rule holds for what was
+    /// The smallest measured size whose throughput is within 3 % of the best. Not kept with the points, so that a better rule holds for what was
     /// measured before it.
     #[must_use]
     pub fn knee(&self) -> u32 {

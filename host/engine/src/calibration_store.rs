@@ -10,12 +10,14 @@ use cellwright_cell_graph::CellTypeKey;
 use crate::calibration::Calibration;
 
 /// Raised whenever something else is measured, or is measured in another way; what was kept before then counts as not there.
-const METHOD: u32 = 3;
+const METHOD: u32 = 4;
 
 /// What a calibration is of.
 pub(crate) struct Subject<'a> {
     pub(crate) cell: CellTypeKey,
     pub(crate) device: &'a DeviceInfo,
+    /// Other workers of its domain.
+    pub(crate) beside: usize,
     /// Whether the device looks up what the cell computes of a token.
     pub(crate) table: bool,
     pub(crate) batch_max: u32,
@@ -32,6 +34,7 @@ impl Subject<'_> {
             hash.update(&(text.len() as u64).to_le_bytes());
             hash.update(text.as_bytes());
         }
+        hash.update(&(self.beside as u64).to_le_bytes());
         hash.update(&[u8::from(self.table)]);
         hash.update(&self.batch_max.to_le_bytes());
         hash.update(&self.task_time_max.as_nanos().to_le_bytes());
@@ -106,6 +109,7 @@ mod tests {
         let subject = |device, batch_max| Subject {
             cell: CellTypeKey([7; 32]),
             device,
+            beside: 0,
             table: false,
             batch_max,
             task_time_max: Duration::from_millis(50),
@@ -117,6 +121,7 @@ mod tests {
         assert_eq!(store.find(&subject(&here, 16)), None);
         assert_eq!(store.find(&subject(&elsewhere, 8)), None);
         assert_eq!(store.find(&Subject { table: true, ..subject(&here, 8) }), None);
+        assert_eq!(store.find(&Subject { beside: 1, ..subject(&here, 8) }), None);
         let other_processor = DeviceInfo { hardware: "i".to_owned(), ..here.clone() };
         assert_eq!(store.find(&subject(&other_processor, 8)), None);
     }
@@ -126,8 +131,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = CalibrationStore::new(folder.path().to_owned());
         let device = device("a");
-        let subject =
-            Subject { cell: CellTypeKey([7; 32]), device: &device, table: false, batch_max: 8, task_time_max: Duration::from_millis(50) };
+        let subject = Subject {
+            cell: CellTypeKey([7; 32]),
+            device: &device,
+            beside: 0,
+            table: false,
+            batch_max: 8,
+            task_time_max: Duration::from_millis(50),
+        };
         store.keep(&subject, &Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }] });
         let file = folder.path().join(subject.file_name());
         let mut bytes = std::fs::read(&file).unwrap();

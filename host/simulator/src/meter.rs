@@ -68,23 +68,29 @@ impl Meter {
     /// The scheduler is told this, at that time.
     pub fn told(&mut self, now: Time, events: &[Event]) {
         self.now = now;
+        // The first of these ends is the one that the engine's thread was waiting to hear of; what came meanwhile did not wait as long, and whoever has
+        // nothing to do by now may have it because of that wait. At that end all were at work that had not ended yet.
+        let were_at_work = self.workers.iter().all(|worker| !worker.flying.is_empty());
+        let mut first: Option<(u64, u32, bool)> = None;
         for event in events {
             let Event::Done { worker, up_to, busy_ns, .. } = event else { continue };
             let Some(seen) = self.workers.get_mut(worker.index()) else { continue };
             let count = seen.flying.iter().take_while(|task| task.seq <= *up_to).count();
             let tasks: Vec<Task> = seen.flying.drain(..count).collect();
-            let (ended, reckoned) = (seen.done(&tasks, *busy_ns), seen.reckoned);
+            if let Some(ended_ns) = seen.done(&tasks, *busy_ns) {
+                let end = (ended_ns, seen.reckoned, were_at_work && !seen.flying.is_empty());
+                first = Some(first.map_or(end, |first| first.min(end)));
+            }
             if let Some(between_ns) = seen.between(&tasks, (now.0, *busy_ns)) {
                 self.samples.add_between(between_ns);
-            }
-            if let Some(ended_ns) = ended {
-                let busy = self.workers.iter().all(|worker| !worker.flying.is_empty());
-                self.samples.add_handover(now.0.saturating_sub(ended_ns), reckoned, busy);
             }
             // Of several tasks together it is not known how long each took.
             if let [task] = tasks[..] {
                 self.samples.add(task.cell_type, task.rows, busy_ns / u64::from(task.steps.max(1)));
             }
+        }
+        if let Some((ended_ns, reckoned, busy)) = first {
+            self.samples.add_handover(now.0.saturating_sub(ended_ns), reckoned, busy);
         }
     }
 
@@ -235,6 +241,35 @@ mod tests {
         launch(&mut meter, 200_000_000, &[21]);
         done(&mut meter, 300_000_000, 21, 1_000_000);
         assert_eq!(heard(&meter).map(|times| times.len()), [1, 2]);
+    }
+
+    #[test]
+    fn of_ends_that_are_heard_of_together_the_first_was_waited_for() {
+        let mut meter = Meter::default();
+        let launch = |meter: &mut Meter, seqs: &[(u32, u64)]| {
+            let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }], ..Commands::default() };
+            let (cell_type, model) = (CellTypeId(0), ModelId(0));
+            let launches = seqs.iter().map(|(worker, seq)| (WorkerId(*worker), TaskSeq(*seq)));
+            commands.launches.extend(launches.map(|(worker, seq)| Launch { worker, cell_type, model, seq, steps: 1, rows: 0..1 }));
+            meter.decided(&commands);
+        };
+        let end = |(worker, seq), busy_ns| Event::Done {
+            worker: WorkerId(worker),
+            up_to: TaskSeq(seq),
+            busy_ns,
+            stopped: Vec::new(),
+            failed: Vec::new(),
+        };
+        let heard = |meter: &Meter| [true, false].map(|busy| meter.handovers_ns(busy));
+        // The second worker has another to run when its first ends, and the other is at it still: both were at work, if they are not any more.
+        meter.told(Time(0), &[]);
+        launch(&mut meter, &[(0, 1), (1, 1), (1, 2)]);
+        meter.told(Time(1_000), &[end((0, 1), 900), end((1, 1), 300), end((1, 2), 500)]);
+        assert_eq!(heard(&meter), [vec![700], vec![]]);
+        // It has no other.
+        launch(&mut meter, &[(0, 2), (1, 3)]);
+        meter.told(Time(2_000), &[end((0, 2), 900), end((1, 3), 400)]);
+        assert_eq!(heard(&meter), [vec![700], vec![600]]);
     }
 
     #[test]

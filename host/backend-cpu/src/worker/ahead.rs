@@ -3,9 +3,11 @@
 //! A worker that is given several steps of a batch has all inputs that are not carried at hand. What depends on them alone it computes for all those
 //! steps first, as one batch, so that its weights are read once. If the rows are few and the request brought all of that with it, it does so for later
 //! tasks' steps too ([`kept`]). A row that is not executed after all, because its chain stopped or its request died, was computed in vain, as rows
-//! queued beyond a stop are; nothing is told of it.
+//! queued beyond a stop are; nothing is told of it. Where a table is asked ([`lookup`]), a token of a later step that it has not yet is computed with those
+//! of this step.
 
 mod kept;
+mod lookup;
 
 use std::sync::Mutex;
 
@@ -15,10 +17,7 @@ use cellwright_cell_graph::hoist::Feed;
 use super::transfer::Transfer;
 use super::{Active, Clock, CpuWorker};
 use crate::compiled::{Body, Split};
-use crate::kernels::element::Element;
 use crate::plan::{Frame, Memory, RefusedRow};
-use crate::table::Table;
-use crate::team::Team;
 
 /// Rows of several steps that are computed at once: with more of them than that in one step, weights are not what takes the time.
 const ROWS: usize = 64;
@@ -34,7 +33,7 @@ pub(super) struct Ahead {
     refused: Mutex<Vec<RefusedRow>>,
     /// Rows of `given` that kernels refused.
     bad: Vec<RefusedRow>,
-    misses: Vec<usize>,
+    misses: lookup::Misses,
     /// By cell: rows that later tasks may take.
     kept: Vec<kept::Kept>,
 }
@@ -87,66 +86,6 @@ impl Ahead {
     /// Where the outputs of a row of the frame are.
     fn outputs<'m>(pre: &'m Body, memory: Memory<'m>, row: usize) -> impl Iterator<Item = *const u8> + 'm {
         pre.plan.outputs.iter().map(move |output| memory.at(output.place, row).cast_const())
-    }
-
-    /// Looks up what a table has for the rows of a batch, whose transfer that is, and computes and keeps what it has not.
-    pub(super) fn look_up(
-        &mut self,
-        (pre, table): (&Body, &Table),
-        batch: &mut [Active],
-        transfer: &Transfer<'_>,
-        team: &mut Team,
-        clock: &mut Clock<'_>,
-    ) {
-        let memory = self.frame.prepare(&pre.plan, batch.len(), team.size());
-        Transfer { body: pre, memory, given: None, ..*transfer }.gather(batch, team);
-        self.given.reset(batch.len(), pre.plan.outputs.len());
-        self.bad.clear();
-        self.misses.clear();
-        for (row, active) in batch.iter_mut().enumerate() {
-            active.given = row;
-            match table.token(index_at(pre, memory, row)).and_then(|token| table.find(token)) {
-                Some(found) => self.given.set(row, found),
-                None => {
-                    move_row(pre, memory, row, self.misses.len());
-                    self.misses.push(row);
-                }
-            }
-        }
-        if self.misses.is_empty() {
-            return;
-        }
-        clock.run(&pre.plan, (memory, self.misses.len()), team, &self.refused);
-        let refused = self.refused.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        self.bad.extend(refused.drain(..).map(|bad| RefusedRow { row: self.misses[bad.row], ..bad }));
-        for (at, row) in self.misses.iter().enumerate() {
-            self.given.set(*row, Self::outputs(pre, memory, at));
-            if let Some(token) = table.token(index_at(pre, memory, at)) {
-                // SAFETY: the frame holds this row of every output of the half that the table was made for.
-                unsafe { table.keep(token, |output| memory.at(pre.plan.outputs[output].place, at)) };
-            }
-        }
-    }
-}
-
-/// The index in a row of a half that has one input alone.
-fn index_at(pre: &Body, memory: Memory<'_>, row: usize) -> i64 {
-    let Some(input) = pre.plan.inputs.first() else { return 0 };
-    let at = memory.at(input.place, row);
-    // SAFETY: the frame has this row of this input, which was gathered.
-    unsafe {
-        match input.element {
-            Element::I32 => i64::from(at.cast::<i32>().read()),
-            _ => at.cast::<i64>().read(),
-        }
-    }
-}
-
-/// Moves a row's inputs to the front.
-fn move_row(pre: &Body, memory: Memory<'_>, from: usize, to: usize) {
-    for input in &pre.plan.inputs {
-        // SAFETY: the frame has both rows; they may be one.
-        unsafe { std::ptr::copy(memory.at(input.place, from), memory.at(input.place, to), input.bytes) };
     }
 }
 

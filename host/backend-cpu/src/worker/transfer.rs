@@ -66,7 +66,7 @@ impl Transfer<'_> {
     }
 
     /// Writes one row of one input.
-    fn fill(&self, from: InputRef<'_>, input: &Terminal, row: usize) {
+    pub(super) fn fill(&self, from: InputRef<'_>, input: &Terminal, row: usize) {
         let into = self.memory.at(input.place, row);
         // SAFETY (all blocks): the frame has this row of this input, and no other thread writes it.
         match from {

@@ -9,7 +9,7 @@ use cellwright_backend::{CellIndex, DeviceInfo, LoadError, NodeLayout, TableInfo
 use cellwright_cell_graph::TypedCell;
 use cellwright_cell_graph::typed::CellTypeKey;
 use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::Engine;
 use crate::calibration::{BatchLimits, Calibration, calibrate};
@@ -90,10 +90,10 @@ impl Measuring {
     fn calibration(
         &self,
         cell: &TypedCell,
-        (device, table): (&DeviceInfo, bool),
+        (device, beside, table): (&DeviceInfo, usize, bool),
         time: impl FnMut(u32) -> Result<Duration, ModelError>,
     ) -> Result<Calibration, ModelError> {
-        let subject = Subject { cell: cell.key, device, table, batch_max: self.batch_max, task_time_max: self.task_time_max };
+        let subject = Subject { cell: cell.key, device, beside, table, batch_max: self.batch_max, task_time_max: self.task_time_max };
         let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.store.as_ref().filter(|_| !self.recalibrate || again.contains(&cell.key)).and_then(|store| store.find(&subject));
         let calibration = match known {
@@ -207,21 +207,36 @@ impl Engine {
 
     fn load_new(&self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(Calibration, Option<TableInfo>), ModelError> {
         let mut first = None;
+        let mut loaded_by = Vec::with_capacity(self.workers.len());
         for (number, worker) in self.workers.iter().enumerate() {
             match ask(worker, number, |reply| ToWorker::Load { index, cell: cell.clone(), reply }) {
                 Ok(loaded) => {
                     let table = loaded?;
                     first = first.or(Some((number, table)));
+                    loaded_by.push(number);
                 }
                 // Others may go on without it.
                 Err(_) => continue,
             }
         }
         let (number, table) = first.ok_or(ModelError::WorkerLost(0))?;
-        let worker = &self.workers[number];
-        let time = |rows| ask(worker, number, |reply| ToWorker::Time { index, rows, reply });
-        let calibration = self.measuring.calibration(cell, (&worker.info, table.is_some()), time)?;
+        let info = &self.workers[number].info;
+        // Workers of one domain share caches and memory, which a batch has for itself only while the others have nothing to do.
+        let beside: Vec<usize> =
+            loaded_by.into_iter().filter(|other| *other != number && self.workers[*other].info.domain == info.domain).collect();
+        let time = |rows| self.time((number, &beside), index, rows);
+        let calibration = self.measuring.calibration(cell, (info, beside.len(), table.is_some()), time)?;
         Ok((calibration, table))
+    }
+
+    /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same.
+    fn time(&self, (number, beside): (usize, &[usize]), index: CellIndex, rows: u32) -> Result<Duration, ModelError> {
+        let idle = |other: &&usize| self.gauges.workers[**other].outstanding.load(Ordering::Relaxed) == 0;
+        let tell = |number: usize| tell(&self.workers[number], number, |reply| ToWorker::Time { index, rows, reply });
+        let others: Vec<_> = beside.iter().filter(idle).filter_map(|other| tell(*other).ok()).collect();
+        let own = tell(number)?.recv().map_err(|_| lost(number))?;
+        // Each tells the least that it took, which a worker that ended last may owe to having been alone at its end. One that is lost says nothing.
+        Ok(others.into_iter().filter_map(|other| other.recv().ok()).fold(own, Duration::max))
     }
 
     fn release(&self, types: &mut CellTypes, cells: &[LoadedCell]) {
@@ -255,10 +270,18 @@ impl Engine {
 
 /// Asks a worker and waits for its reply.
 fn ask<T>(worker: &WorkerLink, number: usize, message: impl FnOnce(Sender<T>) -> ToWorker) -> Result<T, ModelError> {
-    let lost = || ModelError::WorkerLost(u32::try_from(number).unwrap_or(u32::MAX));
+    tell(worker, number, message)?.recv().map_err(|_| lost(number))
+}
+
+/// Asks a worker, whose reply will come there.
+fn tell<T>(worker: &WorkerLink, number: usize, message: impl FnOnce(Sender<T>) -> ToWorker) -> Result<Receiver<T>, ModelError> {
     let (reply, answer) = bounded(1);
-    worker.sender.send(message(reply)).map_err(|_| lost())?;
-    answer.recv().map_err(|_| lost())
+    worker.sender.send(message(reply)).map_err(|_| lost(number))?;
+    Ok(answer)
+}
+
+fn lost(number: usize) -> ModelError {
+    ModelError::WorkerLost(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
 fn loaded_cell(
@@ -348,7 +371,7 @@ mod tests {
         let options = EngineOptions { row_time_max: Duration::from_millis(80), ..EngineOptions::default() };
         let (measuring, mut timed) = (Measuring::new(&options), 0);
         let mut measure = |row_ms: u64| {
-            measuring.calibration(&cell, (&device, false), |rows| {
+            measuring.calibration(&cell, (&device, 0, false), |rows| {
                 timed += 1;
                 Ok(Duration::from_millis(row_ms) * rows)
             })

@@ -152,7 +152,7 @@ impl Ahead {
 }
 
 /// The row of a lane, so many steps later, if it is to run as far as is known and not on zeros alone.
-fn wanted(lane: &Lane, row: Row, later: u32) -> Option<Row> {
+pub(super) fn wanted(lane: &Lane, row: Row, later: u32) -> Option<Row> {
     let step = row.step.saturating_add(later);
     // A chain that has ended or a request that has died never goes on, so that what is not wanted now will not be selected either.
     let is_wanted = step < lane.chain().length.bound && step < lane.executed() && !lane.growth.flags.dead.load(Ordering::Relaxed);

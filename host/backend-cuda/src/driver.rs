@@ -203,6 +203,9 @@ pub trait Driver: Send {
 
     /// Queues a graph. It may be queued while it runs.
     ///
+    /// # Errors
+    /// Also if the device has no room to launch it. Nothing of it is queued then.
+    ///
     /// # Safety
     /// As for [`Driver::launch`], of each of its launches; and none of their kernels was given back.
     unsafe fn launch_graph(&mut self, stream: Stream, graph: Graph) -> Done;

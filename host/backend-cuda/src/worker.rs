@@ -37,7 +37,7 @@ use flight::InFlight;
 use graphs::Graphs;
 pub use options::CudaOptions;
 use options::Sizes;
-use resident::{FrameMemory, Resident, Rows};
+use resident::{FrameMemory, Resident};
 use ring::Ring;
 use words::{Joined, Words};
 
@@ -93,7 +93,7 @@ impl CudaWorker {
         let executed = device.driver.allocate(sizes.words as usize * size_of::<u32>())?;
         let up = Ring::new(&mut *device.driver, sizes.ring_bytes)?;
         let down = Ring::new(&mut *device.driver, sizes.ring_bytes)?;
-        let graphs = Graphs::new(&mut *device.driver, options.graphs)?;
+        let graphs = Graphs::new(&mut *device.driver, options.graphs.then_some(sizes.graph_bytes))?;
         device.driver.synchronize()?;
         let own = [
             (arena, "the arena"),
@@ -332,8 +332,16 @@ impl Backend for CudaWorker {
         let rows = rows.max(1) as usize;
         let most = resident.rows_in(self.frame).min(self.sizes.rows_most);
         let part = rows.div_ceil(rows.div_ceil(most));
-        let zeroed = self.device.driver.zero(self.device.stream, self.frame.address, resident.frame_bytes(part));
+        let zeroed = self.device.driver.zero(
+            self.device.stream,
+            self.frame.address,
+            resident.frame_bytes(self.bucket(&resident, part as u32) as usize),
+        );
         self.device.held(zeroed)?;
+        // All have as many rows, but for the last.
+        let last = (rows - 1) % part + 1;
+        let timed = self.timed(&resident, &[part as u32, last as u32][..1 + usize::from(last < part)]);
+        let timed = self.device.held(timed)?;
         let ready = self.device.queue_signal();
         let ready = self.device.held(ready)?;
         self.device.wait_for(ready)?;
@@ -345,7 +353,8 @@ impl Backend for CudaWorker {
             }
             let began = Instant::now();
             for first in (0..rows).step_by(part) {
-                let queued = resident.launch(&mut self.device, self.frame, &Rows::of_one_step(&(part.min(rows - first) as u32)));
+                let batch = timed[usize::from(rows - first < part)];
+                let queued = self.queue_timed(&resident, &batch);
                 self.device.held(queued)?;
             }
             let signal = self.device.queue_signal();
@@ -353,6 +362,8 @@ impl Backend for CudaWorker {
             self.device.wait_for(signal)?;
             least = least.min(began.elapsed());
         }
+        let released = timed.iter().filter_map(|(_, by)| *by).try_for_each(|(graph, _)| self.device.driver.release_graph(graph));
+        self.device.held(released)?;
         Ok(least)
     }
 }

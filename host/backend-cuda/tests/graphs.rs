@@ -78,10 +78,15 @@ fn lstm() -> Arc<TypedCell> {
 
 /// Chains over the rows of a tensor each, of these outputs and feedback.
 fn place(driver: &mut Driver, requests: u64, outputs: usize, feedback: &[(usize, u32)]) -> Vec<Placed> {
+    place_in(driver, (0, outputs, feedback), requests)
+}
+
+/// The same of that cell.
+fn place_in(driver: &mut Driver, (cell, outputs, feedback): (u32, usize, &[(usize, u32)]), requests: u64) -> Vec<Placed> {
     let one = |driver: &mut Driver, seed: u64| {
         let mut sources = vec![Source::Rows { tensor: 0, at: Affine::EVERY }];
         sources.extend(feedback.iter().map(|_| Source::Zeros));
-        let mut chain = independent(0, outputs, sources, STEPS);
+        let mut chain = independent(cell, outputs, sources, STEPS);
         chain.sequential = true;
         for (input, output) in feedback {
             chain.stages[0].inputs[*input].feedback = Some((0, *output));
@@ -302,4 +307,93 @@ fn there_are_so_many_graphs_and_no_more() {
     assert_eq!(control.graphs(), 6 * 4);
     driver.backend.unload(CELL);
     assert_eq!(control.graphs(), 0, "they go with their cell");
+}
+
+/// The device has no room to launch one: its launches run directly, others go on as graphs, and nothing is lost.
+#[test]
+fn a_graph_that_is_not_launched_is_given_up() {
+    let cell = [recurrent("plain", Precision::F32)];
+    let expected = {
+        let (mut driver, _control) = driver(&seeded(0), options(false), &cell);
+        let placed = place(&mut driver, 21, 3, &[(1, 0)]);
+        under_load(&mut driver, &placed, (1, 1), 1)
+    };
+    let (mut driver, control) = driver(&seeded(7), options(true), &cell);
+    for after_launches in [0, 3, 20] {
+        control.inject(Injection::NoLaunchOfGraph { after_launches });
+        let placed = place(&mut driver, 21, 3, &[(1, 0)]);
+        assert!(under_load(&mut driver, &placed, (AHEAD, 11), 2 + after_launches) == expected, "refused after {after_launches} launches");
+    }
+    driver.backend.unload(CELL);
+    assert_eq!((control.graphs(), control.graph_bytes()), (0, 0), "what was given up goes with its cell");
+    driver.backend.load(CELL, &cell[0]).expect("it fits");
+    let mut run = |rows: u64| {
+        let placed = place(&mut driver, rows, 3, &[(1, 0)]);
+        let _ = control.take_log();
+        let rows: Vec<_> = placed.iter().map(|request| (request.lanes[0][0], 0)).collect();
+        driver.task(CELL, &rows, 1);
+        graphs(&control.take_log()).len()
+    };
+    assert_eq!(run(7), 1);
+    control.inject(Injection::NoLaunchOfGraph { after_launches: 0 });
+    assert_eq!([run(7), run(6)], [0; 2], "it is not asked for again");
+    assert_eq!(run(3), 1, "others are");
+}
+
+/// Graphs are made until they take what they may, and more when others have gone.
+#[test]
+fn what_graphs_take_is_bounded() {
+    let cells = [Precision::F32, Precision::Bf16].map(|precision| recurrent("plain", precision));
+    let bytes_most = 100 << 10;
+    let (mut driver, control) = driver(&seeded(8), CudaOptions { graph_bytes: Some(bytes_most), ..options(true) }, &cells);
+    let run = |driver: &mut Driver, cell: u32, (rows, steps): (u64, u32)| {
+        let placed = place_in(driver, (cell, 3, &[(1, 0)]), rows);
+        let _ = control.take_log();
+        let rows: Vec<_> = placed.iter().map(|request| (request.lanes[0][0], 0)).collect();
+        driver.task(CellIndex(cell), &rows, steps);
+        graphs(&control.take_log()).len()
+    };
+    let sizes = [1, 2, 4, 8, 16, 24].into_iter().flat_map(|rows| [1, 2, 4, 8].map(|steps| (rows, steps)));
+    let launched: Vec<usize> = sizes.map(|size| run(&mut driver, 0, size)).collect();
+    let largest = (8 * 8) << 10;
+    assert!((bytes_most..bytes_most + largest).contains(&control.graph_bytes()), "{} bytes", control.graph_bytes());
+    let made = control.graphs();
+    assert!(made < launched.len() && launched.iter().filter(|graphs| **graphs == 1).count() >= made, "{made} graphs: {launched:?}");
+    assert_eq!([run(&mut driver, 1, (5, 1)), run(&mut driver, 1, (5, 1))], [0; 2], "there is no room");
+    driver.backend.unload(CELL);
+    assert_eq!(control.graphs(), 0);
+    assert_eq!([run(&mut driver, 1, (5, 1)), run(&mut driver, 1, (6, 1))], [1; 2], "there is");
+    assert_eq!(control.graphs(), 1);
+}
+
+/// What is timed is what runs.
+#[test]
+fn batches_are_timed_as_they_are_launched() {
+    let (mut driver, control) = driver(&seeded(9), options(true), &[recurrent("plain", Precision::F32)]);
+    let mut timed = |rows: u32| {
+        let _ = control.take_log();
+        assert!(driver.backend.time_batch(CELL, rows).expect("the device is there") > Duration::ZERO);
+        assert_eq!(control.graphs(), 0, "they are given back");
+        let log = control.take_log();
+        let grids = log.iter().filter_map(|ran| match ran.what {
+            What::Launch { kernel: "group", grid, .. } => Some(grid[0]),
+            _ => None,
+        });
+        (graphs(&log), grids.collect::<BTreeSet<u32>>())
+    };
+    let (of_five, grids) = timed(5);
+    assert!(!of_five.is_empty() && of_five.iter().all(|launches| *launches == of_five[0]), "{of_five:?}");
+    assert_eq!(grids, BTreeSet::from([8]), "as for tasks, a bucket's");
+    let (in_parts, grids) = timed(43);
+    assert!(in_parts.len() % 2 == 0 && in_parts[0] == of_five[0], "{in_parts:?}");
+    assert_eq!(grids, BTreeSet::from([24]));
+    control.inject(Injection::NoLaunchOfGraph { after_launches: 0 });
+    assert!(timed(5).1.contains(&5), "what is refused is launched directly");
+    control.inject(Injection::NoGraph { after_graphs: 0 });
+    assert_eq!(timed(5), (vec![], BTreeSet::from([5])));
+    let cell = Draft::new("short").input("x", Datatype::Fp32, &[8]).operator("Tanh", &["x"], &["y"]).output("y", Datatype::Fp32, &[8]);
+    driver.backend.load(CELL, &cell.resolve()).expect("it fits");
+    let _ = control.take_log();
+    driver.backend.time_batch(CELL, 5).expect("the device is there");
+    assert!(graphs(&control.take_log()).is_empty(), "nor are tasks of it graphs");
 }

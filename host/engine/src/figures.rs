@@ -175,6 +175,20 @@ impl RequestTimes {
         Self { finished: finished.max(self.submitted), ..self }
     }
 
+    /// Of a request that began again after these `first` times, from its first submission to its last end: what it waited after its device was lost, and
+    /// what it did twice, is in them. Stages that joined, and the rows of their tasks, are those of both runs.
+    #[must_use]
+    pub fn after(self, first: &Self) -> Self {
+        Self {
+            submitted: first.submitted,
+            first_task: first.first_task.or(self.first_task),
+            finished: self.finished.max(first.finished),
+            joins: self.joins.saturating_add(first.joins),
+            joined_rows: self.joined_rows.saturating_add(first.joined_rows),
+            batch_max: self.batch_max.max(first.batch_max),
+        }
+    }
+
     /// How long it waited for its first task; all its life, if it had none.
     #[must_use]
     pub fn waited(&self) -> Duration {
@@ -303,5 +317,15 @@ mod tests {
         assert_eq!((times.waited(), times.ran()), (Duration::from_millis(2), Duration::from_millis(5)));
         assert_eq!((times.joins, times.batch_max), (2, 20));
         assert!((times.batch_mean() - 15.0).abs() < 1e-9);
+
+        let mut again = RequestTimes::new(at(9));
+        let refused = again.until(at(10)).after(&times);
+        assert_eq!((refused.waited(), refused.ran()), (Duration::from_millis(2), Duration::from_millis(8)));
+        again.join(at(11), 6);
+        let both = again.until(at(15)).after(&times);
+        assert_eq!((both.waited(), both.ran()), (Duration::from_millis(2), Duration::from_millis(13)));
+        assert_eq!((both.joins, both.joined_rows, both.batch_max), (3, 36, 20));
+        let never = RequestTimes::new(at(0)).until(at(1));
+        assert_eq!(again.until(at(15)).after(&never).waited(), Duration::from_millis(11));
     }
 }

@@ -98,11 +98,11 @@ pub struct CallFiguresView {
     pub queue: TotalView,
     /// Calls that were unfolded, by the plugin and the host.
     pub unfold: TotalView,
-    /// Requests that ran, from their first task to their end.
+    /// Requests that ran, from their first task to their end. What a request that began again did twice is in it, and what it waited for between.
     pub compute: TotalView,
     /// Requests (rows of calls, where rows are requests) that were answered.
     pub requests: u64,
-    /// Requests that began again because the device that had them was lost.
+    /// Requests that have ended and began again before that because the device that had them was lost, if another was given some of them.
     pub replayed: u64,
     /// Stages of requests that joined a task for the first time, and the rows of those tasks together.
     pub joins: u64,
@@ -152,7 +152,7 @@ impl CallFigures {
         }
     }
 
-    /// A request of a call begins again.
+    /// A request of a call began again.
     pub(crate) fn replayed(&self) {
         self.replayed.fetch_add(1, Ordering::Relaxed);
     }

@@ -30,10 +30,11 @@ pub trait Client: Send {
     /// A piece of a streamed output (`Delivery::Parts` only).
     fn part(&mut self, part: Tensor);
 
-    /// A request of the call has ended in the engine, which took its times. Where rows are requests it comes for each row.
+    /// A request of the call has ended in the engine, which took its times. Where rows are requests it comes for each row. It comes once for each, also for
+    /// one that began again, whose times are those of both runs ([`RequestTimes::after`]).
     fn ran(&mut self, _times: &RequestTimes) {}
 
-    /// A request of the call begins again, because the device that had it is lost.
+    /// A request of the call that is about to end began again, because the device that had it was lost, and another was given some of it.
     fn replayed(&mut self) {}
 
     /// Why it does not wait for the answer any more, if it does not. That does not cancel its call: a call that begins looks whether it should go on

@@ -32,7 +32,7 @@ use crate::waiting::Ticket;
 use front::{Front, Occasion};
 use growing::{Unfolded, grown, too_large, unfold};
 use plugin_side::{PluginSide, drop_tensors, view};
-use replay::Origin;
+use replay::{Lost, Origin};
 use sink::RequestSink;
 
 /// A request in flight.
@@ -59,6 +59,8 @@ struct Named {
     handle: Option<Handle>,
     /// Nobody wants the answer any more, whatever its name will be.
     cancelled: bool,
+    /// Who waits for it between the loss of its device and its beginning again, when the engine has no name for it: whoever takes this tells them.
+    lost: Option<Lost>,
 }
 
 /// Requests that are in flight for one call, or its place in line while it waits. It does not keep them.
@@ -214,20 +216,32 @@ impl Active {
         self.go_on(front);
     }
 
-    /// Nobody wants the answer any more. Never waits.
+    /// Nobody wants the answer any more. Never waits. Its client hears of it from the engine's thread; at once, if its device is lost and it has not begun
+    /// again.
     pub(crate) fn cancel(&self) {
+        if let Some(lost) = self.give_up() {
+            let arrived = self.let_go();
+            drop(arrived);
+            lost.end(InferError::Engine(RequestFailure::Cancelled));
+        }
+    }
+
+    /// Nothing more of it is to be computed. Gives whoever the engine cannot tell.
+    fn give_up(&self) -> Option<Lost> {
         let mut named = lock(&self.named);
         named.cancelled = true;
         if let Some(handle) = named.handle {
             self.canceller.cancel(handle);
         }
+        named.lost.take()
     }
 
     /// Calls the plugin if there is something to show it and no call is under way; sends what is too much to be sent at once, and begins again what
     /// was lost.
     fn go_on(self: &Arc<Self>, mut front: MutexGuard<'_, Front>) {
-        let lost = front.lost.is_some();
-        if front.calling || front.client.is_none() || !lost && !front.outputs.has_parts() && !front.has_occasion() {
+        let lost = front.lost;
+        let has_more = || front.client.is_some() && (front.outputs.has_parts() || front.has_occasion());
+        if front.calling || !lost && !has_more() {
             return;
         }
         front.calling = true;
@@ -243,7 +257,7 @@ impl Active {
 
     /// On a plugin thread: begins again what was lost; or sends what piled up, and shows the plugin what it asked for.
     fn resume(self: Arc<Self>) {
-        if lock(&self.front).lost.is_some() {
+        if lock(&self.front).lost {
             return self.replay();
         }
         // Between two parts of it the engine's thread may go on.
@@ -369,18 +383,21 @@ impl Active {
 
     /// Ends the request with an error, and whatever of it is on the device.
     fn fail(&self, error: InferError) {
-        let (ended, times) = {
+        let (ended, replayed) = {
             let mut front = lock(&self.front);
-            (front.end(), front.lost.take())
+            (front.end(), front.replayed.is_some())
         };
         self.room.notify_all();
-        self.cancel();
+        let lost = self.give_up();
         if let Some((outputs, mut client)) = ended {
             drop(outputs);
-            if let Some(times) = times {
-                client.ran(&times);
+            if replayed {
+                client.replayed();
             }
             client.end(Err(error));
+        } else if let Some(lost) = lost {
+            drop(self.let_go());
+            lost.end(error);
         }
     }
 }

@@ -5,5 +5,6 @@
 mod bounds;
 mod limits;
 mod line;
+mod lost;
 mod shares;
 mod versions;

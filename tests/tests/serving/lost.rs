@@ -1,19 +1,26 @@
 //! Requests whose device is lost: those that can begin again elsewhere do so, once, and nobody can tell by the answer.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::Tensor;
-use cellwright_engine::EngineOptions;
+use cellwright_engine::{EngineOptions, RequestTimes};
 use cellwright_plugin_runtime::{Compiler, RuntimeOptions};
 use cellwright_protocol::{InferRequest, InferResponse};
-use cellwright_serving::{Client, Delivery, ErrorKind, InferError, ServedModel, Serving, ServingOptions};
+use cellwright_serving::{Client, Delivery, ErrorKind, InferError, Running, ServedModel, Serving, ServingOptions};
 use cellwright_tests::devices::{Fuse, Gate, domain, worker};
 use cellwright_tests::graphs::settled;
 use cellwright_tests::requests;
 
 use super::{Host, behaving, refused};
+
+/// Calls of one model's plugin at once.
+const PLUGIN_THREADS: usize = 2;
+
+/// Rows of a call whose rows are requests.
+const ROWS_MAX: usize = 16;
 
 const LOST: &str = "the device that ran this request is lost";
 
@@ -30,15 +37,22 @@ fn fused(devices: usize, panics: bool, answers_bytes_max: Option<u64>) -> Fused 
     let options = ServingOptions {
         runtime: RuntimeOptions::new(Compiler::InProcess),
         engine: EngineOptions { batch_max: 8, in_flight_max: super::IN_FLIGHT, ..EngineOptions::default() },
-        plugin_threads: 2,
+        plugin_threads: PLUGIN_THREADS,
         answers_bytes_max,
     };
     Fused { host: Host { gate, serving: Serving::start(options, backends).unwrap() }, fuses }
 }
 
+fn joined(parts: &[Tensor]) -> Vec<f32> {
+    parts.iter().flat_map(|part| part.to_f32().unwrap()).collect()
+}
+
 /// What a client was told.
 struct Told {
+    parts: Arc<Mutex<Vec<Tensor>>>,
+    running: Running,
     replays: Arc<AtomicU32>,
+    ran: Receiver<RequestTimes>,
     end: Receiver<Result<InferResponse, InferError>>,
 }
 
@@ -50,28 +64,76 @@ impl Told {
     fn replays(&self) -> u32 {
         self.replays.load(Ordering::Acquire)
     }
+
+    /// Values of the parts that came, one behind the other.
+    fn values(&self) -> Vec<f32> {
+        joined(&self.parts.lock().unwrap())
+    }
 }
 
-struct Counting(Arc<AtomicU32>, SyncSender<Result<InferResponse, InferError>>);
+struct Counting {
+    parts: Arc<Mutex<Vec<Tensor>>>,
+    replays: Arc<AtomicU32>,
+    ran: SyncSender<RequestTimes>,
+    end: SyncSender<Result<InferResponse, InferError>>,
+}
 
 impl Client for Counting {
-    fn part(&mut self, _: Tensor) {}
+    fn part(&mut self, part: Tensor) {
+        self.parts.lock().unwrap().push(part);
+    }
+
+    fn ran(&mut self, times: &RequestTimes) {
+        let _ = self.ran.try_send(*times);
+    }
 
     fn replayed(&mut self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
+        self.replays.fetch_add(1, Ordering::AcqRel);
     }
 
     fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
-        let _ = self.1.send(result);
+        let _ = self.end.send(result);
+    }
+}
+
+/// Keeps the thread that tells it its end until it may go on.
+struct Holding(SyncSender<()>, Receiver<()>);
+
+impl Client for Holding {
+    fn part(&mut self, _: Tensor) {}
+
+    fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
+        assert!(result.is_ok(), "{result:?}");
+        let _ = self.0.send(());
+        let _ = self.1.recv();
     }
 }
 
 impl Fused {
+    /// Keeps all threads busy on which the model's plugin may be called, until what it gives is dropped: with answers that are so large that they are put
+    /// together there.
+    fn hold(&self, model: &Arc<ServedModel>) -> Vec<SyncSender<()>> {
+        let held = (0..PLUGIN_THREADS).map(|seed| {
+            let ((has_begun, begun), (go_on, may_go_on)) = (sync_channel(1), sync_channel(0));
+            let request = behaving("stream-all", requests::sum(seed, 5000));
+            let client = Box::new(Holding(has_begun, may_go_on));
+            let _ = self.host.serving.begin(model, request, Delivery::Whole, client).unwrap();
+            begun.recv().unwrap();
+            go_on
+        });
+        held.collect()
+    }
+
     fn begin(&self, model: &Arc<ServedModel>, request: InferRequest) -> Told {
-        let (replays, (sender, end)) = (Arc::<AtomicU32>::default(), sync_channel(1));
-        let client = Box::new(Counting(replays.clone(), sender));
-        self.host.serving.begin(model, request, Delivery::Whole, client).unwrap();
-        Told { replays, end }
+        self.begin_as(model, request, Delivery::Whole)
+    }
+
+    fn begin_as(&self, model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery) -> Told {
+        let parts = Arc::<Mutex<Vec<Tensor>>>::default();
+        let (replays, (tell_times, ran), (tell_end, end)) = (Arc::<AtomicU32>::default(), sync_channel(ROWS_MAX), sync_channel(1));
+        let client = Box::new(Counting { parts: parts.clone(), replays: replays.clone(), ran: tell_times, end: tell_end });
+        let running = self.host.serving.begin(model, request, delivery, client).unwrap();
+        Told { parts, running, replays, ran, end }
     }
 
     /// Begins requests while all devices stand still, then lets one of these go with its task after so many.
@@ -154,6 +216,77 @@ fn an_answer_for_which_there_is_room_once_has_it_when_it_begins_again() {
     assert_eq!(replays, 1);
 }
 
+/// Until a plugin thread comes to them others have taken the places that they had.
+#[test]
+fn what_cannot_begin_again_is_lost_and_not_counted() {
+    let bench = fused(2, false, None);
+    let model = bench.host.model("sums");
+    let request = |seed| behaving("stream-all", requests::sum(seed, 20));
+    let held = bench.hold(&model);
+    let told = bench.lose_one(&model, (0, 3), &(0..24).map(request).collect::<Vec<_>>());
+    settled(bench.host.serving.engine());
+    bench.host.gate.close();
+    let others: Vec<Told> = (0..super::IN_FLIGHT as usize).map(|seed| bench.begin(&model, request(seed))).collect();
+    drop(held);
+    let mut lost = 0;
+    for told in &told {
+        if let Err(error) = told.wait() {
+            assert_eq!(refused::<()>(Err(error)), (ErrorKind::Unavailable, LOST.to_owned()));
+            lost += 1;
+        }
+        assert_eq!((told.replays(), told.ran.try_iter().count()), (0, 1));
+    }
+    assert!(lost > 0, "nobody was lost");
+    bench.host.gate.open();
+    assert!(others.iter().all(|told| told.wait().is_ok()));
+    bench.host.is_whole_again();
+}
+
+/// No plugin thread comes to them: those that were cancelled hear it all the same, and nothing of them begins again.
+#[test]
+fn whoever_waits_to_begin_again_hears_at_once_that_it_is_cancelled() {
+    let bench = fused(2, false, None);
+    let model = bench.host.model("sums");
+    let requests: Vec<InferRequest> = (0..24).map(|seed| behaving("stream-all", requests::sum(seed, 20 + seed))).collect();
+    let wanted: Vec<_> = requests.iter().map(|request| bench.host.whole(&model, request.clone()).unwrap()).collect();
+    let held = bench.hold(&model);
+    let told = bench.lose_one(&model, (0, 3), &requests);
+    settled(bench.host.serving.engine());
+    let lost = Instant::now();
+    let waiting: Vec<(Told, _)> = told
+        .into_iter()
+        .zip(wanted)
+        .filter_map(|(told, wanted)| match told.end.try_recv() {
+            Ok(result) => {
+                assert_eq!(result.unwrap().outputs, wanted);
+                None
+            }
+            Err(TryRecvError::Empty) => Some((told, wanted)),
+            Err(TryRecvError::Disconnected) => panic!("a client was forgotten"),
+        })
+        .collect();
+    assert!(waiting.len() > 1, "{} requests wait to begin again", waiting.len());
+    let (left, kept) = waiting.split_at(waiting.len() / 2);
+    // Some had their place on the device that was lost, and no task yet.
+    let ran = |told: &Told| {
+        let [times] = told.ran.try_iter().collect::<Vec<_>>()[..] else { panic!("what it had is told once") };
+        (times.submitted < lost, times.first_task.is_some_and(|began| began < lost), times.joins)
+    };
+    for (told, _) in left {
+        told.running.cancel();
+        let end = told.end.recv_timeout(Duration::from_secs(20)).expect("it hears while nobody comes to it");
+        assert_eq!(refused(end).0, ErrorKind::Cancelled);
+        assert!(matches!(ran(told), (true, true, 1..) | (true, false, 0)), "what it had until then");
+    }
+    drop(held);
+    for (told, wanted) in kept {
+        assert_eq!((&told.wait().unwrap(), told.replays()), (wanted, 1));
+        assert!(matches!(ran(told), (true, true, 2..) | (true, false, 1..)), "what it had in both runs");
+    }
+    bench.host.is_whole_again();
+    assert!(left.iter().all(|(told, _)| told.replays() == 0 && told.end.try_recv().is_err()), "one that was cancelled goes on");
+}
+
 /// A request that no device survives takes two of them.
 #[test]
 fn a_request_begins_again_once() {
@@ -175,6 +308,8 @@ fn without_another_device_there_is_no_answer() {
     let model = bench.host.model("honest");
     let told = bench.lose_one(&model, (0, 0), &[requests::sum(1, 50)]);
     assert_eq!(refused(told[0].wait()).0, ErrorKind::Unavailable);
+    assert_eq!(told[0].replays(), 0, "nothing of it ran again");
+    assert!(told[0].ran.recv().unwrap().first_task.is_some(), "it ran once");
     settled(bench.host.serving.engine());
 }
 
@@ -183,11 +318,16 @@ fn without_another_device_there_is_no_answer() {
 fn what_was_sent_and_what_was_told_piece_by_piece_is_lost() {
     let bench = fused(2, false, None);
     let model = bench.host.model("sums");
+    let request = behaving("stream-all", requests::sum(5, 500));
+    let (wanted, _) = bench.host.parts(&model, request.clone());
     bench.host.gate.close_after(10);
-    let reply = bench.host.serving.infer(&model, behaving("stream-all", requests::sum(5, 500)), Delivery::Parts).unwrap();
-    assert!(reply.next_part().is_some());
+    let reply = bench.host.serving.infer(&model, request, Delivery::Parts).unwrap();
+    let first = reply.next_part().unwrap();
     bench.fuses.iter().for_each(|fuse| fuse.light(0));
     bench.host.gate.open();
+    let parts: Vec<Tensor> = std::iter::once(first).chain(std::iter::from_fn(|| reply.next_part())).collect();
+    let (got, wanted) = (joined(&parts), joined(&wanted));
+    assert!(got.len() < wanted.len() && wanted.starts_with(&got), "what was sent is the beginning of what would have been");
     assert_eq!(refused(reply.wait()), (ErrorKind::Unavailable, LOST.to_owned()));
     bench.fuses.iter().for_each(|fuse| fuse.light(u32::MAX));
     bench.host.is_whole_again();
@@ -204,25 +344,36 @@ fn what_was_sent_and_what_was_told_piece_by_piece_is_lost() {
     bench.host.is_whole_again();
 }
 
-/// Parts that nobody was sent yet are no reason.
+/// Streams of which nothing was sent yet begin elsewhere, and all others end with the device: no client is sent anything twice, or anything else than a
+/// device would have given it that stays.
 #[test]
-fn a_stream_that_has_not_begun_begins_elsewhere() {
-    let bench = fused(2, false, None);
+fn a_stream_is_what_it_would_have_been_or_ends_as_lost() {
+    let bench = fused(4, false, None);
     let model = bench.host.model("sums");
-    let request = behaving("stream-all", requests::sum(5, 40));
-    let (wanted, _) = bench.host.parts(&model, request.clone());
-    let joined = |parts: &[Tensor]| parts.iter().flat_map(|part| part.to_f32().unwrap()).collect::<Vec<f32>>();
-    bench.host.gate.close();
-    let others: Vec<Told> = (0..8).map(|seed| bench.begin(&model, behaving("stream-all", requests::sum(seed, 30)))).collect();
-    let replies: Vec<_> = (0..8).map(|_| bench.host.serving.infer(&model, request.clone(), Delivery::Parts).unwrap()).collect();
-    bench.fuses[0].light(0);
-    bench.host.gate.open();
-    for reply in replies {
-        let parts: Vec<Tensor> = std::iter::from_fn(|| reply.next_part()).collect();
-        assert_eq!(joined(&parts), joined(&wanted));
-        reply.wait().unwrap();
+    let requests: Vec<InferRequest> = (0..24).map(|seed| behaving("stream-all", requests::sum(seed, 30 + seed))).collect();
+    let wanted: Vec<_> = requests.iter().map(|request| bench.host.parts(&model, request.clone())).collect();
+    let (mut replays, mut broken) = (0, 0);
+    for (lost, tasks) in [0, 2, 15].into_iter().enumerate() {
+        bench.host.gate.close();
+        let told: Vec<Told> = requests.iter().map(|request| bench.begin_as(&model, request.clone(), Delivery::Parts)).collect();
+        bench.fuses[lost].light(tasks);
+        bench.host.gate.open();
+        for (told, (parts, rest)) in told.iter().zip(&wanted) {
+            let (end, wanted) = (told.wait(), joined(parts));
+            match end {
+                Ok(outputs) => assert_eq!((&outputs, told.values()), (rest, wanted), "lost after {tasks} tasks"),
+                Err(error) => {
+                    assert_eq!(refused::<()>(Err(error)), (ErrorKind::Unavailable, LOST.to_owned()));
+                    let sent = told.values();
+                    assert!(!sent.is_empty() && wanted.starts_with(&sent), "lost after {tasks} tasks, and begun anew");
+                    assert_eq!(told.replays(), 0, "what was sent cannot be taken back");
+                    broken += 1;
+                }
+            }
+            replays += told.replays();
+        }
+        assert!(tasks > 0 || (replays > 0 && broken == 0), "{replays} began again, {broken} were lost, although nothing was sent");
     }
-    assert!(others.iter().all(|told| told.wait().is_ok()));
-    assert!(bench.host.serving.engine().counters().failed.load(Ordering::Acquire) > 0, "nobody lost a device");
+    assert!(broken > 0, "nothing was sent before a device was lost");
     bench.host.is_whole_again();
 }

@@ -166,12 +166,12 @@ impl Driver for Emulated {
 
     fn memory_free(&mut self) -> Done<u64> {
         let state = self.device.state()?;
-        Ok(self.facts.memory_bytes.saturating_sub(state.memory.bytes()))
+        Ok(self.facts.memory_bytes.saturating_sub(state.taken()))
     }
 
     fn allocate(&mut self, bytes: usize) -> Done<DeviceAddress> {
         let mut state = self.device.state()?;
-        let free = self.facts.memory_bytes.saturating_sub(state.memory.bytes());
+        let free = self.facts.memory_bytes.saturating_sub(state.taken());
         if bytes == 0 {
             return Err(Fault::Refused("no bytes were asked for".to_owned()));
         }

@@ -6,8 +6,10 @@
 //!
 //! A batch's rows come in buckets of powers of two, the last of which is as many as the frame has. Batches that come one behind the other go by
 //! eights, fours, twos and ones, so that a cell has four graphs for a bucket. A graph is made when its first batch comes, from the calls that would have
-//! queued it, and stays until its cell is unloaded or the frame moves. [`GRAPHS_MOST`] and [`LAUNCHES_MOST`] bound them; what comes later is launched
-//! directly, and so is what would save nothing.
+//! queued it, and stays until its cell is unloaded or the frame moves. [`GRAPHS_MOST`], [`LAUNCHES_MOST`] and the memory that they may take
+//! (`CudaOptions::graph_bytes`) bound them; what comes later is launched directly until there is room again, and so is what would save nothing. What a
+//! driver takes of its device for a graph only it knows: what is free before and after one is made is compared, so that all of them take at most one more
+//! than they may.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +17,8 @@ use std::sync::Arc;
 use super::CudaWorker;
 use super::queue::queue_batch;
 use super::resident::{Resident, Rows};
-use crate::abi::BatchHead;
-use crate::driver::{DeviceAddress, Done, Driver, Graph};
+use crate::abi::{BatchHead, bytes_of};
+use crate::driver::{DeviceAddress, Done, Driver, Fault, Graph, GraphLaunch};
 
 /// Batches of a graph, at most: a power of two.
 pub(super) const STEPS_MOST: usize = 8;
@@ -24,31 +26,65 @@ pub(super) const STEPS_MOST: usize = 8;
 /// Graphs of a cell, at most: more than the buckets up to 4096 rows come to.
 const GRAPHS_MOST: usize = 64;
 
-/// Launches of all graphs of a worker, at most: what a driver keeps of each is its own, and small.
+/// Launches of all graphs of a worker, at most.
 const LAUNCHES_MOST: usize = 1 << 15;
 
 /// Fewer launches are not worth one: the copy of the heads and the graph itself are two.
 const LAUNCHES_LEAST: usize = 4;
 
+/// Launches of a batch beside those of its cell's plan: its gathering and its finish.
+const LAUNCHES_AROUND: usize = 2;
+
 /// What a graph is for: the cell's memory, rows, and batches.
 type Key = (DeviceAddress, u32, usize);
 
-/// A graph that was made, and how many launches it has.
-type Made = (Graph, usize);
+/// A graph that was made.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    graph: Graph,
+    launches: usize,
+    /// Of the device's memory, about: drivers take it in large pieces.
+    bytes: u64,
+}
+
+/// How batches of a key are launched.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Graph(Made),
+    /// Directly, because the driver refused to launch the graph. It stays until its cell goes, since giving one back waits for what is queued.
+    GivenUp(Made),
+    /// Directly, because a graph saves nothing, or the driver does not make it.
+    Directly,
+    /// Directly, as long as there is no room for a graph of so many launches.
+    UntilThereIsRoom(usize),
+}
+
+impl How {
+    const fn made(&self) -> Option<&Made> {
+        match self {
+            Self::Graph(made) | Self::GivenUp(made) => Some(made),
+            Self::Directly | Self::UntilThereIsRoom(_) => None,
+        }
+    }
+}
 
 /// Those of a worker.
 #[derive(Debug)]
 pub(super) struct Graphs {
     /// Where the heads lie of the batches that run; none: no graphs are made.
     heads: Option<DeviceAddress>,
-    /// None: there is to be none, because it saves nothing, there were too many, or the driver did not make it.
-    made: BTreeMap<Key, Option<Made>>,
+    known: BTreeMap<Key, How>,
+    /// Launches of all that are there, and what they take of the device's memory.
+    launches: usize,
+    bytes: u64,
+    bytes_most: u64,
 }
 
 impl Graphs {
-    pub(super) fn new(driver: &mut dyn Driver, are_made: bool) -> Done<Self> {
-        let heads = are_made.then(|| driver.allocate(STEPS_MOST * size_of::<BatchHead>())).transpose()?;
-        Ok(Self { heads, made: BTreeMap::new() })
+    /// `bytes_most`: what they may take; none: no graphs are made.
+    pub(super) fn new(driver: &mut dyn Driver, bytes_most: Option<u64>) -> Done<Self> {
+        let heads = bytes_most.map(|_| driver.allocate(STEPS_MOST * size_of::<BatchHead>())).transpose()?;
+        Ok(Self { heads, known: BTreeMap::new(), launches: 0, bytes: 0, bytes_most: bytes_most.unwrap_or_default() })
     }
 
     /// Its memory, if it has any.
@@ -59,46 +95,73 @@ impl Graphs {
     /// Gives back those of the cell whose memory that is, or of all cells.
     pub(super) fn forget(&mut self, cell: Option<DeviceAddress>, driver: &mut dyn Driver) -> Done {
         let is_of = |key: &Key| cell.is_none_or(|cell| cell == key.0);
-        let (gone, kept): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.made).into_iter().partition(|(key, _)| is_of(key));
-        self.made = kept;
+        let (gone, kept): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.known).into_iter().partition(|(key, _)| is_of(key));
+        self.known = kept;
+        let kept = || self.known.values().filter_map(How::made);
+        (self.launches, self.bytes) = (kept().map(|made| made.launches).sum(), kept().map(|made| made.bytes).sum());
         // All of them, whatever became of one.
-        gone.into_values().flatten().map(|(graph, _)| driver.release_graph(graph)).fold(Ok(()), Done::and)
+        gone.values().filter_map(How::made).map(|made| driver.release_graph(made.graph)).fold(Ok(()), Done::and)
     }
 
     /// Whether the cell whose memory that is may have another one.
     fn has_room(&self, cell: DeviceAddress) -> bool {
-        self.made.range((cell, 0, 0)..=(cell, u32::MAX, usize::MAX)).count() < GRAPHS_MOST
+        self.known.range((cell, 0, 0)..=(cell, u32::MAX, usize::MAX)).count() < GRAPHS_MOST
     }
 
-    fn launches(&self) -> usize {
-        self.made.values().flatten().map(|(_, launches)| launches).sum()
+    /// Whether there may be one more, of so many launches.
+    const fn has_room_for(&self, launches: usize) -> bool {
+        self.launches + launches <= LAUNCHES_MOST && self.bytes < self.bytes_most
+    }
+
+    fn add(&mut self, key: Key, how: How) {
+        if let Some(made) = how.made() {
+            self.launches += made.launches;
+            self.bytes += made.bytes;
+        }
+        self.known.insert(key, how);
     }
 }
+
+/// Batches that are timed: how many rows they have, and what they are launched by.
+pub(super) type Timed = (u32, Option<(Graph, DeviceAddress)>);
 
 impl CudaWorker {
     /// Queues so many batches of at most so many rows, whose heads lie there, as a graph; whether there is one for them.
     pub(super) fn queue_graph(&mut self, resident: &Arc<Resident>, (rows, steps): (u32, usize), from: DeviceAddress) -> Done<bool> {
         let Some(heads) = self.graphs.heads else { return Ok(false) };
-        let most = resident.rows_in(self.frame).min(self.sizes.rows_most);
-        let bucket = rows.next_power_of_two().min(u32::try_from(most).unwrap_or(u32::MAX));
-        let key = (resident.memory, bucket, steps);
-        let made = match self.graphs.made.get(&key) {
-            Some(made) => *made,
+        let key = (resident.memory, self.bucket(resident, rows), steps);
+        let how = match self.graphs.known.get(&key).copied() {
+            Some(How::UntilThereIsRoom(launches)) if self.graphs.has_room_for(launches) => self.make_graph(resident, key, heads)?,
+            Some(how) => how,
             None => self.make_graph(resident, key, heads)?,
         };
-        let Some((graph, _)) = made else { return Ok(false) };
+        let How::Graph(made) = how else { return Ok(false) };
         let (driver, stream) = (&mut self.device.driver, self.device.stream);
         driver.copy(stream, from, heads, steps * size_of::<BatchHead>())?;
         // SAFETY: the heads say where the batches' lists lie, as their direct launches would; the rest is the cell's, or the frame, which have not moved
         // since it was made.
-        unsafe { driver.launch_graph(stream, graph)? };
-        Ok(true)
+        match unsafe { driver.launch_graph(stream, made.graph) } {
+            Ok(()) => Ok(true),
+            Err(fault) if fault.is_lost() => Err(fault),
+            // A device that has no room to launch one has it for a kernel, and nothing of the graph is queued.
+            Err(fault) => {
+                self.graphs.known.insert(key, How::GivenUp(made));
+                told_directly(resident, key, &fault);
+                Ok(false)
+            }
+        }
     }
 
-    fn make_graph(&mut self, resident: &Arc<Resident>, key: Key, heads: DeviceAddress) -> Done<Option<Made>> {
+    /// For how many rows a graph is that runs so many.
+    pub(super) fn bucket(&self, resident: &Resident, rows: u32) -> u32 {
+        let most = resident.rows_in(self.frame).min(self.sizes.rows_most);
+        rows.next_power_of_two().min(u32::try_from(most).unwrap_or(u32::MAX))
+    }
+
+    fn make_graph(&mut self, resident: &Arc<Resident>, key: Key, heads: DeviceAddress) -> Done<How> {
         let (cell, bucket, steps) = key;
-        if !self.graphs.has_room(cell) {
-            return Ok(None);
+        if !self.graphs.known.contains_key(&key) && !self.graphs.has_room(cell) {
+            return Ok(How::Directly);
         }
         let frame = self.frame;
         let launches = self.device.collect(|device| {
@@ -108,23 +171,75 @@ impl CudaWorker {
                 queue_batch(device, resident, frame, (&rows, BatchHead::default()))
             })
         })?;
-        let is_worth_it = launches.len() >= LAUNCHES_LEAST && self.graphs.launches() + launches.len() <= LAUNCHES_MOST;
-        let made = if !is_worth_it {
-            None
+        let how = if launches.len() < LAUNCHES_LEAST {
+            How::Directly
+        } else if !self.graphs.has_room_for(launches.len()) {
+            How::UntilThereIsRoom(launches.len())
         } else {
-            match self.device.driver.graph(&launches) {
-                Ok(graph) => Some((graph, launches.len())),
-                Err(fault) if fault.is_lost() => return Err(fault),
-                Err(fault) => {
-                    let name = &resident.name;
-                    tracing::warn!(
-                        "cell `{name}`: {steps} batches of up to {bucket} rows are launched one kernel at a time, because their graph is not made: {fault}"
-                    );
-                    None
-                }
-            }
+            self.made(resident, key, &launches)?
         };
-        self.graphs.made.insert(key, made);
-        Ok(made)
+        self.graphs.add(key, how);
+        Ok(how)
     }
+
+    /// What a driver makes of launches.
+    fn made(&mut self, resident: &Resident, key: Key, launches: &[GraphLaunch]) -> Done<How> {
+        let driver = &mut self.device.driver;
+        let before = driver.memory_free()?;
+        match driver.graph(launches) {
+            // What others take of the device meanwhile counts as well: then there are fewer graphs.
+            Ok(graph) => Ok(How::Graph(Made { graph, launches: launches.len(), bytes: before.saturating_sub(driver.memory_free()?) })),
+            Err(fault) if fault.is_lost() => Err(fault),
+            Err(fault) => {
+                told_directly(resident, key, &fault);
+                Ok(How::Directly)
+            }
+        }
+    }
+
+    /// What batches of so many rows are launched by while they are timed: graphs of the cell's plan where those of tasks are graphs. They are to be given
+    /// back.
+    pub(super) fn timed(&mut self, resident: &Resident, rows: &[u32]) -> Done<Vec<Timed>> {
+        let mut timed: Vec<Timed> = rows.iter().map(|rows| (*rows, None)).collect();
+        let Some(heads) = self.graphs.heads else { return Ok(timed) };
+        for (number, (rows, by)) in timed.iter_mut().enumerate() {
+            let (frame, bucket) = (self.frame, self.bucket(resident, *rows));
+            let of_graph = Rows { head: heads.0, ..Rows::of_one_step(&bucket) };
+            let launches = self.device.collect(|device| resident.launch(device, frame, &of_graph))?;
+            if launches.len() + LAUNCHES_AROUND < LAUNCHES_LEAST {
+                continue;
+            }
+            // A task's heads come from elsewhere, as these do: the first place is theirs.
+            let own = heads.plus((1 + number) * size_of::<BatchHead>());
+            let (driver, stream) = (&mut self.device.driver, self.device.stream);
+            driver.write(stream, own, bytes_of(&BatchHead { rows: *rows, ..BatchHead::default() }))?;
+            *by = match driver.graph(&launches) {
+                Ok(graph) => Some((graph, own)),
+                Err(fault) if fault.is_lost() => return Err(fault),
+                Err(_) => None,
+            };
+        }
+        Ok(timed)
+    }
+
+    /// Queues a batch that is timed.
+    pub(super) fn queue_timed(&mut self, resident: &Resident, (rows, by): &Timed) -> Done {
+        let (Some((graph, own)), Some(heads)) = (by, self.graphs.heads) else {
+            return resident.launch(&mut self.device, self.frame, &Rows::of_one_step(rows));
+        };
+        let (driver, stream) = (&mut self.device.driver, self.device.stream);
+        driver.copy(stream, *own, heads, size_of::<BatchHead>())?;
+        // SAFETY: the head says how many rows of the frame there are; the rest is the cell's, and stays until this has run.
+        match unsafe { driver.launch_graph(stream, *graph) } {
+            Err(fault) if !fault.is_lost() => resident.launch(&mut self.device, self.frame, &Rows::of_one_step(rows)),
+            launched => launched,
+        }
+    }
+}
+
+fn told_directly(resident: &Resident, (_, bucket, steps): Key, fault: &Fault) {
+    let name = &resident.name;
+    tracing::warn!(
+        "cell `{name}`: {steps} batches of up to {bucket} rows are launched one kernel at a time, because their graph is refused: {fault}"
+    );
 }

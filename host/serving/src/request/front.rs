@@ -24,10 +24,10 @@ pub(super) struct Front {
     pub(super) input_over: bool,
     /// The plugin has been told so.
     pub(super) told_over: bool,
-    /// The device that had it is lost, and it is to begin again; what the engine told of it until then.
-    pub(super) lost: Option<Box<RequestTimes>>,
-    /// It has begun again once.
-    pub(super) replayed: bool,
+    /// The device that had it is lost, and it is to begin again; who waits for it stands aside until then ([`super::replay::Lost`]).
+    pub(super) lost: bool,
+    /// It was submitted again; what the engine told of it the first time.
+    pub(super) replayed: Option<RequestTimes>,
     /// Something was sent that cannot be taken back.
     pub(super) sent: bool,
 }
@@ -50,8 +50,8 @@ impl Front {
             chunks: VecDeque::new(),
             input_over: !session,
             told_over: false,
-            lost: None,
-            replayed: false,
+            lost: false,
+            replayed: None,
             sent: false,
         }
     }

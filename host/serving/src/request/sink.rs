@@ -22,10 +22,19 @@ impl RequestSink {
         self.active.go_on(front);
     }
 
-    fn end(&self) -> Option<(Outputs, Box<dyn Client>)> {
-        let ended = lock(&self.active.front).end();
+    /// Its client has heard how it fared, and hears of its end next.
+    fn end(&self, times: RequestTimes) -> Option<(Outputs, Box<dyn Client>)> {
+        let (ended, first) = {
+            let mut front = lock(&self.active.front);
+            (front.end(), front.replayed)
+        };
         self.active.room.notify_all();
-        ended
+        let (outputs, mut client) = ended?;
+        if first.is_some() && times.first_task.is_some() {
+            client.replayed();
+        }
+        client.ran(&first.map_or(times, |first| times.after(&first)));
+        Some((outputs, client))
     }
 }
 
@@ -39,19 +48,21 @@ impl Sink for RequestSink {
     }
 
     fn finished(self: Box<Self>, times: RequestTimes) {
-        if let Some((outputs, mut client)) = self.end() {
-            client.ran(&times);
+        if let Some((outputs, client)) = self.end(times) {
             self.active.end(outputs, client);
         }
     }
 
     fn failed(self: Box<Self>, failure: RequestFailure, times: RequestTimes) {
-        if failure == RequestFailure::WorkerLost && self.active.is_to_be_replayed(times) {
-            return;
-        }
-        if let Some((outputs, mut client)) = self.end() {
+        let failure = match failure {
+            RequestFailure::WorkerLost => match self.active.stand_aside(times) {
+                Ok(()) => return,
+                Err(failure) => failure,
+            },
+            failure => failure,
+        };
+        if let Some((outputs, client)) = self.end(times) {
             drop(outputs);
-            client.ran(&times);
             client.end(Err(InferError::Engine(failure)));
         }
     }

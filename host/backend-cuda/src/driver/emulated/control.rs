@@ -32,6 +32,11 @@ pub enum Injection {
         /// Graphs that are still made.
         after_graphs: u64,
     },
+    /// After so many more graphs were launched there is no room to launch the next one.
+    NoLaunchOfGraph {
+        /// Graphs that are still launched.
+        after_launches: u64,
+    },
 }
 
 /// What is to go wrong.
@@ -41,6 +46,7 @@ pub(super) struct Faults {
     work: Option<u64>,
     allocations: Option<u64>,
     graphs: Option<u64>,
+    launches_of_graphs: Option<u64>,
 }
 
 impl Faults {
@@ -50,6 +56,7 @@ impl Faults {
             Injection::DeviceLost { after_work } => self.work = Some(after_work),
             Injection::OutOfMemory { after_allocations } => self.allocations = Some(after_allocations),
             Injection::NoGraph { after_graphs } => self.graphs = Some(after_graphs),
+            Injection::NoLaunchOfGraph { after_launches } => self.launches_of_graphs = Some(after_launches),
         }
     }
 
@@ -59,6 +66,10 @@ impl Faults {
 
     pub(super) fn graph_fails(&mut self) -> bool {
         due(&mut self.graphs)
+    }
+
+    pub(super) fn launch_of_graph_fails(&mut self) -> bool {
+        due(&mut self.launches_of_graphs)
     }
 
     pub(super) fn launch_fails(&mut self) -> bool {
@@ -187,6 +198,12 @@ impl Control {
     #[must_use]
     pub fn graphs(&self) -> usize {
         self.device.lock().graphs
+    }
+
+    /// Bytes of the device's memory that they take.
+    #[must_use]
+    pub fn graph_bytes(&self) -> u64 {
+        self.device.lock().graph_bytes
     }
 
     /// Bytes of the device's memory that are allocated.

@@ -89,6 +89,8 @@ pub(super) struct State {
     pub(super) held: bool,
     /// Graphs that are there.
     pub(super) graphs: usize,
+    /// What they take of the device's memory.
+    pub(super) graph_bytes: u64,
     lost: Option<String>,
     ended: bool,
     random: u64,
@@ -97,6 +99,11 @@ pub(super) struct State {
 impl State {
     pub(super) fn queued(&self) -> usize {
         self.queues.iter().map(|queue| queue.work.len() + usize::from(queue.running)).sum()
+    }
+
+    /// Bytes of its memory that somebody has.
+    pub(super) fn taken(&self) -> u64 {
+        self.memory.bytes() + self.graph_bytes
     }
 
     pub(super) fn add_stream(&mut self) -> Stream {

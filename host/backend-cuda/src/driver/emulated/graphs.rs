@@ -2,7 +2,10 @@
 
 use super::Emulated;
 use super::device::Work;
-use crate::driver::{Done, Fault, Graph, GraphLaunch, Stream};
+use crate::driver::{Done, Driver, Fault, Graph, GraphLaunch, Stream};
+
+/// What the emulated device takes of its memory for each launch of a graph. What a real one takes nobody here knows.
+const LAUNCH_BYTES: u64 = 1 << 10;
 
 /// Those that are there; none where one was given back.
 #[derive(Default)]
@@ -44,19 +47,33 @@ impl Emulated {
             }
             self.checked(launch, arguments)?;
         }
-        self.device.lock().graphs += 1;
+        let needed = LAUNCH_BYTES * launches.len() as u64;
+        let free = self.memory_free()?;
+        if needed > free {
+            return Err(Fault::OutOfMemory { needed, free });
+        }
+        let mut state = self.device.lock();
+        state.graphs += 1;
+        state.graph_bytes += needed;
+        drop(state);
         Ok(self.graphs.add(launches.to_vec()))
     }
 
     pub(super) fn forget_graph(&mut self, graph: Graph) -> Done {
         self.device.drain()?;
+        let launches = self.graphs.of(graph)?.len() as u64;
         self.graphs.forget(graph)?;
-        self.device.lock().graphs -= 1;
+        let mut state = self.device.lock();
+        state.graphs -= 1;
+        state.graph_bytes -= LAUNCH_BYTES * launches;
         Ok(())
     }
 
     pub(super) fn queue_graph(&mut self, stream: Stream, graph: Graph) -> Done {
         let launches = self.graphs.of(graph)?.clone();
+        if self.device.state()?.faults.launch_of_graph_fails() {
+            return Err(Fault::OutOfMemory { needed: LAUNCH_BYTES * launches.len() as u64, free: 0 });
+        }
         // Whose kernels may have been given back since.
         let work = launches.iter().map(|one| self.checked(&one.launch, &one.arguments)).collect::<Done<Vec<Work>>>()?;
         self.device.queue_all(stream, std::iter::once(Work::Graph { launches: work.len() }).chain(work))

@@ -143,9 +143,9 @@ impl Shared {
                 connection = None;
             }
             let ended = Instant::now();
-            let counts = arrival.intended >= self.from;
-            if let Some(tally) = self.state.borrow_mut().tallies.get_mut(arrival.target).filter(|_| counts) {
-                tally.ended(answer.as_ref(), ended - arrival.intended, ended < self.to);
+            if let Some(tally) = self.state.borrow_mut().tallies.get_mut(arrival.target) {
+                let counts = arrival.intended >= self.from;
+                tally.ended(answer.as_ref(), ended - arrival.intended, (counts, (self.from..self.to).contains(&ended)));
             }
             if answer.is_err() {
                 tokio::time::sleep(REST).await;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ type Answer = Result<Values, RequestFailure>;
 struct Collecting {
     number: usize,
     values: Values,
-    done: Sender<(usize, Answer)>,
+    done: SyncSender<(usize, Answer)>,
 }
 
 impl Sink for Collecting {
@@ -60,7 +60,7 @@ struct Bench {
     controls: Vec<Control>,
     loaded: Arc<LoadedModel>,
     cases: Vec<(Arc<UnfoldedGrowth>, Vec<Arc<Tensor>>)>,
-    done: Sender<(usize, Answer)>,
+    done: SyncSender<(usize, Answer)>,
     answers: Receiver<(usize, Answer)>,
     /// Bytes that came from device to device, as far as anybody looked.
     fetched: Cell<usize>,
@@ -93,7 +93,7 @@ impl Bench {
             let (growth, tensors) = generate::growth_of(&model, Family::Lstm, 24, &mut Rng::new(number as u64));
             (generate::unfold(&model, growth, &tensors), tensors)
         });
-        let (done, answers) = channel();
+        let (done, answers) = sync_channel(2 * REQUESTS);
         let cases: Vec<(Arc<UnfoldedGrowth>, Vec<Arc<Tensor>>)> = cases.collect();
         let loaded = engine.load(&spec(&model, &cases)).expect("its cells are loaded");
         // What was measured at load is no task.

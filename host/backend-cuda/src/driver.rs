@@ -9,12 +9,14 @@ pub mod cuda;
 #[cfg(feature = "testing")]
 pub mod emulated;
 pub(crate) mod guarded;
+pub mod peer;
 pub mod pinned;
 #[cfg(feature = "testing")]
 pub mod promises;
 
 use std::time::Duration;
 
+pub use peer::Peer;
 pub use pinned::Pinned;
 
 /// An address in a device's memory.
@@ -183,6 +185,17 @@ pub trait Driver: Send {
 
     /// Queues a copy within the device's memory, between ranges that do not overlap.
     fn copy(&mut self, stream: Stream, from: DeviceAddress, to: DeviceAddress, bytes: usize) -> Done;
+
+    /// What it is to other devices of this process.
+    fn peer(&self) -> Peer;
+
+    /// Whether the device reads that one's memory by itself, of all its drivers; it is made ready for that, which may take a while. It never reaches itself.
+    fn reach(&mut self, peer: &Peer) -> Done<bool>;
+
+    /// Queues a copy out of the memory of a device that this one reaches. It waits for nothing on that device: what wrote there was seen to be done, and
+    /// nothing is to write there, or give it back, before a signal behind the copy is seen. False if that device is lost or its driver gone; then nothing
+    /// was queued. Whether it was lost meanwhile, so that what was copied may be anything, [`Peer::is_lost`] says when the signal is seen.
+    fn fetch(&mut self, stream: Stream, from: (&Peer, DeviceAddress), to: DeviceAddress, bytes: usize) -> Done<bool>;
 
     /// Queues the filling of bytes with zeros.
     fn zero(&mut self, stream: Stream, at: DeviceAddress, bytes: usize) -> Done;

@@ -10,6 +10,7 @@ mod flight;
 mod gather;
 mod graphs;
 mod options;
+mod peers;
 mod queue;
 mod recurrent;
 mod resident;
@@ -27,7 +28,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use cellwright_backend::{
-    Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LaneIndex, LoadError, Progress, SLOT_BYTES, Slot, TableInfo, Task,
+    Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LaneIndex, LoadError, Peer, Progress, SLOT_BYTES, Slot, TableInfo, Taken, Task,
 };
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
 
@@ -37,6 +38,7 @@ use flight::InFlight;
 use graphs::Graphs;
 pub use options::CudaOptions;
 use options::Sizes;
+use peers::Peers;
 use resident::{FrameMemory, Resident};
 use ring::Ring;
 use words::{Joined, Words};
@@ -74,6 +76,7 @@ pub struct CudaWorker {
     /// In the order in which they were submitted.
     tasks: VecDeque<InFlight>,
     spares: Vec<Completed>,
+    peers: Peers,
     /// When the device was last seen to finish something.
     last_done: Instant,
 }
@@ -119,6 +122,7 @@ impl CudaWorker {
             lanes: Vec::new(),
             tasks: VecDeque::new(),
             spares: Vec::new(),
+            peers: Peers::default(),
             last_done: Instant::now(),
         })
     }
@@ -316,6 +320,30 @@ impl Backend for CudaWorker {
         self.device.is_there()?;
         let done = self.slots(first, bytes.len()).and_then(|at| self.device.driver.write(self.device.stream, at, bytes));
         self.device.held(done)
+    }
+
+    fn peer(&self) -> Option<Peer> {
+        Some(Peer::new(self.neighbour()))
+    }
+
+    fn reach(&mut self, worker: u32, peer: &Peer) -> bool {
+        match self.reach_worker(worker, peer) {
+            Ok(reached) => reached,
+            Err(fault) => {
+                tracing::warn!("{}: state from worker {worker} passes through the host, because {fault}", self.device.name);
+                false
+            }
+        }
+    }
+
+    fn take(&mut self, worker: u32, runs: &[(Slot, Slot, u32)]) -> Result<(), DeviceLost> {
+        self.device.is_there()?;
+        self.queue_taking(worker, runs)
+    }
+
+    fn taken(&mut self) -> Result<Taken, DeviceLost> {
+        self.device.is_there()?;
+        self.look_at_taken()
     }
 
     fn recycle(&mut self, mut completed: Completed) {

@@ -166,6 +166,58 @@ fn keeps_promises() {
     assert_eq!(driver.memory_free(), Ok(found[0].memory_bytes));
 }
 
+fn open_second() -> Box<dyn Driver> {
+    Box::new(CudaDriver::open(devices().unwrap().remove(1), IMAGES).unwrap())
+}
+
+#[test]
+fn two_devices_keep_what_they_promise_each_other() {
+    whole("", "keeps_promises_to_a_peer");
+    whole("no-peers", "has_no_peer");
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn keeps_promises_to_a_peer() {
+    // Whoever comes next finds that access was allowed before.
+    for _ in 0..2 {
+        assert!(promises::peers(&mut open, &mut open_second));
+    }
+    assert!(!promises::peers(&mut open, &mut open), "a device reaches itself");
+    // Whatever was left to a peer went with it.
+    let mut driver = open();
+    assert_eq!(driver.memory_free(), Ok(driver.facts().memory_bytes));
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn has_no_peer() {
+    assert!(!promises::peers(&mut open, &mut open_second));
+}
+
+/// A device that is lost takes none with it that reads its memory, whether its own driver has found out or not.
+#[test]
+fn a_peer_that_is_lost_is_not_the_device_itself() {
+    whole("illegal:1", "loses_its_peer");
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn loses_its_peer() {
+    let (mut one, mut other) = (open(), open_second());
+    let (stream, at, peer) = (one.stream().unwrap(), one.allocate(16).unwrap(), other.peer());
+    let (there, from) = (other.stream().unwrap(), other.allocate(16).unwrap());
+    assert_eq!(one.reach(&peer), Ok(true));
+    assert_eq!(one.fetch(stream, (&peer, from), at, 16), Ok(true));
+    // SAFETY: so much was allocated; the library makes it fail.
+    unsafe { promises::fill(other.as_mut(), there, from, 4, 1) }.unwrap();
+    assert!(!peer.is_lost(), "its driver has not found out");
+    assert_eq!(one.fetch(stream, (&peer, from), at, 16), Ok(false));
+    assert!(peer.is_lost());
+    assert_eq!((one.check(), one.fetch(stream, (&peer, from), at, 16)), (Ok(()), Ok(false)));
+    assert!(other.check().is_err_and(|fault| fault.is_lost()));
+}
+
 #[test]
 fn a_worker_runs_on_it() {
     whole("", "runs_a_worker");

@@ -50,6 +50,60 @@ fn it_keeps_what_every_driver_promises() {
     }
 }
 
+/// Two devices, the first of which reaches others or does not.
+fn pair(seed: u64, reaches: bool) -> [Emulated; 2] {
+    [(0, reaches), (1, true)].map(|(ordinal, reaches)| {
+        Emulated::new(&Emulation { seed: seed + 7 * u64::from(ordinal), ordinal, reaches, ..Emulation::default() })
+    })
+}
+
+#[test]
+fn two_devices_keep_what_they_promise_each_other() {
+    for seed in 0..4 {
+        let make = |ordinal| move || -> Box<dyn Driver> { Box::new(Emulated::new(&Emulation { seed, ordinal, ..Emulation::default() })) };
+        assert!(promises::peers(&mut make(0), &mut make(1)));
+        assert!(!promises::peers(&mut make(1), &mut make(1)), "a device reaches itself");
+    }
+    let alone = || -> Box<dyn Driver> { Box::new(Emulated::new(&Emulation { reaches: false, ..Emulation::default() })) };
+    let other = || -> Box<dyn Driver> { Box::new(Emulated::new(&Emulation { ordinal: 1, ..Emulation::default() })) };
+    assert!(!promises::peers(&mut { alone }, &mut { other }));
+}
+
+/// What it shows that nobody must rely on: a device that is lost while it is copied from, and memory that is given back too early.
+#[test]
+fn a_fetch_from_what_is_not_there_any_more_brings_nothing_to_rely_on() {
+    let [mut one, mut other] = pair(1, true);
+    let (stream, at, from) = (one.stream().unwrap(), one.allocate(16).unwrap(), other.allocate(16).unwrap());
+    let peer = other.peer();
+    assert_eq!(one.reach(&peer), Ok(true));
+    for (from, to, bytes) in [(at, at, 16), (from.plus(1), at, 16), (from, from, 16), (from, at.plus(8), 9)] {
+        let fetched = one.fetch(stream, (&peer, from), to, bytes);
+        assert!(matches!(&fetched, Err(Fault::Refused(why)) if why.contains("leaves the device's memory")), "{fetched:?}");
+    }
+    let there = other.stream().unwrap();
+    one.control().hold();
+    assert_eq!(one.fetch(stream, (&peer, from), at, 16), Ok(true));
+    other.control().inject(Injection::DeviceLost { after_work: 0 });
+    other.zero(there, from, 16).unwrap();
+    assert!(other.synchronize().is_err());
+    assert_eq!(one.fetch(stream, (&peer, from), at, 16), Ok(false));
+    assert_eq!(one.control().queued(), 1);
+    one.control().release();
+    assert!(words(&mut one, stream, at, 4).iter().all(|word| f32::from_bits(*word).is_nan()));
+    assert!(peer.is_lost() && one.check().is_ok());
+
+    let [mut one, mut other] = pair(2, true);
+    let (stream, at, from) = (one.stream().unwrap(), one.allocate(16).unwrap(), other.allocate(16).unwrap());
+    let peer = other.peer();
+    assert_eq!(one.reach(&peer), Ok(true));
+    one.control().hold();
+    assert_eq!(one.fetch(stream, (&peer, from), at, 16), Ok(true));
+    other.free(from).unwrap();
+    one.control().release();
+    let lost = one.synchronize();
+    assert!(matches!(&lost, Err(Fault::Lost(cause)) if cause.contains("memory that was given back")), "{lost:?}");
+}
+
 #[test]
 fn a_stream_runs_in_its_order_and_a_signal_shows_all_before_it() {
     for seed in 0..20 {

@@ -8,6 +8,7 @@ pub mod conformance;
 pub mod lane;
 pub mod layout;
 pub mod machine;
+pub mod peer;
 #[cfg(feature = "testing")]
 pub mod reference;
 pub mod resolve;
@@ -21,6 +22,7 @@ use cellwright_cell_graph::TypedCell;
 
 pub use lane::{EarlierChain, Lane, PlacedGrowth, RequestFlags};
 pub use layout::{NodeLayout, SLOT_BYTES};
+pub use peer::{Peer, Taken};
 pub use resolve::InputRef;
 pub use task::{CellIndex, Completed, Delivered, LaneIndex, Refused, Row, RowError, Slot, Stopped, Task};
 
@@ -152,6 +154,36 @@ pub trait Backend: Send {
     /// # Errors
     /// If the device is lost.
     fn write(&mut self, first: Slot, bytes: &[u8]) -> Result<(), DeviceLost>;
+
+    /// What other devices of this process need to take state out of its memory, if any may. Asked before the first task, as [`Backend::reach`] is.
+    fn peer(&self) -> Option<Peer> {
+        None
+    }
+
+    /// Whether it can take state out of that worker's memory by itself. It is made ready for that, which may take a while, and remembers the worker by
+    /// that number.
+    fn reach(&mut self, worker: u32, peer: &Peer) -> bool {
+        let _ = (worker, peer);
+        false
+    }
+
+    /// Begins to copy runs of slots out of the memory of a worker that it reaches: the first one there, the first one here, how many. Returns at once. Until
+    /// [`Backend::taken`] says that it is over, nothing writes these slots, here or there, and nothing that wrote them is outstanding.
+    ///
+    /// # Errors
+    /// If the device itself is lost.
+    fn take(&mut self, worker: u32, runs: &[(Slot, Slot, u32)]) -> Result<(), DeviceLost> {
+        let _ = (worker, runs);
+        Ok(())
+    }
+
+    /// What became of the oldest [`Backend::take`], which is forgotten once it is over. Never waits. Asked only while there is one.
+    ///
+    /// # Errors
+    /// If the device itself is lost.
+    fn taken(&mut self) -> Result<Taken, DeviceLost> {
+        Ok(Taken::NotMoved)
+    }
 
     /// Takes a completion back whose contents are no longer needed, so that its buffers may be filled again. What it holds is ignored.
     fn recycle(&mut self, completed: Completed) {

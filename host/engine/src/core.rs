@@ -87,6 +87,8 @@ pub(crate) struct CoreWorker {
     pub(crate) sender: Sender<ToWorker>,
     pub(crate) domain: DomainId,
     pub(crate) up: bool,
+    /// Workers out of whose memory its device takes state by itself: a bit for each.
+    pub(crate) reaches: u64,
     /// Completions whose contents have been handed out.
     pub(crate) spares: Vec<Completed>,
 }
@@ -238,6 +240,7 @@ impl Core {
             match message {
                 FromWorker::Completed(worker, completed) => self.completed(worker, completed),
                 FromWorker::Moved(number) => self.moved(number),
+                FromWorker::NotMoved(number) => self.not_moved(number),
                 FromWorker::Lost(worker, lost) => {
                     tracing::error!(worker = worker.0, "{lost}");
                     self.lost(worker);

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cellwright_backend::machine::memory_bytes;
-use cellwright_backend::{Backend, DeviceInfo};
+use cellwright_backend::{Backend, DeviceInfo, Peer};
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_scheduler::{DomainId, Event, NumericClass, Scheduler, WorkerId};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -123,7 +123,7 @@ impl Engine {
     ///
     /// # Errors
     /// Without a device, with too many, with devices of different numeric classes, or without threads.
-    pub fn start(options: EngineOptions, backends: Vec<Box<dyn Backend>>) -> Result<Self, StartError> {
+    pub fn start(options: EngineOptions, mut backends: Vec<Box<dyn Backend>>) -> Result<Self, StartError> {
         if backends.is_empty() {
             return Err(StartError::NoWorkers);
         }
@@ -137,13 +137,14 @@ impl Engine {
         // Nobody ever waits to send to a worker or from one: both queues hold all that can be outstanding.
         let queue = (options.scheduler.low_water + options.scheduler.max_tasks_to_submit) as usize + CONTROL_QUEUE;
         let (to_engine, completions) = bounded(queue * backends.len());
+        let reaches = acquaint(&mut backends);
         let workers = start_workers(backends, queue, &to_engine)?;
         let (inbox, messages) = bounded(options.in_flight_max as usize + CONTROL_QUEUE);
         let weight_bytes_max = options.weight_bytes_max.unwrap_or_else(|| memory_bytes() / 2);
         let handles = Arc::new(Handles::new(options.in_flight_max));
         let shared = Shared { handles, gauges: Arc::new(gauges(&workers, weight_bytes_max)), ..Shared::default() };
         let measuring = Measuring::new(&options);
-        let core = core_parts(options, &workers, messages, (to_engine, completions), &shared);
+        let core = core_parts(options, (&workers, &reaches), messages, (to_engine, completions), &shared);
         let Shared { handles, cancels, counters, gauges } = shared;
         let canceller = Canceller { inbox: inbox.clone(), cancels };
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || Core::new(core).run())?;
@@ -254,6 +255,19 @@ impl Drop for Engine {
     }
 }
 
+/// Tells every device of the others: for each the workers out of whose memory it takes state by itself, a bit for each.
+fn acquaint(backends: &mut [Box<dyn Backend>]) -> Vec<u64> {
+    let peers: Vec<Option<Peer>> = backends.iter().map(|backend| backend.peer()).collect();
+    let mut reaches = vec![0; backends.len()];
+    for (own, (backend, reaches)) in backends.iter_mut().zip(&mut reaches).enumerate() {
+        let others = (0_u32..).zip(&peers).filter(|(worker, _)| *worker as usize != own);
+        for (worker, peer) in others.filter_map(|(worker, peer)| Some((worker, peer.as_ref()?))) {
+            *reaches |= u64::from(backend.reach(worker, peer)) << worker;
+        }
+    }
+    reaches
+}
+
 fn start_workers(backends: Vec<Box<dyn Backend>>, queue: usize, engine: &Sender<FromWorker>) -> Result<Vec<WorkerLink>, StartError> {
     let start = |(number, backend)| {
         let id = WorkerId(u32::try_from(number).unwrap_or(u32::MAX));
@@ -297,7 +311,7 @@ fn gauges(workers: &[WorkerLink], weight_bytes_max: u64) -> Gauges {
 
 fn core_parts(
     options: EngineOptions,
-    workers: &[WorkerLink],
+    (workers, reaches): (&[WorkerLink], &[u64]),
     inbox: Receiver<ToCore>,
     completions: (Sender<FromWorker>, Receiver<FromWorker>),
     shared: &Shared,
@@ -310,7 +324,8 @@ fn core_parts(
         let class = NumericClass(number(&mut classes, &worker.info.numeric_class));
         let id = WorkerId(u32::try_from(position).unwrap_or(u32::MAX));
         first_events.push(Event::WorkerUp { worker: id, domain, class, arena_slots: worker.info.arena_slots });
-        core_workers.push(CoreWorker { sender: worker.sender.clone(), domain, up: true, spares: Vec::new() });
+        let reaches = reaches[position];
+        core_workers.push(CoreWorker { sender: worker.sender.clone(), domain, up: true, reaches, spares: Vec::new() });
     }
     CoreParts {
         scheduler: Scheduler::new(options.scheduler),

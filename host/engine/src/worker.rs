@@ -1,14 +1,18 @@
 //! A thread that owns one device: takes tasks in order, gives completions in order, and answers the few questions asked at load.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Progress, Slot, TableInfo, Task};
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Progress, Slot, TableInfo, Taken, Task};
 use cellwright_cell_graph::TypedCell;
 use cellwright_scheduler::WorkerId;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
+
+/// Runs of slots of a request that moves: the first one there, the first one here, how many.
+pub(crate) type Runs = Vec<(Slot, Slot, u32)>;
 
 /// What a worker is told.
 pub(crate) enum ToWorker {
@@ -21,17 +25,21 @@ pub(crate) enum ToWorker {
     /// Measure a batch.
     Time { index: CellIndex, rows: u32, reply: Sender<Duration> },
     /// Read runs of slots and hand them to another worker, for the move of that number.
-    Read { runs: Vec<(Slot, Slot, u32)>, to: Sender<ToWorker>, number: u64 },
+    Read { runs: Runs, to: Sender<ToWorker>, number: u64 },
     /// Write what another worker read.
     Write { runs: Vec<(Slot, Vec<u8>)>, number: u64 },
+    /// Take runs of slots out of the memory of a worker that it reaches, for the move of that number.
+    Take { from: WorkerId, runs: Runs, number: u64 },
 }
 
 /// What a worker tells the engine.
 pub(crate) enum FromWorker {
     /// A task is done.
     Completed(WorkerId, Completed),
-    /// The state that a move is about has been written.
+    /// The state that a move is about is where it should be.
     Moved(u64),
+    /// It could not be taken, and nothing writes where it should have come.
+    NotMoved(u64),
     /// The device is gone.
     Lost(WorkerId, DeviceLost),
 }
@@ -51,7 +59,9 @@ impl WorkerLink {
         let device = info.name.clone();
         let thread = std::thread::Builder::new().name(format!("worker-{}", id.0)).spawn(move || {
             let unheard = receiver.clone();
-            let run = AssertUnwindSafe(|| Worker { id, backend, receiver, engine: engine.clone(), outstanding: 0 }.run());
+            let run = AssertUnwindSafe(|| {
+                Worker { id, backend, receiver, engine: engine.clone(), outstanding: 0, taking: VecDeque::new() }.run()
+            });
             let lost = match catch_unwind(run) {
                 Ok(Ok(())) => return,
                 Ok(Err(lost)) => lost,
@@ -73,6 +83,8 @@ struct Worker {
     receiver: Receiver<ToWorker>,
     engine: Sender<FromWorker>,
     outstanding: usize,
+    /// Moves whose state the device takes from others, in order.
+    taking: VecDeque<u64>,
 }
 
 impl Worker {
@@ -87,6 +99,10 @@ impl Worker {
                     self.backend.submit(task)?;
                     self.outstanding += 1;
                 }
+                Ok(ToWorker::Take { from, runs, number }) => {
+                    self.backend.take(from.0, &runs)?;
+                    self.taking.push_back(number);
+                }
                 Ok(control) => self.control(control)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -94,9 +110,9 @@ impl Worker {
         }
     }
 
-    /// What there is to do, unless that is only to look again. Tasks that come are submitted first, those that are complete are handed on next.
+    /// What there is to do, unless that is only to look again. Tasks that come are submitted first, what is complete is handed on next.
     fn next(&mut self) -> Result<Result<ToWorker, RecvTimeoutError>, DeviceLost> {
-        if self.outstanding == 0 {
+        if self.outstanding == 0 && self.taking.is_empty() {
             return Ok(self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected));
         }
         match self.receiver.try_recv() {
@@ -104,12 +120,29 @@ impl Worker {
             Err(TryRecvError::Disconnected) => return Ok(Err(RecvTimeoutError::Disconnected)),
             Err(TryRecvError::Empty) => {}
         }
-        match self.backend.progress()? {
-            Progress::Complete => self.complete()?,
-            Progress::Soon => std::hint::spin_loop(),
-            Progress::Later(pause) => return Ok(self.receiver.recv_timeout(pause)),
+        let taken = self.look_at_taken()?;
+        let ran = if self.outstanding > 0 { self.backend.progress()? } else { taken };
+        match (ran, taken) {
+            (Progress::Complete, _) if self.outstanding > 0 => self.complete()?,
+            (Progress::Later(pause), Progress::Later(other)) => return Ok(self.receiver.recv_timeout(pause.min(other))),
+            (Progress::Later(pause), Progress::Complete) => return Ok(self.receiver.recv_timeout(pause)),
+            _ => std::hint::spin_loop(),
         }
         Ok(Err(RecvTimeoutError::Timeout))
+    }
+
+    /// Says what became of the oldest move whose state is taken, if it is over; else how soon to look again.
+    fn look_at_taken(&mut self) -> Result<Progress, DeviceLost> {
+        let Some(number) = self.taking.front().copied() else { return Ok(Progress::Complete) };
+        let told = match self.backend.taken()? {
+            Taken::Soon => return Ok(Progress::Soon),
+            Taken::Later(pause) => return Ok(Progress::Later(pause)),
+            Taken::Moved => FromWorker::Moved(number),
+            Taken::NotMoved => FromWorker::NotMoved(number),
+        };
+        self.taking.pop_front();
+        let _ = self.engine.send(told);
+        Ok(Progress::Complete)
     }
 
     fn complete(&mut self) -> Result<(), DeviceLost> {
@@ -130,7 +163,7 @@ impl Worker {
             self.complete()?;
         }
         match control {
-            ToWorker::Task(..) => unreachable!("tasks are taken by `run`"),
+            ToWorker::Task(..) | ToWorker::Take { .. } => unreachable!("`run` takes these"),
             ToWorker::Load { index, cell, reply } => {
                 let loaded = self.backend.load(index, &cell);
                 let _ = reply.send(loaded.map(|()| self.backend.table(index)));

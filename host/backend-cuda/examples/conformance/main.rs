@@ -11,6 +11,7 @@ mod graphs;
 mod groups;
 mod guards;
 mod parts;
+mod peers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;

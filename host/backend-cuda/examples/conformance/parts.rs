@@ -14,7 +14,7 @@ use cellwright_cell_graph::{Tensor, TypedCell};
 use serde_json::{Value, json};
 
 use super::figures::done;
-use super::{Where, figures, graphs, groups, guards};
+use super::{Where, figures, graphs, groups, guards, peers};
 
 /// A part: what it is called, and what runs it. It panics if it fails, and gives figures if it has any.
 pub(crate) struct Part {
@@ -25,6 +25,7 @@ pub(crate) struct Part {
 /// In the order in which one wants to know.
 pub(crate) const PARTS: &[Part] = &[
     Part { name: "driver", run: driver },
+    Part { name: "peers", run: peers::run },
     Part { name: "behaviour", run: |place| suite(place, Suite::Behaviour, Precision::F32) },
     Part { name: "operators-f32", run: |place| suite(place, Suite::Operators, Precision::F32) },
     Part { name: "operators-bf16", run: |place| suite(place, Suite::Operators, Precision::Bf16) },

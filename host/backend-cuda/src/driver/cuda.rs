@@ -5,11 +5,13 @@
 //! kernel: it takes no multiprocessor, cannot queue behind another stream's blocks for one, and fences what ran before it for the whole system.
 
 mod compile;
+mod ending;
 mod fault;
 mod graphs;
 mod images;
 mod kernels;
 mod memory;
+mod peers;
 mod probe;
 
 use std::ffi::c_void;
@@ -21,9 +23,10 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 pub use images::{Form, IMAGES, Image, choose};
 pub use probe::{Absent, devices};
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Pinned, Stream};
+use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Stream};
 use fault::{fault, told};
 use kernels::Loaded;
+use peers::Shared;
 
 /// A device of this machine.
 pub struct CudaDriver {
@@ -37,6 +40,9 @@ pub struct CudaDriver {
     graphs: Vec<sys::CUgraphExec>,
     allocations: Vec<sys::CUdeviceptr>,
     lost: Option<String>,
+    /// What its peers know of it, and those whose memory it reads: held until all that it queued has run.
+    shared: Arc<Shared>,
+    reached: Vec<Peer>,
     /// Whether it leaves the compiler alone that there may be.
     interprets: bool,
 }
@@ -76,6 +82,8 @@ impl CudaDriver {
         }
         loaded.map_err(|complaint| unusable(&format!("does not take the kernels: {complaint}")))?;
         Ok(Self {
+            shared: Shared::new(facts.ordinal, &context),
+            reached: vec![],
             facts,
             context,
             module,
@@ -111,6 +119,7 @@ impl CudaDriver {
             let fault = fault(error);
             if let Fault::Lost(cause) = &fault {
                 self.lost.get_or_insert_with(|| cause.clone());
+                self.shared.lose();
             }
             fault
         })
@@ -140,34 +149,6 @@ fn within(of: &Pinned, offset: usize, bytes: usize) -> Done {
     match offset.checked_add(bytes) {
         Some(end) if end <= of.len() => Ok(()),
         _ => Err(Fault::Refused(format!("{bytes} bytes from byte {offset} on are not within {} pinned bytes", of.len()))),
-    }
-}
-
-impl Drop for CudaDriver {
-    fn drop(&mut self) {
-        // Whatever fails here fails because the device is lost; then there is nothing to give back.
-        if self.context.bind_to_thread().is_err() {
-            return;
-        }
-        // SAFETY: handles of this driver, given back once, after all that was queued has run.
-        unsafe {
-            let _ = sys::cuCtxSynchronize();
-            for graph in self.graphs.drain(..).filter(|graph| !graph.is_null()) {
-                let _ = sys::cuGraphExecDestroy(graph);
-            }
-            for event in self.events.drain(..) {
-                let _ = sys::cuEventDestroy_v2(event);
-            }
-            for stream in self.streams.drain(..) {
-                let _ = sys::cuStreamDestroy_v2(stream);
-            }
-            for address in self.allocations.drain(..) {
-                let _ = sys::cuMemFree_v2(address);
-            }
-            for module in self.own_modules().chain([self.module]) {
-                let _ = sys::cuModuleUnload(module);
-            }
-        }
     }
 }
 
@@ -282,6 +263,18 @@ impl Driver for CudaDriver {
         // SAFETY: addresses of the device, which the driver checks.
         let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to.0, from.0, bytes, stream) };
         self.call(code)
+    }
+
+    fn peer(&self) -> Peer {
+        Peer::new(Arc::clone(&self.shared) as _)
+    }
+
+    fn reach(&mut self, peer: &Peer) -> Done<bool> {
+        self.reach_device(peer)
+    }
+
+    fn fetch(&mut self, stream: Stream, from: (&Peer, DeviceAddress), to: DeviceAddress, bytes: usize) -> Done<bool> {
+        self.fetch_from(stream, from, to, bytes)
     }
 
     fn zero(&mut self, stream: Stream, at: DeviceAddress, bytes: usize) -> Done {

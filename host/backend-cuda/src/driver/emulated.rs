@@ -11,6 +11,7 @@ mod device;
 mod graphs;
 mod kernels;
 mod memory;
+mod peers;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,7 +19,9 @@ use std::time::Duration;
 
 pub use control::{Control, Injection, Ran, What};
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Pinned, Stream, refused_by_compiler};
+use super::{
+    DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Stream, refused_by_compiler,
+};
 use crate::abi::{Arguments, CompiledGroupArguments};
 use device::{Device, Work};
 use graphs::Graphs;
@@ -37,13 +40,16 @@ pub struct Emulation {
     pub memory_bytes: u64,
     /// Its number.
     pub ordinal: u32,
+    /// Whether it reads other emulated devices' memory by itself.
+    pub reaches: bool,
     /// Whether it has a compiler: that of the machine it runs on. It is slow, and so is asked for by the tests that need it.
     pub compiles: bool,
 }
 
 impl Default for Emulation {
     fn default() -> Self {
-        Self { seed: 0, lag: Duration::from_micros(100), capability: (9, 0), memory_bytes: 1 << 30, ordinal: 0, compiles: false }
+        let lag = Duration::from_micros(100);
+        Self { seed: 0, lag, capability: (9, 0), memory_bytes: 1 << 30, ordinal: 0, reaches: true, compiles: false }
     }
 }
 
@@ -73,6 +79,9 @@ pub struct Emulated {
     device: Arc<Device>,
     kernels: Vec<Loaded>,
     graphs: Graphs,
+    /// Whether it reaches others, and those that it does.
+    reaches: bool,
+    reached: Vec<Peer>,
     compiles: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -102,6 +111,8 @@ impl Emulated {
             device,
             kernels: Vec::new(),
             graphs: Graphs::default(),
+            reaches: emulation.reaches,
+            reached: Vec::new(),
             compiles: emulation.compiles,
             thread: Some(thread.expect("a thread for the emulated device")),
         }
@@ -287,6 +298,18 @@ impl Driver for Emulated {
             }
             Ok(Work::Copy { from, to, bytes })
         })
+    }
+
+    fn peer(&self) -> Peer {
+        Peer::new(Arc::clone(&self.device) as _)
+    }
+
+    fn reach(&mut self, peer: &Peer) -> Done<bool> {
+        self.reach_device(peer)
+    }
+
+    fn fetch(&mut self, stream: Stream, from: (&Peer, DeviceAddress), to: DeviceAddress, bytes: usize) -> Done<bool> {
+        self.fetch_from(stream, from, to, bytes)
     }
 
     fn zero(&mut self, stream: Stream, at: DeviceAddress, bytes: usize) -> Done {

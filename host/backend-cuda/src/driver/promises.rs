@@ -3,9 +3,12 @@
 //! Behind the feature `testing`. Each part panics with a sentence if the driver breaks its promise.
 
 mod graphs;
+mod peers;
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+pub use peers::peers;
 
 use super::{DeviceAddress, Done, Driver, Fault, Launch, Pinned, Stream};
 

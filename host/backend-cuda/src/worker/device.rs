@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use cellwright_backend::{DeviceLost, Progress};
+use cellwright_backend::{DeviceLost, Progress, Taken};
 
 use super::options::CudaOptions;
 use super::recurrent::LstmKernels;
@@ -150,10 +150,10 @@ impl Device {
         }
     }
 
-    /// Whether nothing was written beside its memory until a task of that cell was done, as far as anybody looks.
-    pub(super) fn is_intact(&mut self, cell: &str) -> Result<(), DeviceLost> {
+    /// Whether nothing was written beside its memory until that was done, as far as anybody looks.
+    pub(super) fn is_intact(&mut self, done: std::fmt::Arguments<'_>) -> Result<(), DeviceLost> {
         match self.guards.as_ref().and_then(Guards::broken) {
-            Some(broken) => Err(self.lose(format!("{broken}, which was seen after a task of cell `{cell}`"))),
+            Some(broken) => Err(self.lose(format!("{broken}, which was seen after {done}"))),
             None => Ok(()),
         }
     }
@@ -276,6 +276,16 @@ impl Device {
             self.held(there)?;
         }
         Ok(if is_patient { Progress::Later(self.patience.pause) } else { Progress::Soon })
+    }
+
+    /// The same of something that whoever waits for it has found not to be done: how soon they look again.
+    pub(super) fn patience(&mut self, began: Instant) -> Result<Taken, DeviceLost> {
+        if began.elapsed() <= self.patience.spin {
+            return Ok(Taken::Soon);
+        }
+        let there = self.driver.check();
+        self.held(there)?;
+        Ok(Taken::Later(self.patience.pause))
     }
 
     /// Waits for a signal.

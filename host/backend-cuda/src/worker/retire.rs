@@ -14,7 +14,7 @@ impl CudaWorker {
     pub(super) fn retire(&mut self) -> Result<(), DeviceLost> {
         let Some(task) = self.tasks.iter_mut().find(|task| task.oldest().is_some()) else { return Ok(()) };
         let Some(segment) = task.segments.pop_front() else { return Ok(()) };
-        self.device.is_intact(&task.resident.name)?;
+        self.device.is_intact(format_args!("a task of cell `{}`", task.resident.name))?;
         // SAFETY: its signal was seen, and the stretch is its own until it is given back below.
         let bytes = unsafe { self.down.pinned.bytes(segment.down.clone()) };
         let mut sound = true;

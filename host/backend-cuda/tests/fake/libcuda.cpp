@@ -2,7 +2,7 @@
 //
 // It is as strict as the real one where this crate could get it wrong: a call needs the current context of its thread, handles must be its own,
 // memory must be allocated, a stream that was destroyed is gone. FAKE_CUDA says what is wrong with it: `no-device`, `old`, `stub`,
-// `no-stores`, `turing` (compute capability 7.5), `illegal:N` (the N-th launch leaves its memory), or `illegal-once:FILE` (the first launch after
+// `no-peers`, `no-stores`, `turing` (compute capability 7.5), `illegal:N` (the N-th launch leaves its memory), or `illegal-once:FILE` (the first launch after
 // there is such a file does). Built with LACKING it lacks a function. An image
 // may say behind its first four bytes what it is: `refused`, `empty` (it has no kernel), or ` of a group` (it has `compiled_group`, which does nothing).
 #include <algorithm>
@@ -22,8 +22,8 @@
 namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101,
-       INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700,
-       COOPERATIVE_LAUNCH_TOO_LARGE = 720 };
+       INVALID_IMAGE = 200, INVALID_CONTEXT = 201, PEER_ACCESS_UNSUPPORTED = 217, INVALID_HANDLE = 400, NOT_FOUND = 500,
+       ILLEGAL_ADDRESS = 700, PEER_ACCESS_ALREADY_ENABLED = 704, COOPERATIVE_LAUNCH_TOO_LARGE = 720 };
 
 constexpr uint64_t MEMORY = uint64_t{1} << 30;
 constexpr int DEVICES = 2, MULTIPROCESSORS = 4;
@@ -49,6 +49,8 @@ Context contexts[DEVICES];
 thread_local Context* current = nullptr;
 std::map<uint64_t, uint64_t> memory;        // address, bytes
 std::map<uint64_t, uint64_t> host_memory;
+std::map<uint64_t, Context*> owners;         // of memory
+std::set<std::pair<Context*, Context*>> reached;
 std::set<void*> streams, events;
 std::map<void*, Graph> graphs, executables;
 std::map<void*, Module> modules;
@@ -74,6 +76,10 @@ bool within(const std::map<uint64_t, uint64_t>& all, uint64_t at, uint64_t bytes
     if (after == all.begin()) return false;
     --after;
     return at - after->first <= after->second && bytes <= after->second - (at - after->first);
+}
+
+bool is_of(Context* context, uint64_t at, uint64_t bytes) {
+    return within(memory, at, bytes) && std::prev(owners.upper_bound(at))->second == context;
 }
 
 void* made(std::set<void*>& all) {
@@ -140,6 +146,7 @@ int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     *address = reinterpret_cast<uint64_t>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
     std::memset(reinterpret_cast<void*>(*address), 0xFF, bytes);
     memory[*address] = bytes;
+    owners[*address] = current;
     allocated += bytes;
     return SUCCESS;
 }
@@ -147,6 +154,9 @@ int cuMemFree_v2(uint64_t address) {
     ENTER;
     auto found = memory.find(address);
     NEED(found != memory.end(), INVALID_VALUE);
+    // On a real device the address alone says whose it is; here a call from another context is a mistake.
+    NEED(owners[address] == current, INVALID_VALUE);
+    owners.erase(address);
     allocated -= found->second;
     memory.erase(found);
     std::free(reinterpret_cast<void*>(address));
@@ -220,6 +230,31 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream)
     ENTER;
     MAY_BE_DEFAULT(stream);
     NEED(within(memory, from, bytes) && within(memory, to, bytes), INVALID_VALUE);
+    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
+    return SUCCESS;
+}
+int cuDeviceCanAccessPeer(int* can, int device, int peer) {
+    NEED(initialised, NOT_INITIALIZED);
+    NEED(device >= 0 && device < DEVICES && peer >= 0 && peer < DEVICES, INVALID_DEVICE);
+    *can = device != peer && wrong() != "no-peers";
+    return SUCCESS;
+}
+int cuCtxEnablePeerAccess(Context* peer, unsigned flags) {
+    ENTER;
+    NEED(flags == 0, INVALID_VALUE);
+    NEED(peer && peer != current && peer->retained > 0, INVALID_CONTEXT);
+    NEED(wrong() != "no-peers", PEER_ACCESS_UNSUPPORTED);
+    if (peer->error) return peer->error;
+    return reached.insert({current, peer}).second ? SUCCESS : PEER_ACCESS_ALREADY_ENABLED;
+}
+int cuMemcpyPeerAsync(uint64_t to, Context* to_context, uint64_t from, Context* from_context, size_t bytes, void* stream) {
+    ENTER;
+    MAY_BE_DEFAULT(stream);
+    NEED(to_context == current && from_context->retained > 0, INVALID_CONTEXT);
+    // A real one would go through the host, which is not what was asked for.
+    NEED(reached.count({to_context, from_context}), INVALID_VALUE);
+    if (from_context->error) return from_context->error;
+    NEED(is_of(from_context, from, bytes) && is_of(to_context, to, bytes), INVALID_VALUE);
     std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
     return SUCCESS;
 }

@@ -1,6 +1,8 @@
-//! State on its way from one memory domain to another: the source's worker reads, hands over to the target's, which writes and says so.
+//! State on its way from one memory domain to another. Where the target's device reaches the source's memory, it takes it there by itself. Elsewhere it passes
+//! through the host: the source's worker reads, hands over to the target's, which writes and says so.
 //!
-//! A worker that is lost may have had a part in it; then its request fails, and the scheduler hears that the move is over all the same.
+//! A worker that is lost may have had a part in it; then its request fails, and the scheduler hears that the move is over all the same: of one whose state is
+//! being taken only when nothing writes in the target's slots any more.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -9,9 +11,19 @@ use cellwright_backend::Slot;
 use cellwright_scheduler::{Commands, DomainId, Event, Move, RequestId, WorkerId};
 
 use super::{Core, ToWorker};
+use crate::worker::Runs;
 
 /// Moves under way at once. Workers hand each other what they read, and must never wait for each other: their queues hold all of these.
 const UNDER_WAY_MAX: usize = 24;
+
+/// Which way state goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Read by one worker and written by the other.
+    Host,
+    /// Taken by the target's device.
+    Peer,
+}
 
 /// A move that was commanded.
 struct Moving {
@@ -20,9 +32,9 @@ struct Moving {
     from: DomainId,
     to: DomainId,
     /// The slot there, the slot here, and how many.
-    runs: Vec<(Slot, Slot, u32)>,
-    /// Who reads and who writes, once they were told.
-    workers: Option<(WorkerId, WorkerId)>,
+    runs: Runs,
+    /// Who has the state and who gets it, and by which way, once they were told.
+    told: Option<(WorkerId, WorkerId, Way)>,
 }
 
 /// Moves that are not over. There is at most one for each request.
@@ -38,7 +50,7 @@ impl Core {
         let runs = commands.copies[moved.copies.clone()].iter().map(|(from, to, count)| (Slot(from.0), Slot(to.0), *count)).collect();
         let moves = &mut self.state.moves;
         moves.last_number += 1;
-        let moving = Moving { number: moves.last_number, request: moved.request, from: moved.from, to: moved.to, runs, workers: None };
+        let moving = Moving { number: moves.last_number, request: moved.request, from: moved.from, to: moved.to, runs, told: None };
         moves.waiting.push_back(moving);
         self.counters.moves.fetch_add(1, Ordering::Relaxed);
         self.start_moves();
@@ -46,27 +58,49 @@ impl Core {
 
     fn start_moves(&mut self) {
         while self.state.moves.under_way.len() < UNDER_WAY_MAX {
-            let Some(mut moving) = self.state.moves.waiting.pop_front() else { return };
-            let worker_of = |domain: DomainId| self.workers.iter().position(|worker| worker.up && worker.domain == domain);
-            let (Some(source), Some(target)) = (worker_of(moving.from), worker_of(moving.to)) else {
-                self.lose(&moving);
-                continue;
-            };
-            let runs = std::mem::take(&mut moving.runs);
-            let read = ToWorker::Read { runs, to: self.workers[target].sender.clone(), number: moving.number };
-            // If the source is lost, `lost` will find the move.
-            let _ = self.workers[source].sender.send(read);
-            moving.workers = Some((WorkerId(source as u32), WorkerId(target as u32)));
-            self.state.moves.under_way.push(moving);
+            let Some(moving) = self.state.moves.waiting.pop_front() else { return };
+            self.start(moving, Way::Peer);
         }
     }
 
-    /// A move's state has been written.
-    pub(super) fn moved(&mut self, number: u64) {
-        let moves = &mut self.state.moves.under_way;
-        if let Some(at) = moves.iter().position(|moving| moving.number == number) {
-            let moving = moves.swap_remove(at);
+    /// Tells workers of a move that goes that way if it can.
+    fn start(&mut self, mut moving: Moving, way: Way) {
+        let worker_of = |domain: DomainId| self.workers.iter().position(|worker| worker.up && worker.domain == domain);
+        let (Some(source), Some(target)) = (worker_of(moving.from), worker_of(moving.to)) else {
+            self.lose(&moving);
             self.state.events.push(Event::Moved(moving.request));
+            return;
+        };
+        let (from, runs, number) = (WorkerId(source as u32), moving.runs.clone(), moving.number);
+        let reaches = self.workers[target].reaches & 1 << source != 0;
+        let way = if reaches { way } else { Way::Host };
+        // If whoever is told is lost, `lost` will find the move.
+        let _ = match way {
+            Way::Peer => self.workers[target].sender.send(ToWorker::Take { from, runs, number }),
+            Way::Host => self.workers[source].sender.send(ToWorker::Read { runs, to: self.workers[target].sender.clone(), number }),
+        };
+        moving.told = Some((from, WorkerId(target as u32), way));
+        self.state.moves.under_way.push(moving);
+    }
+
+    fn take_move(&mut self, number: u64) -> Option<Moving> {
+        let moves = &mut self.state.moves.under_way;
+        let at = moves.iter().position(|moving| moving.number == number)?;
+        Some(moves.swap_remove(at))
+    }
+
+    /// A move's state is where it should be.
+    pub(super) fn moved(&mut self, number: u64) {
+        if let Some(moving) = self.take_move(number) {
+            self.state.events.push(Event::Moved(moving.request));
+        }
+        self.start_moves();
+    }
+
+    /// A move's state could not be taken: it passes through the host.
+    pub(super) fn not_moved(&mut self, number: u64) {
+        if let Some(moving) = self.take_move(number) {
+            self.start(moving, Way::Host);
         }
         self.start_moves();
     }
@@ -76,10 +110,17 @@ impl Core {
         self.workers[worker.index()].up = false;
         self.state.tally.lost(worker);
         self.state.events.push(Event::WorkerDown(worker));
-        let concerned = |moving: &mut Moving| moving.workers.is_some_and(|(source, target)| source == worker || target == worker);
-        let lost: Vec<Moving> = self.state.moves.under_way.extract_if(.., concerned).collect();
-        for moving in &lost {
-            self.lose(moving);
+        let has_part = |moving: &Moving| moving.told.is_some_and(|(source, target, _)| source == worker || target == worker);
+        let (lost, rest): (Vec<Moving>, Vec<Moving>) = std::mem::take(&mut self.state.moves.under_way).into_iter().partition(has_part);
+        self.state.moves.under_way = rest;
+        for moving in lost {
+            self.lose(&moving);
+            // Who takes the state from a device that is lost may write still, and says when that is over.
+            if moving.told.is_some_and(|(_, target, way)| way == Way::Peer && target != worker) {
+                self.state.moves.under_way.push(moving);
+            } else {
+                self.state.events.push(Event::Moved(moving.request));
+            }
         }
         self.start_moves();
     }
@@ -89,6 +130,5 @@ impl Core {
             entry.worker_lost = true;
         }
         self.state.events.push(Event::Cancel(moving.request));
-        self.state.events.push(Event::Moved(moving.request));
     }
 }

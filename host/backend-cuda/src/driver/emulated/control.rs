@@ -122,6 +122,11 @@ pub enum What {
         to: DeviceAddress,
         bytes: usize,
     },
+    Fetch {
+        from: DeviceAddress,
+        to: DeviceAddress,
+        bytes: usize,
+    },
     Zero {
         at: DeviceAddress,
         bytes: usize,

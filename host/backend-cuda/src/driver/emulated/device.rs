@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::compile::Library;
 use super::control::{Faults, Log, Ran, What};
 use super::memory::Allocations;
-use super::{Emulation, kernels};
-use crate::driver::{DeviceAddress, Done, Event, Fault, Launch, Stream};
+use super::{Emulation, kernels, peers};
+use crate::driver::{DeviceAddress, Done, Event, Fault, Launch, Peer, Stream};
 
 /// What keeps pinned memory alive while work on it is queued.
 type Keep = Arc<dyn Any + Send + Sync>;
@@ -30,6 +30,12 @@ pub(super) enum Work {
         _keep: Keep,
     },
     Copy {
+        from: DeviceAddress,
+        to: DeviceAddress,
+        bytes: usize,
+    },
+    Fetch {
+        peer: Peer,
         from: DeviceAddress,
         to: DeviceAddress,
         bytes: usize,
@@ -91,8 +97,8 @@ pub(super) struct State {
     pub(super) graphs: usize,
     /// What they take of the device's memory.
     pub(super) graph_bytes: u64,
-    lost: Option<String>,
-    ended: bool,
+    pub(super) lost: Option<String>,
+    pub(super) ended: bool,
     random: u64,
 }
 
@@ -186,13 +192,19 @@ pub(super) struct Device {
     state: Mutex<State>,
     changed: Condvar,
     lag: Duration,
+    pub(super) ordinal: u32,
 }
 
 impl Device {
     pub(super) fn new(emulation: &Emulation) -> Self {
         // A xorshift generator must not begin at zero, and near seeds are to differ at once.
         let random = emulation.seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        Self { state: Mutex::new(State { random, ..State::default() }), changed: Condvar::new(), lag: emulation.lag }
+        Self {
+            state: Mutex::new(State { random, ..State::default() }),
+            changed: Condvar::new(),
+            lag: emulation.lag,
+            ordinal: emulation.ordinal,
+        }
     }
 
     /// What it is doing, lost or not.
@@ -323,6 +335,7 @@ fn told(work: &Work) -> What {
         Work::Upload { to, bytes, .. } => What::Upload { to, bytes },
         Work::Download { from, bytes, .. } => What::Download { from, bytes },
         Work::Copy { from, to, bytes } => What::Copy { from, to, bytes },
+        Work::Fetch { from, to, bytes, .. } => What::Fetch { from, to, bytes },
         Work::Zero { at, bytes } => What::Zero { at, bytes },
         Work::Launch { name, launch, ref arguments, .. } => What::Launch { kernel: name, grid: launch.grid, arguments: arguments.clone() },
         Work::Graph { launches } => What::Graph { launches },
@@ -340,6 +353,7 @@ fn execute(work: &Work, seed: u64) -> Result<(), String> {
             // freed only when nothing is queued.
             unsafe { std::ptr::copy(from.0 as *const u8, to.0 as *mut u8, *bytes) };
         }
+        Work::Fetch { peer, from, to, bytes } => return peers::copy(peer, *from, *to, *bytes),
         // SAFETY: as above.
         Work::Zero { at, bytes } => unsafe { (at.0 as *mut u8).write_bytes(0, *bytes) },
         Work::Launch { name, compiled, launch, arguments } => {

@@ -12,7 +12,7 @@ const ALIGNMENT: usize = 256;
 const GUARD: usize = 256;
 const CANARY: u8 = 0xA5;
 /// NaN in every floating-point type, -1 in every integer.
-const POISON: u8 = 0xFF;
+pub(super) const POISON: u8 = 0xFF;
 
 /// Bytes between canaries.
 pub(super) struct Block {

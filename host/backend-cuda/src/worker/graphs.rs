@@ -5,7 +5,8 @@
 //! bucket has; those for rows that are not there leave at once. Work on the stream runs in its order, so the heads stay until the graph before is done.
 //!
 //! A batch's rows come in buckets of powers of two, the last of which is as many as the frame has. Batches that come one behind the other go by
-//! eights, fours, twos and ones, so that a cell has four graphs for a bucket. A graph is made when its first batch comes, from the calls that would have
+//! eights, fours, twos and ones, so that a cell has four graphs for a bucket,
+//! and four more of batches that begin with what was computed ahead. A graph is made when its first batch comes, from the calls that would have
 //! queued it, and stays until its cell is unloaded or the frame moves. [`GRAPHS_MOST`] and [`LAUNCHES_MOST`] bound them; what comes later is launched
 //! directly, and so is what would save nothing.
 
@@ -21,8 +22,8 @@ use crate::driver::{DeviceAddress, Done, Driver, Graph};
 /// Batches of a graph, at most: a power of two.
 pub(super) const STEPS_MOST: usize = 8;
 
-/// Graphs of a cell, at most: more than the buckets up to 4096 rows come to.
-const GRAPHS_MOST: usize = 64;
+/// Graphs of a cell, at most: more than the buckets up to 4096 rows come to, of either kind.
+const GRAPHS_MOST: usize = 128;
 
 /// Launches of all graphs of a worker, at most: what a driver keeps of each is its own, and small.
 const LAUNCHES_MOST: usize = 1 << 15;
@@ -30,8 +31,8 @@ const LAUNCHES_MOST: usize = 1 << 15;
 /// Fewer launches are not worth one: the copy of the heads and the graph itself are two.
 const LAUNCHES_LEAST: usize = 4;
 
-/// What a graph is for: the cell's memory, rows, and batches.
-type Key = (DeviceAddress, u32, usize);
+/// What a graph is for: the cell's memory, rows, batches, and whether they begin with what was computed ahead.
+type Key = (DeviceAddress, u32, usize, bool);
 
 /// A graph that was made, and how many launches it has.
 type Made = (Graph, usize);
@@ -67,7 +68,7 @@ impl Graphs {
 
     /// Whether the cell whose memory that is may have another one.
     fn has_room(&self, cell: DeviceAddress) -> bool {
-        self.made.range((cell, 0, 0)..=(cell, u32::MAX, usize::MAX)).count() < GRAPHS_MOST
+        self.made.range((cell, 0, 0, false)..=(cell, u32::MAX, usize::MAX, true)).count() < GRAPHS_MOST
     }
 
     fn launches(&self) -> usize {
@@ -76,12 +77,18 @@ impl Graphs {
 }
 
 impl CudaWorker {
-    /// Queues so many batches of at most so many rows, whose heads lie there, as a graph; whether there is one for them.
-    pub(super) fn queue_graph(&mut self, resident: &Arc<Resident>, (rows, steps): (u32, usize), from: DeviceAddress) -> Done<bool> {
+    /// Queues so many batches of at most so many rows, which begin with what was computed ahead or do not, and whose heads lie there, as a graph; whether
+    /// there is one for them.
+    pub(super) fn queue_graph(
+        &mut self,
+        resident: &Arc<Resident>,
+        (rows, steps, is_ahead): (u32, usize, bool),
+        from: DeviceAddress,
+    ) -> Done<bool> {
         let Some(heads) = self.graphs.heads else { return Ok(false) };
         let most = resident.rows_in(self.frame).min(self.sizes.rows_most);
         let bucket = rows.next_power_of_two().min(u32::try_from(most).unwrap_or(u32::MAX));
-        let key = (resident.memory, bucket, steps);
+        let key = (resident.memory, bucket, steps, is_ahead);
         let made = match self.graphs.made.get(&key) {
             Some(made) => *made,
             None => self.make_graph(resident, key, heads)?,
@@ -96,7 +103,7 @@ impl CudaWorker {
     }
 
     fn make_graph(&mut self, resident: &Arc<Resident>, key: Key, heads: DeviceAddress) -> Done<Option<Made>> {
-        let (cell, bucket, steps) = key;
+        let (cell, bucket, steps, is_ahead) = key;
         if !self.graphs.has_room(cell) {
             return Ok(None);
         }
@@ -104,7 +111,7 @@ impl CudaWorker {
         let launches = self.device.collect(|device| {
             (0..steps).try_for_each(|step| {
                 let head = heads.plus(step * size_of::<BatchHead>()).0;
-                let rows = Rows { head, ..Rows::of_one_step(&bucket) };
+                let rows = Rows { head, is_ahead, ..Rows::of_one_step(&bucket) };
                 queue_batch(device, resident, frame, (&rows, BatchHead::default()))
             })
         })?;

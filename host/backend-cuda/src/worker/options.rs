@@ -16,6 +16,9 @@ pub struct CudaOptions {
     pub weight_bytes: Option<u64>,
     /// Bytes that the rows may take that are worked on at once: an eighth of the memory that is free if not said.
     pub frame_bytes: Option<u64>,
+    /// Bytes that may be taken by what is computed of steps before a task asks for them, beside the steps that run: a thirty-second of the memory that is free if
+    /// not said; with 0 nothing is. Results are the same.
+    pub ahead_bytes: Option<u64>,
     /// Bytes of each of the two rings, pinned on the host and again on the device, through which tasks come and go.
     pub ring_bytes: usize,
     /// Rows of a batch that are run at once; larger ones are run in parts.
@@ -42,6 +45,7 @@ impl Default for CudaOptions {
             arena_bytes: None,
             weight_bytes: None,
             frame_bytes: None,
+            ahead_bytes: None,
             ring_bytes: 32 << 20,
             rows_most: 4096,
             chains: 1 << 18,
@@ -65,6 +69,7 @@ pub(super) struct Sizes {
     pub(super) slots: u32,
     pub(super) weight_bytes: u64,
     pub(super) frame_bytes: u64,
+    pub(super) ahead_bytes: u64,
     pub(super) ring_bytes: usize,
     pub(super) rows_most: usize,
     pub(super) words: u32,
@@ -82,6 +87,7 @@ impl CudaOptions {
             slots: u32::try_from(arena / SLOT_BYTES as u64).unwrap_or(u32::MAX).max(1),
             weight_bytes: self.weight_bytes.unwrap_or(free / 2),
             frame_bytes: self.frame_bytes.unwrap_or(free / 8),
+            ahead_bytes: self.ahead_bytes.unwrap_or(free / 32),
             ring_bytes: self.ring_bytes,
             rows_most: self.rows_most.max(1) as usize,
             words: self.chains.max(1),

@@ -13,6 +13,7 @@ mod kept;
 mod pass;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -156,8 +157,9 @@ impl CudaWorker {
         let taken = of_cells.sum::<u64>() + ring_bytes as u64;
         let share = self.sizes.ahead_bytes.saturating_sub(taken) / SHARE;
         let count = (share / (stride + size_of::<u64>()) as u64).min(ROWS_MOST) as u32 / BLOCK * BLOCK;
-        // A ring that holds less than two rows holds none of them half of the time.
-        if count == 0 || 2 * pass::cost(resident).1 > ring_bytes {
+        let (fixed, of_row) = pass::cost(resident);
+        // A pass takes half of the ring at most.
+        if count == 0 || 2 * (fixed + of_row) > ring_bytes {
             return Ok(None);
         }
         let driver = &mut *self.device.driver;
@@ -229,17 +231,18 @@ impl CudaWorker {
         let Ahead { kept, wanted, .. } = &mut self.ahead;
         wanted.clear();
         let Some(task) = self.tasks.back() else { return };
-        for position in positions {
-            let row = task.rows[*position];
-            kept.begin(row.lane, row.step.saturating_add(first));
-        }
+        let mut of_lane = |position: &usize| {
+            let (row, lane) = (task.rows[*position], &task.joined[*position].lane);
+            let from = row.step.saturating_add(first);
+            kept.begin(row.lane, from);
+            let most = if lane.chain().may_stop() { next.min(most) } else { most };
+            (*position, from, kept.steps(resident.memory, row.lane, from)..most.min(STEPS))
+        };
+        let lacking: Vec<(usize, u32, Range<u32>)> = positions.iter().map(&mut of_lane).collect();
         for at in 0..most.min(STEPS) {
-            for position in positions {
-                let (row, lane) = (task.rows[*position], &task.joined[*position].lane);
-                let from = row.step.saturating_add(first);
+            for (position, from, steps) in &lacking {
                 let step = from.saturating_add(at);
-                let is_near = at < next || !lane.chain().may_stop();
-                if is_near && is_wanted(lane, step) && kept.steps(resident.memory, row.lane, from) <= at {
+                if steps.contains(&at) && is_wanted(&task.joined[*position].lane, step) {
                     wanted.push((*position as u32, step));
                 }
             }

@@ -138,7 +138,8 @@ fn no_bit_depends_on_what_was_computed_ahead() {
 fn a_gru_is_computed_ahead_as_well() {
     let cell = [gru(5, UNITS)];
     let run = |bytes, at_once| {
-        let (mut driver, control) = driver(2, ahead(bytes), &cell);
+        // And beside it nobody leaves its memory.
+        let (mut driver, control) = driver(2, CudaOptions { debug: bytes > 0, ..ahead(bytes) }, &cell);
         (0..3).map(|_| under_load(&mut driver, &control, at_once, 3).into_values().collect::<Vec<_>>()).collect::<Vec<_>>()
     };
     assert!(run(0, 1) == run(4 << 20, AHEAD));
@@ -154,7 +155,8 @@ fn two_requests(seed: u64, options: CudaOptions, steps: u32) -> (Driver, Control
     driver.submit(last);
     driver.complete();
     let log = control.take_log();
-    let stream_of = |own: &str| log.iter().find(|ran| matches!(ran.what, What::Launch { kernel, .. } if kernel == own)).map(|ran| ran.stream);
+    let stream_of =
+        |own: &str| log.iter().find(|ran| matches!(ran.what, What::Launch { kernel, .. } if kernel == own)).map(|ran| ran.stream);
     let own = stream_of("finish").expect("every batch has one");
     let beside = |ran: &&Ran| ran.stream != own && matches!(ran.what, What::Launch { .. });
     let beside = log.iter().find(beside).expect("the third request was computed ahead").stream;
@@ -213,7 +215,10 @@ fn what_is_read_is_not_written_to() {
     control.settle();
     control.release();
     (0..4).for_each(|_| drop(driver.complete()));
-    driver.task(CELL, &[(other, 3)], 9);
+    assert_eq!(seen(&control).ahead, 1, "there is no room for the other one");
+    (3..steps).step_by(3).for_each(|step| drop(driver.task(CELL, &[(other, step)], 3)));
+    let seen = seen(&control);
+    assert_eq!((seen.ahead, seen.within, seen.batches), (1, 1, 3), "what was read is room again");
     assert!(driver.delivered == alone(steps));
 }
 
@@ -234,7 +239,9 @@ fn it_takes_no_more_than_it_may_and_goes_with_its_cell() {
         (taken[0], taken[1], taken[2])
     };
     let none = with(0);
-    for (bytes, is_enough) in [(1 << 10, false), (RING, false), (RING + (1 << 12), false), (1 << 19, true), (1 << 20, true), (4 << 20, true)] {
+    for (bytes, is_enough) in
+        [(1 << 10, false), (RING, false), (RING + (1 << 12), false), (1 << 19, true), (1 << 20, true), (4 << 20, true)]
+    {
         let some = with(bytes);
         let more = (some.0 - none.0, some.1 - none.1);
         assert!(more.0 <= bytes && more.1 <= bytes, "{more:?} of {bytes}");

@@ -72,7 +72,8 @@ fn no_row_is_ever_two_steps() {
             0 | 1 => {
                 let room = kept.room(CELL, draw(3 * BLOCK) + 1);
                 refused += u32::from(room.is_empty());
-                let held: BTreeSet<u32> = kept.runs.iter().flatten().flat_map(|run| run.steps.clone().map(|step| run.place(step).row)).collect();
+                let held: BTreeSet<u32> =
+                    kept.runs.iter().flatten().flat_map(|run| run.steps.clone().map(|step| run.place(step).row)).collect();
                 assert!(room.clone().all(|row| !held.contains(&row) && !read.contains(&row)), "{room:?} is not free");
                 let has = kept.steps(CELL, index, step);
                 kept.begin(index, step);

@@ -5,6 +5,7 @@
 //! [`schedule`] puts them into as few launches as their order allows. The step of an LSTM, a GRU or a tree ([`recurrence`]) has kernels of its own, between what
 //! comes before it and what comes after.
 
+mod ahead;
 mod arithmetic;
 mod best;
 mod generate;
@@ -24,6 +25,7 @@ use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 use crate::abi::{GroupInstruction, Outlet, Port, RowRecord};
 pub(crate) use generate::generate;
 
+pub(crate) use ahead::Ahead;
 pub(crate) use arithmetic::Arithmetic;
 pub(crate) use best::{Best, Kept};
 
@@ -157,6 +159,8 @@ pub(crate) struct Recurrence {
     pub(crate) inputs: [usize; 2],
     /// What `begin` alone depends on, and nothing else that comes before on anything else.
     pub(crate) token: Option<Token>,
+    /// What comes before, if it may be computed ahead of the step.
+    pub(crate) ahead: Option<Ahead>,
     /// Which outputs their successors are.
     pub(crate) outputs: [Vec<u32>; 2],
 }

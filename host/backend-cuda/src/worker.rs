@@ -1,10 +1,12 @@
 //! One CUDA worker: turns tasks into work on a device's stream, and what comes back into completions.
 //!
 //! A task becomes one segment, or several if it is large: one upload (addresses, rows of the host), for each step of it a gathering, the cell's plan and a
-//! finish, one download (what became of each row, what is delivered), one signal. Where steps need only the states of those before, several are one batch
+//! finish, one download (what became of each row, what is delivered), one signal. What a step needs of inputs that came with its request may have been
+//! computed before, on a stream of its own ([`ahead`]). Where steps need only the states of those before, several are one batch
 //! ([`together`]); all others are launched as graphs where that saves launches ([`graphs`]). Submitting only queues; completing only looks at the signal.
 //! Steps that follow a stop in the same stream are kept from leaving anything by the device itself (`kernels/transfer.cu`).
 
+mod ahead;
 mod device;
 mod flight;
 mod gather;
@@ -33,6 +35,7 @@ use cellwright_backend::{
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
 
 use crate::driver::{DeviceAddress, Done, Driver, Fault};
+use ahead::Ahead;
 use device::Device;
 use flight::InFlight;
 use graphs::Graphs;
@@ -68,6 +71,7 @@ pub struct CudaWorker {
     down: Ring,
     words: Words,
     graphs: Graphs,
+    ahead: Ahead,
     /// The words on the device, and how many it has room for.
     executed: (DeviceAddress, u32),
     cells: Vec<Option<Arc<Resident>>>,
@@ -117,6 +121,7 @@ impl CudaWorker {
             down,
             words: Words::default(),
             graphs,
+            ahead: Ahead::default(),
             cells: Vec::new(),
             residents: Vec::new(),
             lanes: Vec::new(),
@@ -158,6 +163,7 @@ impl CudaWorker {
     }
 
     fn forget(&mut self, lane: LaneIndex) {
+        self.ahead.kept.forget_lane(lane);
         if let Some(joined) = self.lanes.get_mut(lane.index()).and_then(Option::take) {
             self.words.leave(&joined);
         }
@@ -195,6 +201,7 @@ impl CudaWorker {
             std::mem::take(&mut self.residents).into_iter().partition(|(_, resident)| Arc::strong_count(resident) > 1);
         self.residents = kept;
         for (_, resident) in gone {
+            self.ahead.kept.forget_cell(resident.memory);
             let forgotten = self.graphs.forget(Some(resident.memory), &mut *self.device.driver);
             let freed = resident.free(&mut self.device).and(forgotten);
             // A device that is lost says so to the next task.
@@ -212,9 +219,11 @@ impl CudaWorker {
         if cell.weight_bytes > available {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: cell.weight_bytes, available });
         }
-        let resident = Arc::new(Resident::new(cell, &mut self.device, available)?);
-        match self.make_room(&resident) {
+        let mut resident = Resident::new(cell, &mut self.device, available)?;
+        let made = self.make_room(&resident).and_then(|()| self.make_room_ahead(&mut resident));
+        match made {
             Ok(()) => {
+                let resident = Arc::new(resident);
                 self.residents.push((cell.key, Arc::clone(&resident)));
                 Ok(resident)
             }

@@ -45,6 +45,8 @@ fn make() -> impl FnMut() -> Box<dyn Backend> {
 struct Watched {
     latest: RefCell<Option<Control>>,
     launched: RefCell<BTreeSet<&'static str>>,
+    /// Those on another stream than that of the steps.
+    beside: RefCell<BTreeSet<&'static str>>,
 }
 
 impl Watched {
@@ -65,14 +67,26 @@ impl Watched {
     }
 
     fn look(&self) {
-        for ran in self.latest.borrow().iter().flat_map(Control::take_log) {
+        let log: Vec<_> = self.latest.borrow().iter().flat_map(Control::take_log).collect();
+        let is_finish = |what: &What| matches!(what, What::Launch { kernel: "finish", .. });
+        let steps = log.iter().find(|ran| is_finish(&ran.what)).map(|ran| ran.stream);
+        for ran in log {
             let name = match ran.what {
                 What::Launch { kernel, .. } => kernel,
                 What::Graph { .. } => A_GRAPH,
                 _ => continue,
             };
             self.launched.borrow_mut().insert(name);
+            if steps.is_some_and(|steps| steps != ran.stream) {
+                self.beside.borrow_mut().insert(name);
+            }
         }
+    }
+
+    /// Whether a kernel was launched beside the steps whose name begins so.
+    fn has_launched_beside(&self, name: &str) -> bool {
+        self.look();
+        self.beside.borrow().iter().any(|kernel| kernel.starts_with(name))
     }
 
     /// Whether a kernel was launched whose name begins so.
@@ -168,6 +182,7 @@ fn hoisting_in_bf16() {
     for kernel in ["lstm_step_", "lstm_resident_", "gru_step_", "gru_resident_"] {
         assert!(watched.has_launched(kernel), "{kernel}");
     }
+    assert!(watched.has_launched_beside("product_bf16_"), "what is known of a step is computed ahead of it");
 }
 
 /// Fewer precisions and sizes: groups are the same in all of them.

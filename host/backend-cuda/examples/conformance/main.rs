@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "kernels are launched as a worker does it")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
 
+mod ahead;
 mod figures;
 mod graphs;
 mod groups;

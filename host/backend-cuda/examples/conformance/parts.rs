@@ -14,7 +14,7 @@ use cellwright_cell_graph::{Tensor, TypedCell};
 use serde_json::{Value, json};
 
 use super::figures::done;
-use super::{Where, figures, graphs, groups, guards, peers};
+use super::{Where, ahead, figures, graphs, groups, guards, peers};
 
 /// A part: what it is called, and what runs it. It panics if it fails, and gives figures if it has any.
 pub(crate) struct Part {
@@ -47,6 +47,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "gru-wide", run: gru_wide },
     Part { name: "tree-wide", run: tree_wide },
     Part { name: "graphs", run: graphs::bits },
+    Part { name: "ahead", run: ahead::bits },
     Part { name: "groups-f32", run: |place| groups::both_ways(place, Precision::F32) },
     Part { name: "groups-bf16", run: |place| groups::both_ways(place, Precision::Bf16) },
     Part { name: "guards", run: guards::run },
@@ -56,6 +57,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "figures-gru", run: figures::gru },
     Part { name: "figures-tree", run: figures::tree },
     Part { name: "figures-graphs", run: graphs::times },
+    Part { name: "figures-ahead", run: ahead::times },
 ];
 
 /// Of the suite that every backend must pass.

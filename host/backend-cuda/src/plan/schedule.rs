@@ -4,17 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::lower::{Item, Lowered, Why, Work};
-use super::{ALIGNMENT, GROUP_THREADS, Kind, Plan, Recurrence, Step, token};
+use super::{ALIGNMENT, Ahead, GROUP_THREADS, Kind, Plan, Recurrence, Step, ahead, token};
 use crate::abi::{GroupInstruction, flag, op};
 
 /// Puts lowered work into steps.
 pub(super) fn plan(lowered: Lowered) -> Result<Plan, Why> {
-    let stride = lowered.frame.bytes.next_multiple_of(ALIGNMENT);
-    // Strides of kernels have 32 bits.
-    if u32::try_from(stride).is_err() {
-        return Err(format!("rows of {stride} bytes"));
-    }
-    let Lowered { inputs, datatypes, outlets, items, blobs, recurrence, .. } = lowered;
+    let Lowered { mut frame, inputs, datatypes, outlets, items, blobs, recurrence, .. } = lowered;
     let (recurrence, steps) = match recurrence {
         None => (None, steps(items)),
         Some((recurrence, seen)) => {
@@ -22,13 +17,20 @@ pub(super) fn plan(lowered: Lowered) -> Result<Plan, Why> {
             // A tree's node has no step before it, and no token that its kernels would look up.
             let is_chain = recurrence.kind != Kind::Tree;
             let token = token::find(&before, &after, &seen).filter(|_| is_chain);
+            let ahead = ahead::find(&before, &after, &seen, recurrence.inputs).filter(|_| is_chain && recurrence.begin.is_some());
+            let ahead = ahead.map(|(early, late)| Ahead { early, late, number: frame.place(size_of::<u64>()) });
             let is_steady = is_chain && !after.iter().any(|item| matches!(&item.work, Work::Instruction(one) if one.op == op::LOOKUP));
             let mut steps = self::steps(before);
             let at = steps.len();
             steps.extend(self::steps(after));
-            (Some(Recurrence { at, is_steady, token, ..recurrence }), steps)
+            (Some(Recurrence { at, is_steady, token, ahead, ..recurrence }), steps)
         }
     };
+    let stride = frame.bytes.next_multiple_of(ALIGNMENT);
+    // Strides of kernels have 32 bits.
+    if u32::try_from(stride).is_err() {
+        return Err(format!("rows of {stride} bytes"));
+    }
     Ok(Plan { stride, inputs, datatypes, outlets, steps, recurrence, blobs })
 }
 

@@ -190,6 +190,14 @@ impl Device {
         unsafe { self.driver.launch(self.stream, launch, bytes_of(arguments)) }
     }
 
+    /// Has what `queue` queues run on another stream.
+    pub(super) fn beside<T>(&mut self, stream: Stream, queue: impl FnOnce(&mut Self) -> Done<T>) -> Done<T> {
+        let own = std::mem::replace(&mut self.stream, stream);
+        let done = queue(self);
+        self.stream = own;
+        done
+    }
+
     /// What `queue` would queue, which is not queued.
     pub(super) fn collect(&mut self, queue: impl FnOnce(&mut Self) -> Done) -> Done<Vec<GraphLaunch>> {
         self.collected = Some(Vec::new());

@@ -31,6 +31,8 @@ pub(super) struct Segment {
     pub(super) batches: Vec<Batch>,
     /// Positions in the task, and steps.
     pub(super) rows: Vec<(u32, u32)>,
+    /// Rows of the cell in which what it reads was computed ahead.
+    pub(super) ahead: Vec<u32>,
 }
 
 /// A task on its way.

@@ -41,7 +41,8 @@ pub(super) fn cost(resident: &Resident) -> Cost {
     let aligned = |bytes: u32| (bytes as usize).next_multiple_of(16);
     // Each row may be a step of its own.
     let of_step = if resident.plan.recurrence.is_some() { size_of::<LstmRows>() } else { 0 };
-    let own = size_of::<RowEntry>() + of_step + inputs.len() * size_of::<u64>() + outlets.len() * size_of::<u32>();
+    let of_number = if resident.ahead.is_some() { size_of::<u64>() } else { 0 };
+    let own = size_of::<RowEntry>() + of_step + of_number + inputs.len() * size_of::<u64>() + outlets.len() * size_of::<u32>();
     Cost {
         up: own + inputs.iter().map(|input| aligned(input.bytes)).sum::<usize>(),
         down: size_of::<RowStatus>() + outlets.iter().map(|outlet| aligned(outlet.bytes)).sum::<usize>(),
@@ -56,6 +57,8 @@ pub(super) struct Written {
     /// What a queue of the steps is told; 0: there is one step.
     pub(super) queue: u64,
     pub(super) head: BatchHead,
+    /// Whether it begins with what was computed ahead.
+    pub(super) is_ahead: bool,
 }
 
 /// A segment that is being written.
@@ -68,6 +71,8 @@ pub(super) struct Writing {
     pub(super) down_used: usize,
     /// Where the words lie that it begins, and how many they are.
     pub(super) words: (u64, u32),
+    /// The newest pass of which its batches read; 0: none.
+    pub(super) pass: u64,
     pub(super) batches: Vec<Written>,
     /// Where on the device their heads lie, one behind the other.
     pub(super) heads: DeviceAddress,
@@ -87,6 +92,7 @@ impl CudaWorker {
         let cost = cost(resident);
         let row_bytes = cost.up.max(cost.down);
         let rows_most = resident.rows_in(self.frame).min(self.sizes.rows_most).min((self.quarter() / row_bytes).max(1));
+        self.complete_ahead(resident, steps)?;
         let goes_together = steps > 1 && self.goes_together(resident);
         let mut writing: Option<Writing> = None;
         let (mut selected, mut together) = (Vec::new(), Together::default());
@@ -112,7 +118,8 @@ impl CudaWorker {
                 self.put_batch(resident, &mut writing, (rows, &[rows.len() as u32]), left)?;
             }
         }
-        self.flush(resident, writing)
+        self.flush(resident, writing)?;
+        self.compute_ahead(resident, steps)
     }
 
     /// Writes a batch, of so many rows in each step, to the segment, or to a new one if it has no room. So many rows are left with this one.
@@ -203,6 +210,7 @@ impl CudaWorker {
             up_used,
             down_used: 0,
             words,
+            pass: 0,
             batches: Vec::new(),
             heads: DeviceAddress::NULL,
             segment: Segment::default(),
@@ -211,6 +219,7 @@ impl CudaWorker {
 
     /// Writes the lists of a batch, and its rows that the host has.
     fn write_batch(&mut self, resident: &Resident, writing: &mut Writing, (rows, counts): (&Selected, &[u32])) {
+        let ahead = self.take_ahead(resident, rows);
         let Some(task) = self.tasks.back() else { return };
         // SAFETY: the stretch is this segment's, of which nothing is queued yet.
         let bytes = unsafe { self.up.pinned.bytes_mut(writing.up + writing.up_used..writing.up + writing.up_bytes) };
@@ -223,7 +232,12 @@ impl CudaWorker {
             together::link(&mut written, rows.iter().map(|(position, _)| (*position, retention(*position))));
         }
         let entries = pen.put(bytes_of_all(&written));
-        let addresses = pen.leave(rows.len() * inputs.len() * size_of::<u64>());
+        // What was computed ahead is read by the number of its row, instead of the inputs that it is of.
+        let every: Vec<usize> = (0..inputs.len()).collect();
+        let gathered = if ahead.is_some() { resident.late_inputs() } else { &every };
+        let first_port = usize::from(ahead.is_some());
+        let port_count = first_port + gathered.len();
+        let addresses = pen.leave(rows.len() * port_count * size_of::<u64>());
         let deliveries = pen.leave(rows.len() * outlets.len() * size_of::<u32>());
         let queue = (counts.len() > 1).then(|| pen.put(bytes_of_all(&resident.queue(self.frame, counts))));
         let queue = queue.map_or(0, |queue| pen.address(queue));
@@ -237,11 +251,15 @@ impl CudaWorker {
         for (number, (position, step)) in rows.iter().enumerate() {
             let joined = &task.joined[*position as usize];
             bounds.extend(starts.next_if_eq(&number).map(|_| delivered_bytes));
-            for input in 0..inputs.len() {
+            let of_row = addresses + number * port_count * size_of::<u64>();
+            if let (Some(places), Some(kept)) = (&ahead, resident.ahead) {
+                pen.fill(of_row, &kept.number(places[number].row).to_le_bytes());
+            }
+            for (port, input) in (first_port..).zip(gathered) {
                 // The states of a later step of the batch are where the step before leaves them.
-                let is_carried = written[number].before != NOWHERE && resident.carries(input);
-                let address = if is_carried { 0 } else { inputs_of.address(joined, (input, *step), &mut pen) };
-                pen.fill(addresses + (number * inputs.len() + input) * size_of::<u64>(), &address.to_le_bytes());
+                let is_carried = written[number].before != NOWHERE && resident.carries(*input);
+                let address = if is_carried { 0 } else { inputs_of.address(joined, (*input, *step), &mut pen) };
+                pen.fill(of_row + port * size_of::<u64>(), &address.to_le_bytes());
             }
             for (output, delivery) in joined.lane.stage().delivery.iter().enumerate().take(outlets.len()) {
                 let offset = if is_brought(&joined.lane, delivery, *step) {
@@ -267,7 +285,11 @@ impl CudaWorker {
             delivered: down.plus(delivered).0,
             statuses: down.plus(statuses).0,
         };
-        writing.batches.push(Written { steps: counts.to_vec(), queue, head });
+        writing.batches.push(Written { steps: counts.to_vec(), queue, head, is_ahead: ahead.is_some() });
+        for place in ahead.iter().flatten() {
+            writing.pass = writing.pass.max(place.pass);
+            writing.segment.ahead.push(place.row);
+        }
         writing.up_used += pen.written().next_multiple_of(16);
         writing.down_used = delivered + delivered_bytes;
         let first = writing.segment.rows.len();
@@ -327,15 +349,15 @@ fn entry(resident: &Resident, arena: DeviceAddress, joined: &Joined, step: u32) 
 }
 
 /// Where inputs are.
-struct Inputs<'a> {
-    arena: DeviceAddress,
-    cells: &'a [Option<Arc<Resident>>],
-    resident: &'a Resident,
+pub(super) struct Inputs<'a> {
+    pub(super) arena: DeviceAddress,
+    pub(super) cells: &'a [Option<Arc<Resident>>],
+    pub(super) resident: &'a Resident,
 }
 
 impl Inputs<'_> {
     /// The address of a row of an input, which is written if the host has it; 0: it is zeros.
-    fn address(&self, joined: &Joined, (input, step): (usize, u32), pen: &mut Pen<'_>) -> u64 {
+    pub(super) fn address(&self, joined: &Joined, (input, step): (usize, u32), pen: &mut Pen<'_>) -> u64 {
         let bytes = self.resident.plan.inputs[input].bytes as usize;
         match joined.lane.input(input, step) {
             InputRef::Zeros => 0,

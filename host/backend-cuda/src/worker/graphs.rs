@@ -5,7 +5,8 @@
 //! bucket has; those for rows that are not there leave at once. Work on the stream runs in its order, so the heads stay until the graph before is done.
 //!
 //! A batch's rows come in buckets of powers of two, the last of which is as many as the frame has. Batches that come one behind the other go by
-//! eights, fours, twos and ones, so that a cell has four graphs for a bucket. A graph is made when its first batch comes, from the calls that would have
+//! eights, fours, twos and ones, so that a cell has four graphs for a bucket,
+//! and four more of batches that begin with what was computed ahead. A graph is made when its first batch comes, from the calls that would have
 //! queued it, and stays until its cell is unloaded or the frame moves. [`GRAPHS_MOST`], [`LAUNCHES_MOST`] and the memory that they may take
 //! (`CudaOptions::graph_bytes`) bound them; what comes later is launched directly until there is room again, and so is what would save nothing. What a
 //! driver takes of its device for a graph only it knows: what is free before and after one is made is compared, so that all of them take at most one more
@@ -23,8 +24,8 @@ use crate::driver::{DeviceAddress, Done, Driver, Fault, Graph, GraphLaunch};
 /// Batches of a graph, at most: a power of two.
 pub(super) const STEPS_MOST: usize = 8;
 
-/// Graphs of a cell, at most: more than the buckets up to 4096 rows come to.
-const GRAPHS_MOST: usize = 64;
+/// Graphs of a cell, at most: more than the buckets up to 4096 rows come to, of either kind.
+const GRAPHS_MOST: usize = 128;
 
 /// Launches of all graphs of a worker, at most.
 const LAUNCHES_MOST: usize = 1 << 15;
@@ -35,8 +36,8 @@ const LAUNCHES_LEAST: usize = 4;
 /// Launches of a batch beside those of its cell's plan: its gathering and its finish.
 const LAUNCHES_AROUND: usize = 2;
 
-/// What a graph is for: the cell's memory, rows, and batches.
-type Key = (DeviceAddress, u32, usize);
+/// What a graph is for: the cell's memory, rows, batches, and whether they begin with what was computed ahead.
+type Key = (DeviceAddress, u32, usize, bool);
 
 /// A graph that was made.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +106,7 @@ impl Graphs {
 
     /// Whether the cell whose memory that is may have another one.
     fn has_room(&self, cell: DeviceAddress) -> bool {
-        self.known.range((cell, 0, 0)..=(cell, u32::MAX, usize::MAX)).count() < GRAPHS_MOST
+        self.known.range((cell, 0, 0, false)..=(cell, u32::MAX, usize::MAX, true)).count() < GRAPHS_MOST
     }
 
     /// Whether there may be one more, of so many launches.
@@ -126,10 +127,16 @@ impl Graphs {
 pub(super) type Timed = (u32, Option<(Graph, DeviceAddress)>);
 
 impl CudaWorker {
-    /// Queues so many batches of at most so many rows, whose heads lie there, as a graph; whether there is one for them.
-    pub(super) fn queue_graph(&mut self, resident: &Arc<Resident>, (rows, steps): (u32, usize), from: DeviceAddress) -> Done<bool> {
+    /// Queues so many batches of at most so many rows, which begin with what was computed ahead or do not, and whose heads lie there, as a graph; whether
+    /// there is one for them.
+    pub(super) fn queue_graph(
+        &mut self,
+        resident: &Arc<Resident>,
+        (rows, steps, is_ahead): (u32, usize, bool),
+        from: DeviceAddress,
+    ) -> Done<bool> {
         let Some(heads) = self.graphs.heads else { return Ok(false) };
-        let key = (resident.memory, self.bucket(resident, rows), steps);
+        let key = (resident.memory, self.bucket(resident, rows), steps, is_ahead);
         let how = match self.graphs.known.get(&key).copied() {
             Some(How::UntilThereIsRoom(launches)) if self.graphs.has_room_for(launches) => self.make_graph(resident, key, heads)?,
             Some(how) => how,
@@ -159,7 +166,7 @@ impl CudaWorker {
     }
 
     fn make_graph(&mut self, resident: &Arc<Resident>, key: Key, heads: DeviceAddress) -> Done<How> {
-        let (cell, bucket, steps) = key;
+        let (cell, bucket, steps, is_ahead) = key;
         if !self.graphs.known.contains_key(&key) && !self.graphs.has_room(cell) {
             return Ok(How::Directly);
         }
@@ -167,7 +174,7 @@ impl CudaWorker {
         let launches = self.device.collect(|device| {
             (0..steps).try_for_each(|step| {
                 let head = heads.plus(step * size_of::<BatchHead>()).0;
-                let rows = Rows { head, ..Rows::of_one_step(&bucket) };
+                let rows = Rows { head, is_ahead, ..Rows::of_one_step(&bucket) };
                 queue_batch(device, resident, frame, (&rows, BatchHead::default()))
             })
         })?;
@@ -237,7 +244,7 @@ impl CudaWorker {
     }
 }
 
-fn told_directly(resident: &Resident, (_, bucket, steps): Key, fault: &Fault) {
+fn told_directly(resident: &Resident, (_, bucket, steps, _): Key, fault: &Fault) {
     let name = &resident.name;
     tracing::warn!(
         "cell `{name}`: {steps} batches of up to {bucket} rows are launched one kernel at a time, because their graph is refused: {fault}"

@@ -18,6 +18,9 @@ pub struct CudaOptions {
     pub frame_bytes: Option<u64>,
     /// Bytes of the device's memory that graphs may take, and one of them more: a sixty-fourth of the memory that is free if not said.
     pub graph_bytes: Option<u64>,
+    /// Bytes that may be taken by what is computed of steps before a task asks for them, beside the steps that run: a thirty-second of the memory that is free if
+    /// not said; with 0 nothing is. Results are the same.
+    pub ahead_bytes: Option<u64>,
     /// Bytes of each of the two rings, pinned on the host and again on the device, through which tasks come and go.
     pub ring_bytes: usize,
     /// Rows of a batch that are run at once; larger ones are run in parts.
@@ -45,6 +48,7 @@ impl Default for CudaOptions {
             weight_bytes: None,
             frame_bytes: None,
             graph_bytes: None,
+            ahead_bytes: None,
             ring_bytes: 32 << 20,
             rows_most: 4096,
             chains: 1 << 18,
@@ -69,6 +73,7 @@ pub(super) struct Sizes {
     pub(super) weight_bytes: u64,
     pub(super) frame_bytes: u64,
     pub(super) graph_bytes: u64,
+    pub(super) ahead_bytes: u64,
     pub(super) ring_bytes: usize,
     pub(super) rows_most: usize,
     pub(super) words: u32,
@@ -87,6 +92,7 @@ impl CudaOptions {
             weight_bytes: self.weight_bytes.unwrap_or(free / 2),
             frame_bytes: self.frame_bytes.unwrap_or(free / 8),
             graph_bytes: self.graph_bytes.unwrap_or(free / 64),
+            ahead_bytes: self.ahead_bytes.unwrap_or(free / 32),
             ring_bytes: self.ring_bytes,
             rows_most: self.rows_most.max(1) as usize,
             words: self.chains.max(1),

@@ -31,6 +31,7 @@ impl CudaWorker {
             // SAFETY: the kernel takes this structure; the entries lie in the segment's stretch, and there are more words than any of them names.
             unsafe { self.device.launch(&launch, &arguments)? };
         }
+        self.ahead.wait_for(writing.pass, &mut self.device)?;
         let (mut batches, mut heads) = (writing.batches.as_slice(), writing.heads);
         while !batches.is_empty() {
             let queued = self.queue_some(resident, batches, heads)?;
@@ -42,16 +43,17 @@ impl CudaWorker {
     /// Queues the first few of these batches, whose heads lie there: how many.
     fn queue_some(&mut self, resident: &Arc<Resident>, batches: &[Written], heads: DeviceAddress) -> Done<usize> {
         // Those of several steps may be a cooperative launch, which no graph has.
-        let alike = batches.iter().take(STEPS_MOST).take_while(|batch| batch.steps.len() == 1);
+        let is_ahead = batches[0].is_ahead;
+        let alike = batches.iter().take(STEPS_MOST).take_while(|batch| batch.steps.len() == 1 && batch.is_ahead == is_ahead);
         let rows = |batch: &Written| batch.head.rows;
         if let Some(steps) = alike.count().checked_ilog2().map(|power| 1 << power) {
             let most = batches[..steps].iter().map(rows).max().unwrap_or_default();
-            if self.queue_graph(resident, (most, steps), heads)? {
+            if self.queue_graph(resident, (most, steps, is_ahead), heads)? {
                 return Ok(steps);
             }
         }
-        let Written { ref steps, queue, head } = batches[0];
-        let rows = Rows { steps, entries: head.entries, queue, head: 0 };
+        let Written { ref steps, queue, head, is_ahead } = batches[0];
+        let rows = Rows { steps, entries: head.entries, queue, head: 0, is_ahead };
         queue_batch(&mut self.device, resident, self.frame, (&rows, head))?;
         Ok(1)
     }
@@ -61,8 +63,12 @@ impl CudaWorker {
 pub(super) fn queue_batch(device: &mut Device, resident: &Resident, frame: FrameMemory, (rows, own): (&Rows<'_>, BatchHead)) -> Done {
     let (count, head, stride) = (rows.count(), rows.head, resident.plan.stride as u32);
     let (gather, finish) = (copies(device.kernels.gather, count), copies(device.kernels.finish, count));
-    let (port_count, outlet_count) = (resident.plan.inputs.len() as u32, resident.plan.outlets.len() as u32);
-    let arguments = GatherArguments { frame: frame.address.0, ports: resident.ports, head, stride, port_count, own };
+    let (ports, port_count) = match rows.is_ahead {
+        true => (resident.late_ports, resident.late_inputs().len() + 1),
+        false => (resident.ports, resident.plan.inputs.len()),
+    };
+    let (port_count, outlet_count) = (port_count as u32, resident.plan.outlets.len() as u32);
+    let arguments = GatherArguments { frame: frame.address.0, ports, head, stride, port_count, own };
     // SAFETY: the kernel takes this structure; the lists lie in a segment's stretch, their addresses in the arena or the stretch, the rows in the frame.
     unsafe { device.launch(&gather, &arguments)? };
     resident.launch(device, frame, rows)?;

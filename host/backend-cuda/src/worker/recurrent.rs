@@ -134,6 +134,8 @@ pub(super) struct Recurrent {
     queues: Vec<Queue>,
     /// What sums begin with, by token, if there is such a table.
     pub(super) table: Option<Table>,
+    /// Rows in which they were computed ahead, by number, for batches that begin there.
+    pub(super) ahead: Table,
 }
 
 impl Recurrent {
@@ -143,7 +145,7 @@ impl Recurrent {
         let kernels = device.kernels.lstm.ok_or_else(|| Fault::Refused("it has no kernels for an LSTM".to_owned()))?;
         let queues = Queue::all(device, kernels.queues(plan.kind), plan.units)?;
         let (weights, bias) = (address(plan.weights), plan.bias.map(address).unwrap_or_default());
-        Ok(Self { plan: plan.clone(), kernels, weights, bias, queues, table: None })
+        Ok(Self { plan: plan.clone(), kernels, weights, bias, queues, table: None, ahead: Table::default() })
     }
 
     /// Bytes of the frame beyond its rows, for so many of them.
@@ -187,7 +189,7 @@ impl Recurrent {
         let counter = lists + u64::from(all) * LIST_BYTES as u64;
         let place = |place: usize| place as u32;
         let [h_from, h_out] = plan.rounded.map(place);
-        let table = self.table();
+        let table = if rows.is_ahead { self.ahead } else { self.table() };
         let arguments = LstmListArguments {
             frame: frame.address.0,
             entries: rows.entries,

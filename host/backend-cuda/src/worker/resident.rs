@@ -3,10 +3,11 @@
 use cellwright_backend::{LoadError, NodeLayout};
 use cellwright_cell_graph::TypedCell;
 
+use super::ahead;
 use super::device::Device;
 use super::recurrent::Recurrent;
 use crate::abi::{
-    BEST_THREADS, BestArguments, CompiledGroupArguments, GroupArguments, GroupInstruction, LstmRows, ProductArguments,
+    BEST_THREADS, BestArguments, CompiledGroupArguments, GroupArguments, GroupInstruction, LstmRows, Port, ProductArguments,
     ProductBestArguments, ProductTerm, bytes_of_all,
 };
 use crate::driver::{DeviceAddress, Done, Fault, Kernel, Launch};
@@ -52,6 +53,11 @@ pub(crate) struct Resident {
     /// Kernels of its own.
     compiled: Vec<Kernel>,
     pub(super) recurrent: Option<Recurrent>,
+    /// Ports of the inputs that are gathered for what is computed ahead, and of what is gathered when that is there: the number of its row, and the other inputs.
+    pub(super) early_ports: u64,
+    pub(super) late_ports: u64,
+    /// Rows to compute ahead in.
+    pub(super) ahead: Option<ahead::Rows>,
 }
 
 /// Where rows are worked on.
@@ -72,12 +78,14 @@ pub(super) struct Rows<'a> {
     pub(super) queue: u64,
     /// Where the batch's head will lie that says how many of these rows there are, and what their entries are; 0: there are all of them.
     pub(super) head: u64,
+    /// Whether they begin with what was computed ahead.
+    pub(super) is_ahead: bool,
 }
 
 impl<'a> Rows<'a> {
     /// Rows that have nothing to do with one another.
     pub(super) const fn of_one_step(rows: &'a u32) -> Self {
-        Self { steps: std::slice::from_ref(rows), entries: 0, queue: 0, head: 0 }
+        Self { steps: std::slice::from_ref(rows), entries: 0, queue: 0, head: 0, is_ahead: false }
     }
 
     /// How many there are.
@@ -93,8 +101,10 @@ impl Resident {
         let plan = compile(cell, available, has_lstm)?;
         // Of a group that is compiled the addresses of what it reads instead, which take less.
         let instruction_bytes = plan.instructions().count() * size_of::<GroupInstruction>() + plan.steps.len() * PIECE;
-        let table_bytes = [bytes_of_all(&plan.inputs).len(), bytes_of_all(&plan.outlets).len()].map(|bytes| bytes.next_multiple_of(PIECE));
-        let bytes = plan.blob_bytes(PIECE) + instruction_bytes + table_bytes.iter().sum::<usize>() + PIECE;
+        let [early, late] = ports_ahead(&plan);
+        let tables = [bytes_of_all(&plan.inputs), bytes_of_all(&plan.outlets), bytes_of_all(&early), bytes_of_all(&late)];
+        let table_bytes: usize = tables.iter().map(|bytes| bytes.len().next_multiple_of(PIECE)).sum();
+        let bytes = plan.blob_bytes(PIECE) + instruction_bytes + table_bytes + PIECE;
         if bytes as u64 > available {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: bytes as u64, available });
         }
@@ -138,6 +148,8 @@ impl Resident {
         let blobs = std::mem::take(&mut plan.blobs).iter().map(|blob| put(blob.bytes(), device)).collect::<Done<Vec<u64>>>()?;
         let ports = put(bytes_of_all(&plan.inputs), device)?;
         let outlets = put(bytes_of_all(&plan.outlets), device)?;
+        let [early, late] = ports_ahead(&plan);
+        let (early_ports, late_ports) = (put(bytes_of_all(&early), device)?, put(bytes_of_all(&late), device)?);
         let mut ready = Vec::new();
         // Nobody waits for texts that a compiler does not take: after one of them the cell's other groups are interpreted too.
         let mut compiles = device.driver.compiler().is_ok();
@@ -163,13 +175,16 @@ impl Resident {
         }
         let recurrent = plan.recurrence.as_ref().map(|recurrence| Recurrent::new(recurrence, &blobs, device)).transpose()?;
         let (name, bytes, compiled) = (cell.name.clone(), bytes as u64, Vec::new());
-        Ok(Self { name, plan, layout, ports, outlets, bytes, memory, ready, compiled, recurrent })
+        let ahead = None;
+        Ok(Self { name, plan, layout, ports, outlets, bytes, memory, ready, compiled, recurrent, early_ports, late_ports, ahead })
     }
 
     /// Gives its memory back.
     pub(super) fn free(&self, device: &mut Device) -> Done {
         let table = self.recurrent.as_ref().and_then(|recurrent| recurrent.table);
-        let freed = table.map_or(Ok(()), |table| device.driver.free(table.address));
+        let beside = [table.map(|table| table.address), self.ahead.map(|rows| rows.frame.address)];
+        // All of them, whatever became of one.
+        let freed = beside.into_iter().flatten().map(|address| device.driver.free(address)).fold(Ok(()), Done::and);
         give_back(device, self.memory, &self.compiled).and(freed)
     }
 
@@ -194,6 +209,21 @@ impl Resident {
         self.plan.recurrence.as_ref().is_some_and(|recurrence| recurrence.inputs.contains(&input))
     }
 
+    /// Inputs of which something is computed ahead.
+    pub(super) fn early_inputs(&self) -> &[usize] {
+        self.plan.recurrence.as_ref().and_then(|plan| plan.ahead.as_ref()).map_or(&[], |ahead| &ahead.early)
+    }
+
+    /// Their ports.
+    pub(super) fn early(&self) -> impl Iterator<Item = &Port> {
+        self.early_inputs().iter().map(|input| &self.plan.inputs[*input])
+    }
+
+    /// Inputs that are gathered where what was computed ahead is read.
+    pub(super) fn late_inputs(&self) -> &[usize] {
+        self.plan.recurrence.as_ref().and_then(|plan| plan.ahead.as_ref()).map_or(&[], |ahead| &ahead.late)
+    }
+
     /// Queues everything that lies between the gathering of so many rows and their leaving.
     ///
     /// # Errors
@@ -202,7 +232,7 @@ impl Resident {
         let count = rows.count();
         assert!(count as usize <= self.rows_in(frame), "{count} rows in a frame of {}", self.rows_in(frame));
         let Some(recurrent) = &self.recurrent else { return self.run(&self.ready, device, frame, rows) };
-        if recurrent.table.is_none() {
+        if recurrent.table.is_none() && !rows.is_ahead {
             self.run_before(device, frame, rows)?;
         }
         recurrent.launch(device, (frame, self.plan.stride as u32), rows)?;
@@ -266,6 +296,14 @@ impl Resident {
         }
         Ok(())
     }
+}
+
+/// Ports of what is gathered ahead, and of what is left to be gathered then, the number of the row in front of it.
+fn ports_ahead(plan: &Plan) -> [Vec<Port>; 2] {
+    let Some(ahead) = plan.recurrence.as_ref().and_then(|plan| plan.ahead.as_ref()) else { return [const { Vec::new() }; 2] };
+    let of = |inputs: &[usize]| inputs.iter().map(|input| plan.inputs[*input]).collect::<Vec<Port>>();
+    let number = Port { place: ahead.number as u32, bytes: size_of::<u64>() as u32 };
+    [of(&ahead.early), [vec![number], of(&ahead.late)].concat()]
 }
 
 /// What a fault means for a cell that is being loaded.

@@ -21,6 +21,7 @@ impl CudaWorker {
         for batch in &segment.batches {
             sound &= take_in(task, &segment, batch, bytes);
         }
+        self.ahead.kept.free(task.resident.memory, segment.ahead.iter().copied());
         self.up.give_back();
         self.down.give_back();
         if sound { Ok(()) } else { Err(self.device.lose("a row's status is none".to_owned())) }

@@ -1,6 +1,7 @@
 //! LSTMs, GRUs and trees by kernels of their own: that no bit depends on how many rows and steps a task has, and that what ends, is refused or is
 //! cancelled within a task leaves what it would leave step by step.
 
+mod ahead;
 mod forms;
 mod gru;
 mod table;
@@ -27,10 +28,17 @@ const CELL: CellIndex = CellIndex(0);
 /// Tasks that an engine has outstanding at most.
 const AHEAD: usize = 5;
 
+fn options() -> CudaOptions {
+    CudaOptions { arena_bytes: Some(4 << 20), frame_bytes: Some(8 << 20), ring_bytes: 1 << 20, ..CudaOptions::default() }
+}
+
 fn worker(seed: u64, capability: (u32, u32)) -> (CudaWorker, Control) {
+    with(seed, capability, options())
+}
+
+fn with(seed: u64, capability: (u32, u32), options: CudaOptions) -> (CudaWorker, Control) {
     let device = Emulated::new(&Emulation { seed, capability, memory_bytes: 128 << 20, ..Emulation::default() });
     let control = device.control();
-    let options = CudaOptions { arena_bytes: Some(4 << 20), frame_bytes: Some(8 << 20), ring_bytes: 1 << 20, ..CudaOptions::default() };
     (CudaWorker::new(Box::new(device), options).expect("a device made of threads"), control)
 }
 

@@ -176,9 +176,22 @@ impl Control {
         self.device.lock().held = true;
     }
 
+    /// Nothing of that stream runs from now on, until [`Control::release`]: the others go on as far as they do not wait for it.
+    ///
+    /// # Panics
+    /// If it is another device's.
+    pub fn hold_stream(&self, stream: Stream) {
+        self.device.lock().hold_stream(stream);
+    }
+
+    /// Waits until all has run that runs: what is left is held, or waits for what is.
+    pub fn settle(&self) {
+        self.device.settle();
+    }
+
     /// Work goes on.
     pub fn release(&self) {
-        self.device.lock().held = false;
+        self.device.lock().release();
         self.device.wake();
     }
 

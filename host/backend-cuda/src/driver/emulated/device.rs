@@ -82,6 +82,8 @@ struct Queue {
     work: VecDeque<Work>,
     /// Whether a piece of it runs.
     running: bool,
+    /// Whether it waits for a test.
+    held: bool,
 }
 
 /// What the device is doing.
@@ -97,6 +99,8 @@ pub(super) struct State {
     pub(super) graphs: usize,
     /// What they take of the device's memory.
     pub(super) graph_bytes: u64,
+    /// Whether there was nothing to run when the thread last looked.
+    settled: bool,
     pub(super) lost: Option<String>,
     pub(super) ended: bool,
     random: u64,
@@ -110,6 +114,15 @@ impl State {
     /// Bytes of its memory that somebody has.
     pub(super) fn taken(&self) -> u64 {
         self.memory.bytes() + self.graph_bytes
+    }
+
+    pub(super) fn hold_stream(&mut self, stream: Stream) {
+        self.queues[stream.0 as usize].held = true;
+    }
+
+    pub(super) fn release(&mut self) {
+        self.held = false;
+        self.queues.iter_mut().for_each(|queue| queue.held = false);
     }
 
     pub(super) fn add_stream(&mut self) -> Stream {
@@ -164,7 +177,8 @@ impl State {
     fn draw_stream(&mut self) -> Option<usize> {
         let waits = |work: &Work| matches!(work, Work::Wait { event, ticket } if self.marks[*event].open.contains(ticket));
         let ready = |queue: &Queue| queue.work.front().is_some_and(|work| !waits(work));
-        let ready: Vec<usize> = (0..self.queues.len()).filter(|index| ready(&self.queues[*index])).collect();
+        let ready = |index: &usize| !self.queues[*index].held && ready(&self.queues[*index]);
+        let ready: Vec<usize> = (0..self.queues.len()).filter(ready).collect();
         if ready.is_empty() {
             return None;
         }
@@ -266,6 +280,15 @@ impl Device {
         state.lost.as_ref().map_or(Ok(()), |cause| Err(Fault::Lost(cause.clone())))
     }
 
+    /// Waits until nothing runs and nothing would: what is queued is held, or waits for what is.
+    pub(super) fn settle(&self) {
+        let mut state = self.lock();
+        state.settled = false;
+        self.wake();
+        let settled = self.changed.wait_while(state, |state| !state.settled && !state.ended);
+        drop(settled.unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// The thread ends; what is queued is forgotten.
     pub(super) fn end(&self) {
         let mut state = self.lock();
@@ -280,6 +303,8 @@ impl Device {
         while !state.ended {
             let drawn = if state.held || state.lost.is_some() { None } else { state.draw_stream() };
             let Some(stream) = drawn else {
+                state.settled = true;
+                self.wake();
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };

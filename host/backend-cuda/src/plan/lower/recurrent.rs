@@ -98,6 +98,7 @@ impl Lowering<'_> {
             rounded,
             second,
             token: None,
+            ahead: None,
             inputs: [gated.h.0 as usize, gated.c.0 as usize],
             outputs: [outputs_of(gated.h_next), outputs_of(gated.c_next)],
         };

@@ -14,7 +14,7 @@ use cellwright_cell_graph::{Tensor, TypedCell};
 use serde_json::{Value, json};
 
 use super::figures::done;
-use super::{Where, figures, graphs, groups, guards};
+use super::{Where, figures, graphs, groups, guards, library};
 
 /// A part: what it is called, and what runs it. It panics if it fails, and gives figures if it has any.
 pub(crate) struct Part {
@@ -55,6 +55,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "figures-gru", run: figures::gru },
     Part { name: "figures-tree", run: figures::tree },
     Part { name: "figures-graphs", run: graphs::times },
+    Part { name: "figures-library", run: library::step },
 ];
 
 /// Of the suite that every backend must pass.

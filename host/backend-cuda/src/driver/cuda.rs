@@ -4,6 +4,7 @@
 //! which a worker that queues several tasks ahead must do once, and itself. Completion is a store by the stream (`cuStreamWriteValue64`) rather than by a
 //! kernel: it takes no multiprocessor, cannot queue behind another stream's blocks for one, and fences what ran before it for the whole system.
 
+mod close;
 mod compile;
 mod fault;
 mod graphs;
@@ -11,6 +12,7 @@ mod images;
 mod kernels;
 mod memory;
 mod probe;
+mod products;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 pub use images::{Form, IMAGES, Image, choose};
 pub use probe::{Absent, devices};
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Pinned, Stream};
+use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Pinned, Products, Stream};
 use fault::{fault, told};
 use kernels::Loaded;
 
@@ -39,6 +41,8 @@ pub struct CudaDriver {
     lost: Option<String>,
     /// Whether it leaves the compiler alone that there may be.
     interprets: bool,
+    /// Once it was asked for.
+    products: Option<products::Library>,
 }
 
 // SAFETY: the driver's handles may be used from any thread whose current context is theirs, which every call sees to; it is never used from two at once.
@@ -86,6 +90,7 @@ impl CudaDriver {
             allocations: vec![],
             lost: None,
             interprets: false,
+            products: None,
         })
     }
 
@@ -140,34 +145,6 @@ fn within(of: &Pinned, offset: usize, bytes: usize) -> Done {
     match offset.checked_add(bytes) {
         Some(end) if end <= of.len() => Ok(()),
         _ => Err(Fault::Refused(format!("{bytes} bytes from byte {offset} on are not within {} pinned bytes", of.len()))),
-    }
-}
-
-impl Drop for CudaDriver {
-    fn drop(&mut self) {
-        // Whatever fails here fails because the device is lost; then there is nothing to give back.
-        if self.context.bind_to_thread().is_err() {
-            return;
-        }
-        // SAFETY: handles of this driver, given back once, after all that was queued has run.
-        unsafe {
-            let _ = sys::cuCtxSynchronize();
-            for graph in self.graphs.drain(..).filter(|graph| !graph.is_null()) {
-                let _ = sys::cuGraphExecDestroy(graph);
-            }
-            for event in self.events.drain(..) {
-                let _ = sys::cuEventDestroy_v2(event);
-            }
-            for stream in self.streams.drain(..) {
-                let _ = sys::cuStreamDestroy_v2(stream);
-            }
-            for address in self.allocations.drain(..) {
-                let _ = sys::cuMemFree_v2(address);
-            }
-            for module in self.own_modules().chain([self.module]) {
-                let _ = sys::cuModuleUnload(module);
-            }
-        }
     }
 }
 
@@ -244,6 +221,10 @@ impl Driver for CudaDriver {
 
     fn release(&mut self, kernel: Kernel) -> Done {
         self.unload(kernel)
+    }
+
+    fn products(&mut self) -> Result<&mut dyn Products, String> {
+        self.open_library()
     }
 
     fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {

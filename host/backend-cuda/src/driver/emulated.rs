@@ -11,6 +11,7 @@ mod device;
 mod graphs;
 mod kernels;
 mod memory;
+mod products;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,7 +19,9 @@ use std::time::Duration;
 
 pub use control::{Control, Injection, Ran, What};
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Pinned, Stream, refused_by_compiler};
+use super::{
+    DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Pinned, Products, Stream, refused_by_compiler,
+};
 use crate::abi::{Arguments, CompiledGroupArguments};
 use device::{Device, Work};
 use graphs::Graphs;
@@ -39,11 +42,21 @@ pub struct Emulation {
     pub ordinal: u32,
     /// Whether it has a compiler: that of the machine it runs on. It is slow, and so is asked for by the tests that need it.
     pub compiles: bool,
+    /// Whether it has a library of products: loops.
+    pub multiplies: bool,
 }
 
 impl Default for Emulation {
     fn default() -> Self {
-        Self { seed: 0, lag: Duration::from_micros(100), capability: (9, 0), memory_bytes: 1 << 30, ordinal: 0, compiles: false }
+        Self {
+            seed: 0,
+            lag: Duration::from_micros(100),
+            capability: (9, 0),
+            memory_bytes: 1 << 30,
+            ordinal: 0,
+            compiles: false,
+            multiplies: false,
+        }
     }
 }
 
@@ -74,6 +87,7 @@ pub struct Emulated {
     kernels: Vec<Loaded>,
     graphs: Graphs,
     compiles: bool,
+    products: Option<products::Plans>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -103,6 +117,7 @@ impl Emulated {
             kernels: Vec::new(),
             graphs: Graphs::default(),
             compiles: emulation.compiles,
+            products: emulation.multiplies.then(products::Plans::default),
             thread: Some(thread.expect("a thread for the emulated device")),
         }
     }
@@ -247,6 +262,10 @@ impl Driver for Emulated {
             }
             _ => Err(Fault::Refused("a kernel is released that was not compiled".to_owned())),
         }
+    }
+
+    fn products(&mut self) -> Result<&mut dyn Products, String> {
+        if self.products.is_some() { Ok(self) } else { Err("it was told to have no library of products".to_owned()) }
     }
 
     fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {

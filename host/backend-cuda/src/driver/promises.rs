@@ -3,6 +3,7 @@
 //! Behind the feature `testing`. Each part panics with a sentence if the driver breaks its promise.
 
 mod graphs;
+mod products;
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ pub const PARTS: &[(&str, Part)] = &[
     ("memory", memory),
     ("launches", launches),
     ("graphs", graphs::graphs),
+    ("products", products::products),
     ("cooperation", cooperation),
     ("times", times),
     ("threads", threads),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::compile::Library;
 use super::control::{Faults, Log, Ran, What};
 use super::memory::Allocations;
+use super::products::Product;
 use super::{Emulation, kernels};
 use crate::driver::{DeviceAddress, Done, Event, Fault, Launch, Stream};
 
@@ -44,6 +45,7 @@ pub(super) enum Work {
         launch: Launch,
         arguments: Vec<u8>,
     },
+    Product(Product),
     /// A graph of so many launches begins, which come behind it.
     Graph {
         launches: usize,
@@ -318,6 +320,7 @@ fn told(work: &Work) -> What {
         Work::Copy { from, to, bytes } => What::Copy { from, to, bytes },
         Work::Zero { at, bytes } => What::Zero { at, bytes },
         Work::Launch { name, launch, ref arguments, .. } => What::Launch { kernel: name, grid: launch.grid, arguments: arguments.clone() },
+        Work::Product(Product { shape, .. }) => What::Product { shape },
         Work::Graph { launches } => What::Graph { launches },
         Work::Record { .. } => What::Record,
         Work::Wait { .. } => What::Wait,
@@ -338,6 +341,8 @@ fn execute(work: &Work, seed: u64) -> Result<(), String> {
         Work::Launch { name, compiled, launch, arguments } => {
             return kernels::launch(name, compiled.map(|library| (library, seed)), launch, arguments);
         }
+        // SAFETY: the matrices were within live memory when this was queued, which is freed only when nothing is queued.
+        Work::Product(product) => unsafe { product.run() },
         // SAFETY: an aligned word of pinned memory, which the work keeps.
         Work::Signal { at, value, .. } => unsafe { &*(at.0 as *const AtomicU64) }.store(*value, Ordering::Release),
         Work::Graph { .. } | Work::Record { .. } | Work::Wait { .. } => {}

@@ -69,7 +69,7 @@ typedef struct ProductArguments {
 } ProductArguments;
 
 // One step of an LSTM or a GRU for a batch of rows: lists on the device of one address for each row. An address of 0 reads as zeros where it is read,
-// and nothing is left where it is written; a padding row has 0 in every list. Rows of x and h are bf16, of c, begin and h_exact f32, all aligned
+// and nothing is left where it is written; a padding row has 0 in every list. Rows of x and h are of 16 bits, of c, begin and h_exact f32, all aligned
 // to 16 bytes. No h that is read in a step may be written in it; c may be where it was. A GRU's c is its state before it is rounded to h.
 typedef struct LstmRows {
     uint64_t x;         // inputs of `inputs` values; not read if there are none
@@ -85,12 +85,13 @@ typedef struct LstmRows {
 
 // lstm_*:  i, f, g, o = begin + x·W + h·U;  c_out = σ(f)·c + σ(i)·tanh(g);  h_out = σ(o)·tanh(c_out).  Where nothing is known, begin is the bias.
 // gru_*:   r, z = begin + bias + h·U;  n = tanh(begin + σ(r)·(bias + h·U));  c_out = (1 − σ(z))·n + σ(z)·c;  h_out = c_out.  It has no inputs.
-// On sm_90a, in bf16 with f32 sums.
+// On sm_90a, in bf16 with f32 sums: rows of x and h and the weights are of it. Those whose names begin with lstm_f16_ and gru_f16_, and tree_f16_ below, are the same
+// in f16, with the same tiles.
 //
 // The weights are packed for all tiles alike. The columns of W and U are taken in groups of 8 units: those of their first gate, then those of the
 // second, and so on, G · 8 columns for G gates. There are `units` / 8 groups, padded with zeros to a multiple of 8. The rows are those of W padded to a
 // multiple of 64 with zeros, then those of U likewise. A group is slabs of 64 rows, in order, G * 1024 bytes each; in a slab column after column, each of
-// 64 bf16 in 8 chunks of 8; chunk c of column j lies at place c ^ (j & 7). With S slabs in all, row k of the padded rows and column j of group g is bf16
+// 64 numbers in 8 chunks of 8; chunk c of column j lies at place c ^ (j & 7). With S slabs in all, row k of the padded rows and column j of group g is number
 //     (g * S + k / 64) * G * 512 + j * 64 + ((((k % 64) >> 3) ^ (j & 7)) << 3) + k % 8.
 //
 //   kernel        rows by units   threads   dynamic shared memory
@@ -154,7 +155,7 @@ typedef struct LstmQueueArguments {
 //
 // A GRU's c is where its h is, before as after a step: `c` is `h`, with room for `units`, and `c_out` is `h_exact`.
 //
-// A row whose entry names the row of the step before takes its h and c from there. Any other takes those that were gathered: h rounded to bf16,
+// A row whose entry names the row of the step before takes its h and c from there. Any other takes those that were gathered: h rounded,
 // and both padded with zeros to `units`. A row is not live if a step before it is not, or was refused: nobody wants what it leaves.
 typedef struct LstmListArguments {
     uint64_t frame;
@@ -166,7 +167,7 @@ typedef struct LstmListArguments {
     uint32_t table_stride;  // bytes from row to row, a multiple of 16
     uint32_t token;         // place in a row: an integer
     uint32_t token_bytes;   // of 8 bytes, or of 4
-    uint32_t padding;
+    uint32_t is_f16;        // h is rounded to f16, else to bf16
     uint32_t stride;   // bytes from row to row of the frame
     uint32_t own;      // values of h and c that the cell has
     uint32_t units;    // a multiple of 8
@@ -175,7 +176,7 @@ typedef struct LstmListArguments {
     uint32_t begin;    // what the sums begin with, or NOWHERE: the bias,
     uint32_t h_exact;  // h as it becomes, with room for `units`,
     uint32_t c_out;    // c likewise;
-    uint32_t h_from;   // and of bf16, with room for `units`: h as gathered,
+    uint32_t h_from;   // and rounded, with room for `units`: h as gathered,
     uint32_t h_out;    // h as it becomes
     uint64_t head;     // a BatchHead that says what the entries are and how many rows there are: those beyond are padding; or 0
 } LstmListArguments;
@@ -190,9 +191,11 @@ typedef struct TreeListArguments {
     uint32_t begin;      // places in a row: what the sums begin with, or NOWHERE: the bias,
     uint32_t h[2];       // h as gathered, of the left child and of the right one,
     uint32_t c[2];       // c as gathered, with room for `units`,
-    uint32_t h_from[2];  // h in bf16, with room for `units`,
+    uint32_t h_from[2];  // h rounded, with room for `units`,
     uint32_t h_exact;    // h as it becomes, with room for `units`,
     uint32_t c_out;      // and c likewise
+    uint32_t is_f16;     // as of LstmListArguments
+    uint32_t padding;
     uint64_t head;       // as of LstmListArguments
 } TreeListArguments;
 

@@ -1,5 +1,5 @@
 // What differs among the cells whose steps `recurrent.cu` computes: how many sums a unit has, what they begin with, what else of a row is read,
-// and what becomes of all that.
+// and what becomes of all that. And what differs between the two formats of 16 bits.
 //
 // Everything is done for two units at once, which lie side by side. The sums of gate g of the two are s[4 · g] and s[4 · g + 1].
 #pragma once
@@ -22,8 +22,6 @@ __device__ __forceinline__ uint64_t listed(uint64_t list, uint32_t row, uint32_t
     return list && row < rows ? __ldg(reinterpret_cast<const uint64_t*>(list) + row) : 0;
 }
 
-__device__ __forceinline__ float sigmoid(float x) { return fmaf(tanh_fast(0.5f * x), 0.5f, 0.5f); }
-
 __device__ __forceinline__ float2 zeros() { return make_float2(0.0f, 0.0f); }
 
 // Two values that nothing in this launch writes; zeros where they lie nowhere.
@@ -39,17 +37,47 @@ __device__ __forceinline__ float2 states(uint64_t row, uint32_t unit, bool there
 __device__ __forceinline__ void leave(uint64_t row, uint32_t unit, float2 values) {
     if (row) reinterpret_cast<float2*>(row)[unit / 2] = values;
 }
+
+// What rows of x and h, and the weights, are of; and functions of gates to some bits more than these have.
+struct Bf16 {
+    static __device__ __forceinline__ float tangent(float x) { return tanh_fast(x); }
+    static __device__ __forceinline__ float sigmoid(float x) { return fmaf(tanh_fast(0.5f * x), 0.5f, 0.5f); }
+    static __device__ __forceinline__ uint32_t pack(float2 values) { return pack_bf16(values.x, values.y); }
+    template <int N>
+    static __device__ __forceinline__ void multiply(float (&sums)[N / 2], uint64_t a, uint64_t b) {
+        wgmma_bf16<N>(sums, a, b, true);
+    }
+};
+struct F16 {
+    // That instruction errs by as much as a rounding to f16, which cells would add up step after step; these by about 2^-21 of 1.
+    static __device__ __forceinline__ float tangent(float x) { return fmaf(reciprocal_fast(1.0f + exp2_fast(2.885390082f * x)), -2.0f, 1.0f); }
+    static __device__ __forceinline__ float sigmoid(float x) { return reciprocal_fast(1.0f + exp2_fast(-1.442695041f * x)); }
+    static __device__ __forceinline__ uint32_t pack(float2 values) { return pack_f16(values.x, values.y); }
+    template <int N>
+    static __device__ __forceinline__ void multiply(float (&sums)[N / 2], uint64_t a, uint64_t b) {
+        wgmma_f16<N>(sums, a, b, true);
+    }
+};
+
+template <class Halves>
 __device__ __forceinline__ void leave_rounded(uint64_t row, uint32_t unit, float2 values) {
-    if (row) reinterpret_cast<uint32_t*>(row)[unit / 2] = pack_bf16(values.x, values.y);
+    if (row) reinterpret_cast<uint32_t*>(row)[unit / 2] = Halves::pack(values);
+}
+
+// What the sums of a row begin with, where what is known of it takes the bias's place.
+__device__ __forceinline__ float2 beginning(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
+    return constants(own ? own : cell.bias, cell.columns[gate] + unit, there);
 }
 
 // i, f, g, o.
+template <class Format>
 struct Lstm {
+    using Halves = Format;
     static constexpr int GATES = 4;
 
     // What a row's sums begin with.
     static __device__ __forceinline__ float2 begin(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
-        return constants(own ? own : cell.bias, cell.columns[gate] + unit, there);
+        return beginning(cell, own, gate, unit, there);
     }
 
     // What becomes of a row: where it goes, and where what is read beside its sums lies.
@@ -66,20 +94,21 @@ struct Lstm {
     };
     __device__ __forceinline__ Read read(const Cell&, uint32_t unit, bool there) const { return {states(c, unit, there)}; }
 
-    static __device__ __forceinline__ float next(float i, float f, float g, float c) { return fmaf(sigmoid(f), c, sigmoid(i) * tanh_fast(g)); }
+    static __device__ __forceinline__ float next(float i, float f, float g, float c) { return fmaf(Halves::sigmoid(f), c, Halves::sigmoid(i) * Halves::tangent(g)); }
     __device__ __forceinline__ void gates(const Cell&, const Read& read, const float* s, uint32_t unit) const {
         const float2 c = make_float2(next(s[0], s[4], s[8], read.c.x), next(s[1], s[5], s[9], read.c.y));
         leave(c_out, unit, c);
-        const float2 h = make_float2(sigmoid(s[12]) * tanh_fast(c.x), sigmoid(s[13]) * tanh_fast(c.y));
-        leave_rounded(h_out, unit, h);
+        const float2 h = make_float2(Halves::sigmoid(s[12]) * Halves::tangent(c.x), Halves::sigmoid(s[13]) * Halves::tangent(c.y));
+        leave_rounded<Halves>(h_out, unit, h);
         leave(h_exact, unit, h);
     }
 };
 
 // r, z, n, of which the sums of n are those of h alone: what a row has of n besides is added when r is known. It is read while sums are made, or, where
 // a thread has no registers left for that, behind them.
-template <bool Late>
+template <class Format, bool Late = false>
 struct Gru {
+    using Halves = Format;
     static constexpr int GATES = 3;
 
     static __device__ __forceinline__ float2 begin(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
@@ -106,23 +135,28 @@ struct Gru {
     }
 
     static __device__ __forceinline__ float next(float r, float z, float of_h, float known, float h) {
-        const float n = tanh_fast(fmaf(sigmoid(r), of_h, known));
-        return fmaf(sigmoid(z), h - n, n);
+        const float n = Halves::tangent(fmaf(Halves::sigmoid(r), of_h, known));
+        return fmaf(Halves::sigmoid(z), h - n, n);
     }
     __device__ __forceinline__ void gates(const Cell& cell, const Read& read, const float* s, uint32_t unit) const {
         const float2 n = Late ? constants(known, cell.columns[2] + unit, true) : read.n;
         const float2 h = make_float2(next(s[0], s[4], s[8], n.x, read.h.x), next(s[1], s[5], s[9], n.y, read.h.y));
         leave(state_out, unit, h);
-        leave_rounded(h_out, unit, h);
+        leave_rounded<Halves>(h_out, unit, h);
     }
 };
 
+template <class Format>
+using LateGru = Gru<Format, true>;
+
 // i, the f of either child, o, u: a node of a binary tree. x is the left child's h, h and c_right are the right one's.
+template <class Format>
 struct Tree {
+    using Halves = Format;
     static constexpr int GATES = 5;
 
     static __device__ __forceinline__ float2 begin(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
-        return Lstm::begin(cell, own, gate, unit, there);
+        return beginning(cell, own, gate, unit, there);
     }
 
     uint64_t c_left, c_right, c_out, h_exact;
@@ -141,12 +175,12 @@ struct Tree {
     }
 
     static __device__ __forceinline__ float next(float i, float f_left, float f_right, float u, float left, float right) {
-        return fmaf(sigmoid(f_right), right, fmaf(sigmoid(f_left), left, sigmoid(i) * tanh_fast(u)));
+        return fmaf(Halves::sigmoid(f_right), right, fmaf(Halves::sigmoid(f_left), left, Halves::sigmoid(i) * Halves::tangent(u)));
     }
     __device__ __forceinline__ void gates(const Cell&, const Read& read, const float* s, uint32_t unit) const {
         const float2 c = make_float2(next(s[0], s[4], s[8], s[16], read.left.x, read.right.x), next(s[1], s[5], s[9], s[17], read.left.y, read.right.y));
         leave(c_out, unit, c);
-        leave(h_exact, unit, make_float2(sigmoid(s[12]) * tanh_fast(c.x), sigmoid(s[13]) * tanh_fast(c.y)));
+        leave(h_exact, unit, make_float2(Halves::sigmoid(s[12]) * Halves::tangent(c.x), Halves::sigmoid(s[13]) * Halves::tangent(c.y)));
     }
 };
 

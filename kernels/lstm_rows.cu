@@ -23,13 +23,14 @@ __device__ __forceinline__ bool is_wanted(const LstmListArguments& a, uint32_t r
 }
 
 // Rounds h to where steps read it, and pads it and c from their own values to `units` with zeros. c may be where h is.
-__device__ __forceinline__ void pad(uint64_t h_at, uint64_t c_at, uint64_t rounded_at, uint32_t own, uint32_t units) {
+__device__ __forceinline__ void pad(uint64_t h_at, uint64_t c_at, uint64_t rounded_at, uint32_t own, uint32_t units, bool is_f16) {
     const float* const h = reinterpret_cast<const float*>(h_at);
     float* const c = reinterpret_cast<float*>(c_at);
     uint32_t* const rounded = reinterpret_cast<uint32_t*>(rounded_at);
     for (uint32_t pair = threadIdx.x; pair < units / 2; pair += blockDim.x) {
         const uint32_t first = 2 * pair;
-        rounded[pair] = pack_bf16(first < own ? h[first] : 0.0f, first + 1 < own ? h[first + 1] : 0.0f);
+        const float one = first < own ? h[first] : 0.0f, other = first + 1 < own ? h[first + 1] : 0.0f;
+        rounded[pair] = is_f16 ? pack_f16(one, other) : pack_bf16(one, other);
         if (first >= own) c[first] = 0.0f;
         if (first + 1 >= own) c[first + 1] = 0.0f;
     }
@@ -67,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(128) lstm_rows(const __grid_constan
         if (!wanted) reinterpret_cast<volatile RowRecord*>(at)->live = 0;
     }
     if (before != NOWHERE) return;
-    lstm::pad(at + a.h, at + a.c, at + a.h_from, a.own, a.units);
+    lstm::pad(at + a.h, at + a.c, at + a.h_from, a.own, a.units, a.is_f16 != 0);
 }
 KERNEL(lstm_rows, LstmListArguments)
 
@@ -89,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(128) tree_rows(const __grid_constan
         lists[6 * rows] = at + a.h_exact;
     }
     for (uint32_t child = 0; child < 2; ++child) {
-        lstm::pad(at + a.h[child], at + a.c[child], at + a.h_from[child], a.own, a.units);
+        lstm::pad(at + a.h[child], at + a.c[child], at + a.h_from[child], a.own, a.units, a.is_f16 != 0);
     }
 }
 KERNEL(tree_rows, TreeListArguments)

@@ -111,6 +111,17 @@ __device__ __forceinline__ float tanh_fast(float x) {
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+// 2^x to about 2^-22 of it, and 1/x to a unit in the last place: one instruction each. Beyond all floats infinity, below the least normal one 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -179,7 +190,7 @@ __device__ __forceinline__ void wgmma_wait() {
 
 #endif
 
-// A matrix in shared memory for products of a warpgroup: rows of 64 bf16 (128 bytes), k along them, swizzled by 128 bytes (chunk c of row r lies
+// A matrix in shared memory for products of a warpgroup: rows of 64 bf16 or f16 (128 bytes), k along them, swizzled by 128 bytes (chunk c of row r lies
 // at place c ^ (r & 7)), from an address that is a multiple of 1024. The next 16 of k begin 2 further.
 __device__ __forceinline__ uint64_t wgmma_descriptor(const void* shared) {
     return static_cast<uint64_t>((shared_address(shared) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;

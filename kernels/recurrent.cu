@@ -1,5 +1,5 @@
 // Steps of an LSTM and of its like on Hopper: rows are gathered by address, multiplied by W and U, put through the gates and scattered, in one
-// kernel. Which cell it is, is said by `gates.cuh`.
+// kernel. Which cell it is, and of which 16 bits its rows and weights are, is said by `gates.cuh`.
 //
 // One warpgroup (the last) feeds shared memory: rows of x and h with asynchronous copies, weights with bulk copies. The others multiply, each 64
 // rows, and have the sums of all gates of a unit in one thread, because the weights' columns come in that order; so the gates need no exchange. Every sum begins with its beginning and takes x, then h, k ascending, in products of 16: no tile changes a bit.
@@ -136,7 +136,7 @@ public:
             wgmma_pin(sums);
             wgmma_fence();
 #pragma unroll
-            for (int i = 0; i < SLAB / 16; ++i) wgmma_bf16<COLUMNS>(sums, a + 2 * i, b + 2 * i, true);
+            for (int i = 0; i < SLAB / 16; ++i) Gates::Halves::template multiply<COLUMNS>(sums, a + 2 * i, b + 2 * i);
             wgmma_commit();
             wgmma_pin(sums);
             // While these run, what the ones before read may be overwritten.
@@ -270,9 +270,9 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
         recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.inputs, a.units, a.columns, 0}, a.rows, a.rows_at); \
     }                                                                                                                       \
     KERNEL(name, LstmStepArguments)
-#define TREE_STEP(name, GROUPS, WIDTH, STAGES)                                                                                                    \
+#define TREE_STEP(name, Gates, GROUPS, WIDTH, STAGES)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ TreeStepArguments a) {                       \
-        recurrent::step<recurrent::Tree, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right}, a.rows, a.rows_at);  \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right}, a.rows, a.rows_at);  \
     }                                                                                                                                             \
     KERNEL(name, TreeStepArguments)
 #define QUEUE(name, Gates, GROUPS, WIDTH, STAGES, RESIDENT)                                                                  \
@@ -281,29 +281,32 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
     }                                                                                                                        \
     KERNEL_COOPERATIVE(name, LstmQueueArguments)
 
-STEP(lstm_step_64x8, Lstm, 1, 8, 8)
-STEP(lstm_step_64x16, Lstm, 1, 16, 8)
-STEP(lstm_step_64x32, Lstm, 1, 32, 8)
-STEP(lstm_step_128x32, Lstm, 2, 32, 6)
-STEP(lstm_step_128x64, Lstm, 2, 64, 4)
-QUEUE(lstm_resident_64x8, Lstm, 1, 8, 8, true)
-QUEUE(lstm_resident_64x16, Lstm, 1, 16, 8, true)
-QUEUE(lstm_queue_64x32, Lstm, 1, 32, 8, false)
-QUEUE(lstm_queue_128x32, Lstm, 2, 32, 6, false)
+// Every kernel in one format of 16 bits.
+#define KERNELS_OF(FORMAT, Halves)                                                   \
+    STEP(lstm##FORMAT##_step_64x8, Lstm<recurrent::Halves>, 1, 8, 8)                 \
+    STEP(lstm##FORMAT##_step_64x16, Lstm<recurrent::Halves>, 1, 16, 8)               \
+    STEP(lstm##FORMAT##_step_64x32, Lstm<recurrent::Halves>, 1, 32, 8)               \
+    STEP(lstm##FORMAT##_step_128x32, Lstm<recurrent::Halves>, 2, 32, 6)              \
+    STEP(lstm##FORMAT##_step_128x64, Lstm<recurrent::Halves>, 2, 64, 4)              \
+    QUEUE(lstm##FORMAT##_resident_64x8, Lstm<recurrent::Halves>, 1, 8, 8, true)      \
+    QUEUE(lstm##FORMAT##_resident_64x16, Lstm<recurrent::Halves>, 1, 16, 8, true)    \
+    QUEUE(lstm##FORMAT##_queue_64x32, Lstm<recurrent::Halves>, 1, 32, 8, false)      \
+    QUEUE(lstm##FORMAT##_queue_128x32, Lstm<recurrent::Halves>, 2, 32, 6, false)     \
+    STEP(gru##FORMAT##_step_64x8, Gru<recurrent::Halves>, 1, 8, 8)                   \
+    STEP(gru##FORMAT##_step_64x16, Gru<recurrent::Halves>, 1, 16, 8)                 \
+    STEP(gru##FORMAT##_step_64x32, Gru<recurrent::Halves>, 1, 32, 8)                 \
+    STEP(gru##FORMAT##_step_128x32, Gru<recurrent::Halves>, 2, 32, 6)                \
+    STEP(gru##FORMAT##_step_128x64, LateGru<recurrent::Halves>, 2, 64, 4)            \
+    QUEUE(gru##FORMAT##_resident_64x8, Gru<recurrent::Halves>, 1, 8, 8, true)        \
+    QUEUE(gru##FORMAT##_resident_64x16, Gru<recurrent::Halves>, 1, 16, 8, true)      \
+    QUEUE(gru##FORMAT##_queue_64x32, Gru<recurrent::Halves>, 1, 32, 8, false)        \
+    QUEUE(gru##FORMAT##_queue_128x32, Gru<recurrent::Halves>, 2, 32, 6, false)       \
+    TREE_STEP(tree##FORMAT##_step_64x8, Tree<recurrent::Halves>, 1, 8, 8)            \
+    TREE_STEP(tree##FORMAT##_step_64x16, Tree<recurrent::Halves>, 1, 16, 8)          \
+    TREE_STEP(tree##FORMAT##_step_64x32, Tree<recurrent::Halves>, 1, 32, 6)          \
+    TREE_STEP(tree##FORMAT##_step_128x32, Tree<recurrent::Halves>, 2, 32, 6)
 
-STEP(gru_step_64x8, Gru<false>, 1, 8, 8)
-STEP(gru_step_64x16, Gru<false>, 1, 16, 8)
-STEP(gru_step_64x32, Gru<false>, 1, 32, 8)
-STEP(gru_step_128x32, Gru<false>, 2, 32, 6)
-STEP(gru_step_128x64, Gru<true>, 2, 64, 4)
-QUEUE(gru_resident_64x8, Gru<false>, 1, 8, 8, true)
-QUEUE(gru_resident_64x16, Gru<false>, 1, 16, 8, true)
-QUEUE(gru_queue_64x32, Gru<false>, 1, 32, 8, false)
-QUEUE(gru_queue_128x32, Gru<false>, 2, 32, 6, false)
-
-TREE_STEP(tree_step_64x8, 1, 8, 8)
-TREE_STEP(tree_step_64x16, 1, 16, 8)
-TREE_STEP(tree_step_64x32, 1, 32, 6)
-TREE_STEP(tree_step_128x32, 2, 32, 6)
+KERNELS_OF(, Bf16)
+KERNELS_OF(_f16, F16)
 
 #endif

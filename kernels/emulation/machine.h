@@ -48,7 +48,7 @@ struct Pending {
     float* accumulators;
     uint64_t a, b;  // descriptors
     int columns;
-    bool accumulate;
+    bool accumulate, is_f16;
 };
 
 struct Fiber {

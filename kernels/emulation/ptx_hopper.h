@@ -97,7 +97,7 @@ inline void group_barrier(uint32_t id, uint32_t threads, EMULATED_HERE) {
 namespace emulation {
 
 // Row r of a matrix that a descriptor describes, 16 values of k.
-inline void wgmma_row(uint64_t descriptor, int r, float* values, const Where& where) {
+inline void wgmma_row(uint64_t descriptor, int r, bool is_f16, float* values, const Where& where) {
     Machine& m = machine();
     const Block& block = m.block();
     if (descriptor >> 62 != 1) m.fail("a descriptor without the swizzle of 128 bytes at %s:%d", where.file, where.line);
@@ -111,7 +111,7 @@ inline void wgmma_row(uint64_t descriptor, int r, float* values, const Where& wh
         }
         uint16_t bits[8];
         std::memcpy(bits, block.shared + at, 16);
-        for (int i = 0; i < 8; ++i) values[chunk * 8 + i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
+        for (int i = 0; i < 8; ++i) values[chunk * 8 + i] = is_f16 ? from_f16(bits[i]) : std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
     }
 }
 
@@ -120,9 +120,9 @@ inline void wgmma_run(Fiber* const fibers[], size_t which, const Where& where) {
     const Pending& first = fibers[0]->products[which];
     static thread_local float a[64][16], b[16][256], sums[64][256];
     float row[16];
-    for (int r = 0; r < 64; ++r) wgmma_row(first.a, r, a[r], where);
+    for (int r = 0; r < 64; ++r) wgmma_row(first.a, r, first.is_f16, a[r], where);
     for (int n = 0; n < first.columns; ++n) {
-        wgmma_row(first.b, n, row, where);
+        wgmma_row(first.b, n, first.is_f16, row, where);
         for (int k = 0; k < 16; ++k) b[k][n] = row[k];
     }
     for (int r = 0; r < 64; ++r) {
@@ -133,7 +133,7 @@ inline void wgmma_run(Fiber* const fibers[], size_t which, const Where& where) {
     }
     for (int t = 0; t < 128; ++t) {
         const Pending& own = fibers[t]->products[which];
-        if (own.a != first.a || own.b != first.b || own.accumulate != first.accumulate || own.columns != first.columns) {
+        if (own.a != first.a || own.b != first.b || own.accumulate != first.accumulate || own.columns != first.columns || own.is_f16 != first.is_f16) {
             machine().fail("threads of a warpgroup name different operands at %s:%d", where.file, where.line);
         }
         const int lane = t % 32, r = t / 32 * 16 + lane / 4;
@@ -174,7 +174,10 @@ inline void wgmma_all(void* operands[], uint64_t) {
 }  // namespace emulation
 
 template <int N> inline void wgmma_bf16(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate) {
-    emulation::machine().current().products.push_back({d, a, b, N, accumulate});
+    emulation::machine().current().products.push_back({d, a, b, N, accumulate, false});
+}
+template <int N> inline void wgmma_f16(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate) {
+    emulation::machine().current().products.push_back({d, a, b, N, accumulate, true});
 }
 template <int R> inline void wgmma_pin(float (&)[R]) {}
 inline void wgmma_fence() {}
@@ -192,6 +195,8 @@ template <int N> inline void wgmma_wait(EMULATED_HERE) {
            where);
 }
 inline float tanh_fast(float x) { return tanhf(x); }
+inline float exp2_fast(float x) { return exp2f(x); }
+inline float reciprocal_fast(float x) { return 1.0f / x; }
 
 // ---- the grid and the host ----
 

@@ -123,7 +123,7 @@ void lists_of_trees_have_padding_for_them() {
         for (uint32_t r = 0; r < rows; ++r) std::memset(&frame[r * STRIDE], 0, STRIDE);
         Memory<uint64_t> lists(7 * ROWS);
         const Memory<BatchHead> head({BatchHead{rows, 0, 0, 0, 0, 0, 0, 0}});
-        const TreeListArguments a{frame.address(), lists.address(), STRIDE, OWN, OWN, NOWHERE, {32, 64}, {96, 128}, {160, 176}, 192, 224, head.address()};
+        const TreeListArguments a{frame.address(), lists.address(), STRIDE, OWN, OWN, NOWHERE, {32, 64}, {96, 128}, {160, 176}, 192, 224, 0, 0, head.address()};
         CHECK(testing::launch("tree_rows", {ROWS, 1, 1}, 128, 0, a) == "");
         for (uint32_t r = 0; r < ROWS; ++r) {
             for (uint32_t list = 0; list < 7; ++list) CHECK((lists[list * ROWS + r] == 0) == (r >= rows || list == NOTHING));

@@ -36,6 +36,18 @@ inline float from_f16(uint16_t x) {
     return static_cast<float>(x & 0x8000 ? -magnitude : magnitude);
 }
 
+// One of both.
+struct Format {
+    uint16_t (*to)(float);
+    float (*from)(uint16_t);
+    // How far two neighbouring numbers below 1 are apart, at most.
+    double step;
+    // In the names of kernels.
+    const char* name;
+    double rounded(float x) const { return from(to(x)); }
+};
+constexpr Format BF16{to_bf16, from_bf16, 0x1p-8, ""}, F16{to_f16, from_f16, 0x1p-11, "_f16"};
+
 // To tf32, to the nearest, ties away from zero. Through a double, which has room for both: no digits of the kernel's own way.
 inline float to_tf32(float x) {
     if (std::isnan(x)) return std::bit_cast<float>(0x7fffe000);
@@ -80,12 +92,13 @@ inline std::vector<uint16_t> bf16(const std::vector<float>& w, size_t k, size_t 
 inline std::vector<uint16_t> f16(const std::vector<float>& w, size_t k, size_t n) { return halves(w, k, n, to_f16); }
 
 // Weights of a cell of so many gates. w is `inputs` × gates · `units` and u is `units` × gates · `units`, row-major, columns gate after gate.
-inline std::vector<uint16_t> gates(size_t gates, const std::vector<float>& w, const std::vector<float>& u, size_t inputs, size_t units) {
+inline std::vector<uint16_t> gates(const Format& format, size_t gates, const std::vector<float>& w, const std::vector<float>& u, size_t inputs,
+                                   size_t units) {
     const size_t before = padded(inputs, 64), slabs = (before + padded(units, 64)) / 64, width = gates * units;
     std::vector<uint16_t> packed(padded(units / 8, 8) * slabs * gates * 512);
     const auto put = [&](size_t k, size_t gate, size_t unit, float value) {
         const size_t j = gate * 8 + unit % 8;
-        packed[(unit / 8 * slabs + k / 64) * gates * 512 + j * 64 + (((k % 64 >> 3) ^ (j & 7)) << 3) + k % 8] = to_bf16(value);
+        packed[(unit / 8 * slabs + k / 64) * gates * 512 + j * 64 + (((k % 64 >> 3) ^ (j & 7)) << 3) + k % 8] = format.to(value);
     };
     for (size_t gate = 0; gate < gates; ++gate) {
         for (size_t unit = 0; unit < units; ++unit) {

@@ -20,15 +20,16 @@ struct Kernel {
 const Kernel STEPS[] = {{64, 8, 256, 8}, {64, 16, 256, 8}, {64, 32, 256, 8}, {128, 32, 384, 6}, {128, 64, 384, 4}};
 const Kernel QUEUES[] = {{64, 32, 256, 8}, {128, 32, 384, 6}, {64, 8, 256, 8, true}, {64, 16, 256, 8, true}};
 
-// What a cell computes with how many gates.
+// What a cell computes with how many gates, and of which 16 bits.
 struct Kind {
     const char* name;
     uint32_t gates;
+    packing::Format format = packing::BF16;
     std::string kernel(const char* what, const Kernel& kernel) const {
-        return std::string(name) + "_" + what + "_" + std::to_string(kernel.rows) + "x" + std::to_string(kernel.units);
+        return std::string(name) + format.name + "_" + what + "_" + std::to_string(kernel.rows) + "x" + std::to_string(kernel.units);
     }
 };
-const Kind LSTM{"lstm", 4}, GRU{"gru", 3};
+const Kind LSTM{"lstm", 4}, GRU{"gru", 3}, LSTM_F16{"lstm", 4, packing::F16}, GRU_F16{"gru", 3, packing::F16};
 
 constexpr uint32_t SLOTS = 150, INPUT_ROWS = 40;
 
@@ -45,7 +46,7 @@ struct World {
 
     World(const Kind& kind, uint32_t inputs, uint32_t units, uint64_t seed)
         : kind(kind), inputs(inputs), units(units), width(kind.gates * units), w(drawn(inputs * width, seed, 0.2f)), u(drawn(units * width, seed + 1, 0.2f)),
-          weights(packing::gates(kind.gates, w, u, inputs, units)), x(halves(INPUT_ROWS * std::max(inputs, 8u), seed + 2)), h(halves(2 * SLOTS * units, seed + 3)),
+          weights(packing::gates(kind.format, kind.gates, w, u, inputs, units)), x(halves(INPUT_ROWS * std::max(inputs, 8u), seed + 2, kind)), h(halves(2 * SLOTS * units, seed + 3, kind)),
           bias(drawn(width, seed + 4, 1.0f)), begin(drawn(INPUT_ROWS * width, seed + 5, 1.0f)), c(drawn(SLOTS * units, seed + 6, 1.0f)),
           exact(2 * SLOTS * units) {}
 
@@ -55,9 +56,9 @@ struct World {
         for (float& v : values) v = size * random.signed_unit();
         return values;
     }
-    static std::vector<uint16_t> halves(size_t count, uint64_t seed) {
+    static std::vector<uint16_t> halves(size_t count, uint64_t seed, const Kind& kind) {
         std::vector<uint16_t> values;
-        for (const float v : drawn(count, seed, 1.0f)) values.push_back(packing::to_bf16(v));
+        for (const float v : drawn(count, seed, 1.0f)) values.push_back(kind.format.to(v));
         return values;
     }
 };
@@ -119,18 +120,19 @@ std::vector<std::vector<Row>> schedule(const std::vector<uint32_t>& sizes, uint6
     return steps;
 }
 
-// The same steps in f64, on copies of the world's memory as it was before; h is rounded to bf16 as the kernels leave it.
+// The same steps in f64, on copies of the world's memory as it was before; h is rounded as the kernels leave it.
 struct Reference {
     std::vector<double> h, c;
     std::vector<bool> h_written, c_written;
 
     explicit Reference(const World& world) : h(world.h.size()), c(world.c.size()), h_written(h.size()), c_written(c.size()) {
-        for (size_t i = 0; i < h.size(); ++i) h[i] = packing::from_bf16(world.h[i]);
+        for (size_t i = 0; i < h.size(); ++i) h[i] = world.kind.format.from(world.h[i]);
         for (size_t i = 0; i < c.size(); ++i) c[i] = world.c[i];
     }
 
     void step(const World& world, const std::vector<Row>& rows, bool with_begin) {
         const std::vector<double> h0 = h;
+        const packing::Format& format = world.kind.format;
         for (const Row& row : rows) {
             if (row.slot < 0) continue;
             for (uint32_t unit = 0; unit < world.units; ++unit) {
@@ -142,10 +144,10 @@ struct Reference {
                     begun[gate] = known ? world.begin[static_cast<size_t>(row.begin) * width + place] : 0;
                     z[gate] = world.kind.gates == 3 || !known ? world.bias[place] : 0;
                     for (uint32_t k = 0; row.input >= 0 && k < world.inputs; ++k) {
-                        z[gate] += packing::from_bf16(world.x[static_cast<size_t>(row.input) * world.inputs + k]) * rounded(world.w[k * width + column]);
+                        z[gate] += format.from(world.x[static_cast<size_t>(row.input) * world.inputs + k]) * format.rounded(world.w[k * width + column]);
                     }
                     for (uint32_t k = 0; !row.fresh && k < world.units; ++k) {
-                        z[gate] += h0[static_cast<size_t>(row.from) * world.units + k] * rounded(world.u[k * width + column]);
+                        z[gate] += h0[static_cast<size_t>(row.from) * world.units + k] * format.rounded(world.u[k * width + column]);
                     }
                 }
                 const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
@@ -154,33 +156,32 @@ struct Reference {
                 if (world.kind.gates == 3) {
                     const double keeps = sigmoid(z[1] + begun[1]), n = std::tanh(begun[2] + sigmoid(z[0] + begun[0]) * z[2]);
                     c[at] = (1 - keeps) * n + keeps * old;
-                    h[to] = rounded(static_cast<float>(c[at]));
+                    h[to] = format.rounded(static_cast<float>(c[at]));
                 } else {
                     c[at] = sigmoid(z[1] + begun[1]) * old + sigmoid(z[0] + begun[0]) * std::tanh(z[2] + begun[2]);
-                    h[to] = rounded(static_cast<float>(sigmoid(z[3] + begun[3]) * std::tanh(c[at])));
+                    h[to] = format.rounded(static_cast<float>(sigmoid(z[3] + begun[3]) * std::tanh(c[at])));
                 }
                 c_written[at] = h_written[to] = true;
             }
         }
     }
 
-    static double rounded(float v) { return packing::from_bf16(packing::to_bf16(v)); }
-
     // Values that no step wrote must be untouched to the bit.
     void compare(const std::string& name, const World& world, double most) const {
+        const packing::Format& format = world.kind.format;
         for (size_t i = 0; i < c.size(); ++i) {
             const double off = std::abs(world.c[i] - c[i]);
             if (c_written[i] ? !(off <= most) : off != 0) return testing::failed(__FILE__, __LINE__, text(name, "c", i, world.c[i], c[i]));
         }
         for (size_t i = 0; i < h.size(); ++i) {
-            const double off = std::abs(packing::from_bf16(world.h[i]) - h[i]);
-            // One rounding of bf16 apart, where both lie at its edge.
-            if (h_written[i] ? !(off <= most + 0x1p-8) : off != 0) {
-                return testing::failed(__FILE__, __LINE__, text(name, "h", i, packing::from_bf16(world.h[i]), h[i]));
+            const double off = std::abs(format.from(world.h[i]) - h[i]);
+            // One rounding apart, where both lie at its edge.
+            if (h_written[i] ? !(off <= most + format.step) : off != 0) {
+                return testing::failed(__FILE__, __LINE__, text(name, "h", i, format.from(world.h[i]), h[i]));
             }
             // What is left in f32 is what was rounded; a GRU has it in its state.
-            if (h_written[i] && world.kind.gates == 4 ? packing::to_bf16(world.exact[i]) != world.h[i] : !std::isnan(world.exact[i])) {
-                return testing::failed(__FILE__, __LINE__, text(name, "exact h", i, world.exact[i], packing::from_bf16(world.h[i])));
+            if (h_written[i] && world.kind.gates == 4 ? format.to(world.exact[i]) != world.h[i] : !std::isnan(world.exact[i])) {
+                return testing::failed(__FILE__, __LINE__, text(name, "exact h", i, world.exact[i], format.from(world.h[i])));
             }
         }
     }
@@ -208,7 +209,7 @@ void steps_are_right() {
         bool begin;
     } cases[] = {{LSTM, 64, 64, {64, 17}, false},  {LSTM, 584, 64, {20, 10}, false}, {LSTM, 40, 72, {130, 65}, false}, {LSTM, 0, 128, {1, 70}, true},
                  {LSTM, 136, 8, {2}, true},        {GRU, 0, 64, {64, 17}, true},     {GRU, 0, 72, {130, 65}, true},    {GRU, 0, 200, {1, 70}, false},
-                 {GRU, 0, 8, {2}, true}};
+                 {GRU, 0, 8, {2}, true},           {LSTM_F16, 40, 72, {130, 65}, true}, {GRU_F16, 0, 72, {130, 65}, true}};
     for (const auto& one : cases) {
         for (const Kernel& kernel : STEPS) {
             World world(one.kind, one.inputs, one.units, 10 + one.units);
@@ -225,7 +226,7 @@ void steps_are_right() {
 
 // The states after a few steps, by any tile and in any order of threads: the same bits.
 void no_bit_depends_on_tiles_or_the_order_of_threads() {
-    for (const Kind& kind : {LSTM, GRU}) {
+    for (const Kind& kind : {LSTM, GRU, LSTM_F16, GRU_F16}) {
         std::vector<Memory<uint16_t>> h;
         std::vector<Memory<float>> c;
         for (uint64_t seed = 0; seed < 3; ++seed) {
@@ -244,7 +245,7 @@ void no_bit_depends_on_tiles_or_the_order_of_threads() {
 
 // A queue leaves the bits that its steps leave one by one, whatever the tiles and the blocks.
 void queues_are_right() {
-    for (const Kind& kind : {LSTM, GRU}) {
+    for (const Kind& kind : {LSTM, GRU, LSTM_F16, GRU_F16}) {
         const bool begun = kind.gates == 3;
         const uint32_t inputs = begun ? 0 : 72, slabs = begun ? 1 : 3;
         World alone(kind, inputs, 64, 20);
@@ -300,6 +301,8 @@ void lists_are_made_where_rows_lie() {
     const uint32_t before[ROWS] = {NOWHERE, NOWHERE, 0, 1, NOWHERE, 2, 3};
     for (uint64_t seed = 0; seed < 4; ++seed) {
         for (const bool with_entries : {true, false}) {
+            const bool is_f16 = seed >= 2;
+            const packing::Format& format = is_f16 ? packing::F16 : packing::BF16;
             emulate_seed(seed);
             Memory<uint8_t> frame(ROWS * STRIDE);
             Memory<RowEntry> entries(ROWS);
@@ -317,7 +320,7 @@ void lists_are_made_where_rows_lie() {
             }
             record(0)->refused = 1;
             record(3)->live = 0;
-            const LstmListArguments a{frame.address(), with_entries ? entries.address() : 0, lists.address(), counter.address(), 0, 0, 0, 0, 0, 0, STRIDE, OWN,
+            const LstmListArguments a{frame.address(), with_entries ? entries.address() : 0, lists.address(), counter.address(), 0, 0, 0, 0, 0, is_f16, STRIDE, OWN,
                                       UNITS,           H, C, seed % 2 ? BEGIN : NOWHERE,     EXACT,           C_OUT,             H_FROM, H_OUT, 0};
             CHECK(testing::launch("lstm_rows", {ROWS, 1, 1}, 128, 0, a) == "");
             CHECK(counter[0] == 0 && counter[1] == 0xffffffff);
@@ -332,7 +335,7 @@ void lists_are_made_where_rows_lie() {
                 CHECK(record(r)->live == !dead && record(r)->refused == (r == 0));
                 const uint16_t* rounded = reinterpret_cast<const uint16_t*>(at(r, H_FROM));
                 for (uint32_t e = 0; e < UNITS && from == NOWHERE; ++e) {
-                    CHECK(rounded[e] == (e < OWN ? packing::to_bf16(at(r, H)[e]) : 0));
+                    CHECK(rounded[e] == (e < OWN ? format.to(at(r, H)[e]) : 0));
                     CHECK(at(r, C)[e] == (e < OWN ? static_cast<float>(r + e) : 0.0f));
                 }
                 CHECK(from == NOWHERE || (rounded[0] == 0xffff && std::isnan(at(r, C)[OWN])));

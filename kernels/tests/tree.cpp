@@ -12,11 +12,10 @@ using testing::Memory;
 using testing::Random;
 
 struct Kernel {
-    const char* name;
+    const char* tile;
     uint32_t rows, units, threads, stages;
 };
-const Kernel STEPS[] = {{"tree_step_64x8", 64, 8, 256, 8}, {"tree_step_64x16", 64, 16, 256, 8}, {"tree_step_64x32", 64, 32, 256, 6},
-                        {"tree_step_128x32", 128, 32, 384, 6}};
+const Kernel STEPS[] = {{"64x8", 64, 8, 256, 8}, {"64x16", 64, 16, 256, 8}, {"64x32", 64, 32, 256, 6}, {"128x32", 128, 32, 384, 6}};
 constexpr uint32_t CHILDREN = 30, GATES = 5;
 
 std::vector<float> drawn(size_t count, uint64_t seed, float size) {
@@ -26,14 +25,15 @@ std::vector<float> drawn(size_t count, uint64_t seed, float size) {
     return values;
 }
 
-std::vector<uint16_t> halves(const std::vector<float>& values) {
+std::vector<uint16_t> halves(const packing::Format& format, const std::vector<float>& values) {
     std::vector<uint16_t> rounded;
-    for (const float v : values) rounded.push_back(packing::to_bf16(v));
+    for (const float v : values) rounded.push_back(format.to(v));
     return rounded;
 }
 
 // Nodes of a cell, and what became of them. What is no row's is NaN.
 struct World {
+    packing::Format format;
     uint32_t units, rows;
     bool begun;
     std::vector<float> w, u;
@@ -44,9 +44,9 @@ struct World {
     std::vector<bool> there;
     const uint32_t columns[6] = {4 * units, 0, 2 * units, units, 3 * units, 0};
 
-    World(uint32_t units, uint32_t rows, bool begun)
-        : units(units), rows(rows), begun(begun), w(drawn(units * GATES * units, 1, 0.2f)), u(drawn(units * GATES * units, 2, 0.2f)),
-          weights(packing::gates(GATES, w, u, units, units)), h(halves(drawn(CHILDREN * units, 3, 1.0f))), bias(drawn(GATES * units, 4, 1.0f)),
+    World(const packing::Format& format, uint32_t units, uint32_t rows, bool begun)
+        : format(format), units(units), rows(rows), begun(begun), w(drawn(units * GATES * units, 1, 0.2f)), u(drawn(units * GATES * units, 2, 0.2f)),
+          weights(packing::gates(format, GATES, w, u, units, units)), h(halves(format, drawn(CHILDREN * units, 3, 1.0f))), bias(drawn(GATES * units, 4, 1.0f)),
           begin(drawn(rows * GATES * units, 5, 1.0f)), c(drawn(CHILDREN * units, 6, 1.0f)), c_out(rows * units), h_out(rows * units) {
         Random random(7 + rows);
         for (uint32_t r = 0; r < rows; ++r) {
@@ -76,12 +76,13 @@ struct World {
                                   {columns[0], columns[1], columns[2], columns[3], columns[4], 0}, 0};
         const uint32_t blocks = (units + kernel.units - 1) / kernel.units * ((rows + kernel.rows - 1) / kernel.rows);
         const uint32_t shared = kernel.stages * (kernel.rows + GATES * kernel.units) * 128;
-        const std::string said = testing::launch(kernel.name, {blocks, 1, 1}, kernel.threads, shared, a);
+        const std::string said = testing::launch(name(kernel).c_str(), {blocks, 1, 1}, kernel.threads, shared, a);
         if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
     }
 
-    void compare(const char* name) const {
-        const auto rounded = [](float v) { return static_cast<double>(packing::from_bf16(packing::to_bf16(v))); };
+    std::string name(const Kernel& kernel) const { return std::string("tree") + format.name + "_step_" + kernel.tile; }
+
+    void compare(const std::string& name) const {
         const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
         for (uint32_t r = 0; r < rows; ++r) {
             for (uint32_t unit = 0; unit < units; ++unit) {
@@ -96,7 +97,7 @@ struct World {
                     z[gate] = begun && r % 3 != 0 ? begin[r * width + place] : bias[place];
                     const auto add = [&](int child, const std::vector<float>& by) {
                         for (uint32_t k = 0; child >= 0 && k < units; ++k) {
-                            z[gate] += packing::from_bf16(h[static_cast<size_t>(child) * units + k]) * rounded(by[k * width + column]);
+                            z[gate] += format.from(h[static_cast<size_t>(child) * units + k]) * format.rounded(by[k * width + column]);
                         }
                     };
                     add(left[r], w);
@@ -106,7 +107,7 @@ struct World {
                 const double next = sigmoid(z[0]) * std::tanh(z[4]) + sigmoid(z[1]) * kept(left[r]) + sigmoid(z[2]) * kept(right[r]);
                 const double out = sigmoid(z[3]) * std::tanh(next);
                 if (!(std::abs(c_out[at] - next) < 1e-3 && std::abs(h_out[at] - out) < 1e-3)) {
-                    return testing::failed(__FILE__, __LINE__, std::string(name) + ": row " + std::to_string(r) + ", unit " + std::to_string(unit));
+                    return testing::failed(__FILE__, __LINE__, name + ": row " + std::to_string(r) + ", unit " + std::to_string(unit));
                 }
             }
         }
@@ -114,17 +115,19 @@ struct World {
 };
 
 void nodes_are_right_whatever_the_tile() {
+    using packing::BF16, packing::F16;
     const struct {
+        packing::Format format;
         uint32_t units, rows;
         bool begun;
-    } cases[] = {{64, 64, false}, {72, 130, true}, {8, 1, false}, {200, 70, true}};
+    } cases[] = {{BF16, 64, 64, false}, {BF16, 72, 130, true}, {BF16, 8, 1, false}, {BF16, 200, 70, true}, {F16, 72, 130, true}, {F16, 64, 64, false}};
     for (const auto& one : cases) {
-        World first(one.units, one.rows, one.begun);
+        World first(one.format, one.units, one.rows, one.begun);
         first.run(STEPS[0]);
-        first.compare(STEPS[0].name);
+        first.compare(first.name(STEPS[0]));
         for (const Kernel& kernel : STEPS) {
             emulate_seed(one.rows);
-            World world(one.units, one.rows, one.begun);
+            World world(one.format, one.units, one.rows, one.begun);
             world.run(kernel);
             CHECK(world.c_out.same(first.c_out) && world.h_out.same(first.h_out));
         }
@@ -135,6 +138,8 @@ void nodes_are_right_whatever_the_tile() {
 void lists_are_made_where_rows_lie() {
     constexpr uint32_t OWN = 5, UNITS = 8, ROWS = 3, STRIDE = 256, H[] = {32, 64}, C[] = {96, 128}, FROM[] = {160, 176}, EXACT = 192, C_OUT = 224;
     for (const uint32_t begin : {uint32_t{16}, NOWHERE}) {
+        const bool is_f16 = begin == NOWHERE;
+        const packing::Format& format = is_f16 ? packing::F16 : packing::BF16;
         Memory<uint8_t> frame(ROWS * STRIDE);
         Memory<uint64_t> lists(7 * ROWS);
         const auto at = [&](uint32_t row, uint32_t place) { return reinterpret_cast<float*>(&frame[row * STRIDE + place]); };
@@ -146,7 +151,8 @@ void lists_are_made_where_rows_lie() {
                 }
             }
         }
-        const TreeListArguments a{frame.address(), lists.address(), STRIDE, OWN, UNITS, begin, {H[0], H[1]}, {C[0], C[1]}, {FROM[0], FROM[1]}, EXACT, C_OUT, 0};
+        const TreeListArguments a{frame.address(), lists.address(), STRIDE, OWN, UNITS, begin, {H[0], H[1]}, {C[0], C[1]}, {FROM[0], FROM[1]}, EXACT, C_OUT,
+                                  is_f16, 0, 0};
         CHECK(testing::launch("tree_rows", {ROWS, 1, 1}, 128, 0, a) == "");
         for (uint32_t r = 0; r < ROWS; ++r) {
             const uint32_t places[] = {FROM[0], FROM[1], C[0], C[1], begin, C_OUT, EXACT};
@@ -156,7 +162,7 @@ void lists_are_made_where_rows_lie() {
             for (uint32_t child = 0; child < 2; ++child) {
                 const uint16_t* rounded = reinterpret_cast<const uint16_t*>(at(r, FROM[child]));
                 for (uint32_t e = 0; e < UNITS; ++e) {
-                    CHECK(rounded[e] == (e < OWN ? packing::to_bf16(at(r, H[child])[e]) : 0));
+                    CHECK(rounded[e] == (e < OWN ? format.to(at(r, H[child])[e]) : 0));
                     CHECK(at(r, C[child])[e] == (e < OWN ? static_cast<float>(r + e + 10 * child) : 0.0f));
                 }
             }

@@ -93,7 +93,7 @@ plain! {
     /// As in `abi.h`.
     LstmListArguments {
         frame: u64, entries: u64, lists: u64, counter: u64, table: u64, table_rows: u64, table_stride: u32, token: u32, token_bytes: u32,
-        padding: u32, stride: u32, own: u32, units: u32, h: u32, c: u32, begin: u32, h_exact: u32,
+        is_f16: u32, stride: u32, own: u32, units: u32, h: u32, c: u32, begin: u32, h_exact: u32,
         c_out: u32, h_from: u32, h_out: u32, head: u64,
     }
     /// As in `abi.h`.
@@ -101,7 +101,7 @@ plain! {
     /// As in `abi.h`.
     TreeListArguments {
         frame: u64, lists: u64, stride: u32, own: u32, units: u32, begin: u32, h: [u32; 2], c: [u32; 2], h_from: [u32; 2], h_exact: u32, c_out: u32,
-        head: u64,
+        is_f16: u32, padding: u32, head: u64,
     }
     /// The beginning of each row of a frame.
     RowRecord { live: u32, refused: u32, index: i64, table_rows: u64, padding: u64 }
@@ -246,42 +246,51 @@ pub(crate) const LSTM_SLAB: u32 = 64;
 /// and what a column of them takes.
 const LSTM_SLAB_BYTES: u32 = LSTM_SLAB * size_of::<u16>() as u32;
 
-/// One step of an LSTM; all take [`LstmStepArguments`].
-pub(crate) const LSTM_STEPS: [GateTile; 5] = [
-    GateTile::new(("lstm_step_64x8", 4), (64, 8), 8),
-    GateTile::new(("lstm_step_64x16", 4), (64, 16), 8),
-    GateTile::new(("lstm_step_64x32", 4), (64, 32), 8),
-    GateTile::new(("lstm_step_128x32", 4), (128, 32), 6),
-    GateTile::new(("lstm_step_128x64", 4), (128, 64), 4),
-];
-/// Several steps; all take [`LstmQueueArguments`], and are launched cooperatively.
-pub(crate) const LSTM_QUEUES: [GateTile; 4] = [
-    GateTile::resident(("lstm_resident_64x8", 4), (64, 8), 8),
-    GateTile::resident(("lstm_resident_64x16", 4), (64, 16), 8),
-    GateTile::new(("lstm_queue_64x32", 4), (64, 32), 8),
-    GateTile::new(("lstm_queue_128x32", 4), (128, 32), 6),
-];
-/// The same of a GRU.
-pub(crate) const GRU_STEPS: [GateTile; 5] = [
-    GateTile::new(("gru_step_64x8", 3), (64, 8), 8),
-    GateTile::new(("gru_step_64x16", 3), (64, 16), 8),
-    GateTile::new(("gru_step_64x32", 3), (64, 32), 8),
-    GateTile::new(("gru_step_128x32", 3), (128, 32), 6),
-    GateTile::new(("gru_step_128x64", 3), (128, 64), 4),
-];
-/// And several steps of one.
-pub(crate) const GRU_QUEUES: [GateTile; 4] = [
-    GateTile::resident(("gru_resident_64x8", 3), (64, 8), 8),
-    GateTile::resident(("gru_resident_64x16", 3), (64, 16), 8),
-    GateTile::new(("gru_queue_64x32", 3), (64, 32), 8),
-    GateTile::new(("gru_queue_128x32", 3), (128, 32), 6),
-];
-/// A node of a tree; all take [`TreeStepArguments`].
+/// The kernels of a cell's steps whose names begin so, by the cell's gates.
+macro_rules! gate_tiles {
+    ($($(#[$doc:meta])* $steps:ident, $queues:ident = $prefix:literal, $gates:literal;)*) => {$(
+        $(#[$doc])*
+        pub(crate) const $steps: [GateTile; 5] = [
+            GateTile::new((concat!($prefix, "_step_64x8"), $gates), (64, 8), 8),
+            GateTile::new((concat!($prefix, "_step_64x16"), $gates), (64, 16), 8),
+            GateTile::new((concat!($prefix, "_step_64x32"), $gates), (64, 32), 8),
+            GateTile::new((concat!($prefix, "_step_128x32"), $gates), (128, 32), 6),
+            GateTile::new((concat!($prefix, "_step_128x64"), $gates), (128, 64), 4),
+        ];
+        /// Several of these steps; all take [`LstmQueueArguments`], and are launched cooperatively.
+        pub(crate) const $queues: [GateTile; 4] = [
+            GateTile::resident((concat!($prefix, "_resident_64x8"), $gates), (64, 8), 8),
+            GateTile::resident((concat!($prefix, "_resident_64x16"), $gates), (64, 16), 8),
+            GateTile::new((concat!($prefix, "_queue_64x32"), $gates), (64, 32), 8),
+            GateTile::new((concat!($prefix, "_queue_128x32"), $gates), (128, 32), 6),
+        ];
+    )*};
+}
+
+gate_tiles! {
+    /// One step of an LSTM in bf16; all take [`LstmStepArguments`].
+    LSTM_STEPS, LSTM_QUEUES = "lstm", 4;
+    /// The same in f16.
+    LSTM_F16_STEPS, LSTM_F16_QUEUES = "lstm_f16", 4;
+    /// One step of a GRU in bf16; all take [`LstmStepArguments`].
+    GRU_STEPS, GRU_QUEUES = "gru", 3;
+    /// The same in f16.
+    GRU_F16_STEPS, GRU_F16_QUEUES = "gru_f16", 3;
+}
+
+/// A node of a tree in bf16; all take [`TreeStepArguments`].
 pub(crate) const TREE_STEPS: [GateTile; 4] = [
     GateTile::new(("tree_step_64x8", 5), (64, 8), 8),
     GateTile::new(("tree_step_64x16", 5), (64, 16), 8),
     GateTile::new(("tree_step_64x32", 5), (64, 32), 6),
     GateTile::new(("tree_step_128x32", 5), (128, 32), 6),
+];
+/// The same in f16.
+pub(crate) const TREE_F16_STEPS: [GateTile; 4] = [
+    GateTile::new(("tree_f16_step_64x8", 5), (64, 8), 8),
+    GateTile::new(("tree_f16_step_64x16", 5), (64, 16), 8),
+    GateTile::new(("tree_f16_step_64x32", 5), (64, 32), 6),
+    GateTile::new(("tree_f16_step_128x32", 5), (128, 32), 6),
 ];
 /// Lists that it reads.
 pub(crate) const TREE_LISTS: usize = 7;

@@ -11,6 +11,7 @@ pub mod emulated;
 pub(crate) mod guarded;
 pub mod peer;
 pub mod pinned;
+pub mod products;
 #[cfg(feature = "testing")]
 pub mod promises;
 
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 pub use peer::Peer;
 pub use pinned::Pinned;
+pub use products::Products;
 
 /// An address in a device's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -172,6 +174,12 @@ pub trait Driver: Send {
 
     /// Gives a kernel back that was compiled. Waits until nothing that is queued needs it.
     fn release(&mut self, kernel: Kernel) -> Done;
+
+    /// The library of products that there is for this device.
+    ///
+    /// # Errors
+    /// Why there is none, in words that may follow "because".
+    fn products(&mut self) -> Result<&mut dyn Products, String>;
 
     /// How many blocks of so many threads and so much shared memory (beyond what the kernel declares) run at once on the whole device, if nothing else
     /// runs there; 0 if none can.

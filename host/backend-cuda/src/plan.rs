@@ -121,7 +121,7 @@ pub(crate) enum Kind {
     Tree,
 }
 
-/// The second child of a tree's node, by places in a row: of what was gathered, and of its h in bf16.
+/// The second child of a tree's node, by places in a row: of what was gathered, and of its h rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Second {
     pub(crate) h: usize,
@@ -135,6 +135,8 @@ pub(crate) struct Second {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Recurrence {
     pub(crate) kind: Kind,
+    /// In f16; else in bf16.
+    pub(crate) is_f16: bool,
     /// Steps of the plan that come before.
     pub(crate) at: usize,
     /// Whether several steps of a chain may be one batch: nothing of a row that waits for its h can be refused.

@@ -128,7 +128,10 @@ fn operators_in_f16() {
 fn families_in_f16() {
     let watched = Watched::default();
     families::run(&mut watched.make(), Tolerance::default(), &scope(Precision::F16));
-    assert!(watched.has_launched("product_f16_") && !watched.has_launched("lstm_"));
+    for kernel in ["product_f16_", "lstm_f16_step_", "gru_f16_step_", "tree_f16_step_", A_GRAPH] {
+        assert!(watched.has_launched(kernel), "{kernel}");
+    }
+    assert!(!watched.has_launched("lstm_step_") && !watched.has_launched("product_bf16_"));
 }
 
 #[test]
@@ -163,11 +166,18 @@ fn invariance_in_f16() {
     for tile in [16, 64, 128] {
         assert!(watched.has_launched(&format!("product_f16_{tile}")), "{tile}");
     }
+    for tile in ["64x8", "64x16", "128x32"] {
+        assert!(watched.has_launched(&format!("lstm_f16_step_{tile}")), "{tile}");
+    }
 }
 
 #[test]
 fn hoisting_in_f16() {
-    hoisting::run(&mut make(), &scope(Precision::F16));
+    let watched = Watched::default();
+    hoisting::run(&mut watched.make(), &scope(Precision::F16));
+    for kernel in ["lstm_f16_step_", "lstm_f16_resident_", "gru_f16_step_", "gru_f16_resident_"] {
+        assert!(watched.has_launched(kernel), "{kernel}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::sync::LazyLock;
 
 use cellwright_backend::conformance::{ARENA_SLOTS, behaviour};
 use cellwright_backend_cuda::driver::cuda::{Absent, CudaDriver, Form, Image, devices};
+use cellwright_backend_cuda::driver::products::ProductShape;
 use cellwright_backend_cuda::driver::{Driver, Fault, Launch, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 
@@ -25,6 +26,9 @@ static LIBRARIES: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| (library("whol
 /// The same of the compiler's.
 static COMPILERS: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| (compiler("compiler", &[]), compiler("no-compiler", &["-DLACKING"])));
 
+/// The same of the library of products.
+static PRODUCTS: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| (products("products", &[]), products("no-products", &["-DLACKING"])));
+
 fn library(folder: &str, flags: &[&str]) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let sources = [here.join("tests/fake/libcuda.cpp"), here.join("../../kernels/emulation/emulation.cpp")];
@@ -33,6 +37,10 @@ fn library(folder: &str, flags: &[&str]) -> PathBuf {
 
 fn compiler(folder: &str, flags: &[&str]) -> PathBuf {
     built(folder, "libnvrtc.so", &[Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake/libnvrtc.cpp")], flags)
+}
+
+fn products(folder: &str, flags: &[&str]) -> PathBuf {
+    built(folder, "libcublasLt.so", &[Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake/libcublasLt.cpp")], flags)
 }
 
 fn built(folder: &str, name: &str, sources: &[PathBuf], flags: &[&str]) -> PathBuf {
@@ -346,6 +354,57 @@ fn has_a_compiler() {
     assert!(driver.kernel("fill").is_ok());
     let mut driver = CudaDriver::open(devices().unwrap().remove(0), IMAGES).unwrap().interpreting();
     assert_eq!((driver.compiler().is_err(), driver.compiled("one")), (true, Ok(None)), "it leaves the compiler alone");
+}
+
+#[test]
+fn products_are_the_librarys_where_there_is_one() {
+    whole("", "has_no_products");
+    with_all(&[&LIBRARIES.0, &PRODUCTS.1], "", "has_products_without_a_function");
+    with_all(&[&LIBRARIES.0, &PRODUCTS.0], "old-library", "has_old_products");
+    with_all(&[&LIBRARIES.0, &PRODUCTS.0], "no-plans", "has_products_without_plans");
+    with_all(&[&LIBRARIES.0, &PRODUCTS.0], "", "has_products");
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn has_no_products() {
+    // Unless this machine has them.
+    if let Err(why) = open().products() {
+        assert_eq!(why, "the system finds no library libcublasLt.so");
+    }
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn has_products_without_a_function() {
+    let mut driver = open();
+    assert_eq!(driver.products().err().unwrap(), "the library libcublasLt.so that the system finds has no function cublasLtMatmul");
+    assert!(driver.kernel("fill").is_ok(), "everything else is as it was");
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn has_old_products() {
+    assert_eq!(open().products().err().unwrap(), "the library libcublasLt.so that the system finds is 12.3; 13.0 or newer is needed");
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn has_products_without_plans() {
+    let mut driver = open();
+    assert_eq!(driver.products().unwrap().plans(ProductShape { rows: 1, k: 8, n: 4 }, 1 << 20), Ok(vec![]));
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn has_products() {
+    let mut driver = open();
+    let products = driver.products().unwrap();
+    assert_eq!(products.library(), "cublasLt 13.0");
+    let plans = products.plans(ProductShape { rows: 1, k: 8, n: 4 }, 1 << 20).unwrap();
+    assert_eq!(plans.len(), 1, "those that do not work, or want more than they may have, are left out");
+    let (_, part) = promises::PARTS.iter().find(|(name, _)| *name == "products").unwrap();
+    part(&mut open);
 }
 
 /// What the real compiler takes: with CELLWRIGHT_NVRTC the folder of its library.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation, Injection, Ran, What};
+use cellwright_backend_cuda::driver::products::{ProductOperands, ProductShape, Products};
 use cellwright_backend_cuda::driver::promises;
 use cellwright_backend_cuda::driver::{DeviceAddress, Driver, Fault, Kernel, Launch, Pinned, Stream};
 
@@ -102,6 +103,44 @@ fn a_fetch_from_what_is_not_there_any_more_brings_nothing_to_rely_on() {
     one.control().release();
     let lost = one.synchronize();
     assert!(matches!(&lost, Err(Fault::Lost(cause)) if cause.contains("memory that was given back")), "{lost:?}");
+}
+
+/// One that was told to.
+#[test]
+fn it_may_have_a_library_of_products() {
+    let multiplying = |seed| Emulated::new(&Emulation { seed, multiplies: true, ..Emulation::default() });
+    assert_eq!(device(0).products().err().unwrap(), "it was told to have no library of products");
+    assert_eq!(multiplying(0).products().map(|products| products.library()), Ok("loops".to_owned()));
+    let (_, part) = promises::PARTS.iter().find(|(name, _)| *name == "products").unwrap();
+    for seed in 0..4 {
+        part(&mut || Box::new(multiplying(seed)));
+    }
+    let mut driver = multiplying(0);
+    let shape = ProductShape { rows: 1, k: 8, n: 4 };
+    let [stream, other] = [driver.stream().unwrap(), driver.stream().unwrap()];
+    let at = driver.allocate(4096).unwrap();
+    let [x, weights, y, workspace] = [0, 256, 512, 768].map(|offset| at.plus(offset));
+    assert_eq!(driver.plans(shape, 8), Ok(vec![]), "it wants more");
+    let plan = driver.plans(shape, 256).unwrap()[0];
+    let multiply = |driver: &mut Emulated, operands: &ProductOperands| {
+        // SAFETY: what leaves the memory is refused.
+        unsafe { driver.multiply(stream, plan, operands) }
+    };
+    let operands = ProductOperands { x, weights, y, workspace };
+    multiply(&mut driver, &operands).unwrap();
+    for operands in [
+        ProductOperands { x: at.plus(4096), ..operands },
+        ProductOperands { weights: at.plus(4096), ..operands },
+        ProductOperands { y: at.plus(4096), ..operands },
+        ProductOperands { workspace: at.plus(4096 - 16), ..operands },
+        ProductOperands { y: y.plus(16), ..operands },
+    ] {
+        assert!(matches!(multiply(&mut driver, &operands), Err(Fault::Refused(_))), "{operands:?}");
+    }
+    driver.zero(other, at, 16).unwrap();
+    driver.synchronize().unwrap();
+    let ran = driver.control().take_log().into_iter().filter(|ran| ran.stream == stream).map(|ran| ran.what);
+    assert_eq!(ran.collect::<Vec<_>>(), [What::Product { shape }], "once, and nothing else");
 }
 
 #[test]

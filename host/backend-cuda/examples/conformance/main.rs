@@ -11,6 +11,7 @@ mod figures;
 mod graphs;
 mod groups;
 mod guards;
+mod library;
 mod parts;
 mod peers;
 
@@ -51,7 +52,10 @@ impl Where {
     pub(crate) fn open_with(self, groups: Groups) -> Result<Box<dyn Driver>, String> {
         let compiles = groups == Groups::Compiled;
         match self {
-            Self::Emulated => Ok(Box::new(Emulated::new(&Emulation { lag: Duration::from_micros(20), compiles, ..Emulation::default() }))),
+            Self::Emulated => {
+                let lag = Duration::from_micros(20);
+                Ok(Box::new(Emulated::new(&Emulation { lag, compiles, multiplies: true, ..Emulation::default() })))
+            }
             Self::Device(number) => {
                 let facts = devices().map_err(|absent| absent.to_string())?.into_iter().find(|facts| facts.ordinal == number);
                 let facts = facts.ok_or_else(|| format!("there is no GPU cuda:{number}"))?;

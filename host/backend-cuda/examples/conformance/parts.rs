@@ -14,7 +14,7 @@ use cellwright_cell_graph::{Tensor, TypedCell};
 use serde_json::{Value, json};
 
 use super::figures::done;
-use super::{Where, ahead, figures, graphs, groups, guards, peers};
+use super::{Where, ahead, figures, graphs, groups, guards, library, peers};
 
 /// A part: what it is called, and what runs it. It panics if it fails, and gives figures if it has any.
 pub(crate) struct Part {
@@ -58,6 +58,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "figures-tree", run: figures::tree },
     Part { name: "figures-graphs", run: graphs::times },
     Part { name: "figures-ahead", run: ahead::times },
+    Part { name: "figures-library", run: library::step },
 ];
 
 /// Of the suite that every backend must pass.

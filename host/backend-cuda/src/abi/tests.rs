@@ -121,9 +121,15 @@ fn kernels_take_what_they_are_given() {
         sizes::<LstmListArguments>(),
         sizes::<TreeListArguments>(),
     ];
-    let steps = LSTM_STEPS.into_iter().chain(GRU_STEPS).map(|tile| (tile.name, size_of::<LstmStepArguments>()));
-    let trees = TREE_STEPS.map(|tile| (tile.name, size_of::<TreeStepArguments>()));
-    let queues = LSTM_QUEUES.into_iter().chain(GRU_QUEUES).map(|tile| (tile.name, size_of::<LstmQueueArguments>()));
+    let steps = [LSTM_STEPS, LSTM_F16_STEPS, GRU_STEPS, GRU_F16_STEPS]
+        .into_iter()
+        .flatten()
+        .map(|tile| (tile.name, size_of::<LstmStepArguments>()));
+    let trees = TREE_STEPS.into_iter().chain(TREE_F16_STEPS).map(|tile| (tile.name, size_of::<TreeStepArguments>()));
+    let queues = [LSTM_QUEUES, LSTM_F16_QUEUES, GRU_QUEUES, GRU_F16_QUEUES]
+        .into_iter()
+        .flatten()
+        .map(|tile| (tile.name, size_of::<LstmQueueArguments>()));
     let mut driver = Emulated::new(&Emulation::default());
     let stream = driver.stream().expect("a stream");
     for (name, size) in products.chain(best).chain(others).chain(steps).chain(queues).chain(trees) {

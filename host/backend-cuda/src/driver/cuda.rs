@@ -13,6 +13,7 @@ mod kernels;
 mod memory;
 mod peers;
 mod probe;
+mod products;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 pub use images::{Form, IMAGES, Image, choose};
 pub use probe::{Absent, devices};
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Stream};
+use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Products, Stream};
 use fault::{fault, told};
 use kernels::Loaded;
 use peers::Shared;
@@ -45,6 +46,8 @@ pub struct CudaDriver {
     reached: Vec<Peer>,
     /// Whether it leaves the compiler alone that there may be.
     interprets: bool,
+    /// Once it was asked for.
+    products: Option<products::Library>,
 }
 
 // SAFETY: the driver's handles may be used from any thread whose current context is theirs, which every call sees to; it is never used from two at once.
@@ -94,6 +97,7 @@ impl CudaDriver {
             allocations: vec![],
             lost: None,
             interprets: false,
+            products: None,
         })
     }
 
@@ -225,6 +229,10 @@ impl Driver for CudaDriver {
 
     fn release(&mut self, kernel: Kernel) -> Done {
         self.unload(kernel)
+    }
+
+    fn products(&mut self) -> Result<&mut dyn Products, String> {
+        self.open_library()
     }
 
     fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {

@@ -12,6 +12,7 @@ mod graphs;
 mod kernels;
 mod memory;
 mod peers;
+mod products;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -20,7 +21,8 @@ use std::time::Duration;
 pub use control::{Control, Injection, Ran, What};
 
 use super::{
-    DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Stream, refused_by_compiler,
+    DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Products, Stream,
+    refused_by_compiler,
 };
 use crate::abi::{Arguments, CompiledGroupArguments};
 use device::{Device, Work};
@@ -44,12 +46,22 @@ pub struct Emulation {
     pub reaches: bool,
     /// Whether it has a compiler: that of the machine it runs on. It is slow, and so is asked for by the tests that need it.
     pub compiles: bool,
+    /// Whether it has a library of products: loops.
+    pub multiplies: bool,
 }
 
 impl Default for Emulation {
     fn default() -> Self {
-        let lag = Duration::from_micros(100);
-        Self { seed: 0, lag, capability: (9, 0), memory_bytes: 1 << 30, ordinal: 0, reaches: true, compiles: false }
+        Self {
+            seed: 0,
+            lag: Duration::from_micros(100),
+            capability: (9, 0),
+            memory_bytes: 1 << 30,
+            ordinal: 0,
+            reaches: true,
+            compiles: false,
+            multiplies: false,
+        }
     }
 }
 
@@ -83,6 +95,7 @@ pub struct Emulated {
     reaches: bool,
     reached: Vec<Peer>,
     compiles: bool,
+    products: Option<products::Plans>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -114,6 +127,7 @@ impl Emulated {
             reaches: emulation.reaches,
             reached: Vec::new(),
             compiles: emulation.compiles,
+            products: emulation.multiplies.then(products::Plans::default),
             thread: Some(thread.expect("a thread for the emulated device")),
         }
     }
@@ -258,6 +272,10 @@ impl Driver for Emulated {
             }
             _ => Err(Fault::Refused("a kernel is released that was not compiled".to_owned())),
         }
+    }
+
+    fn products(&mut self) -> Result<&mut dyn Products, String> {
+        if self.products.is_some() { Ok(self) } else { Err("it was told to have no library of products".to_owned()) }
     }
 
     fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Stream};
+use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Products, Stream};
 
 /// Bytes on either side of an allocation: what it begins at multiples of, so that it still does.
 const GUARD: usize = 256;
@@ -141,6 +141,10 @@ impl Driver for GuardedDriver {
 
     fn release(&mut self, kernel: Kernel) -> Done {
         self.driver.release(kernel)
+    }
+
+    fn products(&mut self) -> Result<&mut dyn Products, String> {
+        self.driver.products()
     }
 
     fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {

@@ -4,6 +4,7 @@
 
 mod graphs;
 mod peers;
+mod products;
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -42,6 +43,7 @@ pub const PARTS: &[(&str, Part)] = &[
     ("memory", memory),
     ("launches", launches),
     ("graphs", graphs::graphs),
+    ("products", products::products),
     ("cooperation", cooperation),
     ("times", times),
     ("threads", threads),

@@ -98,6 +98,7 @@ pub(super) fn gate_bytes((gates, states): (usize, usize), units: usize) -> Optio
 
 /// The weights of a cell's h, or of its children's, packed for its steps.
 pub(super) struct GateWeight {
+    rounded: fn(f32) -> u16,
     gates: usize,
     states: usize,
     units: usize,
@@ -105,9 +106,10 @@ pub(super) struct GateWeight {
 }
 
 impl GateWeight {
-    /// Zeros.
-    pub(super) fn new((gates, states): (usize, usize), units: usize) -> Self {
-        Self { gates, states, units, packed: vec![0; gate_bytes((gates, states), units).unwrap_or_default()] }
+    /// Zeros, of f16 or of bf16.
+    pub(super) fn new(arithmetic: Arithmetic, (gates, states): (usize, usize), units: usize) -> Self {
+        let rounded = if arithmetic == Arithmetic::F16 { to_f16 } else { to_bf16 };
+        Self { rounded, gates, states, units, packed: vec![0; gate_bytes((gates, states), units).unwrap_or_default()] }
     }
 
     /// Puts a gate's weights: the columns of a matrix from that one on. None if it has no such rows and columns.
@@ -131,7 +133,7 @@ impl GateWeight {
                 let chunk = ((k % GATE_SLAB) / 8) ^ (j % 8);
                 let slab = (unit / UNITS * self.states + state) * of_state + k / GATE_SLAB;
                 let place = slab * width * GATE_SLAB + j * GATE_SLAB + chunk * 8 + k % 8;
-                self.packed[2 * place..][..2].copy_from_slice(&to_bf16(weight.at(row, column + unit)).to_le_bytes());
+                self.packed[2 * place..][..2].copy_from_slice(&(self.rounded)(weight.at(row, column + unit)).to_le_bytes());
             }
         }
         Some(())

@@ -54,9 +54,9 @@ pub(super) struct Gated {
 }
 
 impl Gated {
-    /// The first one of a cell in bf16, if there is one.
+    /// The first one of a cell in bf16 or in f16, if there is one.
     pub(super) fn of(cell: &TypedCell, sums: &[Summed]) -> Option<Self> {
-        if cell.precision != Precision::Bf16 {
+        if !matches!(cell.precision, Precision::Bf16 | Precision::F16) {
             return None;
         }
         let search = Search { cell, sums };

@@ -7,8 +7,9 @@ use super::device::Device;
 use super::resident::{FrameMemory, Rows};
 use super::table::Table;
 use crate::abi::{
-    Arguments, GRU_QUEUES, GRU_STEPS, GateTile, LSTM_LISTS, LSTM_QUEUES, LSTM_STEPS, LstmListArguments, LstmQueueArguments, LstmRows,
-    LstmStepArguments, NOWHERE, TREE_LISTS, TREE_STEPS, TreeListArguments,
+    Arguments, GRU_F16_QUEUES, GRU_F16_STEPS, GRU_QUEUES, GRU_STEPS, GateTile, LSTM_F16_QUEUES, LSTM_F16_STEPS, LSTM_LISTS, LSTM_QUEUES,
+    LSTM_STEPS, LstmListArguments, LstmQueueArguments, LstmRows, LstmStepArguments, NOWHERE, TREE_F16_STEPS, TREE_LISTS, TREE_STEPS,
+    TreeListArguments,
 };
 use crate::driver::{Done, Driver, Fault, Kernel, Launch};
 use crate::plan::{BlobId, Kind, Recurrence};
@@ -28,14 +29,21 @@ struct Steps {
     queues: [(Kernel, GateTile); LSTM_QUEUES.len()],
 }
 
+/// Those of one format of 16 bits.
+#[derive(Clone, Copy, Debug)]
+struct Format {
+    lstm: Steps,
+    gru: Steps,
+    tree: [(Kernel, GateTile); TREE_STEPS.len()],
+}
+
 /// The kernels, loaded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LstmKernels {
     rows: Kernel,
-    lstm: Steps,
-    gru: Steps,
     pub(super) tree_rows: Kernel,
-    tree: [(Kernel, GateTile); TREE_STEPS.len()],
+    bf16: Format,
+    f16: Format,
 }
 
 impl LstmKernels {
@@ -53,28 +61,36 @@ impl LstmKernels {
             }
             Ok(loaded)
         };
-        let (lstm, gru) = (loaded(LSTM_STEPS, LSTM_QUEUES)?, loaded(GRU_STEPS, GRU_QUEUES)?);
-        let mut tree = TREE_STEPS.map(|tile| (rows, tile));
-        for (kernel, tile) in &mut tree {
+        let lstm = [loaded(LSTM_STEPS, LSTM_QUEUES)?, loaded(LSTM_F16_STEPS, LSTM_F16_QUEUES)?];
+        let gru = [loaded(GRU_STEPS, GRU_QUEUES)?, loaded(GRU_F16_STEPS, GRU_F16_QUEUES)?];
+        let mut trees = [TREE_STEPS, TREE_F16_STEPS].map(|steps| steps.map(|tile| (rows, tile)));
+        for (kernel, tile) in trees.iter_mut().flatten() {
             *kernel = driver.kernel(tile.name)?;
         }
         let tree_rows = driver.kernel(TreeListArguments::KERNEL)?;
-        Ok(Some(Self { rows, lstm, gru, tree_rows, tree }))
+        let format = |number: usize| Format { lstm: lstm[number], gru: gru[number], tree: trees[number] };
+        Ok(Some(Self { rows, tree_rows, bf16: format(0), f16: format(1) }))
     }
 
-    pub(super) const fn steps(&self, kind: Kind) -> &[(Kernel, GateTile)] {
-        match kind {
-            Kind::Lstm => &self.lstm.steps,
-            Kind::Gru => &self.gru.steps,
-            Kind::Tree => &self.tree,
+    const fn format(&self, plan: &Recurrence) -> &Format {
+        if plan.is_f16 { &self.f16 } else { &self.bf16 }
+    }
+
+    pub(super) const fn steps(&self, plan: &Recurrence) -> &[(Kernel, GateTile)] {
+        let format = self.format(plan);
+        match plan.kind {
+            Kind::Lstm => &format.lstm.steps,
+            Kind::Gru => &format.gru.steps,
+            Kind::Tree => &format.tree,
         }
     }
 
     /// A tree's node has one step.
-    const fn queues(&self, kind: Kind) -> &[(Kernel, GateTile)] {
-        match kind {
-            Kind::Lstm => &self.lstm.queues,
-            Kind::Gru => &self.gru.queues,
+    const fn queues(&self, plan: &Recurrence) -> &[(Kernel, GateTile)] {
+        let format = self.format(plan);
+        match plan.kind {
+            Kind::Lstm => &format.lstm.queues,
+            Kind::Gru => &format.gru.queues,
             Kind::Tree => &[],
         }
     }
@@ -143,7 +159,7 @@ impl Recurrent {
     pub(super) fn new(plan: &Recurrence, blobs: &[u64], device: &mut Device) -> Done<Self> {
         let address = |blob: BlobId| blobs[blob.0];
         let kernels = device.kernels.lstm.ok_or_else(|| Fault::Refused("it has no kernels for an LSTM".to_owned()))?;
-        let queues = Queue::all(device, kernels.queues(plan.kind), plan.units)?;
+        let queues = Queue::all(device, kernels.queues(plan), plan.units)?;
         let (weights, bias) = (address(plan.weights), plan.bias.map(address).unwrap_or_default());
         Ok(Self { plan: plan.clone(), kernels, weights, bias, queues, table: None, ahead: Table::default() })
     }
@@ -200,7 +216,7 @@ impl Recurrent {
             table_stride: table.stride,
             token: table.token.0,
             token_bytes: table.token.1,
-            padding: 0,
+            is_f16: u32::from(plan.is_f16),
             stride,
             own: plan.own,
             units: plan.units,
@@ -240,7 +256,7 @@ impl Recurrent {
         }
         let mut first = 0;
         for count in rows.steps {
-            let steps = self.kernels.steps(plan.kind);
+            let steps = self.kernels.steps(plan);
             let Some((kernel, tile)) = step_tile(steps, (*count, units), device.driver.facts().multiprocessors) else { continue };
             let of_step = Self::rows_of(lists, (first, *count, all));
             let arguments =

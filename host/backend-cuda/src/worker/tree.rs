@@ -31,6 +31,8 @@ impl Recurrent {
             h_from: [plan.rounded[0], second.rounded].map(place),
             h_exact: place(plan.h_next),
             c_out: place(plan.c_next),
+            is_f16: u32::from(plan.is_f16),
+            padding: 0,
             head: rows_at,
         };
         let launch =
@@ -38,7 +40,7 @@ impl Recurrent {
         // SAFETY: the kernel takes this structure; rows and lists lie in the frame.
         unsafe { device.launch(&launch, &arguments)? };
         let multiprocessors = device.driver.facts().multiprocessors;
-        let Some((kernel, tile)) = step_tile(self.kernels.steps(plan.kind), (rows, units), multiprocessors) else { return Ok(()) };
+        let Some((kernel, tile)) = step_tile(self.kernels.steps(plan), (rows, units), multiprocessors) else { return Ok(()) };
         let list = |number: usize| lists + number as u64 * u64::from(rows) * size_of::<u64>() as u64;
         let [x, h, c, c_right, begin, c_out, h_exact] = std::array::from_fn::<u64, TREE_LISTS, _>(list);
         let of_nodes = LstmRows { x, h, c, begin, h_out: 0, c_out, h_exact, rows, sequence: 0 };

@@ -23,7 +23,7 @@ namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101,
        INVALID_IMAGE = 200, INVALID_CONTEXT = 201, PEER_ACCESS_UNSUPPORTED = 217, INVALID_HANDLE = 400, NOT_FOUND = 500,
-       ILLEGAL_ADDRESS = 700, PEER_ACCESS_ALREADY_ENABLED = 704, COOPERATIVE_LAUNCH_TOO_LARGE = 720 };
+       ILLEGAL_ADDRESS = 700, PEER_ACCESS_ALREADY_ENABLED = 704, COOPERATIVE_LAUNCH_TOO_LARGE = 720, CAPTURE_UNSUPPORTED = 900, CAPTURE_WRONG = 901 };
 
 constexpr uint64_t MEMORY = uint64_t{1} << 30;
 constexpr int DEVICES = 2, MULTIPROCESSORS = 4;
@@ -40,7 +40,8 @@ struct KernelNode {
     void** parameters;
     void **extra, *kernel, *context;
 };
-struct Node { KernelNode is; std::vector<char> arguments; std::vector<Node*> after; };
+// Of a kernel, or of what another library queued.
+struct Node { KernelNode is; std::vector<char> arguments; std::vector<Node*> after; void (*run)(const void*) = nullptr; };
 struct Graph { std::vector<Node*> nodes; };
 
 std::mutex mutex;
@@ -53,6 +54,7 @@ std::map<uint64_t, Context*> owners;         // of memory
 std::set<std::pair<Context*, Context*>> reached;
 std::set<void*> streams, events;
 std::map<void*, Graph> graphs, executables;
+std::map<void*, void*> captures;            // the graph of each stream that captures
 std::map<void*, Module> modules;
 std::map<std::string, Function*> functions;
 uint64_t allocated = 0;
@@ -94,6 +96,8 @@ void* made(std::set<void*>& all) {
 #define ENTER LOCKED; if (int error = enter()) return error
 #define NEED(condition, error) if (!(condition)) return error
 #define MAY_BE_DEFAULT(stream) NEED(streams.count(stream), INVALID_HANDLE)
+// What waits, copies or stores is not what this crate has captured.
+#define NOT_CAPTURED(stream) NEED(!captures.count(stream), CAPTURE_UNSUPPORTED)
 
 extern "C" {
 
@@ -186,7 +190,7 @@ int cuMemHostGetDevicePointer_v2(uint64_t* address, void* pointer, unsigned flag
 int cuStreamCreate(void** stream, unsigned flags) { ENTER; NEED(flags == 1, INVALID_VALUE); *stream = made(streams); return SUCCESS; }
 int cuStreamDestroy_v2(void* stream) { ENTER; return streams.erase(stream) == 1 ? SUCCESS : INVALID_HANDLE; }
 int cuStreamQuery(void* stream) { ENTER; MAY_BE_DEFAULT(stream); return SUCCESS; }
-int cuStreamSynchronize(void* stream) { ENTER; MAY_BE_DEFAULT(stream); return SUCCESS; }
+int cuStreamSynchronize(void* stream) { ENTER; MAY_BE_DEFAULT(stream); NOT_CAPTURED(stream); return SUCCESS; }
 int cuEventCreate(void** event, unsigned flags) { ENTER; NEED(flags == 0, INVALID_VALUE); *event = made(events); std::memset(*event, 0, 8); return SUCCESS; }
 int cuEventDestroy_v2(void* event) { ENTER; return events.erase(event) == 1 ? SUCCESS : INVALID_HANDLE; }
 int cuEventRecord(void* event, void* stream) {
@@ -341,14 +345,57 @@ int launch(Function* function, unsigned x, unsigned y, unsigned z, unsigned thre
     return SUCCESS;
 }
 
+int argument_bytes(const Function* function) { return function->name == GROUP ? 32 : emulate_size_of(function->name.c_str()); }
+
+// Adds a node behind those that a stream has captured.
+int capture(void* stream, Node* node) {
+    auto& nodes = graphs[captures[stream]].nodes;
+    if (!nodes.empty()) node->after = {nodes.back()};
+    nodes.push_back(node);
+    return SUCCESS;
+}
+
 }  // namespace
 
 extern "C" {
 
+// What another library queues on a stream: a function of so many bytes, which are copied.
+int fake_queue(void* stream, void (*run)(const void*), const void* taken, size_t bytes) {
+    ENTER;
+    MAY_BE_DEFAULT(stream);
+    const char* first = static_cast<const char*>(taken);
+    if (captures.count(stream)) return capture(stream, new Node{{}, {first, first + bytes}, {}, run});
+    run(taken);
+    return SUCCESS;
+}
+// Whether so many bytes were allocated there.
+int fake_within(uint64_t at, uint64_t bytes) { LOCKED; return within(memory, at, bytes); }
+int cuStreamBeginCapture_v2(void* stream, unsigned mode) {
+    ENTER;
+    MAY_BE_DEFAULT(stream);
+    // Other modes make calls of other threads fail.
+    NEED(mode == 2 && !captures.count(stream), INVALID_VALUE);
+    void* graph = std::malloc(8);
+    graphs[graph] = {};
+    captures[stream] = graph;
+    return SUCCESS;
+}
+int cuStreamEndCapture(void* stream, void** graph) {
+    ENTER;
+    NEED(captures.count(stream), CAPTURE_WRONG);
+    *graph = captures[stream];
+    captures.erase(stream);
+    return SUCCESS;
+}
 int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared,
                    void* stream, void** parameters, void** extra) {
     ENTER;
     NEED(extra == nullptr && emulate_is_cooperative(function->name.c_str()) == 0, INVALID_VALUE);
+    if (captures.count(stream)) {
+        const KernelNode is{function, x, y, z, threads, threads_y, threads_z, shared, parameters, nullptr, nullptr, nullptr};
+        const char* taken = static_cast<const char*>(parameters[0]);
+        return capture(stream, new Node{is, {taken, taken + argument_bytes(function)}, {}});
+    }
     return launch(function, x, y, z, threads, threads_y, threads_z, shared, stream, parameters);
 }
 int cuGraphCreate(void** graph, unsigned flags) {
@@ -366,8 +413,7 @@ int cuGraphAddKernelNode_v2(Node** node, void* graph, Node* const* after, size_t
     auto& nodes = graphs[graph].nodes;
     // What its kernel takes is copied now, as of a launch.
     const char* taken = static_cast<const char*>(is->parameters[0]);
-    const int bytes = is->function->name == GROUP ? 32 : emulate_size_of(is->function->name.c_str());
-    *node = new Node{*is, {taken, taken + bytes}, {after, after + count}};
+    *node = new Node{*is, {taken, taken + argument_bytes(is->function)}, {after, after + count}};
     for (Node* one : (*node)->after) NEED(std::count(nodes.begin(), nodes.end(), one) == 1, INVALID_VALUE);
     nodes.push_back(*node);
     return SUCCESS;
@@ -393,7 +439,12 @@ int cuGraphLaunch(void* executable, void* stream) {
     ENTER;
     NEED(executables.count(executable), INVALID_VALUE);
     MAY_BE_DEFAULT(stream);
+    NOT_CAPTURED(stream);
     for (Node* node : executables[executable].nodes) {
+        if (node->run) {
+            node->run(node->arguments.data());
+            continue;
+        }
         void* parameters[] = {node->arguments.data()};
         const KernelNode& is = node->is;
         if (int error = launch(is.function, is.x, is.y, is.z, is.threads, is.threads_y, is.threads_z, is.shared, stream, parameters)) return error;

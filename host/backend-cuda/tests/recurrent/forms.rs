@@ -202,5 +202,6 @@ fn what_is_almost_an_lstm_is_a_cell_like_any_other() {
     }
     assert!(is_an_lstm(whole().at(Precision::Bf16), (9, 0)), "they differ from this one");
     assert!(!is_an_lstm(whole().at(Precision::Bf16), (8, 0)), "a device without the kernels");
-    assert!(!is_an_lstm(whole().at(Precision::F32), (9, 0)), "in another precision");
+    assert!(!runs_by("lstm", whole().at(Precision::F32), (9, 0)), "in another precision");
+    assert!(runs_by("lstm_f16_step", whole().at(Precision::F16), (9, 0)), "in f16");
 }

@@ -190,16 +190,21 @@ fn what_is_almost_a_gru_is_a_cell_like_any_other() {
     }
     assert!(runs_by("gru_step", whole().at(Precision::Bf16), (9, 0)), "they differ from this one");
     assert!(!runs_by("gru_step", whole().at(Precision::Bf16), (8, 0)), "a device without the kernels");
-    assert!(!runs_by("gru_step", whole().at(Precision::F32), (9, 0)), "in another precision");
+    assert!(!runs_by("gru", whole().at(Precision::F32), (9, 0)), "in another precision");
+    assert!(runs_by("gru_f16_step", whole().at(Precision::F16), (9, 0)), "in f16");
 }
 
 /// Many steps in one launch, of cells whose weights stay in the blocks, and of one whose do not; of rows and of tokens.
 #[test]
 fn no_bit_depends_on_how_many_rows_and_steps_a_task_has() {
-    let of_rows = |units| cells::gru("gru", 5, units, &weights(5, units)).at(Precision::Bf16).resolve();
+    let of_rows_at = |precision, units| cells::gru("gru", 5, units, &weights(5, units)).at(precision).resolve();
+    let of_rows = |units| of_rows_at(Precision::Bf16, units);
+    let in_f16 = [(of_rows_at(Precision::F16, 45), "gru_f16_resident_64x8"), (of_rows_at(Precision::F16, 256), "gru_f16_queue_64x32")];
     let cases = [(of_rows(16), "gru_resident_64x8"), (of_rows(45), "gru_resident_64x8"), (of_rows(104), "gru_resident_64x16")];
-    for (cell, kernel) in cases.into_iter().chain([(of_rows(256), "gru_queue_64x32"), (of_tokens(UNITS), "gru_resident_64x8")]) {
+    let cases = cases.into_iter().chain(in_f16);
+    for (cell, kernel) in cases.chain([(of_rows(256), "gru_queue_64x32"), (of_tokens(UNITS), "gru_resident_64x8")]) {
         let name = format!("`{}` of {:?}", cell.name, cell.outputs[0].port.shape);
+        let step = if cell.precision == Precision::F16 { "gru_f16_step_" } else { "gru_step_" };
         let recurrent = Recurrent { cell, feedback: vec![(0, 1)] };
         let mut rng = Rng::new(7);
         let mut seed = 0;
@@ -211,7 +216,7 @@ fn no_bit_depends_on_how_many_rows_and_steps_a_task_has() {
             (got, launched(&control))
         };
         let (alone, of_steps) = run((1, 1));
-        assert!(count(&of_steps, "gru_step_") == alone.len() && count(&of_steps, "gru_queue") + count(&of_steps, "gru_resident") == 0);
+        assert!(count(&of_steps, step) == alone.len() && count(&of_steps, "gru") == alone.len());
         for most in [(24, 9), (5, 4)] {
             let (got, together) = run(most);
             assert!(got == alone, "{name}, tasks of up to {most:?} rows and steps");

@@ -80,7 +80,11 @@ fn weights(x: usize, units: usize) -> impl Fn(&str) -> Tensor {
 const TOKENS: usize = hoisting::TOKENS;
 
 fn lstm(x: usize, units: usize) -> Arc<TypedCell> {
-    cells::lstm("lstm", x, units, &weights(x, units)).at(Precision::Bf16).resolve()
+    lstm_at(Precision::Bf16, x, units)
+}
+
+fn lstm_at(precision: Precision, x: usize, units: usize) -> Arc<TypedCell> {
+    cells::lstm("lstm", x, units, &weights(x, units)).at(precision).resolve()
 }
 
 fn lstm_of_tokens(units: usize) -> Arc<TypedCell> {
@@ -99,9 +103,18 @@ fn devices_whose_bits_differ_say_so() {
 /// Many steps in one launch, of cells whose weights stay in the blocks, and of one whose do not.
 #[test]
 fn no_bit_depends_on_how_many_rows_and_steps_a_task_has() {
-    for (units, kernel) in [(16, "lstm_resident_64x8"), (45, "lstm_resident_64x8"), (104, "lstm_resident_64x16"), (256, "lstm_queue_64x32")]
-    {
-        let recurrent = Recurrent { cell: lstm(5, units), feedback: vec![(0, 1), (1, 2)] };
+    use Precision::{Bf16, F16};
+    for (precision, units, kernel) in [
+        (Bf16, 16, "lstm_resident_64x8"),
+        (Bf16, 45, "lstm_resident_64x8"),
+        (Bf16, 104, "lstm_resident_64x16"),
+        (Bf16, 256, "lstm_queue_64x32"),
+        (F16, 45, "lstm_f16_resident_64x8"),
+        (F16, 104, "lstm_f16_resident_64x16"),
+        (F16, 256, "lstm_f16_queue_64x32"),
+    ] {
+        let step = if precision == F16 { "lstm_f16_step_" } else { "lstm_step_" };
+        let recurrent = Recurrent { cell: lstm_at(precision, 5, units), feedback: vec![(0, 1), (1, 2)] };
         let mut rng = Rng::new(units as u64);
         let mut seed = 0;
         let mut run = |most| {
@@ -113,7 +126,8 @@ fn no_bit_depends_on_how_many_rows_and_steps_a_task_has() {
         };
         let (alone, of_steps) = run((1, 1));
         assert!(
-            count(&of_steps, "lstm_step_") == alone.len() / 2 && count(&of_steps, "lstm_queue") + count(&of_steps, "lstm_resident") == 0
+            count(&of_steps, step) == alone.len() / 2 && count(&of_steps, "lstm") == alone.len(),
+            "one list and one step for each: {of_steps:?}"
         );
         for most in [(24, 9), (5, 4)] {
             let (got, together) = run(most);

@@ -97,7 +97,8 @@ fn what_is_almost_a_tree_is_a_cell_like_any_other() {
         assert!(!runs_by("tree_step", draft.at(Precision::Bf16), (9, 0)), "a cell {form}");
     }
     assert!(!runs_by("tree_step", whole().at(Precision::Bf16), (8, 0)), "a device without the kernels");
-    assert!(!runs_by("tree_step", whole().at(Precision::F32), (9, 0)), "in another precision");
+    assert!(!runs_by("tree", whole().at(Precision::F32), (9, 0)), "in another precision");
+    assert!(runs_by("tree_f16_step", whole().at(Precision::F16), (9, 0)), "in f16");
 }
 
 /// What nodes give in tasks of so many, and the kernels that ran.
@@ -121,15 +122,17 @@ fn in_tasks_of(cell: &Arc<TypedCell>, nodes: usize, most: usize) -> (Deliveries,
 
 #[test]
 fn no_bit_depends_on_how_many_nodes_a_task_has() {
-    for units in [45, 200] {
-        let cell = cells::tree_node(units, &weights(units)).at(Precision::Bf16).resolve();
+    for (precision, units, step) in
+        [(Precision::Bf16, 45, "tree_step"), (Precision::Bf16, 200, "tree_step"), (Precision::F16, 200, "tree_f16_step")]
+    {
+        let cell = cells::tree_node(units, &weights(units)).at(precision).resolve();
         let (alone, of_one) = in_tasks_of(&cell, 70, 1);
-        assert_eq!((alone.len(), count(&of_one, "tree_step"), count(&of_one, "tree_rows")), (140, 70, 70));
+        assert_eq!((alone.len(), count(&of_one, step), count(&of_one, "tree_rows")), (140, 70, 70));
         for most in [70, 65, 3] {
             let (together, launched) = in_tasks_of(&cell, 70, most);
             assert!(together == alone, "{units} units, tasks of up to {most} nodes");
             let tasks = 70_usize.div_ceil(most);
-            assert_eq!((count(&launched, "tree_step"), count(&launched, "product")), (tasks, 0), "{launched:?}");
+            assert_eq!((count(&launched, step), count(&launched, "product")), (tasks, 0), "{launched:?}");
         }
     }
 }

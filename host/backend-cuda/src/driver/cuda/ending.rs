@@ -13,6 +13,7 @@ impl Drop for CudaDriver {
         // SAFETY: handles of this driver, given back once, after all that was queued has run.
         unsafe {
             let _ = sys::cuCtxSynchronize();
+            self.products = None;
             for graph in self.graphs.drain(..).filter(|graph| !graph.is_null()) {
                 let _ = sys::cuGraphExecDestroy(graph);
             }

@@ -1,5 +1,4 @@
-//! Graphs, made of nodes rather than of what a stream captured: capturing makes calls of other threads fail meanwhile, and nothing here is known only by
-//! its being queued.
+//! Graphs, made of nodes rather than of what a stream captured: nothing here is known only by its being queued. (What a library queues is: `products`.)
 
 use std::ffi::c_void;
 
@@ -18,15 +17,23 @@ impl CudaDriver {
         // SAFETY: the handle is ours.
         let code = unsafe { sys::cuGraphCreate(&raw mut graph, 0) };
         self.call(code)?;
-        let executable = self.add_nodes(graph, launches).and_then(|()| {
-            let mut executable = std::ptr::null_mut();
-            // SAFETY: a graph that was just made, and a handle of ours.
-            let code = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0) };
-            self.call(code).map(|()| executable)
-        });
-        // SAFETY: it was made above, and is given back once; what was instantiated does not need it.
+        if let Err(fault) = self.add_nodes(graph, launches) {
+            // SAFETY: it was made above, and is given back once. That it goes is not what went wrong.
+            let _ = unsafe { sys::cuGraphDestroy(graph) };
+            return Err(fault);
+        }
+        self.instantiated(graph)
+    }
+
+    /// A graph as it is launched, of one that was just made, which is given back.
+    pub(super) fn instantiated(&mut self, graph: sys::CUgraph) -> Done<Graph> {
+        let mut executable = std::ptr::null_mut();
+        // SAFETY: a graph that was just made, and a handle of ours.
+        let made = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0) };
+        let made = self.call(made);
+        // SAFETY: it is given back once; what was instantiated does not need it.
         let code = unsafe { sys::cuGraphDestroy(graph) };
-        let executable = executable?;
+        made?;
         let place = self.graphs.iter().position(|known| known.is_null()).unwrap_or(self.graphs.len());
         if place == self.graphs.len() {
             self.graphs.push(executable);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::device::Device;
+use crate::driver::products::ProductShape;
 use crate::driver::{DeviceAddress, Stream};
 
 /// How much of what ran is kept.
@@ -135,6 +136,9 @@ pub enum What {
         kernel: &'static str,
         grid: [u32; 3],
         arguments: Vec<u8>,
+    },
+    Product {
+        shape: ProductShape,
     },
     /// A graph begins: its launches come behind it.
     Graph {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::compile::Library;
 use super::control::{Faults, Log, Ran, What};
 use super::memory::Allocations;
+use super::products::Product;
 use super::{Emulation, kernels, peers};
 use crate::driver::{DeviceAddress, Done, Event, Fault, Launch, Peer, Stream};
 
@@ -50,6 +51,7 @@ pub(super) enum Work {
         launch: Launch,
         arguments: Vec<u8>,
     },
+    Product(Product),
     /// A graph of so many launches begins, which come behind it.
     Graph {
         launches: usize,
@@ -363,6 +365,7 @@ fn told(work: &Work) -> What {
         Work::Fetch { from, to, bytes, .. } => What::Fetch { from, to, bytes },
         Work::Zero { at, bytes } => What::Zero { at, bytes },
         Work::Launch { name, launch, ref arguments, .. } => What::Launch { kernel: name, grid: launch.grid, arguments: arguments.clone() },
+        Work::Product(Product { shape, .. }) => What::Product { shape },
         Work::Graph { launches } => What::Graph { launches },
         Work::Record { .. } => What::Record,
         Work::Wait { .. } => What::Wait,
@@ -384,6 +387,8 @@ fn execute(work: &Work, seed: u64) -> Result<(), String> {
         Work::Launch { name, compiled, launch, arguments } => {
             return kernels::launch(name, compiled.map(|library| (library, seed)), launch, arguments);
         }
+        // SAFETY: the matrices were within live memory when this was queued, which is freed only when nothing is queued.
+        Work::Product(product) => unsafe { product.run() },
         // SAFETY: an aligned word of pinned memory, which the work keeps.
         Work::Signal { at, value, .. } => unsafe { &*(at.0 as *const AtomicU64) }.store(*value, Ordering::Release),
         Work::Graph { .. } | Work::Record { .. } | Work::Wait { .. } => {}

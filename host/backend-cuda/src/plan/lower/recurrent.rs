@@ -6,7 +6,7 @@ use cellwright_cell_graph::typed::{Compute, Origin, ValueId};
 use super::super::pack::{GateWeight, gate_bytes};
 use super::super::recurrence::{Gate, Gated, is_begun};
 use super::super::view::{Base, Element, View};
-use super::super::{Blob, BlobId, GATES_MOST, Recurrence, Second};
+use super::super::{Arithmetic, Blob, BlobId, GATES_MOST, Recurrence, Second};
 use super::{Lowering, Seen, Why, narrow};
 use crate::abi::op;
 
@@ -83,6 +83,7 @@ impl Lowering<'_> {
         };
         let recurrence = Recurrence {
             kind: gated.kind,
+            is_f16: self.arithmetic == Arithmetic::F16,
             at: 0,
             is_steady: false,
             own: narrow(gated.units)?,
@@ -182,7 +183,7 @@ impl Lowering<'_> {
             // What does not fit is only reckoned.
             return Ok(BlobId(self.blob(Blob::Bytes(Vec::new()))));
         }
-        let mut packed = GateWeight::new((gated.gates.len(), children), gated.units);
+        let mut packed = GateWeight::new(self.arithmetic, (gated.gates.len(), children), gated.units);
         for (number, gate) in gated.gates.iter().enumerate() {
             let of_h = gated.sums.get(&gate.of).and_then(|sum| gated.product_of_h(sum)).ok_or("a gate without a state")?;
             let Compute::Linear { transposed, alpha, .. } = of_h.compute else { return Err("a sum of what is no product".to_owned()) };

@@ -366,6 +366,8 @@ impl Backend for CudaWorker {
         self.device.is_there()?;
         let resident = self.resident(index)?;
         self.drain()?;
+        let behind = self.ahead.wait_for_all(&mut self.device);
+        self.device.held(behind)?;
         let rows = rows.max(1) as usize;
         let most = resident.rows_in(self.frame).min(self.sizes.rows_most);
         let part = rows.div_ceil(rows.div_ceil(most));

@@ -178,6 +178,7 @@ fn hoisting_in_f16() {
     for kernel in ["lstm_f16_step_", "lstm_f16_resident_", "gru_f16_step_", "gru_f16_resident_"] {
         assert!(watched.has_launched(kernel), "{kernel}");
     }
+    assert!(watched.has_launched_beside("product_f16_"), "what is known of a step is computed ahead of it");
 }
 
 #[test]

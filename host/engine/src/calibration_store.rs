@@ -16,8 +16,8 @@ const METHOD: u32 = 4;
 pub(crate) struct Subject<'a> {
     pub(crate) cell: CellTypeKey,
     pub(crate) device: &'a DeviceInfo,
-    /// Other workers of its domain.
-    pub(crate) beside: usize,
+    /// Names of the other workers of its domain.
+    pub(crate) beside: Vec<&'a str>,
     /// Whether the device looks up what the cell computes of a token.
     pub(crate) table: bool,
     pub(crate) batch_max: u32,
@@ -30,11 +30,11 @@ impl Subject<'_> {
         hash.update(&self.cell.0);
         let DeviceInfo { name, numeric_class, hardware, .. } = self.device;
         hash.update(&METHOD.to_le_bytes());
-        for text in [name, numeric_class, hardware, env!("CARGO_PKG_VERSION")] {
+        let own = [name, numeric_class, hardware, env!("CARGO_PKG_VERSION")];
+        for text in own.into_iter().chain(self.beside.iter().copied()) {
             hash.update(&(text.len() as u64).to_le_bytes());
             hash.update(text.as_bytes());
         }
-        hash.update(&(self.beside as u64).to_le_bytes());
         hash.update(&[u8::from(self.table)]);
         hash.update(&self.batch_max.to_le_bytes());
         hash.update(&self.task_time_max.as_nanos().to_le_bytes());
@@ -109,7 +109,7 @@ mod tests {
         let subject = |device, batch_max| Subject {
             cell: CellTypeKey([7; 32]),
             device,
-            beside: 0,
+            beside: Vec::new(),
             table: false,
             batch_max,
             task_time_max: Duration::from_millis(50),
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(store.find(&subject(&here, 16)), None);
         assert_eq!(store.find(&subject(&elsewhere, 8)), None);
         assert_eq!(store.find(&Subject { table: true, ..subject(&here, 8) }), None);
-        assert_eq!(store.find(&Subject { beside: 1, ..subject(&here, 8) }), None);
+        assert_eq!(store.find(&Subject { beside: vec!["a"], ..subject(&here, 8) }), None);
         let other_processor = DeviceInfo { hardware: "i".to_owned(), ..here.clone() };
         assert_eq!(store.find(&subject(&other_processor, 8)), None);
     }
@@ -134,7 +134,7 @@ mod tests {
         let subject = Subject {
             cell: CellTypeKey([7; 32]),
             device: &device,
-            beside: 0,
+            beside: Vec::new(),
             table: false,
             batch_max: 8,
             task_time_max: Duration::from_millis(50),

@@ -181,13 +181,15 @@ pub(crate) struct PendingReply(Arc<Slot>);
 impl PendingReply {
     pub(crate) fn of(self, running: Running) -> Reply {
         let mut state = self.0.lock();
-        if state.over {
-            // It ended before anybody could hear of it, and perhaps by what it sent.
-            running.cancel();
-        } else {
+        let over = state.over;
+        if !over {
             state.running = Some(running.clone());
         }
         drop(state);
+        if over {
+            // It ended before anybody could hear of it, and perhaps by what it sent.
+            running.cancel();
+        }
         Reply { slot: self.0, running }
     }
 }

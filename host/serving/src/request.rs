@@ -385,13 +385,15 @@ impl Active {
     fn fail(&self, error: InferError) {
         let (ended, replayed) = {
             let mut front = lock(&self.front);
-            (front.end(), front.replayed.is_some())
+            (front.end(), front.replayed)
         };
         self.room.notify_all();
         let lost = self.give_up();
         if let Some((outputs, mut client)) = ended {
             drop(outputs);
-            if replayed {
+            if let Some(first) = replayed {
+                // Of the second run the engine tells nobody any more.
+                client.ran(&first);
                 client.replayed();
             }
             client.end(Err(error));

@@ -39,12 +39,12 @@ struct Worker {
 }
 
 impl Worker {
-    /// Tasks are done that took so long together; when the last of them ended, if that is known.
+    /// Tasks are done that took so long together; when the last of them ended, as far as that can be reckoned.
     fn done(&mut self, tasks: &[Task], busy_ns: u64) -> Option<u64> {
         let first = tasks.first()?;
         self.reckoned = if first.alone { 0 } else { self.reckoned.saturating_add(1) };
         self.ended_ns = self.ended_ns.max(first.launched_ns).saturating_add(busy_ns);
-        (self.reckoned < RECKONED_MAX).then_some(self.ended_ns)
+        Some(self.ended_ns)
     }
 
     /// What passed on it before a task that waited for the one before, if one did: what the two ends' news are late by cancels out over many tasks.
@@ -89,7 +89,7 @@ impl Meter {
                 self.samples.add(task.cell_type, task.rows, busy_ns / u64::from(task.steps.max(1)));
             }
         }
-        if let Some((ended_ns, reckoned, busy)) = first {
+        if let Some((ended_ns, reckoned, busy)) = first.filter(|(_, reckoned, _)| *reckoned < RECKONED_MAX) {
             self.samples.add_handover(now.0.saturating_sub(ended_ns), reckoned, busy);
         }
     }

@@ -116,7 +116,8 @@ fn alone(model: &Arc<Model>, cases: &[Case]) -> Vec<Answer> {
 
 #[test]
 fn who_moves_has_the_same_bits() {
-    for release in [Release::Node, Release::Subgraph] {
+    // On a busy machine it may be that only those move who have no state yet.
+    let took_something = |release| {
         let bench = Bench::new(release, |_, device| device);
         let alone = alone(&bench.model, &bench.cases);
         bench.first.open();
@@ -125,8 +126,12 @@ fn who_moves_has_the_same_bits() {
             bench.cases[number].check(&answer).unwrap_or_else(|wrong| panic!("{release:?}, request {number}: {wrong}"));
             assert!(answer == *alone, "{release:?}, request {number}: other bits than alone");
         }
-        assert!(bench.first.slots_read() > 0, "{release:?}: nobody had anything to take along");
+        let took_something = bench.first.slots_read() > 0;
         bench.is_whole_again("all have moved");
+        took_something
+    };
+    for release in [Release::Node, Release::Subgraph] {
+        assert!((0..10).any(|_| took_something(release)), "{release:?}: nobody had anything to take along");
     }
 }
 

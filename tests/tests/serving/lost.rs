@@ -11,7 +11,7 @@ use cellwright_plugin_runtime::{Compiler, RuntimeOptions};
 use cellwright_protocol::{InferRequest, InferResponse};
 use cellwright_serving::{Client, Delivery, ErrorKind, InferError, Running, ServedModel, Serving, ServingOptions};
 use cellwright_tests::devices::{Fuse, Gate, domain, worker};
-use cellwright_tests::graphs::settled;
+use cellwright_tests::graphs::{settled, wait_until};
 use cellwright_tests::requests;
 
 use super::{Host, behaving, refused};
@@ -250,8 +250,13 @@ fn whoever_waits_to_begin_again_hears_at_once_that_it_is_cancelled() {
     let requests: Vec<InferRequest> = (0..24).map(|seed| behaving("stream-all", requests::sum(seed, 20 + seed))).collect();
     let wanted: Vec<_> = requests.iter().map(|request| bench.host.whole(&model, request.clone()).unwrap()).collect();
     let held = bench.hold(&model);
+    let engine = bench.host.serving.engine();
+    settled(engine);
+    let ended = || engine.counters().finished.load(Ordering::Acquire) + engine.counters().failed.load(Ordering::Acquire);
+    let before = ended();
     let told = bench.lose_one(&model, (0, 3), &requests);
-    settled(bench.host.serving.engine());
+    wait_until("all have ended in the engine", || ended() == before + requests.len() as u64);
+    settled(engine);
     let lost = Instant::now();
     let waiting: Vec<(Told, _)> = told
         .into_iter()
@@ -276,12 +281,14 @@ fn whoever_waits_to_begin_again_hears_at_once_that_it_is_cancelled() {
         told.running.cancel();
         let end = told.end.recv_timeout(Duration::from_secs(20)).expect("it hears while nobody comes to it");
         assert_eq!(refused(end).0, ErrorKind::Cancelled);
-        assert!(matches!(ran(told), (true, true, 1..) | (true, false, 0)), "what it had until then");
+        let ran = ran(told);
+        assert!(matches!(ran, (true, true, 1..) | (true, false, 0)), "what it had until then: {ran:?}");
     }
     drop(held);
     for (told, wanted) in kept {
         assert_eq!((&told.wait().unwrap(), told.replays()), (wanted, 1));
-        assert!(matches!(ran(told), (true, true, 2..) | (true, false, 1..)), "what it had in both runs");
+        let ran = ran(told);
+        assert!(matches!(ran, (true, true, 2..) | (true, false, 1..)), "what it had in both runs: {ran:?}");
     }
     bench.host.is_whole_again();
     assert!(left.iter().all(|(told, _)| told.replays() == 0 && told.end.try_recv().is_err()), "one that was cancelled goes on");

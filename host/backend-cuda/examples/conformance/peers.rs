@@ -34,7 +34,7 @@ fn open_other(place: Where) -> Option<Box<dyn Driver>> {
 pub(crate) fn run(place: Where) -> Value {
     let left_out = |why: &str| {
         eprintln!("conformance: peers: left out, because {why}");
-        json!({ "left out": why })
+        json!({ "left_out": why })
     };
     let Some(other) = open_other(place) else {
         return left_out("this machine has no second GPU that can be used");

@@ -118,10 +118,17 @@ impl Ahead {
     /// Sees to it that what is queued to run from now on runs behind a pass.
     pub(super) fn wait_for(&mut self, pass: u64, device: &mut Device) -> Done {
         let Some(queue) = self.queue.as_mut().filter(|queue| pass > queue.waited) else { return Ok(()) };
-        // The event may be a later pass's by now, which is behind this one.
-        device.driver.wait(device.stream, queue.events[pass as usize % PASSES])?;
+        // The event of one that is done may be a later pass's by now, for which nobody has to wait yet.
+        if queue.done.word(0).load(Ordering::Acquire) < pass {
+            device.driver.wait(device.stream, queue.events[pass as usize % PASSES])?;
+        }
         queue.waited = pass;
         Ok(())
+    }
+
+    /// Sees to it that what is queued to run from now on has the device for itself.
+    pub(super) fn wait_for_all(&mut self, device: &mut Device) -> Done {
+        self.queue.as_ref().map(|queue| queue.queued).map_or(Ok(()), |newest| self.wait_for(newest, device))
     }
 }
 

@@ -27,7 +27,7 @@ impl CudaWorker {
         if sound { Ok(()) } else { Err(self.device.lose("a row's status is none".to_owned())) }
     }
 
-    /// Waits for everything that is queued, and takes its results in.
+    /// Waits for all tasks that are queued, and takes their results in. What is computed ahead of others may be under way still.
     pub(super) fn drain(&mut self) -> Result<(), DeviceLost> {
         while let Some(number) = self.tasks.iter().find_map(InFlight::oldest) {
             self.device.wait_for(number)?;

@@ -125,7 +125,7 @@ pub struct Report {
     pub client_cpu_s: f64,
 }
 
-/// What became of the requests of one target. Counted is what was meant to arrive while it was measured.
+/// What became of the requests of one target. Counted is what was meant to arrive while it was measured; but for throughput, what was answered then.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
     /// The target.

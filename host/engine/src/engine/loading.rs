@@ -90,7 +90,7 @@ impl Measuring {
     fn calibration(
         &self,
         cell: &TypedCell,
-        (device, beside, table): (&DeviceInfo, usize, bool),
+        (device, beside, table): (&DeviceInfo, Vec<&str>, bool),
         time: impl FnMut(u32) -> Result<Duration, ModelError>,
     ) -> Result<Calibration, ModelError> {
         let subject = Subject { cell: cell.key, device, beside, table, batch_max: self.batch_max, task_time_max: self.task_time_max };
@@ -184,7 +184,7 @@ impl Engine {
         }
     }
 
-    /// The type of a cell, loaded on all workers that are up and measured on the first of them if it is new.
+    /// The type of a cell, loaded on all workers that are up and measured, on the first of them beside those of its domain, if it is new.
     fn load_cell(&self, types: &mut CellTypes, cell: &Arc<TypedCell>) -> Result<(CellTypeId, TypeShared), ModelError> {
         if let Some((id, entry)) = types.find(&cell.key) {
             return Ok((id, entry.shared.clone()));
@@ -225,7 +225,8 @@ impl Engine {
         let beside: Vec<usize> =
             loaded_by.into_iter().filter(|other| *other != number && self.workers[*other].info.domain == info.domain).collect();
         let time = |rows| self.time((number, &beside), index, rows);
-        let calibration = self.measuring.calibration(cell, (info, beside.len(), table.is_some()), time)?;
+        let names = || beside.iter().map(|other| &*self.workers[*other].info.name).collect();
+        let calibration = self.measuring.calibration(cell, (info, names(), table.is_some()), time)?;
         Ok((calibration, table))
     }
 
@@ -371,7 +372,7 @@ mod tests {
         let options = EngineOptions { row_time_max: Duration::from_millis(80), ..EngineOptions::default() };
         let (measuring, mut timed) = (Measuring::new(&options), 0);
         let mut measure = |row_ms: u64| {
-            measuring.calibration(&cell, (&device, 0, false), |rows| {
+            measuring.calibration(&cell, (&device, Vec::new(), false), |rows| {
                 timed += 1;
                 Ok(Duration::from_millis(row_ms) * rows)
             })

@@ -8,6 +8,7 @@ impl Drop for CudaDriver {
     fn drop(&mut self) {
         // Whatever fails here fails because the device is lost; then there is nothing to give back.
         if self.context.bind_to_thread().is_err() {
+            self.shared.lose();
             return;
         }
         // SAFETY: handles of this driver, given back once, after all that was queued has run.

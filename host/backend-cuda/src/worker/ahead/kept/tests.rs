@@ -1,3 +1,5 @@
+//! Rows that are kept for steps to come: who has them, who gets room, and when it comes back.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;

@@ -8,9 +8,21 @@ use super::tile::tiles;
 
 tiles! {
     feature "avx512f", lanes 16, height 8,
-    zero _mm512_setzero_ps(), load _mm512_loadu_ps, splat _mm512_set1_ps, fmadd _mm512_fmadd_ps,
+    zero _mm512_setzero_ps(), load _mm512_loadu_ps, add_row add_row,
     mask mask, load_masked load_masked, store_masked _mm512_mask_storeu_ps,
     rows [1 2 3 4 5 6 7 8]
+}
+
+/// # Safety
+/// The value is readable.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn add_row<const PANEL: usize>(x: *const f32, columns: &[__m512; PANEL], sums: &mut [__m512; PANEL]) {
+    // SAFETY: the caller's promise.
+    let value = _mm512_set1_ps(unsafe { *x });
+    for v in 0..PANEL {
+        sums[v] = _mm512_fmadd_ps(value, columns[v], sums[v]);
+    }
 }
 
 fn mask(columns: usize) -> __mmask16 {

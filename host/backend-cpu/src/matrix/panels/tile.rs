@@ -39,11 +39,12 @@ pub(super) fn apart(mut number: usize) -> usize {
     number
 }
 
-/// Makes `tile::<ROWS, VECTORS>` and its table for an instruction set. `mask(columns)` gives the lanes of a vector that the result has.
+/// Makes `tile::<ROWS, VECTORS>` and its table for an instruction set. `mask(columns)` gives the lanes of a vector that the result has,
+/// `add_row(x, columns, sums)` adds the products of a left-hand value with vectors of columns.
 macro_rules! tiles {
     (
         feature $feature:literal, lanes $lanes:literal, height $height:literal,
-        zero $zero:expr, load $load:path, splat $splat:path, fmadd $fmadd:path, mask $mask:path, load_masked $load_masked:path, store_masked $store_masked:path,
+        zero $zero:expr, load $load:path, add_row $add_row:path, mask $mask:path, load_masked $load_masked:path, store_masked $store_masked:path,
         rows [$($rows:literal)*]
     ) => {
         use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
@@ -108,10 +109,7 @@ macro_rules! tiles {
                         columns[v] = $load(w.wrapping_add(v * LANES));
                     }
                     for r in 0..ROWS {
-                        let value = $splat(*x.wrapping_add(rows[r]));
-                        for v in 0..PANEL {
-                            sums[r][v] = $fmadd(value, columns[v], sums[r][v]);
-                        }
+                        $add_row(x.wrapping_add(rows[r]), &columns, &mut sums[r]);
                     }
                 }
             };

@@ -85,6 +85,7 @@ typedef struct LstmRows {
 
 // lstm_*:  i, f, g, o = begin + x·W + h·U;  c_out = σ(f)·c + σ(i)·tanh(g);  h_out = σ(o)·tanh(c_out).  Where nothing is known, begin is the bias.
 // gru_*:   r, z = begin + bias + h·U;  n = tanh(begin + σ(r)·(bias + h·U));  c_out = (1 − σ(z))·n + σ(z)·c;  h_out = c_out.  It has no inputs.
+//          With `z_takes`, c_out = σ(z)·n + (1 − σ(z))·c.
 // On sm_90a, in bf16 with f32 sums: rows of x and h and the weights are of it. Those whose names begin with lstm_f16_ and gru_f16_, and tree_f16_ below, are the same
 // in f16, with the same tiles.
 //
@@ -110,6 +111,8 @@ typedef struct LstmStepArguments {
     uint32_t units;       // a multiple of 8
     uint32_t columns[4];  // where in a row of begin, and in the bias, the `units` values of each gate begin: even numbers
     uint64_t rows_at;     // a word that says how many rows there are, at most those of `rows`: those beyond are padding; or 0
+    uint32_t z_takes;     // of a GRU: whether z says how much is taken of n, not how much is kept of c
+    uint32_t padding;
 } LstmStepArguments;
 
 // A node of a binary tree, of two children: tree_step_64x8, _64x16, _64x32 (of 6 stages, as 128x32) and _128x32, as above with G = 5.
@@ -143,8 +146,8 @@ typedef struct LstmQueueArguments {
     uint32_t step_count;
     uint32_t inputs;
     uint32_t units;
-    uint32_t padding;
-    uint32_t columns[4];  // as of a step
+    uint32_t z_takes;     // as of a step
+    uint32_t columns[4];  // likewise
 } LstmQueueArguments;
 
 // Makes the lists of steps whose rows lie in a frame (`abi_transfer.h`), one block for each row, behind whatever computes `begin` and before the

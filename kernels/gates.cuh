@@ -13,6 +13,7 @@ struct Cell {
     uint32_t inputs, units;
     const uint32_t* columns;
     uint64_t c_right;  // of a tree: the list of the right child's cells
+    uint32_t z_takes;  // of a GRU: z says how much is taken of n
     static constexpr uint32_t SLAB = 64;
     __device__ __forceinline__ uint32_t input_slabs() const { return (inputs + SLAB - 1) / SLAB; }
     __device__ __forceinline__ uint32_t slabs() const { return input_slabs() + (units + SLAB - 1) / SLAB; }
@@ -134,13 +135,14 @@ struct Gru {
         return {states(state, unit, there), constants(known, cell.columns[2] + unit, there && !Late)};
     }
 
-    static __device__ __forceinline__ float next(float r, float z, float of_h, float known, float h) {
+    // 1 − σ(z) is σ(−z), so which of the two z says is a sign.
+    static __device__ __forceinline__ float next(const Cell& cell, float r, float z, float of_h, float known, float h) {
         const float n = Halves::tangent(fmaf(Halves::sigmoid(r), of_h, known));
-        return fmaf(Halves::sigmoid(z), h - n, n);
+        return fmaf(Halves::sigmoid(cell.z_takes ? -z : z), h - n, n);
     }
     __device__ __forceinline__ void gates(const Cell& cell, const Read& read, const float* s, uint32_t unit) const {
         const float2 n = Late ? constants(known, cell.columns[2] + unit, true) : read.n;
-        const float2 h = make_float2(next(s[0], s[4], s[8], n.x, read.h.x), next(s[1], s[5], s[9], n.y, read.h.y));
+        const float2 h = make_float2(next(cell, s[0], s[4], s[8], n.x, read.h.x), next(cell, s[1], s[5], s[9], n.y, read.h.y));
         leave(state_out, unit, h);
         leave_rounded<Halves>(h_out, unit, h);
     }

@@ -221,7 +221,7 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
-    Tiles<Gates, Groups, Units, Stages, Resident> tiles({a.weights, a.bias, a.inputs, a.units, a.columns, 0}, shared, full, empty);
+    Tiles<Gates, Groups, Units, Stages, Resident> tiles({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, shared, full, empty);
     // Otherwise a block would meet columns whose weights it does not have.
     if (Resident && gridDim.x % tiles.across() != 0) __trap();
     tiles.initialise();
@@ -267,12 +267,12 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
 
 #define STEP(name, Gates, GROUPS, WIDTH, STAGES)                                                                            \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmStepArguments a) { \
-        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.inputs, a.units, a.columns, 0}, a.rows, a.rows_at); \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, a.rows, a.rows_at); \
     }                                                                                                                       \
     KERNEL(name, LstmStepArguments)
 #define TREE_STEP(name, Gates, GROUPS, WIDTH, STAGES)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ TreeStepArguments a) {                       \
-        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right}, a.rows, a.rows_at);  \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right, 0}, a.rows, a.rows_at);  \
     }                                                                                                                                             \
     KERNEL(name, TreeStepArguments)
 #define QUEUE(name, Gates, GROUPS, WIDTH, STAGES, RESIDENT)                                                                  \

@@ -140,7 +140,7 @@ void steps_leave_their_tiles() {
     for (uint32_t r = 0; r < ROWS; ++r) nothing[r] = 0, out[r] = c.address() + r * UNITS * 4;
     const auto there = word(70);
     const LstmRows lists{0, nothing.address(), nothing.address(), 0, nothing.address(), out.address(), 0, ROWS, 0};
-    const LstmStepArguments a{lists, weights.address(), 0, 0, UNITS, {0, 8, 16, 24}, there.address()};
+    const LstmStepArguments a{lists, weights.address(), 0, 0, UNITS, {0, 8, 16, 24}, there.address(), 0, 0};
     CHECK(testing::launch("lstm_step_64x8", {4, 1, 1}, 256, 8 * (64 + 32) * 128, a) == "");
     for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c[0])[i] == 0);
     CHECK(is_untouched(c, 128 * UNITS * 4, ROWS * UNITS * 4));

@@ -25,11 +25,14 @@ struct Kind {
     const char* name;
     uint32_t gates;
     packing::Format format = packing::BF16;
+    // Of a GRU: z says how much is taken of n.
+    bool z_takes = false;
     std::string kernel(const char* what, const Kernel& kernel) const {
         return std::string(name) + format.name + "_" + what + "_" + std::to_string(kernel.rows) + "x" + std::to_string(kernel.units);
     }
 };
-const Kind LSTM{"lstm", 4}, GRU{"gru", 3}, LSTM_F16{"lstm", 4, packing::F16}, GRU_F16{"gru", 3, packing::F16};
+const Kind LSTM{"lstm", 4}, GRU{"gru", 3}, LSTM_F16{"lstm", 4, packing::F16}, GRU_F16{"gru", 3, packing::F16}, TAKING{"gru", 3, packing::BF16, true},
+    TAKING_F16{"gru", 3, packing::F16, true};
 
 constexpr uint32_t SLOTS = 150, INPUT_ROWS = 40;
 
@@ -154,7 +157,7 @@ struct Reference {
                 const size_t at = static_cast<size_t>(row.slot) * world.units + unit, to = static_cast<size_t>(row.to) * world.units + unit;
                 const double old = row.fresh ? 0 : c[at];
                 if (world.kind.gates == 3) {
-                    const double keeps = sigmoid(z[1] + begun[1]), n = std::tanh(begun[2] + sigmoid(z[0] + begun[0]) * z[2]);
+                    const double of_z = sigmoid(z[1] + begun[1]), keeps = world.kind.z_takes ? 1 - of_z : of_z, n = std::tanh(begun[2] + sigmoid(z[0] + begun[0]) * z[2]);
                     c[at] = (1 - keeps) * n + keeps * old;
                     h[to] = format.rounded(static_cast<float>(c[at]));
                 } else {
@@ -192,7 +195,7 @@ struct Reference {
 
 void run_step(const Kernel& kernel, const World& world, const Lists& lists) {
     const LstmStepArguments a{lists.arguments, world.weights.address(), world.bias.address(), world.inputs, world.units,
-                              {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}, 0};
+                              {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}, 0, world.kind.z_takes, 0};
     const uint32_t rows = static_cast<uint32_t>(lists.rows.size());
     const uint32_t blocks = (world.units + kernel.units - 1) / kernel.units * ((rows + kernel.rows - 1) / kernel.rows);
     const std::string name = world.kind.kernel("step", kernel);
@@ -209,7 +212,8 @@ void steps_are_right() {
         bool begin;
     } cases[] = {{LSTM, 64, 64, {64, 17}, false},  {LSTM, 584, 64, {20, 10}, false}, {LSTM, 40, 72, {130, 65}, false}, {LSTM, 0, 128, {1, 70}, true},
                  {LSTM, 136, 8, {2}, true},        {GRU, 0, 64, {64, 17}, true},     {GRU, 0, 72, {130, 65}, true},    {GRU, 0, 200, {1, 70}, false},
-                 {GRU, 0, 8, {2}, true},           {LSTM_F16, 40, 72, {130, 65}, true}, {GRU_F16, 0, 72, {130, 65}, true}};
+                 {GRU, 0, 8, {2}, true},           {LSTM_F16, 40, 72, {130, 65}, true}, {GRU_F16, 0, 72, {130, 65}, true},
+                 {TAKING, 0, 72, {130, 65}, true},  {TAKING_F16, 0, 64, {64, 17}, true}};
     for (const auto& one : cases) {
         for (const Kernel& kernel : STEPS) {
             World world(one.kind, one.inputs, one.units, 10 + one.units);
@@ -245,7 +249,7 @@ void no_bit_depends_on_tiles_or_the_order_of_threads() {
 
 // A queue leaves the bits that its steps leave one by one, whatever the tiles and the blocks.
 void queues_are_right() {
-    for (const Kind& kind : {LSTM, GRU, LSTM_F16, GRU_F16}) {
+    for (const Kind& kind : {LSTM, GRU, LSTM_F16, GRU_F16, TAKING, TAKING_F16}) {
         const bool begun = kind.gates == 3;
         const uint32_t inputs = begun ? 0 : 72, slabs = begun ? 1 : 3;
         World alone(kind, inputs, 64, 20);
@@ -275,7 +279,7 @@ void queues_are_right() {
                 Memory<uint32_t> words(2);
                 words[0] = 0;
                 const LstmQueueArguments a{queue.address(),      words.address(), words.address() + 4, world.weights.address(), world.bias.address(),
-                                           static_cast<uint32_t>(steps.size()), world.inputs,    world.units,         0,
+                                           static_cast<uint32_t>(steps.size()), world.inputs,    world.units,         kind.z_takes,
                                            {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}};
                 const std::string name = kind.kernel(kernel.resident ? "resident" : "queue", kernel);
                 const std::string said = testing::launch(name.c_str(), {grid, 1, 1}, kernel.threads, kernel.shared(kind.gates, slabs), a);

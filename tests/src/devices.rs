@@ -211,11 +211,21 @@ impl Stopwatch {
     }
 }
 
+/// More threads than any machine has.
+pub const ALL_THREADS: usize = 1 << 20;
+
+/// A worker that says it keeps so many of the machine's threads at work.
+#[must_use]
+pub fn keeping(threads: usize, inner: Box<dyn Backend>) -> Box<dyn Backend> {
+    Box::new(Wrapped { inner, trouble: Trouble::Threads(threads) })
+}
+
 enum Trouble {
     Gate(Arc<Barrier>),
     Fuse(Fuse),
     Crew(Crew),
     Stopwatch(Stopwatch),
+    Threads(usize),
 }
 
 struct Wrapped {
@@ -247,14 +257,18 @@ impl Wrapped {
             Trouble::Crew(crew) if doing == Doing::Tasks && !crew.is_whole() => {
                 Err(DeviceLost { device: "a test's device".to_owned(), cause: "it was waited for".to_owned() })
             }
-            Trouble::Gate(_) | Trouble::Fuse(_) | Trouble::Crew(_) | Trouble::Stopwatch(_) => Ok(()),
+            Trouble::Gate(_) | Trouble::Fuse(_) | Trouble::Crew(_) | Trouble::Stopwatch(_) | Trouble::Threads(_) => Ok(()),
         }
     }
 }
 
 impl Backend for Wrapped {
     fn info(&self) -> DeviceInfo {
-        self.inner.info()
+        let info = self.inner.info();
+        match self.trouble {
+            Trouble::Threads(threads) => DeviceInfo { threads, ..info },
+            _ => info,
+        }
     }
 
     fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError> {

@@ -16,6 +16,8 @@ mod measured;
 mod moves;
 #[path = "engine/sessions.rs"]
 mod sessions;
+#[path = "engine/turns.rs"]
+mod turns;
 #[path = "engine/values.rs"]
 mod values;
 

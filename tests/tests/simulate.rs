@@ -170,11 +170,11 @@ fn a_machine_that_was_measured_is_a_device() {
     assert!(run["answered"].as_u64().is_some_and(|answered| answered > 300), "{run}");
 
     // The same by clients over HTTP, who ask what they are told to.
-    let measure = ["calibrate", "examples/digits", "--http", "--requests", "examples/digits/samples.jsonl"];
+    let measure = ["calibrate", "examples/digits", "--http", "--policy", "graph:4", "--requests", "examples/digits/samples.jsonl"];
     let ran = cellwright(&[&measure[..], &["--seconds", "0.1", "--worker", "cpu", "--cache", "none", "--output", name]].concat(), "");
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);
     let text = std::fs::read_to_string(&file).expect("a table");
-    assert!(text.contains("digits on 1 x cpu") && text.contains("with clients over HTTP"), "{text}");
+    assert!(text.contains("digits on 1 x cpu") && text.contains("under `graph:4`, with clients over HTTP"), "{text}");
     assert_eq!(runs(&["--device", name, "--rate", "100", "--seconds", "0.5"]).len(), 1);
 
     let said = cellwright(&["calibrate", "--http"], "").stderr;

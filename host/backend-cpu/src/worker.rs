@@ -244,6 +244,7 @@ impl Backend for CpuWorker {
             domain: format!("cpu-{}", self.domain.number),
             arena_slots: self.domain.arena.slots(),
             hardware: self.domain.hardware.clone(),
+            threads,
         }
     }
 

@@ -84,10 +84,10 @@ plain! {
         x: u64, h: u64, c: u64, begin: u64, h_out: u64, c_out: u64, h_exact: u64, rows: u32, sequence: u32,
     }
     /// As in `abi.h`.
-    LstmStepArguments { rows: LstmRows, weights: u64, bias: u64, inputs: u32, units: u32, columns: [u32; 4], rows_at: u64 }
+    LstmStepArguments { rows: LstmRows, weights: u64, bias: u64, inputs: u32, units: u32, columns: [u32; 4], rows_at: u64, z_takes: u32, padding: u32 }
     /// As in `abi.h`.
     LstmQueueArguments {
-        steps: u64, counter: u64, signal: u64, weights: u64, bias: u64, step_count: u32, inputs: u32, units: u32, padding: u32,
+        steps: u64, counter: u64, signal: u64, weights: u64, bias: u64, step_count: u32, inputs: u32, units: u32, z_takes: u32,
         columns: [u32; 4],
     }
     /// As in `abi.h`.

@@ -216,11 +216,12 @@ pub trait Driver: Send {
     unsafe fn launch(&mut self, stream: Stream, launch: &Launch, arguments: &[u8]) -> Done;
 
     /// Makes a graph of launches that run one after the other, with the arguments that they are given here whenever it is launched. Waits for nothing that
-    /// is queued.
+    /// is queued. What it takes of the device's memory it has when this returns, so that [`Driver::memory_free`] shows it, and no launch takes more; what is left
+    /// to be done for that is queued on the stream.
     ///
     /// # Errors
     /// Also if there is no launch, or one of them is cooperative.
-    fn graph(&mut self, launches: &[GraphLaunch]) -> Done<Graph>;
+    fn graph(&mut self, stream: Stream, launches: &[GraphLaunch]) -> Done<Graph>;
 
     /// Queues a graph. It may be queued while it runs.
     ///

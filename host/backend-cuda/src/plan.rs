@@ -135,6 +135,8 @@ pub(crate) struct Second {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Recurrence {
     pub(crate) kind: Kind,
+    /// Of a GRU: z says how much is taken of n, not how much is kept of h.
+    pub(crate) z_takes: bool,
     /// In f16; else in bf16.
     pub(crate) is_f16: bool,
     /// Steps of the plan that come before.

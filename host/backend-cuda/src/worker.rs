@@ -251,6 +251,7 @@ impl Backend for CudaWorker {
             domain: format!("cuda-{}", self.number),
             arena_slots: self.sizes.slots,
             hardware: format!("{}, {} multiprocessors", facts.name, facts.multiprocessors),
+            threads: 1,
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 use cellwright_backend::conformance::{ARENA_SLOTS, behaviour};
 use cellwright_backend_cuda::driver::cuda::{Absent, CudaDriver, Form, Image, devices};
 use cellwright_backend_cuda::driver::products::ProductShape;
-use cellwright_backend_cuda::driver::{Driver, Fault, Launch, promises};
+use cellwright_backend_cuda::driver::{Driver, Fault, GraphLaunch, Launch, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 
 /// Stands for machine code: the library looks at the beginning alone.
@@ -224,6 +224,44 @@ fn loses_its_peer() {
     assert!(peer.is_lost());
     assert_eq!((one.check(), one.fetch(stream, (&peer, from), at, 16)), (Ok(()), Ok(false)));
     assert!(other.check().is_err_and(|fault| fault.is_lost()));
+}
+
+#[test]
+fn a_copy_that_is_refused_loses_neither_device() {
+    whole("no-fetches", "is_refused_a_copy");
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn is_refused_a_copy() {
+    let (mut one, mut other) = (open(), open_second());
+    let (stream, at, peer) = (one.stream().unwrap(), one.allocate(16).unwrap(), other.peer());
+    other.stream().unwrap();
+    let from = other.allocate(16).unwrap();
+    assert_eq!(one.reach(&peer), Ok(true));
+    let fault = one.fetch(stream, (&peer, from), at, 16).unwrap_err();
+    assert!(matches!(fault, Fault::Refused(_)), "{fault:?}");
+    assert_eq!((one.check(), other.check(), peer.is_lost()), (Ok(()), Ok(()), false));
+}
+
+#[test]
+fn a_graph_that_is_refused_for_whatever_reason_loses_no_device() {
+    whole("no-graphs", "is_refused_graphs");
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn is_refused_graphs() {
+    let mut driver = open();
+    let driver = driver.as_mut();
+    let (stream, at) = (driver.stream().unwrap(), driver.allocate(4).unwrap());
+    let launch = Launch { kernel: driver.kernel("fill").unwrap(), grid: [1, 1, 1], threads: 32, shared_bytes: 0, cooperative: false };
+    let arguments = [at.0, 1, 7].map(u64::to_ne_bytes).concat();
+    let fault = driver.graph(stream, &[GraphLaunch { launch, arguments }]).unwrap_err();
+    assert!(matches!(fault, Fault::Refused(_)), "{fault:?}");
+    // SAFETY: one word was allocated.
+    unsafe { promises::fill(driver, stream, at, 1, 7) }.unwrap();
+    assert_eq!(driver.synchronize(), Ok(()));
 }
 
 #[test]

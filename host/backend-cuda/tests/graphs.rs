@@ -309,6 +309,15 @@ fn there_are_so_many_graphs_and_no_more() {
     assert_eq!(control.graphs(), 0, "they go with their cell");
 }
 
+/// How many graphs a task of one step of so many rows is.
+fn graphs_of_a_task(driver: &mut Driver, control: &Control, rows: u64) -> usize {
+    let placed = place(driver, rows, 3, &[(1, 0)]);
+    let _ = control.take_log();
+    let rows: Vec<_> = placed.iter().map(|request| (request.lanes[0][0], 0)).collect();
+    driver.task(CELL, &rows, 1);
+    graphs(&control.take_log()).len()
+}
+
 /// The device has no room to launch one: its launches run directly, others go on as graphs, and nothing is lost.
 #[test]
 fn a_graph_that_is_not_launched_is_given_up() {
@@ -327,17 +336,27 @@ fn a_graph_that_is_not_launched_is_given_up() {
     driver.backend.unload(CELL);
     assert_eq!((control.graphs(), control.graph_bytes()), (0, 0), "what was given up goes with its cell");
     driver.backend.load(CELL, &cell[0]).expect("it fits");
-    let mut run = |rows: u64| {
-        let placed = place(&mut driver, rows, 3, &[(1, 0)]);
-        let _ = control.take_log();
-        let rows: Vec<_> = placed.iter().map(|request| (request.lanes[0][0], 0)).collect();
-        driver.task(CELL, &rows, 1);
-        graphs(&control.take_log()).len()
-    };
+    let mut run = |rows: u64| graphs_of_a_task(&mut driver, &control, rows);
     assert_eq!(run(7), 1);
     control.inject(Injection::NoLaunchOfGraph { after_launches: 0 });
     assert_eq!([run(7), run(6)], [0; 2], "it is not asked for again");
     assert_eq!(run(3), 1, "others are");
+}
+
+/// What a graph takes of the memory is not told, before it is made or behind it: its batches are launched directly, others are graphs, and nothing is lost.
+#[test]
+fn a_graph_of_which_nobody_knows_what_it_takes_is_not_launched() {
+    let cell = [recurrent("plain", Precision::F32)];
+    for (after_figures, made) in [(0, 0), (1, 1)] {
+        let (mut driver, control) = driver(&seeded(10), options(true), &cell);
+        let mut run = |rows: u64| graphs_of_a_task(&mut driver, &control, rows);
+        control.inject(Injection::NoMemoryFigure { after_figures });
+        assert_eq!([run(7), run(6)], [0; 2], "it is not asked for again");
+        assert_eq!(control.graphs(), made);
+        assert_eq!(run(3), 1, "others are");
+        driver.backend.unload(CELL);
+        assert_eq!((control.graphs(), control.graph_bytes()), (0, 0), "it goes with its cell");
+    }
 }
 
 /// Graphs are made until they take what they may, and more when others have gone.

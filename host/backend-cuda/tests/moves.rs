@@ -232,6 +232,18 @@ fn without_access_requests_move_through_the_host() {
     assert!(bench.moves() > 0 && bench.fetched.get() == 0, "{} moves, {} bytes", bench.moves(), bench.fetched.get());
 }
 
+/// A driver that refuses the first copy is not asked for another one: what follows passes through the host.
+#[test]
+fn whose_memory_is_refused_once_is_read_through_the_host_from_then_on() {
+    let expected = &*ALONE;
+    let bench = Bench::new(&[SLOTS, SLOTS / 8], true);
+    bench.controls.iter().for_each(|control| control.inject(Injection::NoFetch { after_fetches: 0 }));
+    bench.submit_to_first();
+    bench.controls.iter().for_each(Control::release);
+    assert!(bench.wait(REQUESTS) == *expected, "who moved has another answer");
+    assert!(bench.moves() > 1 && bench.fetched.get() == 0, "{} moves, {} bytes", bench.moves(), bench.fetched.get());
+}
+
 /// The first device is lost while the second copies from it: who was on the way fails with the others, but its place is kept until nothing writes there.
 #[test]
 fn the_device_that_is_left_may_be_lost_on_the_way() {

@@ -222,6 +222,23 @@ fn what_cannot_be_taken_is_said() {
     drop(first);
 }
 
+/// Behind the other's arena lies more of its memory, which no device keeps a copy from: its worker's guards.
+#[test]
+fn nothing_beyond_the_other_arena_is_read() {
+    let (mut first, _) = worker(device(0, 0, true), true);
+    let (mut second, own) = worker(device(1, 1, true), false);
+    reach(&mut second, 0, &first);
+    let before = scribble(&mut second, 2);
+    scribble(&mut first, 1);
+    for (from, count) in [(SLOTS - 1, 2), (SLOTS, 1), (u32::MAX, 2)] {
+        second.take(0, &[(Slot(from), Slot(4), count)]).expect("the device goes on");
+        assert_eq!(wait(&mut second), Taken::NotMoved, "the other's arena ends there");
+    }
+    assert!(contents(&mut second) == before && passed(&own).1 == 0, "it was read");
+    second.take(0, &[(Slot(SLOTS - 1), Slot(4), 1)]).expect("the device is there");
+    assert_eq!(wait(&mut second), Taken::Moved);
+}
+
 #[test]
 fn who_is_out_of_reach_is_told_apart() {
     let (first, _) = worker(device(0, 0, true), false);

@@ -371,11 +371,7 @@ fn what_does_not_fit_is_refused_with_figures() {
 #[test]
 fn a_load_that_fails_half_way_leaves_everything_as_it_was() {
     let cell = [recurrent(Precision::F32)];
-    let wide = Draft::new("wide")
-        .input("x", Datatype::Fp32, &[3000])
-        .operator("Neg", &["x"], &["y"])
-        .output("y", Datatype::Fp32, &[3000])
-        .resolve();
+    let wide = wide(3000);
     let small = CudaOptions { ring_bytes: 4096, ..options() };
     let expected = under_load(&mut driver(0, small, &cell).0, 1, 5);
     let mut failed = 0;
@@ -399,6 +395,47 @@ fn a_load_that_fails_half_way_leaves_everything_as_it_was() {
     }
     // The plan and both rings; with a smaller frame it runs as well.
     assert!(failed >= 3, "{failed} allocations failed");
+}
+
+fn wide(values: usize) -> Arc<TypedCell> {
+    let draft = Draft::new("wide").input("x", Datatype::Fp32, &[values]).operator("Neg", &["x"], &["y"]);
+    draft.output("y", Datatype::Fp32, &[values]).resolve()
+}
+
+/// The frame may take what the device has not got twice.
+#[test]
+fn a_frame_grows_where_there_is_no_room_beside_the_old_one() {
+    let cell = [recurrent(Precision::F32)];
+    let expected = under_load(&mut driver(0, options(), &cell).0, 1, 5);
+    // One row of the wide cell is more than the old frame holds, or less.
+    for rows_most in [24, 4096] {
+        let load = |fault: Option<Injection>| {
+            let (mut driver, control) = driver(0, CudaOptions { rows_most, ..options() }, &cell);
+            fault.into_iter().for_each(|fault| control.inject(fault));
+            driver.backend.load(CellIndex(1), &wide(3000)).expect("it fits");
+            assert!(under_load(&mut driver, AHEAD, 5).into_values().eq(expected.values().cloned()), "{rows_most} rows");
+            control.allocated_bytes()
+        };
+        // The cell's plan is allocated first.
+        assert_eq!(load(Some(Injection::OutOfMemory { after_allocations: 1 })), load(None), "{rows_most} rows");
+    }
+}
+
+/// Neither is there room without the old one, whose size is kept.
+#[test]
+fn a_frame_that_cannot_grow_stays_as_it_is() {
+    let cell = [recurrent(Precision::F32)];
+    let expected = under_load(&mut driver(0, options(), &cell).0, 1, 5);
+    for (rows_most, values) in [(4096, 3000), (24, 1 << 20)] {
+        let (mut driver, control) = driver(0, CudaOptions { rows_most, frame_bytes: Some(100 << 20), ..options() }, &cell);
+        let before = control.allocated_bytes();
+        match driver.backend.load(CellIndex(1), &wide(values)) {
+            Ok(()) => assert_eq!(values, 3000, "one row of it fits the old frame"),
+            Err(LoadError::OutOfMemory { .. }) => assert_eq!((values, control.allocated_bytes()), (1 << 20, before)),
+            Err(error) => panic!("{error}"),
+        }
+        assert!(under_load(&mut driver, AHEAD, 5).into_values().eq(expected.values().cloned()), "{rows_most} rows");
+    }
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub struct DeviceInfo {
     pub arena_slots: u32,
     /// What it is made of, by its own name: measured times hold for this alone.
     pub hardware: String,
+    /// Threads of this machine that it keeps at work while it has a task.
+    pub threads: usize,
 }
 
 /// A table of what a cell computes of each token, filled as tokens are seen or when the cell is loaded. It holds exactly what would be computed without it.

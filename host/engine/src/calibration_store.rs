@@ -98,6 +98,7 @@ mod tests {
             domain: "d".to_owned(),
             arena_slots: 1,
             hardware: "h".to_owned(),
+            threads: 1,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Cancellations on their way to the engine's thread.
 //!
-//! They do not pass through its inbox, because whoever cancels must never wait: it may be a client's callback on the engine's own thread, and the
+//! They do not pass through its inbox, because whoever cancels must never wait: it may be a client's callback on one of the engine's own threads, and the
 //! inbox may be full. There is one place for each request that can be in flight, so this never grows.
 
 use std::collections::BTreeMap;

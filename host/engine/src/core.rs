@@ -1,4 +1,4 @@
-//! The engine's thread: what has happened becomes events, the scheduler's commands become tasks and answers.
+//! What has happened becomes events, the scheduler's commands become tasks and answers.
 
 mod carry;
 mod figures;
@@ -14,7 +14,7 @@ use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_scheduler::{
     Commands, DomainId, Event, LaneId, ModelId, ModelInfo, Scheduler, Submission, TaskSeq, TenantId, Time, WorkerId,
 };
-use crossbeam_channel::{Receiver, Select, Sender};
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
 use self::figures::Tally;
 use self::models::Models;
@@ -32,10 +32,6 @@ use crate::worker::{FromWorker, ToWorker};
 
 /// Messages taken before the scheduler is asked again: bounds how long a completion waits behind a flood of submissions.
 const MESSAGES_MAX: usize = 256;
-
-/// How long the engine's thread looks for a message before it sleeps: about as long as it takes to wake one that sleeps on an idle virtual processor
-/// (35 to 45 µs), so that it never costs much more than sleeping would have.
-const LOOK_OUT: Duration = Duration::from_micros(40);
 
 /// Row buffers kept for tasks to come.
 const ROW_BUFFERS_MAX: usize = 64;
@@ -109,7 +105,7 @@ pub(crate) struct Core {
     state: State,
 }
 
-/// What only the core's own thread touches.
+/// What changes from turn to turn.
 struct State {
     started: Instant,
     /// When the scheduler was asked last.
@@ -125,7 +121,19 @@ struct State {
     row_buffers: Vec<Vec<Row>>,
     trace_rows: Vec<TraceRow>,
     wake_at: Option<Time>,
+    /// When the engine's thread wakes up if nobody wakes it.
+    alarm: Option<Time>,
     stopping: bool,
+}
+
+/// How the engine's thread leaves the core.
+pub(crate) struct Rest {
+    /// Everybody is to leave.
+    pub(crate) stopping: bool,
+    /// No worker has a task.
+    pub(crate) idle: bool,
+    /// When it has to look again.
+    pub(crate) wake_at: Option<Instant>,
 }
 
 impl State {
@@ -145,6 +153,7 @@ impl State {
             row_buffers: Vec::new(),
             trace_rows: Vec::new(),
             wake_at: None,
+            alarm: None,
             stopping: false,
         }
     }
@@ -185,33 +194,50 @@ impl Core {
         }
     }
 
-    /// Until `ToCore::Stop`, or until every user of the engine is gone.
-    pub(crate) fn run(mut self) {
+    /// What has happened since the last turn becomes events, if anything has, and these become tasks and answers. Whether the engine's thread is wanted:
+    /// there is more, or a time to wake up at that it does not know of.
+    pub(crate) fn turn(&mut self) -> bool {
+        self.collect();
+        if self.state.stopping {
+            return true;
+        }
+        if !self.state.events.is_empty() {
+            self.decide();
+        }
+        let sooner = self.state.wake_at.is_some_and(|at| self.state.alarm.is_none_or(|alarm| at < alarm));
+        sooner || !self.state.events.is_empty()
+    }
+
+    /// The turns of the engine's thread: until nothing happens.
+    pub(crate) fn turns(&mut self) -> Rest {
         loop {
             self.collect();
-            if self.state.stopping {
+            if self.state.stopping || self.state.events.is_empty() {
                 break;
             }
-            if self.state.events.is_empty() {
-                self.wait();
-                continue;
-            }
-            self.state.now = Instant::now();
-            let now = self.time(self.state.now);
-            if let Some(observer) = &mut self.observer {
-                observer.told(now, &self.state.events);
-            }
-            self.scheduler.handle(now, &mut self.state.events, &mut self.state.commands);
-            if let Some(observer) = &mut self.observer {
-                observer.decided(&self.state.commands);
-            }
-            self.carry_out();
+            self.decide();
         }
-        self.stop();
+        let state = &mut self.state;
+        state.alarm = state.wake_at;
+        let wake_at = state.wake_at.map(|at| state.started + Duration::from_nanos(at.0));
+        Rest { stopping: state.stopping, idle: state.tally.is_idle(), wake_at }
+    }
+
+    fn decide(&mut self) {
+        self.state.now = Instant::now();
+        let now = self.time(self.state.now);
+        if let Some(observer) = &mut self.observer {
+            observer.told(now, &self.state.events);
+        }
+        self.scheduler.handle(now, &mut self.state.events, &mut self.state.commands);
+        if let Some(observer) = &mut self.observer {
+            observer.decided(&self.state.commands);
+        }
+        self.carry_out();
     }
 
     /// Ends what goes on, and what was on its way.
-    fn stop(&mut self) {
+    pub(crate) fn stop(mut self) {
         let now = Instant::now();
         for entry in self.state.requests.iter_mut() {
             if let Some(sink) = entry.sink.take() {
@@ -248,55 +274,22 @@ impl Core {
             }
         }
         let mut taken = 0;
-        while taken < MESSAGES_MAX {
-            let Ok(message) = self.inbox.try_recv() else { break };
-            self.asked(message);
+        // Nothing after the last message, so that a panic cannot take it along.
+        while taken < MESSAGES_MAX && !self.state.stopping {
+            match self.inbox.try_recv() {
+                Ok(message) => self.asked(message),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    self.state.stopping = true;
+                    break;
+                }
+            }
             taken += 1;
         }
         self.cancelled(taken > 0);
         if self.state.wake_at.is_some_and(|wake_at| wake_at <= self.now()) {
             self.state.wake_at = None;
             self.state.events.push(Event::Wake);
-        }
-    }
-
-    /// Looks out for a message for a moment, as long as it would take to be woken; whether there is one.
-    fn look_out(&self) -> bool {
-        let until = Instant::now() + LOOK_OUT;
-        loop {
-            if !self.completions.is_empty() || !self.inbox.is_empty() {
-                return true;
-            }
-            if Instant::now() >= until {
-                return false;
-            }
-            // Whoever is about to send something may need this core.
-            std::thread::yield_now();
-        }
-    }
-
-    fn wait(&mut self) {
-        // While tasks run, their workers need the processor.
-        if self.state.tally.is_idle() && self.look_out() {
-            return;
-        }
-        let mut select = Select::new();
-        let inbox = select.recv(&self.inbox);
-        select.recv(&self.completions);
-        let ready = match self.state.wake_at {
-            None => Ok(select.ready()),
-            Some(wake_at) => select.ready_timeout(Duration::from_nanos(wake_at.0.saturating_sub(self.now().0))),
-        };
-        // A ready inbox without a message is one that everybody has hung up on.
-        if ready == Ok(inbox) && self.inbox.is_empty() {
-            match self.inbox.try_recv() {
-                Ok(message) => {
-                    self.asked(message);
-                    self.cancelled(true);
-                }
-                Err(crossbeam_channel::TryRecvError::Disconnected) => self.state.stopping = true,
-                Err(crossbeam_channel::TryRecvError::Empty) => {}
-            }
         }
     }
 

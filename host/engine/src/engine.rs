@@ -24,7 +24,8 @@ use crate::options::EngineOptions;
 use crate::requests::Handles;
 pub use crate::requests::{Handle, RequestTensors};
 use crate::sink::Sink;
-use crate::worker::{FromWorker, WorkerLink};
+use crate::turns::Turns;
+use crate::worker::{FromWorker, ToEngine, WorkerLink};
 
 /// Control messages that may wait at a worker beside its tasks. Loads are one at a time, and a request that moves takes one at each end.
 const CONTROL_QUEUE: usize = 64;
@@ -97,7 +98,7 @@ pub struct Urgency {
     pub deadline: Option<Instant>,
 }
 
-/// A scheduler, its workers, and the thread between them.
+/// A scheduler, its workers, and a thread between them.
 ///
 /// Dropping it ends every request with `RequestFailure::Stopped` and joins its threads.
 pub struct Engine {
@@ -138,16 +139,18 @@ impl Engine {
         let queue = (options.scheduler.low_water + options.scheduler.max_tasks_to_submit) as usize + CONTROL_QUEUE;
         let (to_engine, completions) = bounded(queue * backends.len());
         let reaches = acquaint(&mut backends);
-        let workers = start_workers(backends, queue, &to_engine)?;
+        let (turns, rings) = Turns::new(completions.clone(), leave_no_processor(&backends));
+        let turns = Arc::new(turns);
+        let workers = start_workers(backends, queue, &ToEngine { sender: to_engine.clone(), turns: turns.clone() })?;
         let (inbox, messages) = bounded(options.in_flight_max as usize + CONTROL_QUEUE);
         let weight_bytes_max = options.weight_bytes_max.unwrap_or_else(|| memory_bytes() / 2);
         let handles = Arc::new(Handles::new(options.in_flight_max));
         let shared = Shared { handles, gauges: Arc::new(gauges(&workers, weight_bytes_max)), ..Shared::default() };
         let measuring = Measuring::new(&options);
-        let core = core_parts(options, (&workers, &reaches), messages, (to_engine, completions), &shared);
+        let core = core_parts(options, (&workers, &reaches), messages.clone(), (to_engine, completions), &shared);
         let Shared { handles, cancels, counters, gauges } = shared;
         let canceller = Canceller { inbox: inbox.clone(), cancels };
-        let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || Core::new(core).run())?;
+        let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || turns.run(Core::new(core), &messages, &rings))?;
         let registry = Mutex::default();
         let thread = Some(thread);
         Ok(Self { inbox, workers, handles, canceller, counters, gauges, registry, measuring, thread })
@@ -181,7 +184,7 @@ impl Engine {
         Duration::from_nanos(model.counters.device_ns.load(Ordering::Relaxed))
     }
 
-    /// Submits a request's first growth. Results go to `sink`, which is called on the engine's thread.
+    /// Submits a request's first growth. Results go to `sink`, which is called on the engine's thread or on a worker's.
     ///
     /// # Errors
     /// If as many requests as allowed are in flight, or the engine is going.
@@ -234,7 +237,7 @@ impl Engine {
         self.canceller.cancel(handle);
     }
 
-    /// The means to cancel requests without holding the engine: for callbacks on its own thread, where it must not be dropped.
+    /// The means to cancel requests without holding the engine: for callbacks on its own threads, where it must not be dropped.
     #[must_use]
     pub fn canceller(&self) -> Canceller {
         self.canceller.clone()
@@ -268,7 +271,13 @@ fn acquaint(backends: &mut [Box<dyn Backend>]) -> Vec<u64> {
     reaches
 }
 
-fn start_workers(backends: Vec<Box<dyn Backend>>, queue: usize, engine: &Sender<FromWorker>) -> Result<Vec<WorkerLink>, StartError> {
+/// Whether devices keep all processors at work while they have tasks, so that none is left for the engine's thread.
+fn leave_no_processor(backends: &[Box<dyn Backend>]) -> bool {
+    let threads: usize = backends.iter().map(|backend| backend.info().threads).sum();
+    std::thread::available_parallelism().is_ok_and(|processors| threads >= processors.get())
+}
+
+fn start_workers(backends: Vec<Box<dyn Backend>>, queue: usize, engine: &ToEngine) -> Result<Vec<WorkerLink>, StartError> {
     let start = |(number, backend)| {
         let id = WorkerId(u32::try_from(number).unwrap_or(u32::MAX));
         WorkerLink::start(id, backend, queue, engine.clone()).map_err(StartError::Thread)

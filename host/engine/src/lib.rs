@@ -1,4 +1,4 @@
-//! Feeds the scheduler and the workers: the one thread that owns the scheduler, a thread for each device, and everything between them.
+//! Feeds the scheduler and the workers: a thread that runs the scheduler, a thread for each device, which may run it too, and everything between them.
 //!
 //! The engine carries out what the scheduler decides and decides nothing about batches itself. Everything in it is bounded: requests in
 //! flight, submissions queued, tasks outstanding. It knows graphs and tensors, not plugins, protocols or who is asking.
@@ -16,6 +16,7 @@ mod cancels;
 mod core;
 mod lanes;
 mod requests;
+mod turns;
 mod worker;
 
 pub use calibration::{BatchLimits, Calibration};

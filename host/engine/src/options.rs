@@ -6,10 +6,10 @@ use cellwright_scheduler::{Commands, Event, Time};
 
 use crate::trace::TaskTrace;
 
-/// Called on the engine's thread for every task, as it is handed to its worker.
+/// Called for every task, as it is handed to its worker, on the thread that runs the scheduler.
 pub type TraceFn = Box<dyn FnMut(&TaskTrace<'_>) + Send>;
 
-/// Sees what the scheduler is told and what it makes of it: first the one, then the other. Called on the engine's thread.
+/// Sees what the scheduler is told and what it makes of it: first the one, then the other. Called on the thread that runs it.
 pub trait Observer: Send {
     /// The scheduler is told this, at that time.
     fn told(&mut self, now: Time, events: &[Event]);

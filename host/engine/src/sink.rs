@@ -90,7 +90,8 @@ impl RequestFailure {
     }
 }
 
-/// Receives a request's results on the engine's thread, which waits for it: an implementation copies or signals and returns.
+/// Receives a request's results on the thread that runs the scheduler (the engine's, or a worker's between two tasks), which waits for it: an implementation
+/// copies or signals and returns.
 ///
 /// Of one output, values come in the order of steps where the chain is sequential, in any order otherwise. After `finished` or `failed`
 /// nothing more comes.

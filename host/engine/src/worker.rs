@@ -11,6 +11,8 @@ use cellwright_cell_graph::TypedCell;
 use cellwright_scheduler::WorkerId;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 
+use crate::turns::Turns;
+
 /// Runs of slots of a request that moves: the first one there, the first one here, how many.
 pub(crate) type Runs = Vec<(Slot, Slot, u32)>;
 
@@ -44,6 +46,21 @@ pub(crate) enum FromWorker {
     Lost(WorkerId, DeviceLost),
 }
 
+/// A worker's end of the engine.
+#[derive(Clone)]
+pub(crate) struct ToEngine {
+    pub(crate) sender: Sender<FromWorker>,
+    pub(crate) turns: Arc<Turns>,
+}
+
+impl ToEngine {
+    fn say(&self, news: FromWorker) {
+        // If the engine is gone there is nobody left to tell.
+        let _ = self.sender.send(news);
+        self.turns.heard();
+    }
+}
+
 /// The engine's end of a worker.
 pub(crate) struct WorkerLink {
     pub(crate) info: DeviceInfo,
@@ -53,7 +70,7 @@ pub(crate) struct WorkerLink {
 
 impl WorkerLink {
     /// Starts the thread. `queue` bounds what may be sent to it without waiting.
-    pub(crate) fn start(id: WorkerId, backend: Box<dyn Backend>, queue: usize, engine: Sender<FromWorker>) -> std::io::Result<Self> {
+    pub(crate) fn start(id: WorkerId, backend: Box<dyn Backend>, queue: usize, engine: ToEngine) -> std::io::Result<Self> {
         let info = backend.info();
         let (sender, receiver) = bounded(queue);
         let device = info.name.clone();
@@ -67,8 +84,8 @@ impl WorkerLink {
                 Ok(Err(lost)) => lost,
                 Err(_) => DeviceLost { device, cause: "its worker panicked".to_owned() },
             };
-            // If the engine is gone too there is nobody left to tell.
-            let _ = engine.send(FromWorker::Lost(id, lost));
+            // The turn that it may have may panic too; that must not keep the rest from being done.
+            let _ = catch_unwind(AssertUnwindSafe(|| engine.say(FromWorker::Lost(id, lost))));
             // A bounded channel keeps its messages when its receiver goes, and whoever asked in one of them would wait for ever: they are let go of, each
             // with its reply's end, until the engine hangs up.
             unheard.iter().for_each(drop);
@@ -81,7 +98,7 @@ struct Worker {
     id: WorkerId,
     backend: Box<dyn Backend>,
     receiver: Receiver<ToWorker>,
-    engine: Sender<FromWorker>,
+    engine: ToEngine,
     outstanding: usize,
     /// Moves whose state the device takes from others, in order.
     taking: VecDeque<u64>,
@@ -141,17 +158,14 @@ impl Worker {
             Taken::NotMoved => FromWorker::NotMoved(number),
         };
         self.taking.pop_front();
-        let _ = self.engine.send(told);
+        self.engine.say(told);
         Ok(Progress::Complete)
     }
 
     fn complete(&mut self) -> Result<(), DeviceLost> {
         if let Some(completed) = self.backend.complete()? {
             self.outstanding -= 1;
-            let _ = self.engine.send(FromWorker::Completed(self.id, completed));
-            // Where there are no more processors than workers, the engine's thread may wait for this one: it may go first, since whoever could join the
-            // next task, or has its answer now, would wait for all of that task.
-            std::thread::yield_now();
+            self.engine.say(FromWorker::Completed(self.id, completed));
         }
         Ok(())
     }
@@ -187,7 +201,7 @@ impl Worker {
                 for (first, bytes) in runs {
                     self.backend.write(first, &bytes)?;
                 }
-                let _ = self.engine.send(FromWorker::Moved(number));
+                self.engine.say(FromWorker::Moved(number));
             }
         }
         Ok(())

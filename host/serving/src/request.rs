@@ -37,7 +37,7 @@ use sink::RequestSink;
 
 /// A request in flight.
 pub(crate) struct Active {
-    /// For plugin threads only: whoever upgrades it may be the last to hold the engine, which its own thread must never be.
+    /// For plugin threads only: whoever upgrades it may be the last to hold the engine, which its own threads must never be.
     serving: Weak<Inner>,
     canceller: Canceller,
     plugin_calls: PluginCalls,

@@ -2,7 +2,7 @@
 //!
 //! It sees what the scheduler is told and what it decides, while somebody else makes load at every batch size. So it measures what a task takes when
 //! all workers are busy, with gathering and scattering, and not what a batch takes alone; and what passes after a task until its end is heard of, which
-//! is long where the engine's thread waits for a processor that a worker has.
+//! is long where whoever has to hear of it waits for a processor that a worker has.
 
 use std::collections::VecDeque;
 use std::fmt::Write;

@@ -135,17 +135,28 @@ fn who_moves_has_the_same_bits() {
     }
 }
 
+/// Whoever moves first may have no state yet, of which nothing is read or written: then the device goes with somebody who moves later, or stays. Tries until as
+/// many are lost as when the first has some; that engine goes on as if nothing had been.
+fn first_that_takes_state(what: &str, lost: usize, attempt: impl Fn() -> (usize, Bench)) {
+    let mut attempts = (0..20).map(|_| attempt());
+    let meant = attempts.find(|(seen, _)| *seen == lost);
+    meant.unwrap_or_else(|| panic!("{what}: never were {lost} lost")).1.is_whole_again(what);
+}
+
 /// The first domain goes, before its state is read or while it is: all of its requests go with it, the other's are answered.
 #[test]
 fn the_domain_that_is_left_may_die_on_the_way() {
     for (doing, panics) in [(Doing::Tasks, false), (Doing::Tasks, true), (Doing::Reading, false), (Doing::Reading, true)] {
         let what = format!("{doing:?}, panics: {panics}");
-        let fuse = Fuse::at(doing, panics);
-        let bench = Bench::new(Release::Node, |number, device| if number == 0 { fuse.on(device) } else { device });
-        fuse.light(0);
-        bench.first.open();
-        assert_eq!(bench.lost(&what), REQUESTS / 2, "{what}");
-        bench.is_whole_again(&what);
+        first_that_takes_state(&what, REQUESTS / 2, || {
+            let fuse = Fuse::at(doing, panics);
+            let bench = Bench::new(Release::Node, |number, device| if number == 0 { fuse.on(device) } else { device });
+            fuse.light(0);
+            bench.first.open();
+            let lost = bench.lost(&what);
+            assert!(lost <= REQUESTS / 2, "{what}: {lost} were lost");
+            (lost, bench)
+        });
     }
 }
 
@@ -154,12 +165,13 @@ fn the_domain_that_is_left_may_die_on_the_way() {
 fn the_domain_that_is_moved_to_may_die_on_the_way() {
     for panics in [false, true] {
         let what = format!("panics: {panics}");
-        let fuse = Fuse::at(Doing::Writing, panics);
-        let bench = Bench::new(Release::Node, |number, device| if number == 1 { fuse.on(device) } else { device });
-        fuse.light(0);
-        bench.first.open();
-        assert_eq!(bench.lost(&what), 1, "{what}");
-        bench.is_whole_again(&what);
+        first_that_takes_state(&what, 1, || {
+            let fuse = Fuse::at(Doing::Writing, panics);
+            let bench = Bench::new(Release::Node, |number, device| if number == 1 { fuse.on(device) } else { device });
+            fuse.light(0);
+            bench.first.open();
+            (bench.lost(&what), bench)
+        });
     }
 }
 

@@ -7,7 +7,7 @@ use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::generate;
 use cellwright_engine::{Engine, LoadedModel};
 use cellwright_scheduler::{Config, PolicyKind, Release};
-use cellwright_tests::devices::{Gate, domain, worker};
+use cellwright_tests::devices::{ALL_THREADS, Gate, domain, keeping, worker};
 use cellwright_tests::graphs::{Answer, Case, Outcome, settled, spec};
 
 use super::engine;
@@ -49,7 +49,9 @@ fn check(config: Config, domains: usize) {
         let alone = alone(&model, &cases);
         assert_right("alone", &cases, &alone);
         let homes: Vec<_> = (0..domains).map(|_| domain(64)).collect();
-        let engine = engine(config, 1 << 10, (0..2).map(|number| worker(&homes[number % domains])).collect());
+        // Decisions are made by the engine's thread alone, and by workers too.
+        let threads = if seed % 2 == 0 { 0 } else { ALL_THREADS };
+        let engine = engine(config, 1 << 10, (0..2).map(|number| keeping(threads, worker(&homes[number % domains]))).collect());
         let loaded = engine.load(&spec(&model, 0, 16)).unwrap();
         for round in 0..2 {
             let answers = together(&engine, &loaded, &cases);

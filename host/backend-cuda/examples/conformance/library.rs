@@ -111,7 +111,7 @@ impl Batch {
         // `LstmStepArguments` of `kernels/abi.h`.
         let columns = [pair(0, all_units), pair(2 * all_units, 3 * all_units)];
         let rows = [x, h, c, 0, h_out, c_out, 0, pair(all_rows, 0), self.weights[1].0, self.bias.0, pair(all_units, all_units)];
-        GraphLaunch { launch, arguments: words(&[rows.as_slice(), &columns, &[0]].concat()) }
+        GraphLaunch { launch, arguments: words(&[rows.as_slice(), &columns, &[0, 0]].concat()) }
     }
 
     /// One of the kernels that are compiled here, of so many threads in all.
@@ -194,7 +194,7 @@ fn compared(driver: &mut dyn Driver, place: Where) -> Result<Value, String> {
         let mut least: [Option<(Duration, String)>; 2] = [None, None];
         let mut of_own = Vec::new();
         for (name, kernel, tile) in &own {
-            let graph = done(driver.graph(&[batch.own(*kernel, *tile)]));
+            let graph = done(driver.graph(stream, &[batch.own(*kernel, *tile)]));
             let took = time(driver, stream, graph, effort);
             of_own = batch.left(driver, stream);
             keep(&mut least[0], (took, (*name).to_owned()));

@@ -1,6 +1,5 @@
 //! The parts: what the driver promises, what every backend must pass, faults, and figures.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use cellwright_backend::Backend;
@@ -8,9 +7,9 @@ use cellwright_backend::conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, 
 use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation, Injection};
 use cellwright_backend_cuda::driver::{DeviceAddress, Driver, Fault, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
+use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
-use cellwright_cell_graph::{Tensor, TypedCell};
 use serde_json::{Value, json};
 
 use super::figures::done;
@@ -43,9 +42,12 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "families-tf32", run: |place| in_tf32(place, Suite::Families) },
     Part { name: "invariance-tf32", run: |place| in_tf32(place, Suite::Invariance) },
     Part { name: "hoisting-tf32", run: |place| in_tf32(place, Suite::Hoisting) },
-    Part { name: "lstm-wide", run: lstm_wide },
-    Part { name: "gru-wide", run: gru_wide },
-    Part { name: "tree-wide", run: tree_wide },
+    Part { name: "lstm-wide-bf16", run: |place| lstm_wide(place, Precision::Bf16) },
+    Part { name: "lstm-wide-f16", run: |place| lstm_wide(place, Precision::F16) },
+    Part { name: "gru-wide-bf16", run: |place| gru_wide(place, Precision::Bf16) },
+    Part { name: "gru-wide-f16", run: |place| gru_wide(place, Precision::F16) },
+    Part { name: "tree-wide-bf16", run: |place| tree_wide(place, Precision::Bf16) },
+    Part { name: "tree-wide-f16", run: |place| tree_wide(place, Precision::F16) },
     Part { name: "graphs", run: graphs::bits },
     Part { name: "ahead", run: ahead::bits },
     Part { name: "groups-f32", run: |place| groups::both_ways(place, Precision::F32) },
@@ -99,22 +101,22 @@ fn in_tf32(place: Where, suite: Suite) -> Value {
 }
 
 /// LSTMs of those widths.
-fn lstm_wide(place: Where) -> Value {
-    wide(place, &|units| hoisting::Recurrent { cell: lstm_of(units), feedback: vec![(0, 1), (1, 2)] })
+fn lstm_wide(place: Where, precision: Precision) -> Value {
+    wide(place, &|units| hoisting::Recurrent { cell: lstm_of(units).at(precision).resolve(), feedback: vec![(0, 1), (1, 2)] })
 }
 
 /// And GRUs.
-fn gru_wide(place: Where) -> Value {
-    wide(place, &|units| hoisting::Recurrent { cell: gru_of(units), feedback: vec![(0, 1)] })
+fn gru_wide(place: Where, precision: Precision) -> Value {
+    wide(place, &|units| hoisting::Recurrent { cell: gru_of(units).at(precision).resolve(), feedback: vec![(0, 1)] })
 }
 
 /// And nodes of trees, which have no steps.
-fn tree_wide(place: Where) -> Value {
+fn tree_wide(place: Where, precision: Precision) -> Value {
     let (sizes, units): (&[usize], usize) = match place {
         Where::Device(_) => (&[1, 2, 63, 64, 65, 128, 256, 257, 512, 1000, 2048], 1024),
         Where::Emulated => (&[1, 65], 128),
     };
-    let cell = tree_of(units).at(Precision::Bf16).resolve();
+    let cell = tree_of(units).at(precision).resolve();
     invariance::cell_at_sizes(&mut || with(place, CudaOptions { arena_bytes: Some(64 << 20), ..CudaOptions::default() }), &cell, sizes);
     json!({})
 }
@@ -148,12 +150,12 @@ fn wide(place: Where, of: &dyn Fn(usize) -> hoisting::Recurrent) -> Value {
     json!({})
 }
 
-fn lstm_of(units: usize) -> Arc<TypedCell> {
-    cells::lstm("wide lstm", units, units, &weights(4, units)).at(Precision::Bf16).resolve()
+fn lstm_of(units: usize) -> cells::Draft {
+    cells::lstm("wide lstm", units, units, &weights(4, units))
 }
 
-fn gru_of(units: usize) -> Arc<TypedCell> {
-    cells::gru("wide gru", units, units, &weights(3, units)).at(Precision::Bf16).resolve()
+fn gru_of(units: usize) -> cells::Draft {
+    cells::gru("wide gru", units, units, &weights(3, units))
 }
 
 pub(crate) fn tree_of(units: usize) -> cells::Draft {

@@ -310,8 +310,8 @@ impl Driver for CudaDriver {
         self.call(code)
     }
 
-    fn graph(&mut self, launches: &[GraphLaunch]) -> Done<Graph> {
-        self.make_graph(launches)
+    fn graph(&mut self, stream: Stream, launches: &[GraphLaunch]) -> Done<Graph> {
+        self.make_graph(stream, launches)
     }
 
     unsafe fn launch_graph(&mut self, stream: Stream, graph: Graph) -> Done {

@@ -138,6 +138,15 @@ impl Emulated {
         Control::new(Arc::clone(&self.device))
     }
 
+    /// Memory of the host for a driver's own calls, of which no fault is ordered.
+    fn staging(&self, bytes: usize) -> Done<Pinned> {
+        self.device.check()?;
+        let block = Arc::new(Block::new(bytes.max(1), 0));
+        let pointer = block.pointer();
+        // SAFETY: the block is zeroed and aligned, and is freed when its last owner goes: this handle, or work that is queued on it.
+        Ok(unsafe { Pinned::new(pointer, bytes, DeviceAddress(pointer.as_ptr() as u64), block) })
+    }
+
     fn pinned_range(of: &Pinned, offset: usize, bytes: usize) -> Done {
         match offset.checked_add(bytes) {
             Some(end) if end <= of.len() => Ok(()),
@@ -190,7 +199,10 @@ impl Driver for Emulated {
     }
 
     fn memory_free(&mut self) -> Done<u64> {
-        let state = self.device.state()?;
+        let mut state = self.device.state()?;
+        if state.faults.figure_fails() {
+            return Err(Fault::Refused("how much memory is free is not told".to_owned()));
+        }
         Ok(self.facts.memory_bytes.saturating_sub(state.taken()))
     }
 
@@ -212,11 +224,10 @@ impl Driver for Emulated {
     }
 
     fn pinned(&mut self, bytes: usize) -> Done<Pinned> {
-        self.device.check()?;
-        let block = Arc::new(Block::new(bytes.max(1), 0));
-        let pointer = block.pointer();
-        // SAFETY: the block is zeroed and aligned, and is freed when its last owner goes: this handle, or work that is queued on it.
-        Ok(unsafe { Pinned::new(pointer, bytes, DeviceAddress(pointer.as_ptr() as u64), block) })
+        if self.device.state()?.faults.pinned_fails() {
+            return Err(Fault::Refused("no memory of the host can be pinned any more".to_owned()));
+        }
+        self.staging(bytes)
     }
 
     fn stream(&mut self) -> Done<Stream> {
@@ -342,7 +353,7 @@ impl Driver for Emulated {
         self.device.queue(stream, |_| Ok(work))
     }
 
-    fn graph(&mut self, launches: &[GraphLaunch]) -> Done<Graph> {
+    fn graph(&mut self, _stream: Stream, launches: &[GraphLaunch]) -> Done<Graph> {
         self.make_graph(launches)
     }
 
@@ -385,7 +396,7 @@ impl Driver for Emulated {
     }
 
     fn write(&mut self, stream: Stream, to: DeviceAddress, bytes: &[u8]) -> Done {
-        let mut staging = self.pinned(bytes.len())?;
+        let mut staging = self.staging(bytes.len())?;
         // SAFETY: nothing is queued on memory that was just made.
         unsafe { staging.bytes_mut(0..bytes.len()) }.copy_from_slice(bytes);
         self.upload(stream, &staging, 0, to, bytes.len())?;
@@ -393,7 +404,7 @@ impl Driver for Emulated {
     }
 
     fn read(&mut self, stream: Stream, from: DeviceAddress, into: &mut [u8]) -> Done {
-        let staging = self.pinned(into.len())?;
+        let staging = self.staging(into.len())?;
         self.download(stream, from, &staging, 0, into.len())?;
         self.device.drain_stream(stream)?;
         // SAFETY: the download has run, and nothing else is queued on it.

@@ -184,8 +184,8 @@ impl Driver for GuardedDriver {
         unsafe { self.driver.launch(stream, launch, arguments) }
     }
 
-    fn graph(&mut self, launches: &[GraphLaunch]) -> Done<Graph> {
-        self.driver.graph(launches)
+    fn graph(&mut self, stream: Stream, launches: &[GraphLaunch]) -> Done<Graph> {
+        self.driver.graph(stream, launches)
     }
 
     unsafe fn launch_graph(&mut self, stream: Stream, graph: Graph) -> Done {

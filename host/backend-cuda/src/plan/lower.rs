@@ -110,12 +110,12 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
     for (index, (operation, summed)) in cell.operations.iter().zip(sums).enumerate() {
         match summed {
             _ if gated.as_ref().is_some_and(|gated| gated.operations.contains(&index)) => {}
-            Summed::Whole(sum) if gated.as_ref().is_some_and(|gated| gated.sums.contains_key(&operation.results[0])) => {
-                lowering.sum_without_h(&sum, operation.results[0], gated.as_ref().map(Gated::multiplied))?;
-            }
             Summed::Apart => lowering.operation(operation)?,
             Summed::Inside => {}
-            Summed::Whole(sum) => lowering.sum(&sum, operation.results[0])?,
+            Summed::Whole(sum) => match gated.as_ref().filter(|gated| gated.sums.contains_key(&operation.results[0])) {
+                Some(gated) => lowering.sum_without_h(&sum, operation.results[0], gated)?,
+                None => lowering.sum(&sum, operation.results[0])?,
+            },
         }
     }
     lowering.outputs()?;

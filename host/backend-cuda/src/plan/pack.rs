@@ -112,16 +112,10 @@ impl GateWeight {
         Self { rounded, gates, states, units, packed: vec![0; gate_bytes((gates, states), units).unwrap_or_default()] }
     }
 
-    /// Puts a gate's weights: the columns of a matrix from that one on. None if it has no such rows and columns.
-    pub(super) fn put(
-        &mut self,
-        gate: usize,
-        (tensor, values): (&Tensor, &[f32]),
-        (transposed, alpha): (bool, f32),
-        column: usize,
-    ) -> Option<()> {
-        let weight = Weight::new(tensor, values, transposed, alpha)?;
-        if weight.k != self.states * self.units || weight.n < column + self.units {
+    /// Puts a gate's weights of states from that one on: the columns of a matrix from that one on. None if it has no such rows and columns.
+    pub(super) fn put(&mut self, (gate, first_state): (usize, usize), weight: &Weight<'_>, column: usize) -> Option<()> {
+        let states = weight.k / self.units;
+        if !weight.k.is_multiple_of(self.units) || first_state + states > self.states || weight.n < column + self.units {
             return None;
         }
         let (of_state, width) = (self.units.div_ceil(GATE_SLAB), self.gates * UNITS);
@@ -129,7 +123,7 @@ impl GateWeight {
             let j = gate * UNITS + unit % UNITS;
             for row in 0..weight.k {
                 // Every state begins a slab.
-                let (state, k) = (row / self.units, row % self.units);
+                let (state, k) = (first_state + row / self.units, row % self.units);
                 let chunk = ((k % GATE_SLAB) / 8) ^ (j % 8);
                 let slab = (unit / UNITS * self.states + state) * of_state + k / GATE_SLAB;
                 let place = slab * width * GATE_SLAB + j * GATE_SLAB + chunk * 8 + k % 8;

@@ -29,14 +29,16 @@ pub(super) struct Gate {
 pub(super) struct Child {
     pub(super) h: ValueId,
     pub(super) c: ValueId,
-    /// Both h, one behind the other: what is multiplied.
-    pub(super) both: ValueId,
+    /// Both h, one behind the other, if that is what is multiplied; else each is by itself.
+    pub(super) both: Option<ValueId>,
 }
 
 /// A cell's step, found.
 #[derive(Clone, Debug)]
 pub(super) struct Gated {
     pub(super) kind: Kind,
+    /// Of a GRU: z says how much is taken of n, not how much is kept of h.
+    pub(super) z_takes: bool,
     /// Inputs of the cell. A GRU's c is its h; a tree's are the first child's.
     pub(super) h: ValueId,
     pub(super) c: ValueId,
@@ -47,7 +49,7 @@ pub(super) struct Gated {
     pub(super) units: usize,
     /// In the kernels' order.
     pub(super) gates: Vec<Gate>,
-    /// The sums that the gates are of, by their results. In each, one product is that of h.
+    /// The sums that the gates are of, by their results. In each, one product is that of h; or each child's h has one.
     pub(super) sums: BTreeMap<ValueId, Sum>,
     /// Positions of the operations that are part of it, its sums not among them.
     pub(super) operations: BTreeSet<usize>,
@@ -64,14 +66,18 @@ impl Gated {
             .find_map(|last| search.lstm_ending_in(last).or_else(|| search.gru_ending_in(last)).or_else(|| search.tree_ending_in(last)))
     }
 
-    /// What its sums are products of: h, or that of both children.
-    pub(super) fn multiplied(&self) -> ValueId {
-        self.second.map_or(self.h, |second| second.both)
+    /// What its sums are products of: h, or that of both children, in the order in which the kernels have them.
+    pub(super) fn multiplied(&self) -> Vec<ValueId> {
+        match self.second {
+            None => vec![self.h],
+            Some(Child { both: Some(both), .. }) => vec![both],
+            Some(second) => vec![self.h, second.h],
+        }
     }
 
-    /// The product of that in one of its sums.
-    pub(super) fn product_of_h<'a>(&self, sum: &'a Sum) -> Option<&'a Operation> {
-        sum.linears.iter().find(|linear| linear.operands[0] == self.multiplied())
+    /// Whether there is anything in one of its sums that is known before.
+    pub(super) fn is_begun(&self, sum: &Sum) -> bool {
+        is_begun(sum, self.multiplied().len())
     }
 }
 
@@ -175,8 +181,10 @@ impl Search<'_> {
 
     /// Whether nobody else needs what lies between its sums and its states.
     fn is_closed(&self, found: &Gated) -> bool {
+        let multiplied = found.multiplied();
         let hidden = found.operations.iter().flat_map(|index| &self.cell.operations[*index].results);
-        let mut hidden = hidden.filter(|id| ![found.h_next, found.c_next, found.multiplied()].contains(*id)).chain(found.sums.keys());
+        let mut hidden =
+            hidden.filter(|id| ![found.h_next, found.c_next].contains(*id) && !multiplied.contains(*id)).chain(found.sums.keys());
         hidden.all(|id| self.users(*id).all(|user| self.is_inside(user, &found.operations)) && !self.is_output(*id))
             && !found.sums.values().any(|sum| self.waits_for(sum, found.c_next))
     }
@@ -197,7 +205,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether there is anything in a sum but the product of h and constants.
-pub(super) fn is_begun(sum: &Sum) -> bool {
-    sum.begin.is_some() || sum.linears.len() > 1
+/// Whether there is anything in a sum but so many products of h and constants.
+fn is_begun(sum: &Sum, products: usize) -> bool {
+    sum.begin.is_some() || sum.linears.len() > products
 }

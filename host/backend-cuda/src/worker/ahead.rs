@@ -25,7 +25,7 @@ use super::resident::{FrameMemory, Resident, fault_of_load};
 use super::ring::Ring;
 use super::table::Table;
 use super::together::Selected;
-use crate::driver::{DeviceAddress, Done, Driver, Event, Fault, Pinned, Stream};
+use crate::driver::{DeviceAddress, Done, Driver, Event, Pinned, Stream};
 pub(super) use kept::Kept;
 use kept::{BLOCK, STEPS};
 
@@ -84,9 +84,17 @@ struct Queue {
 
 impl Queue {
     fn new(driver: &mut dyn Driver, ring_bytes: usize) -> Done<Self> {
-        // First what there may be no room for: what else there is stays with the driver.
+        // First what there may be no room for: streams and events stay with the driver.
         let up = Ring::new(driver, ring_bytes)?;
-        let (stream, done) = (driver.stream()?, driver.pinned(size_of::<u64>())?);
+        let ring = up.device;
+        Self::around(driver, up).inspect_err(|_| {
+            // What became of the device is told by the first fault.
+            let _ = driver.free(ring);
+        })
+    }
+
+    fn around(driver: &mut dyn Driver, up: Ring) -> Done<Self> {
+        let (done, stream) = (driver.pinned(size_of::<u64>())?, driver.stream()?);
         let mut events = [driver.event()?; PASSES];
         for event in &mut events[1..] {
             *event = driver.event()?;
@@ -138,15 +146,19 @@ fn is_wanted(lane: &Lane, step: u32) -> bool {
 }
 
 impl CudaWorker {
-    /// Gives a cell rows to compute ahead in, if that is possible and there is room.
+    /// Gives a cell rows to compute ahead in, if that is possible and there is room. It runs as well without them: what is refused for them, on the device or on
+    /// the host, refuses no cell.
     pub(super) fn make_room_ahead(&mut self, resident: &mut Resident) -> Result<(), LoadError> {
         if resident.plan.recurrence.as_ref().is_none_or(|plan| plan.ahead.is_none()) || resident.table_info().is_some() {
             return Ok(());
         }
         let made = self.make_rows(resident);
         let rows = match made {
-            Err(Fault::OutOfMemory { .. }) => None,
-            Err(fault) => return Err(fault_of_load(&resident.name, &mut self.device, &fault)),
+            Err(fault) if fault.is_lost() => return Err(fault_of_load(&resident.name, &mut self.device, &fault)),
+            Err(fault) => {
+                tracing::warn!("cell `{}`: nothing is computed ahead of its steps: {fault}", resident.name);
+                None
+            }
             Ok(rows) => rows,
         };
         if let Some(rows) = rows {

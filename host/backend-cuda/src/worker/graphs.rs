@@ -52,7 +52,7 @@ struct Made {
 #[derive(Clone, Copy, Debug)]
 enum How {
     Graph(Made),
-    /// Directly, because the driver refused to launch the graph. It stays until its cell goes, since giving one back waits for what is queued.
+    /// Directly, because the driver refused to launch the graph, or to say what it takes. It stays until its cell goes, since giving one back waits for what is queued.
     GivenUp(Made),
     /// Directly, because a graph saves nothing, or the driver does not make it.
     Directly,
@@ -189,18 +189,29 @@ impl CudaWorker {
         Ok(how)
     }
 
-    /// What a driver makes of launches.
+    /// What a driver makes of launches. Whatever it refuses on the way, the batch runs without a graph, and this one is not asked for again.
     fn made(&mut self, resident: &Resident, key: Key, launches: &[GraphLaunch]) -> Done<How> {
-        let driver = &mut self.device.driver;
-        let before = driver.memory_free()?;
-        match driver.graph(launches) {
-            // What others take of the device meanwhile counts as well: then there are fewer graphs.
-            Ok(graph) => Ok(How::Graph(Made { graph, launches: launches.len(), bytes: before.saturating_sub(driver.memory_free()?) })),
-            Err(fault) if fault.is_lost() => Err(fault),
-            Err(fault) => {
-                told_directly(resident, key, &fault);
-                Ok(How::Directly)
+        let (driver, stream) = (&mut self.device.driver, self.device.stream);
+        let refused = |fault: Fault, how: How| {
+            if fault.is_lost() {
+                return Err(fault);
             }
+            told_directly(resident, key, &fault);
+            Ok(how)
+        };
+        let before = match driver.memory_free() {
+            Ok(free) => free,
+            Err(fault) => return refused(fault, How::Directly),
+        };
+        let graph = match driver.graph(stream, launches) {
+            Ok(graph) => graph,
+            Err(fault) => return refused(fault, How::Directly),
+        };
+        // What others take of the device meanwhile counts as well: then there are fewer graphs.
+        let made = |bytes| Made { graph, launches: launches.len(), bytes };
+        match driver.memory_free() {
+            Ok(free) => Ok(How::Graph(made(before.saturating_sub(free)))),
+            Err(fault) => refused(fault, How::GivenUp(made(0))),
         }
     }
 
@@ -220,7 +231,7 @@ impl CudaWorker {
             let own = heads.plus((1 + number) * size_of::<BatchHead>());
             let (driver, stream) = (&mut self.device.driver, self.device.stream);
             driver.write(stream, own, bytes_of(&BatchHead { rows: *rows, ..BatchHead::default() }))?;
-            *by = match driver.graph(&launches) {
+            *by = match driver.graph(stream, &launches) {
                 Ok(graph) => Some((graph, own)),
                 Err(fault) if fault.is_lost() => return Err(fault),
                 Err(_) => None,

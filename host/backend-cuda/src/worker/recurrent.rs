@@ -244,6 +244,7 @@ impl Recurrent {
                 bias: self.bias,
                 step_count: rows.steps.len() as u32,
                 units,
+                z_takes: u32::from(plan.z_takes),
                 columns,
                 ..LstmQueueArguments::default()
             };
@@ -259,8 +260,16 @@ impl Recurrent {
             let steps = self.kernels.steps(plan);
             let Some((kernel, tile)) = step_tile(steps, (*count, units), device.driver.facts().multiprocessors) else { continue };
             let of_step = Self::rows_of(lists, (first, *count, all));
-            let arguments =
-                LstmStepArguments { rows: of_step, weights: self.weights, bias: self.bias, inputs: 0, units, columns, rows_at: rows.head };
+            let arguments = LstmStepArguments {
+                rows: of_step,
+                weights: self.weights,
+                bias: self.bias,
+                units,
+                columns,
+                rows_at: rows.head,
+                z_takes: u32::from(plan.z_takes),
+                ..LstmStepArguments::default()
+            };
             let (grid, shared_bytes) = ([tile.tiles(*count, units), 1, 1], tile.shared_bytes(units));
             let launch = Launch { kernel, grid, threads: tile.threads, shared_bytes, cooperative: false };
             // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those.

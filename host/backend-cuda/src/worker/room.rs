@@ -5,7 +5,7 @@ use cellwright_backend::LoadError;
 use super::resident::{FrameMemory, Resident, fault_of_load};
 use super::ring::Ring;
 use super::{CudaWorker, gather};
-use crate::driver::{Done, Fault};
+use crate::driver::{DeviceAddress, Done, Fault};
 
 /// Bytes of one row on its way to the device or back, at most: each of the two rings holds four, on the host and on the device.
 const RING_ROW_MAX: usize = 64 << 20;
@@ -20,23 +20,56 @@ impl CudaWorker {
         }
         let wanted = resident.frame_bytes(self.sizes.rows_most).min(usize::try_from(self.sizes.frame_bytes).unwrap_or(usize::MAX));
         if wanted > self.frame.bytes {
-            let grown = self.device.driver.allocate(wanted);
-            match grown {
-                Ok(address) => {
-                    self.device.call(address, "the frame");
-                    let old = std::mem::replace(&mut self.frame, FrameMemory { address, bytes: wanted });
-                    // Graphs know where the frame was.
-                    let forgotten = self.graphs.forget(None, &mut *self.device.driver);
-                    let freed = if old.bytes > 0 { self.device.driver.free(old.address) } else { Ok(()) };
-                    freed.and(forgotten).map_err(|fault| fault_of_load(name, &mut self.device, &fault))?;
-                }
+            match self.grow_frame(wanted) {
                 // Fewer rows at once do as well.
                 Err(Fault::OutOfMemory { .. }) if one <= self.frame.bytes => {}
-                Err(fault) => return Err(fault_of_load(name, &mut self.device, &fault)),
+                grown => grown.map_err(|fault| fault_of_load(name, &mut self.device, &fault))?,
             }
         }
         let (up, down) = gather::cost(resident).of(1);
         self.make_room_in_rings(up.max(down)).map_err(|fault| fault_of_load(name, &mut self.device, &fault))
+    }
+
+    /// Makes the frame so large. Where it finds no room, it is as large as it was: what a worker's parts may take leaves less than a second frame, so that the old one may
+    /// have to go first.
+    fn grow_frame(&mut self, wanted: usize) -> Done {
+        let old = self.frame.bytes;
+        match self.device.driver.allocate(wanted) {
+            Ok(address) => {
+                let left = self.leave_frame();
+                self.take_frame(address, wanted);
+                left
+            }
+            // Graphs go with the old one: not for a frame that has no room without it either.
+            Err(Fault::OutOfMemory { needed, free }) if old > 0 && free.saturating_add(old as u64) >= needed => {
+                let left = self.leave_frame();
+                let driver = &mut self.device.driver;
+                let (address, bytes, grown) = match driver.allocate(wanted) {
+                    Ok(address) => (address, wanted, Ok(())),
+                    Err(fault) => {
+                        // It was given back just now: if somebody else has it already, no cell that is loaded can run.
+                        let again = driver.allocate(old).map_err(|gone| Fault::Lost(format!("the memory of its rows is gone: {gone}")));
+                        (again?, old, Err(fault))
+                    }
+                };
+                self.take_frame(address, bytes);
+                left.and(grown)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    fn take_frame(&mut self, address: DeviceAddress, bytes: usize) {
+        self.device.call(address, "the frame");
+        self.frame = FrameMemory { address, bytes };
+    }
+
+    /// Gives the frame back, and the graphs, which know where it was.
+    fn leave_frame(&mut self) -> Done {
+        let old = std::mem::take(&mut self.frame);
+        let forgotten = self.graphs.forget(None, &mut *self.device.driver);
+        let freed = if old.bytes > 0 { self.device.driver.free(old.address) } else { Ok(()) };
+        freed.and(forgotten)
     }
 
     /// A ring must hold a segment of one row at least.

@@ -2,8 +2,8 @@
 //
 // It is as strict as the real one where this crate could get it wrong: a call needs the current context of its thread, handles must be its own,
 // memory must be allocated, a stream that was destroyed is gone. FAKE_CUDA says what is wrong with it: `no-device`, `old`, `stub`,
-// `no-peers`, `no-stores`, `turing` (compute capability 7.5), `illegal:N` (the N-th launch leaves its memory), or `illegal-once:FILE` (the first launch after
-// there is such a file does). Built with LACKING it lacks a function. An image
+// `no-peers`, `no-fetches` (access is allowed, and copies are refused), `no-graphs` (for no reason that is known), `no-stores`, `turing` (compute
+// capability 7.5), `illegal:N` (the N-th launch leaves its memory), or `illegal-once:FILE` (the first launch after there is such a file does). Built with LACKING it lacks a function. An image
 // may say behind its first four bytes what it is: `refused`, `empty` (it has no kernel), or ` of a group` (it has `compiled_group`, which does nothing).
 #include <algorithm>
 #include <cstdint>
@@ -23,9 +23,10 @@ namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101,
        INVALID_IMAGE = 200, INVALID_CONTEXT = 201, PEER_ACCESS_UNSUPPORTED = 217, INVALID_HANDLE = 400, NOT_FOUND = 500,
-       ILLEGAL_ADDRESS = 700, PEER_ACCESS_ALREADY_ENABLED = 704, COOPERATIVE_LAUNCH_TOO_LARGE = 720, CAPTURE_UNSUPPORTED = 900, CAPTURE_WRONG = 901 };
+       ILLEGAL_ADDRESS = 700, PEER_ACCESS_ALREADY_ENABLED = 704, PEER_ACCESS_NOT_ENABLED = 705, COOPERATIVE_LAUNCH_TOO_LARGE = 720, CAPTURE_UNSUPPORTED = 900, CAPTURE_WRONG = 901, UNKNOWN = 999 };
 
 constexpr uint64_t MEMORY = uint64_t{1} << 30;
+constexpr uint64_t GRAPH_BYTES = uint64_t{1} << 16;
 constexpr int DEVICES = 2, MULTIPROCESSORS = 4;
 const std::string GROUP = "compiled_group";
 
@@ -42,7 +43,7 @@ struct KernelNode {
 };
 // Of a kernel, or of what another library queued.
 struct Node { KernelNode is; std::vector<char> arguments; std::vector<Node*> after; void (*run)(const void*) = nullptr; };
-struct Graph { std::vector<Node*> nodes; };
+struct Graph { std::vector<Node*> nodes; bool takes_memory = false; };
 
 std::mutex mutex;
 bool initialised = false;
@@ -82,6 +83,12 @@ bool within(const std::map<uint64_t, uint64_t>& all, uint64_t at, uint64_t bytes
 
 bool is_of(Context* context, uint64_t at, uint64_t bytes) {
     return within(memory, at, bytes) && std::prev(owners.upper_bound(at))->second == context;
+}
+
+// A graph that is launched takes it then, unless it was uploaded before.
+void take_memory(Graph& executable) {
+    if (!executable.takes_memory) allocated += GRAPH_BYTES;
+    executable.takes_memory = true;
 }
 
 void* made(std::set<void*>& all) {
@@ -255,6 +262,7 @@ int cuMemcpyPeerAsync(uint64_t to, Context* to_context, uint64_t from, Context* 
     ENTER;
     MAY_BE_DEFAULT(stream);
     NEED(to_context == current && from_context->retained > 0, INVALID_CONTEXT);
+    NEED(wrong() != "no-fetches", PEER_ACCESS_NOT_ENABLED);
     // A real one would go through the host, which is not what was asked for.
     NEED(reached.count({to_context, from_context}), INVALID_VALUE);
     if (from_context->error) return from_context->error;
@@ -421,6 +429,7 @@ int cuGraphAddKernelNode_v2(Node** node, void* graph, Node* const* after, size_t
 int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long flags) {
     ENTER;
     NEED(graphs.count(graph) && flags == 0, INVALID_VALUE);
+    NEED(wrong() != "no-graphs", UNKNOWN);
     // In an order that the nodes allow: of those that wait for nothing the one that was added last, which nobody should count on.
     std::vector<Node*> left = graphs[graph].nodes, order;
     const auto is_done = [&](Node* node) { return std::count(order.begin(), order.end(), node) == 1; };
@@ -434,12 +443,27 @@ int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long lo
     executables[*executable] = {order};
     return SUCCESS;
 }
-int cuGraphExecDestroy(void* executable) { ENTER; return executables.erase(executable) == 1 ? SUCCESS : INVALID_VALUE; }
+int cuGraphExecDestroy(void* executable) {
+    ENTER;
+    NEED(executables.count(executable), INVALID_VALUE);
+    if (executables[executable].takes_memory) allocated -= GRAPH_BYTES;
+    executables.erase(executable);
+    return SUCCESS;
+}
+int cuGraphUpload(void* executable, void* stream) {
+    ENTER;
+    NEED(executables.count(executable), INVALID_VALUE);
+    MAY_BE_DEFAULT(stream);
+    NOT_CAPTURED(stream);
+    take_memory(executables[executable]);
+    return SUCCESS;
+}
 int cuGraphLaunch(void* executable, void* stream) {
     ENTER;
     NEED(executables.count(executable), INVALID_VALUE);
     MAY_BE_DEFAULT(stream);
     NOT_CAPTURED(stream);
+    take_memory(executables[executable]);
     for (Node* node : executables[executable].nodes) {
         if (node->run) {
             node->run(node->arguments.data());

@@ -250,6 +250,33 @@ fn it_takes_no_more_than_it_may_and_goes_with_its_cell() {
     }
 }
 
+/// Neither the device's memory nor the host's can be had for it: cells are loaded all the same, leave nothing behind, and give the same bits.
+#[test]
+fn a_cell_that_gets_no_room_ahead_is_loaded_without_it() {
+    let cell = [lstm(5, UNITS)];
+    let run = |bytes: u64, fault: Option<Injection>| {
+        let (mut worker, control) = crate::with(3, (9, 0), ahead(bytes));
+        fault.into_iter().for_each(|fault| control.inject(fault));
+        worker.load(CELL, &cell[0]).expect("what is computed ahead is not needed");
+        let taken = control.allocated_bytes();
+        let mut driver = Driver::new(Box::new(worker), &cell);
+        let delivered = under_load(&mut driver, &control, AHEAD, 4);
+        (taken, delivered, seen(&control).ahead)
+    };
+    let (without, expected, _) = run(0, None);
+    let (with, got, some) = run(4 << 20, None);
+    assert!(with > without && some > 0 && got == expected);
+    // The plan and the frame are allocated first; all that a load pins is a ring for this, and a word.
+    let faults = [0, 1].map(|after_ranges| Injection::NoPinned { after_ranges });
+    let faults = faults.into_iter().chain([2, 3].map(|after_allocations| Injection::OutOfMemory { after_allocations }));
+    for (number, fault) in faults.enumerate() {
+        let (taken, got, none) = run(4 << 20, Some(fault));
+        // The ring stays for the next cell where only the rows had no room.
+        assert_eq!((taken - without, none), (if number == 3 { RING } else { 0 }, 0), "{fault:?}");
+        assert!(got == expected, "{fault:?}");
+    }
+}
+
 /// Between what is computed ahead and the step that would read it the request dies, and another one has its lane, its slots and other rows.
 #[test]
 fn a_lane_is_handed_on_while_its_steps_are_computed() {

@@ -62,7 +62,19 @@ fn stepped(draft: Draft) -> Draft {
     draft.operator("Add", &["n", "kept"], &["h_next"]).output("h_next", Fp32, &[UNITS])
 }
 
-/// (1 − z) · n + z · h, with that for the one.
+/// h + z · (n − h): z says how much is taken of n.
+fn taking(draft: Draft) -> Draft {
+    let draft = draft.operator("Sub", &["n", "h"], &["rest"]).operator("Mul", &["z", "rest"], &["taken"]);
+    draft.operator("Add", &["taken", "h"], &["h_next"]).output("h_next", Fp32, &[UNITS])
+}
+
+/// The same two, with a difference from what is stepped away from.
+fn stepped_back(draft: Draft, from: &str, to: &str) -> Draft {
+    let draft = draft.operator("Sub", &[from, to], &["rest"]).operator("Mul", &["rest", "z"], &["left"]);
+    draft.operator("Sub", &[from, "left"], &["h_next"]).output("h_next", Fp32, &[UNITS])
+}
+
+/// (1 − z) · n + z · h, with that for the one; swapped z · n + (1 − z) · h.
 fn weighted(draft: Draft, one: &str, swapped: bool) -> Draft {
     let draft = draft.operator("Sub", &[one, "z"], &["rest"]).operator("Mul", &["n", if swapped { "z" } else { "rest" }], &["new"]);
     let draft = draft.operator("Mul", &["h", if swapped { "rest" } else { "z" }], &["kept"]);
@@ -139,11 +151,16 @@ fn of_tokens(units: usize) -> Arc<TypedCell> {
 
 #[test]
 fn a_gru_is_known_by_what_it_computes() {
-    let forms: [(&str, Draft); 10] = [
+    let gates = |name| reset(added(sums(inputs(name), ["r", "z", "n"])));
+    let forms: [(&str, Draft); 14] = [
         ("as the SDK writes it", whole()),
         ("as PyTorch has it", cells::gru("gru", 9, UNITS, &weights(9, UNITS))),
         ("with its gates in another order", stepped(reset(added(sums(inputs("order"), ["n", "z", "r"]))))),
-        ("weighted", weighted(reset(added(sums(inputs("weighted"), ["r", "z", "n"]))), "one", false)),
+        ("weighted", weighted(gates("weighted"), "one", false)),
+        ("that takes what others keep", taking(gates("taking"))),
+        ("weighted, that takes what others keep", weighted(gates("taking, weighted"), "one", true)),
+        ("that steps back from n", stepped_back(gates("back from n"), "n", "h")),
+        ("that steps back from h", stepped_back(gates("back from h"), "h", "n")),
         ("of several sums", stepped(apart())),
         ("begun before", begun()),
         ("that knows the same for all gates", shared()),
@@ -168,16 +185,20 @@ fn what_is_almost_a_gru_is_a_cell_like_any_other() {
     let relu =
         relu.operator("Mul", &["h_n", "r"], &["n_r"]).operator("Add", &["n_r", "x_n"], &["n_sum"]).operator("Relu", &["n_sum"], &["n"]);
     let of_h = sums(inputs("of h"), order).operator("Add", &["h_r", "h"], &["r_sum"]).operator("Add", &["x_z", "h_z"], &["z_sum"]);
-    let other = gates().weight(Tensor::from_f32("two", &[1], &[2.0]));
+    let two = |name| reset(added(sums(inputs(name), order))).weight(Tensor::from_f32("two", &[1], &[2.0]));
     let later = gates().operator("Sub", &["n", "h"], &["rest"]).operator("Mul", &["rest", "z"], &["kept"]);
     let later = later.operator("Add", &["n", "kept"], &["h_next"]).output("h_next", Fp32, &[UNITS]);
-    let forms: [(&str, Draft); 11] = [
+    // n − z · (h − n).
+    let beyond = gates().operator("Sub", &["h", "n"], &["rest"]).operator("Mul", &["rest", "z"], &["kept"]);
+    let beyond = beyond.operator("Sub", &["n", "kept"], &["h_next"]).output("h_next", Fp32, &[UNITS]);
+    let forms: [(&str, Draft); 12] = [
         ("that forgets before the product", stepped(before.operator("Tanh", &["n_sum"], &["n"]))),
         ("of another function", stepped(relu)),
         ("that begins with the old h", stepped(reset(of_h))),
-        ("whose weights are not one together", weighted(other, "two", false)),
-        ("that keeps what others forget", weighted(gates(), "one", true)),
+        ("whose weights are not one together", weighted(two("other"), "two", false)),
+        ("that takes, and whose weights are not one together", weighted(two("taking"), "two", true)),
         ("that steps away", later),
+        ("that steps back too far", beyond),
         ("with a gate of one number", narrow()),
         ("whose sums somebody else reads", whole().output("of_h", Fp32, &[3 * UNITS])),
         ("whose gate somebody else reads", whole().output("z", Fp32, &[UNITS])),
@@ -201,7 +222,9 @@ fn no_bit_depends_on_how_many_rows_and_steps_a_task_has() {
     let of_rows = |units| of_rows_at(Precision::Bf16, units);
     let in_f16 = [(of_rows_at(Precision::F16, 45), "gru_f16_resident_64x8"), (of_rows_at(Precision::F16, 256), "gru_f16_queue_64x32")];
     let cases = [(of_rows(16), "gru_resident_64x8"), (of_rows(45), "gru_resident_64x8"), (of_rows(104), "gru_resident_64x16")];
-    let cases = cases.into_iter().chain(in_f16);
+    let of_taking = |precision| taking(reset(added(sums(inputs("taking"), ["r", "z", "n"])))).at(precision).resolve();
+    let of_taking = [(of_taking(Precision::Bf16), "gru_resident_64x8"), (of_taking(Precision::F16), "gru_f16_resident_64x8")];
+    let cases = cases.into_iter().chain(in_f16).chain(of_taking);
     for (cell, kernel) in cases.chain([(of_rows(256), "gru_queue_64x32"), (of_tokens(UNITS), "gru_resident_64x8")]) {
         let name = format!("`{}` of {:?}", cell.name, cell.outputs[0].port.shape);
         let step = if cell.precision == Precision::F16 { "gru_f16_step_" } else { "gru_step_" };

@@ -201,6 +201,27 @@ fn lstm_over(draft: Draft, x: &str, hidden: usize, weight: Named<'_>) -> Draft {
 /// PyTorch's GRU cell: inputs x, h; output h. Gates r, z, n.
 #[must_use]
 pub fn gru(name: &str, x: usize, hidden: usize, weight: Named<'_>) -> Draft {
+    gates_of_gru(name, x, hidden, weight)
+        .weight(Tensor::from_f32("one", &[], &[1.0]))
+        .operator("Sub", &["one", "z"], &["z_not"])
+        .operator("Mul", &["z_not", "n"], &["new"])
+        .operator("Mul", &["z", "h"], &["kept"])
+        .operator("Add", &["new", "kept"], &["h_next"])
+        .output("h_next", Datatype::Fp32, &[hidden])
+}
+
+/// The same, but that z says how much is taken of n: with everything that z is computed of negated, it is the same function.
+#[must_use]
+pub fn gru_taking(name: &str, x: usize, hidden: usize, weight: Named<'_>) -> Draft {
+    gates_of_gru(name, x, hidden, weight)
+        .operator("Sub", &["n", "h"], &["far"])
+        .operator("Mul", &["z", "far"], &["taken"])
+        .operator("Add", &["h", "taken"], &["h_next"])
+        .output("h_next", Datatype::Fp32, &[hidden])
+}
+
+/// z and n, from x and h.
+fn gates_of_gru(name: &str, x: usize, hidden: usize, weight: Named<'_>) -> Draft {
     Draft::new(name)
         .known("x", Datatype::Fp32, &[x])
         .input("h", Datatype::Fp32, &[hidden])
@@ -208,7 +229,6 @@ pub fn gru(name: &str, x: usize, hidden: usize, weight: Named<'_>) -> Draft {
         .weight(weight("weight_hh"))
         .weight(weight("bias_ih"))
         .weight(weight("bias_hh"))
-        .weight(Tensor::from_f32("one", &[], &[1.0]))
         .operator("Gemm", &["x", "weight_ih", "bias_ih"], &["from_x"])
         .with("transB", 1)
         .operator("Gemm", &["h", "weight_hh", "bias_hh"], &["from_h"])
@@ -224,11 +244,6 @@ pub fn gru(name: &str, x: usize, hidden: usize, weight: Named<'_>) -> Draft {
         .operator("Mul", &["r", "n_h"], &["n_r"])
         .operator("Add", &["n_x", "n_r"], &["n_sum"])
         .operator("Tanh", &["n_sum"], &["n"])
-        .operator("Sub", &["one", "z"], &["z_not"])
-        .operator("Mul", &["z_not", "n"], &["new"])
-        .operator("Mul", &["z", "h"], &["kept"])
-        .operator("Add", &["new", "kept"], &["h_next"])
-        .output("h_next", Datatype::Fp32, &[hidden])
 }
 
 /// PyTorch's RNN cell: inputs x, h; output h. The operator is `Tanh` or `Relu`.

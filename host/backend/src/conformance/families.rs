@@ -30,7 +30,7 @@ pub fn run(make: &mut Make<'_>, tolerance: Tolerance, scope: &Scope) {
         // States pass through many steps, each of which rounds; what PyTorch computes in 32 bits is as near as samples are to have it.
         let wide = Tolerance { absolute: precision.tolerance(), relative: precision.tolerance() };
         let at = At { precision, tolerance: if precision == Precision::F32 { tolerance.times(4.0) } else { wide } };
-        for family in ["lstm", "gru", "rnn", "rnn_relu"] {
+        for family in ["lstm", "gru", "gru_taking", "rnn", "rnn_relu"] {
             recurrent(make, family, at);
         }
         stacked_bilstm(make, at);
@@ -119,7 +119,7 @@ fn literal(values: &[f64]) -> Source {
 const BACKWARDS: fn(usize) -> Affine = |steps| Affine { first: steps as u32 - 1, stride: -1, from_end: false };
 
 fn recurrent(make: &mut Make<'_>, family: &str, at: At) {
-    let vectors = Vectors::load(family);
+    let vectors = Vectors::load(family.trim_end_matches("_taking"));
     let (shape, _) = vectors.entry("inputs", "x");
     let (steps, batch, features) = (shape[0], shape[1], shape[2]);
     let hidden = vectors.entry("inputs", "h0").0[1];
@@ -127,6 +127,7 @@ fn recurrent(make: &mut Make<'_>, family: &str, at: At) {
     let draft = match family {
         "lstm" => cells::lstm(family, features, hidden, &weight),
         "gru" => cells::gru(family, features, hidden, &weight),
+        "gru_taking" => cells::gru_taking(family, features, hidden, &|name: &str| with_z_negated(&weight(name))),
         "rnn" => cells::rnn(family, features, hidden, "Tanh", &weight),
         _ => cells::rnn(family, features, hidden, "Relu", &weight),
     };
@@ -154,6 +155,14 @@ fn recurrent(make: &mut Make<'_>, family: &str, at: At) {
             }
         }
     }
+}
+
+/// A GRU's weight or bias, of which the gates are r, z and n.
+fn with_z_negated(tensor: &Tensor) -> Tensor {
+    let mut values = tensor.to_f32().expect("weights are of floats");
+    let of_gate = values.len() / 3;
+    values[of_gate..2 * of_gate].iter_mut().for_each(|value| *value = -*value);
+    Tensor::from_f32(&tensor.name, &tensor.shape, &values)
 }
 
 fn stacked_bilstm(make: &mut Make<'_>, at: At) {

@@ -6,16 +6,19 @@ use clap::Args;
 
 use super::HostArguments;
 use crate::commands::bench::load::{LengthSource, ModelKind};
+use crate::policy::PolicySpec;
 
 const CALIBRATE_EXAMPLES: &str = "Examples:
   cellwright calibrate --hidden 1024 --worker cpu --worker cpu --output cpu.toml
   cellwright simulate --device cpu.toml --devices 2 --batch-max 32 --low-water 2 --release node --rate 300
   cellwright calibrate examples/digits --output digits.toml
   cellwright calibrate examples/dates --http --worker cpu --worker cpu --output dates.toml
+  cellwright calibrate examples/dates --http --policy graph:10 --worker cpu --worker cpu --output dates-graph.toml
 
 Load at every batch size goes through the engine, on all its workers at once, so that what is measured is what a task takes in service: the
 mean by cell and batch size. Besides, what passes until the end of a task is heard of. With --http
-connections and clients are on the same processors, as they are for `bench serve`, and what they take of them is in these times.";
+connections and clients are on the same processors, as they are for `bench serve`, and what they take of them is in these times. How much
+that is follows the policy: answers that leave together are sent while a worker has nothing to do, others while it computes.";
 
 #[derive(Debug, Args)]
 #[command(after_help = CALIBRATE_EXAMPLES)]
@@ -37,6 +40,9 @@ pub(crate) struct CalibrateArguments {
     /// Lengths of its requests, as for `bench engine`
     #[arg(long, default_value = "lognormal", value_name = "SOURCE", conflicts_with = "bundle")]
     pub(crate) lengths: LengthSource,
+    /// Who decides what runs together meanwhile, as for `serve`
+    #[arg(long, value_name = "POLICY", default_value_t = PolicySpec::default())]
+    pub(crate) policy: PolicySpec,
     /// Seconds for each number of requests in flight: 1, 2, 4, … for every worker, up to four times the batch limit
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub(crate) seconds: f64,

@@ -62,7 +62,7 @@ pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
     ensure!((0.1..=3600.0).contains(&seconds), "--seconds is {seconds}; give 0.1 to 3600 seconds");
     let watching = Watching(Arc::default());
     let setup = Setup {
-        scheduler: Config::default(),
+        scheduler: Config { policy: arguments.policy.0, ..Config::default() },
         in_flight_max: IN_FLIGHT_MAX as u32 + SLACK,
         trace: None,
         observer: Some(Box::new(Watching(Arc::clone(&watching.0)))),
@@ -76,7 +76,8 @@ pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
     let cells = cells(&model, &meter)?;
     let how = if arguments.http { "with clients over HTTP on the same processors" } else { "all busy" };
     let text = format!(
-        "# Measured by `cellwright calibrate`: {bundle} on {workers} x {device}, {how}; `simulate --devices {workers}` is this machine.\n{}",
+        "# Measured by `cellwright calibrate`: {bundle} on {workers} x {device} under `{}`, {how}; `simulate --devices {workers}` is this machine.\n{}",
+        arguments.policy,
         meter::table(&device, &meter, &cells)
     );
     match &arguments.output {

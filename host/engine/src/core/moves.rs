@@ -59,12 +59,12 @@ impl Core {
     fn start_moves(&mut self) {
         while self.state.moves.under_way.len() < UNDER_WAY_MAX {
             let Some(moving) = self.state.moves.waiting.pop_front() else { return };
-            self.start(moving, Way::Peer);
+            self.start(moving);
         }
     }
 
-    /// Tells workers of a move that goes that way if it can.
-    fn start(&mut self, mut moving: Moving, way: Way) {
+    /// Tells workers of a move.
+    fn start(&mut self, mut moving: Moving) {
         let worker_of = |domain: DomainId| self.workers.iter().position(|worker| worker.up && worker.domain == domain);
         let (Some(source), Some(target)) = (worker_of(moving.from), worker_of(moving.to)) else {
             self.lose(&moving);
@@ -73,7 +73,7 @@ impl Core {
         };
         let (from, runs, number) = (WorkerId(source as u32), moving.runs.clone(), moving.number);
         let reaches = self.workers[target].reaches & 1 << source != 0;
-        let way = if reaches { way } else { Way::Host };
+        let way = if reaches { Way::Peer } else { Way::Host };
         // If whoever is told is lost, `lost` will find the move.
         let _ = match way {
             Way::Peer => self.workers[target].sender.send(ToWorker::Take { from, runs, number }),
@@ -97,10 +97,14 @@ impl Core {
         self.start_moves();
     }
 
-    /// A move's state could not be taken: it passes through the host.
+    /// A move's state could not be taken: it passes through the host, and so does from then on whatever goes the same way, since what a device was refused
+    /// once it would be refused again.
     pub(super) fn not_moved(&mut self, number: u64) {
         if let Some(moving) = self.take_move(number) {
-            self.start(moving, Way::Host);
+            if let Some((source, target, _)) = moving.told {
+                self.workers[target.index()].reaches &= !(1 << source.index());
+            }
+            self.start(moving);
         }
         self.start_moves();
     }

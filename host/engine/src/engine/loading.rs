@@ -368,7 +368,8 @@ mod tests {
     fn a_cell_of_which_one_row_takes_too_long_is_refused() {
         let cell = cellwright_cell_graph::generate::model(3).cells[0].clone();
         let hardware = String::new();
-        let device = DeviceInfo { name: String::new(), numeric_class: String::new(), domain: String::new(), arena_slots: 1, hardware };
+        let device =
+            DeviceInfo { name: String::new(), numeric_class: String::new(), domain: String::new(), arena_slots: 1, hardware, threads: 1 };
         let options = EngineOptions { row_time_max: Duration::from_millis(80), ..EngineOptions::default() };
         let (measuring, mut timed) = (Measuring::new(&options), 0);
         let mut measure = |row_ms: u64| {

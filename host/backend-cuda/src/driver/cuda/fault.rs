@@ -41,6 +41,18 @@ fn survives(code: sys::CUresult) -> bool {
             | Code::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
             | Code::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
             | Code::CUDA_ERROR_NOT_PERMITTED
+            | Code::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+            | Code::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED
+            | Code::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
+            | Code::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+            | Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+            | Code::CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+            | Code::CUDA_ERROR_STREAM_CAPTURE_MERGE
+            | Code::CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+            | Code::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
+            | Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+            | Code::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
+            | Code::CUDA_ERROR_TOO_MANY_PEERS
             | Code::CUDA_ERROR_NOT_SUPPORTED
     )
 }
@@ -58,5 +70,20 @@ mod tests {
             assert!(!survives(code), "{code:?}");
         }
         assert!(survives(Code::CUDA_ERROR_OUT_OF_MEMORY) && survives(Code::CUDA_ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn a_capture_or_a_peer_that_is_refused_loses_no_device() {
+        use sys::CUresult as Code;
+        for code in [
+            Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+            Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+            Code::CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
+            Code::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+            Code::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED,
+            Code::CUDA_ERROR_TOO_MANY_PEERS,
+        ] {
+            assert!(survives(code), "{code:?}");
+        }
     }
 }

@@ -5,35 +5,54 @@ use std::ffi::c_void;
 use cudarc::driver::{result, sys};
 
 use super::CudaDriver;
+use super::fault::fault;
 use crate::driver::{Done, Fault, Graph, GraphLaunch, Stream};
 
 impl CudaDriver {
-    pub(super) fn make_graph(&mut self, launches: &[GraphLaunch]) -> Done<Graph> {
+    pub(super) fn make_graph(&mut self, stream: Stream, launches: &[GraphLaunch]) -> Done<Graph> {
         if launches.is_empty() {
             return Err(Fault::Refused("a graph has no launch".to_owned()));
         }
         self.enter()?;
+        let stream = self.stream_of(stream)?;
         let mut graph = std::ptr::null_mut();
         // SAFETY: the handle is ours.
         let code = unsafe { sys::cuGraphCreate(&raw mut graph, 0) };
-        self.call(code)?;
+        self.making(code)?;
         if let Err(fault) = self.add_nodes(graph, launches) {
             // SAFETY: it was made above, and is given back once. That it goes is not what went wrong.
             let _ = unsafe { sys::cuGraphDestroy(graph) };
             return Err(fault);
         }
-        self.instantiated(graph)
+        self.instantiated(stream, graph)
     }
 
-    /// A graph as it is launched, of one that was just made, which is given back.
-    pub(super) fn instantiated(&mut self, graph: sys::CUgraph) -> Done<Graph> {
+    /// What a call says that only makes a graph: nothing of it has run. Of its errors not the worst is believed, but what the device says by itself, for one
+    /// that stays is told by every call.
+    fn making(&mut self, code: sys::CUresult) -> Done {
+        match code.result().map_err(fault) {
+            Err(Fault::Lost(cause)) if self.is_sound() => Err(Fault::Refused(cause)),
+            _ => self.call(code),
+        }
+    }
+
+    /// A graph as it is launched, of one that was just made, which is given back. A driver may put off taking the device's memory for it until its first launch,
+    /// unless it is uploaded.
+    pub(super) fn instantiated(&mut self, stream: sys::CUstream, graph: sys::CUgraph) -> Done<Graph> {
         let mut executable = std::ptr::null_mut();
         // SAFETY: a graph that was just made, and a handle of ours.
         let made = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0) };
-        let made = self.call(made);
+        let made = self.making(made);
         // SAFETY: it is given back once; what was instantiated does not need it.
         let code = unsafe { sys::cuGraphDestroy(graph) };
         made?;
+        // SAFETY: it was just instantiated, and the stream is this driver's.
+        let uploaded = unsafe { sys::cuGraphUpload(executable, stream) };
+        if let Err(fault) = self.making(uploaded) {
+            // SAFETY: given back once; nothing of it was queued. That it goes is not what went wrong.
+            let _ = unsafe { sys::cuGraphExecDestroy(executable) };
+            return Err(fault);
+        }
         let place = self.graphs.iter().position(|known| known.is_null()).unwrap_or(self.graphs.len());
         if place == self.graphs.len() {
             self.graphs.push(executable);
@@ -72,7 +91,7 @@ impl CudaDriver {
             let code = unsafe {
                 sys::cuGraphAddKernelNode_v2(&raw mut node, graph, &raw const before, usize::from(!before.is_null()), &raw const node_is)
             };
-            self.call(code)?;
+            self.making(code)?;
             before = node;
         }
         Ok(())

@@ -118,7 +118,7 @@ impl CudaDriver {
     }
 
     /// Whether this device alone has no error.
-    fn is_sound(&self) -> bool {
+    pub(super) fn is_sound(&self) -> bool {
         use sys::CUresult as Code;
         // SAFETY: a stream of this driver.
         let told = self.streams.first().map(|stream| unsafe { sys::cuStreamQuery(*stream) });

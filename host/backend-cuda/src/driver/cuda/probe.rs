@@ -39,6 +39,7 @@ const FUNCTIONS: &[&str] = &[
     "cuGraphExecDestroy",
     "cuGraphInstantiateWithFlags",
     "cuGraphLaunch",
+    "cuGraphUpload",
     "cuInit",
     "cuLaunchCooperativeKernel",
     "cuLaunchKernel",

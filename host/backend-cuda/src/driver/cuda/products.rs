@@ -349,6 +349,11 @@ impl Products for CudaDriver {
     unsafe fn graph(&mut self, before: &[GraphLaunch], product: (ProductPlan, &ProductOperands), behind: &[GraphLaunch]) -> Done<Graph> {
         // SAFETY: the caller's promise.
         let graph = unsafe { self.captured(before, product, behind)? };
-        self.instantiated(graph)
+        let own = self.opened()?.stream;
+        let stream = self.stream_of(own)?;
+        let graph = self.instantiated(stream, graph)?;
+        // It is launched on streams that know nothing of this one.
+        self.synchronize_stream(stream)?;
+        Ok(graph)
     }
 }

@@ -28,6 +28,21 @@ pub enum Injection {
         /// Allocations that still succeed.
         after_allocations: u64,
     },
+    /// After so many more pinned ranges of the host's memory the next one is refused.
+    NoPinned {
+        /// Ranges that are still pinned.
+        after_ranges: u64,
+    },
+    /// After so many more questions how much memory is free the next one is refused.
+    NoMemoryFigure {
+        /// Questions that are still answered.
+        after_figures: u64,
+    },
+    /// After so many more copies out of a peer's memory the next one is refused.
+    NoFetch {
+        /// Copies that are still queued.
+        after_fetches: u64,
+    },
     /// After so many more graphs were made the next one is refused.
     NoGraph {
         /// Graphs that are still made.
@@ -46,6 +61,9 @@ pub(super) struct Faults {
     launches: Option<u64>,
     work: Option<u64>,
     allocations: Option<u64>,
+    pinned: Option<u64>,
+    figures: Option<u64>,
+    fetches: Option<u64>,
     graphs: Option<u64>,
     launches_of_graphs: Option<u64>,
 }
@@ -56,6 +74,9 @@ impl Faults {
             Injection::IllegalAccess { after_launches } => self.launches = Some(after_launches),
             Injection::DeviceLost { after_work } => self.work = Some(after_work),
             Injection::OutOfMemory { after_allocations } => self.allocations = Some(after_allocations),
+            Injection::NoPinned { after_ranges } => self.pinned = Some(after_ranges),
+            Injection::NoMemoryFigure { after_figures } => self.figures = Some(after_figures),
+            Injection::NoFetch { after_fetches } => self.fetches = Some(after_fetches),
             Injection::NoGraph { after_graphs } => self.graphs = Some(after_graphs),
             Injection::NoLaunchOfGraph { after_launches } => self.launches_of_graphs = Some(after_launches),
         }
@@ -63,6 +84,18 @@ impl Faults {
 
     pub(super) fn allocation_fails(&mut self) -> bool {
         due(&mut self.allocations)
+    }
+
+    pub(super) fn pinned_fails(&mut self) -> bool {
+        due(&mut self.pinned)
+    }
+
+    pub(super) fn figure_fails(&mut self) -> bool {
+        due(&mut self.figures)
+    }
+
+    pub(super) fn fetch_fails(&mut self) -> bool {
+        due(&mut self.fetches)
     }
 
     pub(super) fn graph_fails(&mut self) -> bool {

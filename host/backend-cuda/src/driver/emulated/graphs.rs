@@ -3,7 +3,7 @@
 use super::Emulated;
 use super::device::Work;
 use crate::driver::products::{ProductOperands, ProductPlan};
-use crate::driver::{Done, Driver, Fault, Graph, GraphLaunch, Stream};
+use crate::driver::{Done, Fault, Graph, GraphLaunch, Stream};
 
 /// What the emulated device takes of its memory for each piece of a graph. What a real one takes nobody here knows.
 const NODE_BYTES: u64 = 1 << 10;
@@ -55,7 +55,7 @@ impl Emulated {
         }
         nodes.iter().try_for_each(|node| self.work(node).map(drop))?;
         let needed = NODE_BYTES * nodes.len() as u64;
-        let free = self.memory_free()?;
+        let free = self.facts.memory_bytes.saturating_sub(self.device.state()?.taken());
         if needed > free {
             return Err(Fault::OutOfMemory { needed, free });
         }

@@ -39,6 +39,9 @@ impl Emulated {
             return self.device.check().map(|()| false);
         }
         other.lock().memory.within("a fetch", from, bytes)?;
+        if self.device.state()?.faults.fetch_fails() {
+            return Err(Fault::Refused("the device does not read that one's memory after all".to_owned()));
+        }
         self.device.queue(stream, |state| {
             state.memory.within("a fetch", to, bytes)?;
             Ok(Work::Fetch { peer: peer.clone(), from, to, bytes })

@@ -1,7 +1,7 @@
 //! What is promised of graphs.
 
 use super::{BYTES, Make, await_word, fill, good, refused};
-use crate::driver::{DeviceAddress, Driver, Graph, GraphLaunch, Launch};
+use crate::driver::{DeviceAddress, Driver, Graph, GraphLaunch, Launch, Stream};
 
 /// A launch of `fill`.
 fn filling(driver: &mut dyn Driver, at: DeviceAddress, count: u64, value: u32) -> GraphLaunch {
@@ -23,7 +23,8 @@ pub(super) fn graphs(make: &mut Make<'_>) {
         (0..DEEP as u32).map(|number| filling(driver, at, count >> number, first + number)).collect()
     };
     let [mut launches, others, again] = [1, 101, 201].map(|first| of(driver, first));
-    let [graph, other] = [&launches, &others].map(|launches| good(driver.graph(launches)));
+    takes_its_memory_when_it_is_made(driver, (stream, at), &launches);
+    let [graph, other] = [&launches, &others].map(|launches| good(driver.graph(stream, launches)));
     // They were copied.
     launches.iter_mut().for_each(|one| one.arguments.fill(0));
     let want = |first: u32| -> Vec<u32> {
@@ -52,11 +53,14 @@ pub(super) fn graphs(make: &mut Make<'_>) {
             "round {round}: a graph does not run in its order, once, in its stream's place"
         );
     }
-    refused("a graph without a launch", driver.graph(&[]));
+    refused("a graph without a launch", driver.graph(stream, &[]));
     let one = filling(driver, at, count, 7);
-    refused("too few arguments in a graph", driver.graph(&[GraphLaunch { arguments: one.arguments[..16].to_vec(), ..one.clone() }]));
+    refused(
+        "too few arguments in a graph",
+        driver.graph(stream, &[GraphLaunch { arguments: one.arguments[..16].to_vec(), ..one.clone() }]),
+    );
     let together = Launch { cooperative: true, ..one.launch };
-    refused("a cooperative launch in a graph", driver.graph(&[one.clone(), GraphLaunch { launch: together, ..one }]));
+    refused("a cooperative launch in a graph", driver.graph(stream, &[one.clone(), GraphLaunch { launch: together, ..one }]));
     // Given back while it is queued.
     // SAFETY: as above.
     good(unsafe { driver.launch_graph(stream, graph) });
@@ -67,7 +71,7 @@ pub(super) fn graphs(make: &mut Make<'_>) {
     // SAFETY: it is not to run.
     refused("a graph of another driver", unsafe { driver.launch_graph(stream, Graph(1 << 20)) });
     // Its place may be taken; nobody else's is.
-    let again = good(driver.graph(&again));
+    let again = good(driver.graph(stream, &again));
     // SAFETY: as above.
     good(unsafe { driver.launch_graph(stream, again) });
     good(driver.download(stream, at, &down, 0, BYTES));
@@ -77,4 +81,24 @@ pub(super) fn graphs(make: &mut Make<'_>) {
     good(driver.signal(stream, &word, 0, 100));
     good(await_word(driver, &word, 0, 100));
     assert!(got(0) == want(201) && got(BYTES) == want(101), "a graph takes another one's place");
+}
+
+/// What a graph takes of the device's memory is seen when it is made, and nothing more when it is first launched.
+fn takes_its_memory_when_it_is_made(driver: &mut dyn Driver, (stream, at): (Stream, DeviceAddress), launches: &[GraphLaunch]) {
+    // What a driver takes for the first kernel that is launched, and for the first graph, is no graph's.
+    // SAFETY: within what was allocated, as are the graph's launches.
+    good(unsafe { fill(driver, stream, at, BYTES as u64 / 4, 0) });
+    let first = good(driver.graph(stream, launches));
+    // SAFETY: as above.
+    good(unsafe { driver.launch_graph(stream, first) });
+    good(driver.synchronize());
+    good(driver.release_graph(first));
+    let graph = good(driver.graph(stream, launches));
+    let made = good(driver.memory_free());
+    // SAFETY: as above.
+    good(unsafe { driver.launch_graph(stream, graph) });
+    good(driver.synchronize());
+    let launched = good(driver.memory_free());
+    assert!(launched >= made, "a launch of a graph takes {} bytes that its making did not", made - launched);
+    good(driver.release_graph(graph));
 }

@@ -3,8 +3,8 @@
 use cellwright_cell_graph::sums::{self, Sum};
 use cellwright_cell_graph::typed::{Compute, Origin, ValueId};
 
-use super::super::pack::{GateWeight, gate_bytes};
-use super::super::recurrence::{Gate, Gated, is_begun};
+use super::super::pack::{GateWeight, Weight, gate_bytes};
+use super::super::recurrence::{Gate, Gated};
 use super::super::view::{Base, Element, View};
 use super::super::{Arithmetic, Blob, BlobId, GATES_MOST, Recurrence, Second};
 use super::{Lowering, Seen, Why, narrow};
@@ -52,9 +52,10 @@ impl Lowering<'_> {
         Ok(States { h, c })
     }
 
-    /// A sum of which the product of h is left out: what is known before.
-    pub(super) fn sum_without_h(&mut self, sum: &Sum, result_id: ValueId, h: Option<ValueId>) -> Result<(), Why> {
-        let linears: Vec<_> = sum.linears.iter().filter(|linear| Some(linear.operands[0]) != h).cloned().collect();
+    /// A sum of which the products of h are left out: what is known before.
+    pub(super) fn sum_without_h(&mut self, sum: &Sum, result_id: ValueId, gated: &Gated) -> Result<(), Why> {
+        let h = gated.multiplied();
+        let linears: Vec<_> = sum.linears.iter().filter(|linear| !h.contains(&linear.operands[0])).cloned().collect();
         if !linears.is_empty() {
             return self.sum(&Sum { linears, ..sum.clone() }, result_id);
         }
@@ -83,6 +84,7 @@ impl Lowering<'_> {
         };
         let recurrence = Recurrence {
             kind: gated.kind,
+            z_takes: gated.z_takes,
             is_f16: self.arithmetic == Arithmetic::F16,
             at: 0,
             is_steady: false,
@@ -164,7 +166,7 @@ impl Lowering<'_> {
         let mut bias = vec![0.0_f32; last + units];
         let mut is_there = false;
         for (Gate { of, column, .. }, place) in gated.gates.iter().zip(columns) {
-            let sum = gated.sums.get(of).filter(|sum| !is_begun(sum) && !sum.constants.is_empty());
+            let sum = gated.sums.get(of).filter(|sum| !gated.is_begun(sum) && !sum.constants.is_empty());
             let Some(sum) = sum else { continue };
             let of_sum = sums::bias(self.cell, sum, *of).ok_or("a bias that is not of floats")?;
             bias[*place as usize..][..gated.units].copy_from_slice(&of_sum[*column..][..gated.units]);
@@ -185,11 +187,18 @@ impl Lowering<'_> {
         }
         let mut packed = GateWeight::new(self.arithmetic, (gated.gates.len(), children), gated.units);
         for (number, gate) in gated.gates.iter().enumerate() {
-            let of_h = gated.sums.get(&gate.of).and_then(|sum| gated.product_of_h(sum)).ok_or("a gate without a state")?;
-            let Compute::Linear { transposed, alpha, .. } = of_h.compute else { return Err("a sum of what is no product".to_owned()) };
-            let Origin::Constant(tensor) = &self.cell.value(of_h.operands[1]).origin else { return Err("a weight that varies".to_owned()) };
-            let values = tensor.to_f32().ok_or_else(|| format!("a product with a weight of datatype {}", tensor.datatype))?;
-            packed.put(number, (tensor, &values), (transposed, alpha), gate.column).ok_or("a weight that lacks values")?;
+            for (state, h) in gated.multiplied().into_iter().enumerate() {
+                let of_h = gated.sums.get(&gate.of).and_then(|sum| sum.linears.iter().find(|linear| linear.operands[0] == h));
+                let of_h = of_h.ok_or("a gate without a state")?;
+                let Compute::Linear { transposed, alpha, .. } = of_h.compute else { return Err("a sum of what is no product".to_owned()) };
+                let Origin::Constant(tensor) = &self.cell.value(of_h.operands[1]).origin else {
+                    return Err("a weight that varies".to_owned());
+                };
+                let values = tensor.to_f32().ok_or_else(|| format!("a product with a weight of datatype {}", tensor.datatype))?;
+                let weight = Weight::new(tensor, &values, transposed, alpha);
+                let is_put = weight.and_then(|weight| packed.put((number, state), &weight, gate.column));
+                is_put.ok_or("a weight that lacks values")?;
+            }
         }
         Ok(BlobId(self.blob(Blob::Bytes(packed.into_bytes()))))
     }

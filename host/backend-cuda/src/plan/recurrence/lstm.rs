@@ -43,9 +43,9 @@ impl Search<'_> {
         // well, but its steps could not be joined.
         let mut candidates = sums.values().next()?.linears.iter().rev().map(|linear| linear.operands[0]);
         let h = candidates.find(|id| *id != c && self.is_state(*id, units, &sums, &parts))?;
-        let found = Gated { kind: Kind::Lstm, h, c, second: None, h_next, c_next, units, gates, sums, operations: parts };
+        let found = Gated { kind: Kind::Lstm, z_takes: false, h, c, second: None, h_next, c_next, units, gates, sums, operations: parts };
         // All its sums begin somewhere, or none does.
-        let begun = found.sums.values().filter(|sum| is_begun(sum)).count();
+        let begun = found.sums.values().filter(|sum| is_begun(sum, 1)).count();
         (self.is_closed(&found) && self.is_own(c, &found.operations) && [0, found.sums.len()].contains(&begun)).then_some(found)
     }
 }

@@ -1,0 +1,59 @@
+//! Who runs the scheduler: the engine's thread, or workers where they leave it no processor.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use cellwright_cell_graph::generate::{self, Family, Rng};
+use cellwright_engine::options::Observer;
+use cellwright_engine::{Engine, EngineOptions};
+use cellwright_scheduler::{Commands, Event, Time};
+use cellwright_tests::devices::{ALL_THREADS, domain, keeping, worker};
+use cellwright_tests::graphs::{Case, Outcome, spec};
+
+/// Notes the threads on which ends of tasks are heard of, and panics there from some moment on.
+#[derive(Clone, Default)]
+struct Hearing {
+    threads: Arc<Mutex<Vec<String>>>,
+    panics: Arc<AtomicBool>,
+}
+
+impl Observer for Hearing {
+    fn told(&mut self, _now: Time, events: &[Event]) {
+        if !events.iter().any(|event| matches!(event, Event::Done { .. })) {
+            return;
+        }
+        let name = std::thread::current().name().unwrap_or_default().to_owned();
+        self.threads.lock().unwrap().push(name);
+        assert!(!self.panics.load(Ordering::Relaxed), "the observer is made to panic");
+    }
+
+    fn decided(&mut self, _commands: &Commands) {}
+}
+
+#[test]
+fn workers_decide_only_where_they_leave_no_processor() {
+    let model = generate::model(41);
+    let (growth, tensors) = generate::growth_of(&model, Family::Lstm, 200, &mut Rng::new(1));
+    let case = Case::new(&model, generate::unfold(&model, growth, &tensors), tensors);
+    for (threads, who) in [(0, "engine"), (ALL_THREADS, "worker-0")] {
+        let hearing = Hearing::default();
+        let observer: Option<Box<dyn Observer>> = Some(Box::new(hearing.clone()));
+        let options = EngineOptions { observer, ..EngineOptions::default() };
+        let engine = Engine::start(options, vec![keeping(threads, worker(&domain(64)))]).unwrap();
+        let loaded = engine.load(&spec(&model, 0, 8)).unwrap();
+        case.check(&case.submit(&engine, &loaded).wait()).unwrap();
+        let heard = std::mem::take(&mut *hearing.threads.lock().unwrap());
+        assert!(heard.iter().any(|name| name == who), "ends were heard of on {heard:?}");
+        assert!(threads > 0 || heard.iter().all(|name| name == who), "ends were heard of on {heard:?}");
+
+        // Whoever panics takes the engine along: everybody hears of it, also who comes later or is on the way, and nobody waits.
+        hearing.panics.store(true, Ordering::Relaxed);
+        let pending: Vec<_> = (0..50).map(|_| case.submit(&engine, &loaded)).collect();
+        for pending in pending {
+            assert_eq!(pending.wait().outcome, Outcome::Forgotten);
+        }
+        engine.unload(&loaded);
+        assert_eq!(case.submit(&engine, &loaded).wait().outcome, Outcome::Forgotten);
+        drop(engine);
+    }
+}

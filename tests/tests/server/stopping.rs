@@ -8,9 +8,11 @@ use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::server::{Answer, Server, is_sum, sum};
 use rustix::process::Signal;
 
+use crate::leaving::{STEPS, ask_long};
+
 const CLIENTS: usize = 8;
-/// Steps of the requests that are under way: some tenths of a second.
-const ROWS: usize = 20_000;
+/// Steps of the requests that are under way. They take hundreds of times as long as it takes to send them, on any machine.
+const ROWS: usize = STEPS / 2;
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -23,15 +25,11 @@ struct Seen {
 fn what_has_begun_is_finished_and_nothing_else_is_taken() {
     let server = Server::start(&[]);
     server.push("sums", &BundleFolder::summing());
+    server.push("chain", &long_chain());
+    let whole = |stream| Answer::read(&mut BufReader::new(stream)).expect("an answer").expect("before the connection ends");
+    let expected = whole(ask_long(&server, ROWS)).json()["outputs"].clone();
     let (address, seen) = (server.address(), Seen::default());
     std::thread::scope(|scope| {
-        let under_way: Vec<_> = (0..CLIENTS)
-            .map(|seed| {
-                let server = &server;
-                scope.spawn(move || is_sum(&server.infer("sums", &sum(seed, ROWS)), seed, ROWS))
-            })
-            .collect();
-        server.until("they are under way", || server.figure("nv_inference_pending_request_count", "model=\"sums\"") >= CLIENTS as f64);
         let load: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let seen = &seen;
@@ -39,9 +37,12 @@ fn what_has_begun_is_finished_and_nothing_else_is_taken() {
             })
             .collect();
         server.until("there is load", || seen.answered.load(Ordering::Acquire) > CLIENTS);
+        let under_way: Vec<_> = (0..CLIENTS).map(|_| ask_long(&server, ROWS)).collect();
+        server.until("they are under way", || server.figure("nv_inference_pending_request_count", "model=\"chain\"") >= CLIENTS as f64);
         server.signal(Signal::TERM);
-        for client in under_way {
-            assert!(client.join().expect("it ends"), "a request that was under way was lost");
+        for stream in under_way {
+            let answer = whole(stream);
+            assert_eq!((answer.status, &answer.json()["outputs"]), (200, &expected), "a request that was under way was lost");
         }
         for client in load {
             client.join().expect("it ends");
@@ -52,6 +53,13 @@ fn what_has_begun_is_finished_and_nothing_else_is_taken() {
     assert!(TcpStream::connect(address).is_err(), "something still listens");
     // At most the one request of each client that was on its way when its connection was closed.
     assert!(seen.unanswered.load(Ordering::Acquire) <= CLIENTS, "{seen:?}");
+}
+
+/// A chain that takes requests of up to [`STEPS`] steps and answers with the last one's.
+fn long_chain() -> BundleFolder {
+    let chain = BundleFolder::dense();
+    chain.edit("model.toml", "max_length = 16", &format!("max_length = {STEPS}"));
+    chain
 }
 
 /// Asks on one connection until the server ends it; every answer is whole and right, or a refusal that says why.
@@ -91,27 +99,8 @@ fn one_after_the_other(address: std::net::SocketAddr, client: usize, seen: &Seen
 #[test]
 fn a_stop_has_an_end_even_if_the_work_has_none() {
     let server = Server::start(&["--drain-seconds", "1"]);
-    let chain = BundleFolder::dense();
-    let steps = 1 << 19;
-    chain.edit("model.toml", "max_length = 16", &format!("max_length = {steps}"));
-    server.push("chain", &chain);
-    let data = vec![0; steps * 16];
-    let json = format!(
-        "{{\"inputs\":[{{\"name\":\"x\",\"datatype\":\"FP32\",\"shape\":[{steps},4],\"parameters\":{{\"binary_data_size\":{}}}}}]}}",
-        data.len()
-    );
-    let head = format!(
-        "POST /v2/models/chain/infer HTTP/1.1\r\nhost: localhost\r\ninference-header-content-length: {}\r\ncontent-length: {}\r\n\r\n",
-        json.len(),
-        json.len() + data.len()
-    );
-    let streams: Vec<_> = (0..24)
-        .map(|_| {
-            let mut stream = server.connect();
-            stream.write_all(&[head.as_bytes(), json.as_bytes(), &data].concat()).expect("it is taken");
-            stream
-        })
-        .collect();
+    server.push("chain", &long_chain());
+    let streams: Vec<_> = (0..24).map(|_| ask_long(&server, STEPS)).collect();
     server.until("they are pending", || server.figure("nv_inference_pending_request_count", "model=\"chain\"") >= 24.0);
     let asked = std::time::Instant::now();
     server.signal(Signal::TERM);

@@ -33,6 +33,8 @@ pub struct Point {
 pub struct Calibration {
     /// Batch sizes tried, ascending: one row, and more as long as they took no longer than a task may.
     pub points: Vec<Point>,
+    /// Whether other workers of the same memory ran the same meanwhile.
+    pub shared: bool,
 }
 
 /// What a task costs outside its device: forming it, handing it over, hearing of its end. Without it a cell of a few hundred operations, whose
@@ -41,6 +43,11 @@ const TASK_OVERHEAD: Duration = Duration::from_micros(5);
 
 /// Share of the best throughput that the knee must reach.
 const KNEE_SHARE: f64 = 0.97;
+
+/// Where workers share memory, the knee takes so many times as long as the shortest batch at least. While batches are timed, all workers read the same weights at
+/// the same time, most of them out of the last cache; at work they are out of step, and a batch that takes little longer than its weights take to read
+/// waits for them.
+const SHARED_FACTOR: u32 = 2;
 
 /// How often each size is measured. Sizes take turns, so that a moment in which the machine is busy does not fall on one of them alone.
 const ROUNDS: usize = 5;
@@ -61,7 +68,7 @@ pub fn calibrate<E>(batch_max: u32, task_time_max: Duration, mut time: impl FnMu
             }
         }
     }
-    Ok(Calibration { points })
+    Ok(Calibration { points, shared: false })
 }
 
 /// The sizes that are allowed, each measured once, or more often where the first time would forbid it.
@@ -100,13 +107,16 @@ impl Calibration {
         CostTable::measured(self.points.iter().map(|point| Knot { rows: point.rows, nanoseconds: nanoseconds(point.time) }))
     }
 
-    /// The smallest measured size whose throughput is within 3 % of the best. Not kept with the points, so that a better rule holds for what was
-    /// measured before it.
+    /// The smallest measured size whose throughput is within 3 % of the best and, where memory is shared, for which reading weights is not most of the
+    /// work. Not kept with the points, so that a better rule holds for what was measured before it.
     #[must_use]
     pub fn knee(&self) -> u32 {
         let throughput = |point: &Point| f64::from(point.rows) / (point.time + TASK_OVERHEAD).as_secs_f64();
         let best = self.points.iter().map(throughput).fold(0.0, f64::max);
-        self.points.iter().find(|point| throughput(point) >= KNEE_SHARE * best).map_or(1, |point| point.rows)
+        let shortest = self.points.iter().map(|point| point.time).min().unwrap_or_default();
+        let least = if self.shared { shortest * SHARED_FACTOR } else { Duration::ZERO };
+        let good = || self.points.iter().filter(|point| throughput(point) >= KNEE_SHARE * best);
+        good().find(|point| point.time >= least).or(good().next_back()).map_or(1, |point| point.rows)
     }
 }
 
@@ -124,6 +134,19 @@ mod tests {
         let calibration = measured(512, Duration::from_secs(1), flat_then_linear);
         assert_eq!(calibration.knee(), 64);
         assert_eq!(calibration.points.last().map(|point| point.rows), Some(512));
+    }
+
+    #[test]
+    fn where_memory_is_shared_a_batch_outlasts_its_weights() {
+        // A millisecond to read the weights, 180 us to multiply a row by them.
+        let roof = |rows: u32| Duration::from_micros(1000_u64.max(u64::from(rows) * 180));
+        let calibration = measured(512, Duration::from_secs(1), roof);
+        assert_eq!(calibration.knee(), 8);
+        let shared = Calibration { shared: true, ..calibration };
+        assert_eq!(shared.knee(), 16);
+        // Where reading is all there is, the more rows the better.
+        let flat = Calibration { shared: true, ..measured(512, Duration::from_secs(1), |_| Duration::from_millis(1)) };
+        assert_eq!(flat.knee(), 512);
     }
 
     #[test]

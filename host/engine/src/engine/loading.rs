@@ -99,7 +99,8 @@ impl Measuring {
         let calibration = match known {
             Some(known) => known,
             None => {
-                let measured = calibrate(self.batch_max, self.task_time_max, time)?;
+                let shared = !subject.beside.is_empty();
+                let measured = Calibration { shared, ..calibrate(self.batch_max, self.task_time_max, time)? };
                 if let Some(store) = &self.store {
                     store.keep(&subject, &measured);
                 }
@@ -335,7 +336,8 @@ mod tests {
     use crate::calibration::Point;
 
     fn measured(times_us: &[(u32, u64)]) -> Calibration {
-        Calibration { points: times_us.iter().map(|(rows, time)| Point { rows: *rows, time: Duration::from_micros(*time) }).collect() }
+        let points = times_us.iter().map(|(rows, time)| Point { rows: *rows, time: Duration::from_micros(*time) }).collect();
+        Calibration { points, shared: false }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use cellwright_cell_graph::{CellTypeKey, TypedCell};
 
 use crate::arena::Arena;
 use crate::compiled::{Compiled, Hoisting};
+use crate::lending::Lending;
 use crate::level::{Kernels, Level};
 use crate::matrix::Packs;
 
@@ -79,6 +80,8 @@ pub struct CpuDomain {
     table_bytes: u64,
     ahead_weights_least: u64,
     plans: Mutex<BTreeMap<CellTypeKey, Weak<Compiled>>>,
+    /// Threads of workers that have nothing to do.
+    pub(crate) lending: Lending,
 }
 
 impl CpuDomain {
@@ -102,6 +105,7 @@ impl CpuDomain {
             table_bytes: options.table_bytes.unwrap_or_else(|| TABLE_BYTES.min(memory / 8)),
             ahead_weights_least: options.ahead_weights_least.unwrap_or(AHEAD_WEIGHTS_LEAST),
             plans: Mutex::default(),
+            lending: Lending::default(),
         }))
     }
 

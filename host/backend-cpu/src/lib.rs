@@ -12,6 +12,7 @@ mod arena;
 mod compiled;
 mod domain;
 mod kernels;
+mod lending;
 mod level;
 mod matrix;
 mod memory;

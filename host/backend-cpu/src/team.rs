@@ -1,14 +1,17 @@
 //! A worker's threads: the worker's own and helpers that wait, spinning for a moment and then asleep.
 //!
-//! A job is one closure that every thread calls with its number. There is no queue and no stealing: who does what is decided by number.
+//! A job is one closure that is called with each thread's number. Who does what is decided by number, but for parts of helpers that have not begun when
+//! the worker's own thread has done its part: it does those too, instead of waiting until a helper is awake, or has a processor. Beside its own helpers a
+//! team may have guests for a while: helpers that stand in for threads of other workers which have nothing to do (see `lending`).
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::lending::Borrower;
 use crate::topology::Processors;
 
 /// How often a waiting thread looks before it looks at the clock.
@@ -17,12 +20,14 @@ const LOOKS: u32 = 32;
 type Job = dyn Fn(usize) + Sync;
 
 struct Shared {
-    /// Counts jobs; a helper that sees it move has work.
-    generation: AtomicU32,
+    /// Counts jobs, and says of the last one how many helpers it is for: see [`signal`].
+    signal: AtomicU64,
     /// The job, valid while `pending` is not zero.
     job: UnsafeCell<Option<*const Job>>,
-    /// Helpers that have not finished it.
+    /// Parts of it for helpers that are not finished.
     pending: AtomicU32,
+    /// One for each helper: the signal of the last job of which its part was begun, by itself or for it.
+    begun: Vec<AtomicU64>,
     /// One for each helper: it sleeps, or is about to.
     asleep: Vec<AtomicBool>,
     panicked: AtomicBool,
@@ -31,49 +36,109 @@ struct Shared {
     spin: Duration,
 }
 
-// SAFETY: `job` is written only while no helper works (`pending` is zero) and published by `generation`.
+// SAFETY: `job` is written only while no helper works (`pending` is zero) and published by `signal`.
 unsafe impl Sync for Shared {}
+impl Shared {
+    /// Whether nobody has begun a helper's part of a job before. Whoever is told so does it.
+    fn begins(&self, helper: usize, signal: u64) -> bool {
+        self.begun[helper].fetch_max(signal, Ordering::AcqRel) < signal
+    }
+}
+
+/// A part is finished when this is dropped.
+struct Done<'a>(&'a Shared);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.pending.fetch_sub(1, Ordering::Release);
+    }
+}
+
 // SAFETY: the job behind the pointer is `Sync`, and outlives the helpers' use of it because `run` waits for them.
 unsafe impl Send for Shared {}
+
+/// Guests that a team may have at once: beyond, what there is to do is mostly too little to be shared.
+pub(crate) const GUESTS_MAX: usize = 7;
+
+/// The next job's number and how many helpers it is for, in one: a helper that reads it knows for sure whether it is waited for.
+const fn signal(before: u64, helpers: usize) -> u64 {
+    ((before >> HELPERS_BITS) + 1) << HELPERS_BITS | helpers as u64
+}
+
+const HELPERS_BITS: u32 = 16;
+
+/// How many helpers a job is for.
+const fn called(signal: u64) -> usize {
+    (signal & ((1 << HELPERS_BITS) - 1)) as usize
+}
 
 /// The threads of one worker.
 pub(crate) struct Team {
     shared: Arc<Shared>,
+    /// Its own, and after them guests that have been there.
     helpers: Vec<JoinHandle<()>>,
+    /// Its own threads, the caller's included.
+    own: usize,
+    /// Guests that are there now.
+    guests: usize,
+    pub(crate) borrower: Borrower,
+    processors: Option<Processors>,
 }
 
 impl Team {
     /// A team of so many threads, the caller's included; helpers without work spin for a while before they sleep. They keep to those processors, if any
     /// are named.
     pub(crate) fn new(threads: usize, spin: Duration, processors: Option<&Processors>) -> std::io::Result<Self> {
-        let helpers = threads.saturating_sub(1);
+        let own = threads.max(1);
         let shared = Arc::new(Shared {
-            generation: AtomicU32::new(0),
+            signal: AtomicU64::new(0),
             job: UnsafeCell::new(None),
             pending: AtomicU32::new(0),
-            asleep: (0..helpers).map(|_| AtomicBool::new(false)).collect(),
+            begun: (1..own + GUESTS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            asleep: (1..own + GUESTS_MAX).map(|_| AtomicBool::new(false)).collect(),
             panicked: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             spin,
         });
-        let mut team = Self { shared: shared.clone(), helpers: Vec::new() };
-        for helper in 0..helpers {
-            let shared = shared.clone();
-            let processors = processors.cloned();
-            let work = move || {
-                // Before it touches any memory, which is then near to it.
-                if let Some(processors) = processors {
-                    processors.keep_thread();
-                }
-                help(&shared, helper);
-            };
-            team.helpers.push(std::thread::Builder::new().name(format!("cpu-helper-{helper}")).spawn(work)?);
-        }
+        let mut team = Self { shared, helpers: Vec::new(), own, guests: 0, borrower: Borrower::default(), processors: processors.cloned() };
+        (1..own).try_for_each(|_| team.hire())?;
         Ok(team)
     }
 
-    pub(crate) fn size(&self) -> usize {
-        self.helpers.len() + 1
+    /// One helper more.
+    fn hire(&mut self) -> std::io::Result<()> {
+        let (shared, processors, helper) = (self.shared.clone(), self.processors.clone(), self.helpers.len());
+        let work = move || {
+            // Before it touches any memory, which is then near to it.
+            if let Some(processors) = processors {
+                processors.keep_thread();
+            }
+            help(&shared, helper);
+        };
+        self.helpers.push(std::thread::Builder::new().name(format!("cpu-helper-{helper}")).spawn(work)?);
+        Ok(())
+    }
+
+    /// Its own threads.
+    pub(crate) const fn own(&self) -> usize {
+        self.own
+    }
+
+    /// Guests that are there.
+    pub(crate) const fn guests(&self) -> usize {
+        self.guests
+    }
+
+    /// So many guests are there from now on, at most [`GUESTS_MAX`]; fewer, if the system has no more threads.
+    pub(crate) fn set_guests(&mut self, guests: usize) {
+        let wanted = guests.min(GUESTS_MAX);
+        while self.helpers.len() < self.own - 1 + wanted && self.hire().is_ok() {}
+        self.guests = wanted.min(self.helpers.len() + 1 - self.own);
+    }
+
+    /// Threads that work on a job.
+    pub(crate) const fn size(&self) -> usize {
+        self.own + self.guests
     }
 
     /// Calls `job` once with each number below the team's size, on as many threads, and returns when all have returned.
@@ -82,21 +147,29 @@ impl Team {
     /// If the job panics on any thread.
     pub(crate) fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
         let shared = &*self.shared;
-        if self.helpers.is_empty() {
+        let helpers = self.size() - 1;
+        if helpers == 0 {
             return job(0);
         }
         // SAFETY: only the lifetime changes; the pointer is not used after this function returns, because it waits until `pending` is zero.
         let job_pointer = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job) };
         // SAFETY: no helper reads the job now: `pending` was zero when the last `run` returned, and `&mut self` keeps others out.
         unsafe { *shared.job.get() = Some(job_pointer) };
-        shared.pending.store(self.helpers.len() as u32, Ordering::Relaxed);
-        shared.generation.fetch_add(1, Ordering::SeqCst);
-        for (helper, asleep) in self.helpers.iter().zip(&shared.asleep) {
+        shared.pending.store(helpers as u32, Ordering::Relaxed);
+        let signal = signal(shared.signal.load(Ordering::Relaxed), helpers);
+        shared.signal.store(signal, Ordering::SeqCst);
+        for (helper, asleep) in self.helpers[..helpers].iter().zip(&shared.asleep) {
             if asleep.load(Ordering::SeqCst) {
                 helper.thread().unpark();
             }
         }
-        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
+        let own = catch_unwind(AssertUnwindSafe(|| {
+            job(0);
+            for helper in (0..helpers).filter(|helper| shared.begins(*helper, signal)) {
+                let _done = Done(shared);
+                job(helper + 1);
+            }
+        }));
         while !spin_until(shared.spin, || shared.pending.load(Ordering::Acquire) == 0) {
             // A helper lost its core; it may need this one.
             std::thread::yield_now();
@@ -111,7 +184,8 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Relaxed);
-        self.shared.generation.fetch_add(1, Ordering::SeqCst);
+        let last = signal(self.shared.signal.load(Ordering::Relaxed), self.helpers.len());
+        self.shared.signal.store(last, Ordering::SeqCst);
         for helper in self.helpers.drain(..) {
             helper.thread().unpark();
             // A helper's panic was reported by `run`.
@@ -127,31 +201,35 @@ fn help(shared: &Shared, helper: usize) {
         if shared.ended.load(Ordering::Relaxed) {
             return;
         }
-        // SAFETY: the generation moved, so the job was published before, and it stays valid until `pending` is counted down below.
+        if !shared.begins(helper, seen) {
+            continue;
+        }
+        let _done = Done(shared);
+        // SAFETY: the signal moved and calls this helper, so the job was published before; nobody else does this part, so `run` waits until it is done.
         let outcome = unsafe { (*shared.job.get()).map(|job| catch_unwind(AssertUnwindSafe(|| (*job)(helper + 1)))) };
         if !matches!(outcome, Some(Ok(()))) {
             shared.panicked.store(true, Ordering::Relaxed);
         }
-        shared.pending.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// Waits until the generation is not `seen`, and says which it is.
-fn wait(shared: &Shared, helper: usize, seen: u32) -> u32 {
-    if spin_until(shared.spin, || shared.generation.load(Ordering::Acquire) != seen) {
-        return shared.generation.load(Ordering::Acquire);
-    }
-    let asleep = &shared.asleep[helper];
-    asleep.store(true, Ordering::SeqCst);
-    loop {
-        // Looked at after `asleep` was said, so that either this sees the new generation or `run` sees the sleeper.
-        let generation = shared.generation.load(Ordering::SeqCst);
-        if generation != seen {
-            asleep.store(false, Ordering::Relaxed);
-            return generation;
+/// Waits for a job that is not the one of `seen` and calls this helper, and says which it is.
+fn wait(shared: &Shared, helper: usize, seen: u64) -> u64 {
+    let mut new = seen;
+    let mut is_called = |order| {
+        new = shared.signal.load(order);
+        new != seen && helper < called(new)
+    };
+    if !spin_until(shared.spin, || is_called(Ordering::Acquire)) {
+        let asleep = &shared.asleep[helper];
+        asleep.store(true, Ordering::SeqCst);
+        // Looked at after `asleep` was said, so that either this sees the new signal or `run` sees the sleeper.
+        while !is_called(Ordering::SeqCst) {
+            std::thread::park();
         }
-        std::thread::park();
+        asleep.store(false, Ordering::Relaxed);
     }
+    new
 }
 
 /// Looks again and again for so long; whether it came true.
@@ -193,6 +271,38 @@ mod tests {
     }
 
     #[test]
+    fn what_no_helper_begins_the_caller_does() {
+        let mut team = Team::new(1, Duration::ZERO, None).unwrap();
+        // One that never looks.
+        team.helpers.push(std::thread::spawn(|| ()));
+        team.own = 2;
+        for _ in 0..3 {
+            let seen = std::sync::Mutex::new(Vec::new());
+            team.run(&|thread| seen.lock().unwrap().push((thread, std::thread::current().id())));
+            let own = std::thread::current().id();
+            assert_eq!(seen.into_inner().unwrap(), [(0, own), (1, own)]);
+        }
+    }
+
+    #[test]
+    fn guests_come_and_go() {
+        let mut team = Team::new(2, Duration::from_micros(20), None).unwrap();
+        let counts: Vec<AtomicU32> = (0..2 + GUESTS_MAX).map(|_| AtomicU32::new(0)).collect();
+        let mut expected = [0; 2 + GUESTS_MAX];
+        for round in 0..2000 {
+            team.set_guests([0, 1, 3, 0, 2, 9][round % 6]);
+            assert_eq!(team.size(), 2 + [0, 1, 3, 0, 2, GUESTS_MAX][round % 6]);
+            team.run(&|thread| {
+                counts[thread].fetch_add(1, Ordering::Relaxed);
+            });
+            expected[..team.size()].iter_mut().for_each(|count| *count += 1);
+            let seen: Vec<u32> = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+            assert_eq!(seen, expected, "round {round}");
+        }
+        assert_eq!((team.own(), team.helpers.len()), (2, 1 + GUESTS_MAX));
+    }
+
+    #[test]
     fn a_panic_on_a_helper_reaches_the_caller() {
         let mut team = Team::new(2, Duration::ZERO, None).unwrap();
         let outcome = catch_unwind(AssertUnwindSafe(|| team.run(&|thread| assert!(thread == 0, "helper"))));
@@ -205,7 +315,12 @@ mod tests {
         let last = Processors::new(before.numbers().last().copied());
         let mut team = Team::new(3, Duration::ZERO, Some(&last)).unwrap();
         let seen = std::sync::Mutex::new(vec![Processors::default(); 3]);
-        team.run(&|thread| seen.lock().unwrap()[thread] = Processors::allowed());
+        // None ends before all have begun, so that each does its own part.
+        let all = std::sync::Barrier::new(3);
+        team.run(&|thread| {
+            seen.lock().unwrap()[thread] = Processors::allowed();
+            all.wait();
+        });
         assert_eq!(seen.into_inner().unwrap(), [before, last.clone(), last]);
     }
 }

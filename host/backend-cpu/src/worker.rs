@@ -108,6 +108,7 @@ impl CpuWorker {
     /// If its threads cannot be started.
     pub fn new(domain: Arc<CpuDomain>, options: CpuOptions) -> Result<Self, DomainError> {
         let team = Team::new(options.threads.max(1), options.spin, options.processors.as_ref()).map_err(DomainError::Threads)?;
+        domain.lending.join(&team);
         Ok(Self {
             domain,
             team,
@@ -126,8 +127,9 @@ impl CpuWorker {
 
     /// The same worker, which adds up in `account` where its time goes.
     #[must_use]
-    pub fn accounting(self, account: Arc<Mutex<Shares>>) -> Self {
-        Self { account: Some(account), ..self }
+    pub fn accounting(mut self, account: Arc<Mutex<Shares>>) -> Self {
+        self.account = Some(account);
+        self
     }
 
     /// What the products of a loaded cell are.
@@ -167,9 +169,11 @@ impl CpuWorker {
         self.begin(task);
         let mut step = 0;
         while step < task.steps {
+            self.domain.lending.settle(&mut self.team);
             let ahead = self.run_ahead(task, step)?;
             let steps = ahead.unwrap_or(1);
             for at in 0..steps {
+                self.domain.lending.settle(&mut self.team);
                 self.select(&task.rows, (step, at, steps))?;
                 if !self.batch.is_empty() {
                     self.step(task.cell, ahead.is_some(), completed)?;
@@ -234,9 +238,15 @@ impl CpuWorker {
     }
 }
 
+impl Drop for CpuWorker {
+    fn drop(&mut self) {
+        self.domain.lending.leave(&mut self.team);
+    }
+}
+
 impl Backend for CpuWorker {
     fn info(&self) -> DeviceInfo {
-        let threads = self.team.size();
+        let threads = self.team.own();
         let place = self.domain.node.map_or_else(String::new, |node| format!(" on node {node}"));
         DeviceInfo {
             name: format!("cpu: {threads} {}{place}, {}", if threads == 1 { "thread" } else { "threads" }, self.domain.level.name()),
@@ -283,7 +293,10 @@ impl Backend for CpuWorker {
         let Some(mut task) = self.queue.pop_front() else { return Ok(None) };
         let mut completed = self.spares.pop().unwrap_or_default();
         let began = Instant::now();
-        self.execute(&mut task, &mut completed)?;
+        self.domain.lending.begin(&mut self.team);
+        let executed = self.execute(&mut task, &mut completed);
+        self.domain.lending.end(&mut self.team);
+        executed?;
         completed.seq = task.seq;
         completed.busy_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         completed.rows = task.rows;
@@ -323,6 +336,8 @@ impl Backend for CpuWorker {
         transfer::zero_inputs(plan, memory, part_rows);
         let budget = Instant::now();
         let mut least = Duration::MAX;
+        // Nobody is to have its threads meanwhile.
+        self.domain.lending.begin(&mut self.team);
         for run in 0..TIMED_RUNS {
             if run > 0 && budget.elapsed() >= TIMED_BUDGET {
                 break;
@@ -335,6 +350,7 @@ impl Backend for CpuWorker {
             }
             least = least.min(began.elapsed());
         }
+        self.domain.lending.end(&mut self.team);
         Ok(least)
     }
 }

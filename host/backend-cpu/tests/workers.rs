@@ -71,6 +71,17 @@ fn results_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
+fn results_do_not_depend_on_threads_that_are_lent() {
+    let cell = lstm(163);
+    // So many that the second step begins long enough after the first for the third to be lent threads of the worker that has nothing to do.
+    let chains = 0..700;
+    let one = outputs(worker(&domain(DomainOptions::default()), 1), &cell, chains.clone());
+    let shared = domain(DomainOptions::default());
+    let _idle = worker(&shared, 2);
+    assert!(outputs(worker(&shared, 1), &cell, chains) == one);
+}
+
+#[test]
 fn results_do_not_depend_on_the_parts_that_a_batch_is_computed_in() {
     let cell = lstm(163);
     let outputs = |chains| outputs(worker(&domain(DomainOptions::default()), 1), &cell, chains);

@@ -1,0 +1,178 @@
+//! Threads that the workers of a domain lend each other: while one has nothing to run, its share of the machine is there for the others.
+//!
+//! Threads are not handed over. A domain counts those of its workers that have no task, and a worker that has one takes as many helpers of its own as
+//! its team's guests, for a step at a time: as soon as their workers have tasks themselves the count is below zero, and guests leave before the next step.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::team::{GUESTS_MAX, Team};
+
+/// How long a worker waits for its threads: a step is mostly shorter.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// For how long no other worker has begun or ended a task before threads are lent: what passes between two tasks of a busy worker is less.
+const QUIET: Duration = Duration::from_micros(300);
+
+/// Threads of a domain's workers that have nothing to do.
+#[derive(Debug, Default)]
+pub(crate) struct Lending {
+    /// How many, less those that others have taken for theirs. Below zero, some of these are to be given back.
+    idle: AtomicI32,
+    /// Beginnings and ends of tasks.
+    changes: AtomicU32,
+}
+
+/// What a worker has to do with its domain's threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Borrower {
+    /// It works on a task.
+    busy: bool,
+    /// Beginnings and ends that were its own, and how many others there were when it looked last.
+    own: u32,
+    others: u32,
+    /// Since when it has seen no more of them.
+    quiet_since: Option<Instant>,
+}
+
+impl Lending {
+    /// A worker has come with a team, and has nothing to do.
+    pub(crate) fn join(&self, team: &Team) {
+        self.change(team.own() as i32);
+    }
+
+    /// A worker leaves, perhaps in the middle of a task.
+    pub(crate) fn leave(&self, team: &mut Team) {
+        if team.borrower.busy {
+            self.end(team);
+        }
+        self.change(-(team.own() as i32));
+    }
+
+    /// A worker begins a task, as soon as others have given back its threads: what they run on them is half done, and would only be held up.
+    pub(crate) fn begin(&self, team: &mut Team) {
+        self.note(team, true);
+        self.change(-(team.own() as i32));
+        if self.idle() < 0 {
+            let began = Instant::now();
+            while self.idle() < 0 && began.elapsed() < PATIENCE {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// A worker has ended its task: guests leave.
+    pub(crate) fn end(&self, team: &mut Team) {
+        self.change(team.size() as i32);
+        self.note(team, false);
+        team.set_guests(0);
+    }
+
+    /// Between two steps of a task: guests leave whose workers need their threads, and others come, if it has been quiet for a while.
+    pub(crate) fn settle(&self, team: &mut Team) {
+        let (idle, before) = (self.idle(), team.guests());
+        if idle == 0 || (idle > 0 && !self.is_quiet(&mut team.borrower)) {
+            return;
+        }
+        // Where several take the same ones, the count is below zero, and each gives some back before its next step.
+        team.set_guests((before as i32).saturating_add(idle).clamp(0, GUESTS_MAX as i32) as usize);
+        self.change(before as i32 - team.guests() as i32);
+    }
+
+    fn is_quiet(&self, borrower: &mut Borrower) -> bool {
+        let others = self.changes.load(Ordering::Relaxed).wrapping_sub(borrower.own);
+        let same = std::mem::replace(&mut borrower.others, others) == others;
+        let since = borrower.quiet_since.filter(|_| same);
+        borrower.quiet_since = since.or_else(|| Some(Instant::now()));
+        since.is_some_and(|since| since.elapsed() >= QUIET)
+    }
+
+    fn note(&self, team: &mut Team, busy: bool) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        (team.borrower.busy, team.borrower.own) = (busy, team.borrower.own.wrapping_add(1));
+    }
+
+    fn idle(&self) -> i32 {
+        self.idle.load(Ordering::Relaxed)
+    }
+
+    fn change(&self, by: i32) {
+        self.idle.fetch_add(by, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn team(threads: usize) -> Team {
+        Team::new(threads, Duration::ZERO, None).unwrap()
+    }
+
+    /// Settles, sees that nobody else begins or ends anything, and settles again.
+    fn settle_quietly(lending: &Lending, team: &mut Team) {
+        lending.settle(team);
+        std::thread::sleep(2 * QUIET);
+        lending.settle(team);
+    }
+
+    #[test]
+    fn who_has_nothing_to_do_lends_its_threads() {
+        let lending = Lending::default();
+        let [mut one, mut other, mut third] = [team(1), team(2), team(1)];
+        [&one, &other, &third].into_iter().for_each(|team| lending.join(team));
+        lending.begin(&mut one);
+        settle_quietly(&lending, &mut one);
+        assert_eq!(one.size(), 4, "all that there are");
+        lending.begin(&mut other);
+        settle_quietly(&lending, &mut other);
+        assert_eq!(other.size(), 2, "nobody has any left");
+        lending.settle(&mut one);
+        assert_eq!(one.size(), 2, "those of the third alone");
+        lending.end(&mut one);
+        settle_quietly(&lending, &mut other);
+        assert_eq!((one.size(), other.size()), (1, 4));
+        lending.begin(&mut third);
+        lending.settle(&mut other);
+        assert_eq!(other.size(), 3, "one of them runs itself now");
+    }
+
+    #[test]
+    fn who_is_between_two_tasks_lends_nothing() {
+        let lending = Lending::default();
+        let [mut one, mut other] = [team(1), team(1)];
+        [&one, &other].into_iter().for_each(|team| lending.join(team));
+        lending.begin(&mut one);
+        for _ in 0..3 {
+            lending.begin(&mut other);
+            std::thread::sleep(2 * QUIET);
+            lending.end(&mut other);
+            lending.settle(&mut one);
+            assert_eq!(one.size(), 1);
+        }
+        std::thread::sleep(2 * QUIET);
+        lending.settle(&mut one);
+        assert_eq!(one.size(), 2);
+        lending.end(&mut one);
+        lending.begin(&mut one);
+        lending.settle(&mut one);
+        assert_eq!(one.size(), 2, "nothing has changed but for its own tasks");
+    }
+
+    #[test]
+    fn who_leaves_takes_its_own_threads_along() {
+        let lending = Lending::default();
+        let [mut one, mut other] = [team(1), team(1)];
+        [&one, &other].into_iter().for_each(|team| lending.join(team));
+        lending.begin(&mut one);
+        settle_quietly(&lending, &mut one);
+        assert_eq!(one.size(), 2);
+        lending.leave(&mut one);
+        lending.begin(&mut other);
+        settle_quietly(&lending, &mut other);
+        assert_eq!(other.size(), 1);
+        lending.end(&mut other);
+        lending.leave(&mut other);
+        assert_eq!(lending.idle(), 0);
+    }
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::team::{GUESTS_MAX, Team};
 
-/// How long a worker waits for its threads: a step is mostly shorter.
+/// How long a worker waits for its threads. Most steps are shorter; it waits no more than once for a longer one.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// For how long no other worker has begun or ended a task before threads are lent: what passes between two tasks of a busy worker is less.
@@ -33,6 +33,8 @@ pub(crate) struct Borrower {
     others: u32,
     /// Since when it has seen no more of them.
     quiet_since: Option<Instant>,
+    /// It has waited in vain for threads that have not been given back since.
+    gave_up: bool,
 }
 
 impl Lending {
@@ -53,12 +55,13 @@ impl Lending {
     pub(crate) fn begin(&self, team: &mut Team) {
         self.note(team, true);
         self.change(-(team.own() as i32));
-        if self.idle() < 0 {
+        if self.idle() < 0 && !team.borrower.gave_up {
             let began = Instant::now();
             while self.idle() < 0 && began.elapsed() < PATIENCE {
                 std::thread::yield_now();
             }
         }
+        team.borrower.gave_up = self.idle() < 0;
     }
 
     /// A worker has ended its task: guests leave.
@@ -106,7 +109,9 @@ mod tests {
     use super::*;
 
     fn team(threads: usize) -> Team {
-        Team::new(threads, Duration::ZERO, None).unwrap()
+        let mut team = Team::new(threads, Duration::ZERO, None).unwrap();
+        team.guests_most = GUESTS_MAX;
+        team
     }
 
     /// Settles, sees that nobody else begins or ends anything, and settles again.

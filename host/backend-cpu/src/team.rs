@@ -81,6 +81,8 @@ pub(crate) struct Team {
     own: usize,
     /// Guests that are there now.
     guests: usize,
+    /// Guests that may be there at once: as many as there are processors for, and threads to be had.
+    pub(crate) guests_most: usize,
     pub(crate) borrower: Borrower,
     processors: Option<Processors>,
 }
@@ -100,7 +102,18 @@ impl Team {
             ended: AtomicBool::new(false),
             spin,
         });
-        let mut team = Self { shared, helpers: Vec::new(), own, guests: 0, borrower: Borrower::default(), processors: processors.cloned() };
+        let here = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let here = processors.map_or(here, |processors| processors.numbers().len().min(here));
+        let guests_most = GUESTS_MAX.min(here.saturating_sub(own));
+        let mut team = Self {
+            shared,
+            helpers: Vec::new(),
+            own,
+            guests: 0,
+            guests_most,
+            borrower: Borrower::default(),
+            processors: processors.cloned(),
+        };
         (1..own).try_for_each(|_| team.hire())?;
         Ok(team)
     }
@@ -129,11 +142,16 @@ impl Team {
         self.guests
     }
 
-    /// So many guests are there from now on, at most [`GUESTS_MAX`]; fewer, if the system has no more threads.
+    /// So many guests are there from now on, but no more than may be; fewer, if the system has no more threads.
     pub(crate) fn set_guests(&mut self, guests: usize) {
-        let wanted = guests.min(GUESTS_MAX);
-        while self.helpers.len() < self.own - 1 + wanted && self.hire().is_ok() {}
-        self.guests = wanted.min(self.helpers.len() + 1 - self.own);
+        let wanted = guests.min(self.guests_most);
+        while self.helpers.len() < self.own - 1 + wanted {
+            if self.hire().is_err() {
+                self.guests_most = self.helpers.len() + 1 - self.own;
+                break;
+            }
+        }
+        self.guests = wanted.min(self.guests_most);
     }
 
     /// Threads that work on a job.
@@ -141,7 +159,7 @@ impl Team {
         self.own + self.guests
     }
 
-    /// Calls `job` once with each number below the team's size, on as many threads, and returns when all have returned.
+    /// Calls `job` once with each number below the team's size, on as many threads at most, and returns when all have returned.
     ///
     /// # Panics
     /// If the job panics on any thread.
@@ -170,6 +188,10 @@ impl Team {
                 job(helper + 1);
             }
         }));
+        if own.is_err() {
+            // What nobody has begun is not worth beginning.
+            (0..helpers).filter(|helper| shared.begins(*helper, signal)).for_each(|_| drop(Done(shared)));
+        }
         while !spin_until(shared.spin, || shared.pending.load(Ordering::Acquire) == 0) {
             // A helper lost its core; it may need this one.
             std::thread::yield_now();
@@ -287,6 +309,7 @@ mod tests {
     #[test]
     fn guests_come_and_go() {
         let mut team = Team::new(2, Duration::from_micros(20), None).unwrap();
+        team.guests_most = GUESTS_MAX;
         let counts: Vec<AtomicU32> = (0..2 + GUESTS_MAX).map(|_| AtomicU32::new(0)).collect();
         let mut expected = [0; 2 + GUESTS_MAX];
         for round in 0..2000 {
@@ -300,6 +323,27 @@ mod tests {
             assert_eq!(seen, expected, "round {round}");
         }
         assert_eq!((team.own(), team.helpers.len()), (2, 1 + GUESTS_MAX));
+    }
+
+    #[test]
+    fn there_are_no_more_guests_than_processors_for_them() {
+        let processors = Processors::allowed();
+        let mut team = Team::new(1, Duration::ZERO, Some(&processors)).unwrap();
+        team.set_guests(GUESTS_MAX);
+        assert!(team.size() <= processors.numbers().len().max(1));
+        let mut alone = Team::new(1, Duration::ZERO, Some(&Processors::new(processors.numbers().first().copied()))).unwrap();
+        alone.set_guests(GUESTS_MAX);
+        assert_eq!(alone.size(), 1);
+    }
+
+    #[test]
+    fn a_panic_of_the_caller_waits_for_nobody_who_has_not_begun() {
+        let mut team = Team::new(1, Duration::ZERO, None).unwrap();
+        // One that never looks.
+        team.helpers.push(std::thread::spawn(|| ()));
+        team.own = 2;
+        let outcome = catch_unwind(AssertUnwindSafe(|| team.run(&|thread| assert!(thread > 0, "the caller"))));
+        assert!(outcome.is_err());
     }
 
     #[test]

@@ -263,7 +263,11 @@ impl Backend for CpuWorker {
         if let Some(processors) = self.processors.take() {
             processors.keep_thread();
         }
-        let plan = self.domain.plan(cell)?;
+        // Packing takes this thread for a while, which is not to be lent meanwhile.
+        self.domain.lending.begin(&mut self.team);
+        let plan = self.domain.plan(cell);
+        self.domain.lending.end(&mut self.team);
+        let plan = plan?;
         if index.index() >= self.cells.len() {
             self.cells.resize_with(index.index() + 1, || None);
         }
@@ -292,8 +296,8 @@ impl Backend for CpuWorker {
     fn complete(&mut self) -> Result<Option<Completed>, DeviceLost> {
         let Some(mut task) = self.queue.pop_front() else { return Ok(None) };
         let mut completed = self.spares.pop().unwrap_or_default();
-        let began = Instant::now();
         self.domain.lending.begin(&mut self.team);
+        let began = Instant::now();
         let executed = self.execute(&mut task, &mut completed);
         self.domain.lending.end(&mut self.team);
         executed?;
@@ -336,7 +340,7 @@ impl Backend for CpuWorker {
         transfer::zero_inputs(plan, memory, part_rows);
         let budget = Instant::now();
         let mut least = Duration::MAX;
-        // Nobody is to have its threads meanwhile.
+        // Nobody is to borrow its threads meanwhile.
         self.domain.lending.begin(&mut self.team);
         for run in 0..TIMED_RUNS {
             if run > 0 && budget.elapsed() >= TIMED_BUDGET {

@@ -137,6 +137,8 @@ fn a_task_like_those_before_it_allocates_nothing() {
         let tasks = allocations(&cell, &rows, threads);
         // The first make room, which those that follow use.
         assert!(tasks[0] > 0, "nothing is counted");
-        assert_eq!(tasks[2..], vec![0; tasks.len() - 2], "{threads} threads");
+        // So does each helper with the first part that it begins: before, the worker's own thread may have done its parts.
+        let helpers = threads as u64 - 1;
+        assert!(tasks[2..].iter().sum::<u64>() <= helpers, "{threads} threads: {tasks:?}");
     }
 }

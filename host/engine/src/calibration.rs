@@ -108,7 +108,7 @@ impl Calibration {
     }
 
     /// The smallest measured size whose throughput is within 3 % of the best and, where memory is shared, for which reading weights is not most of the
-    /// work. Not kept with the points, so that a better rule holds for what was measured before it.
+    /// work; if there is none, the largest of those. Not kept with the points, so that a better rule holds for what was measured before it.
     #[must_use]
     pub fn knee(&self) -> u32 {
         let throughput = |point: &Point| f64::from(point.rows) / (point.time + TASK_OVERHEAD).as_secs_f64();

@@ -223,8 +223,14 @@ fn what_cannot_begin_again_is_lost_and_not_counted() {
     let model = bench.host.model("sums");
     let request = |seed| behaving("stream-all", requests::sum(seed, 20));
     let held = bench.hold(&model);
+    let engine = bench.host.serving.engine();
+    settled(engine);
+    let ended = || engine.counters().finished.load(Ordering::Acquire) + engine.counters().failed.load(Ordering::Acquire);
+    let before = ended();
     let told = bench.lose_one(&model, (0, 3), &(0..24).map(request).collect::<Vec<_>>());
-    settled(bench.host.serving.engine());
+    // As long as the engine has not looked nothing is in flight.
+    wait_until("all have ended in the engine", || ended() == before + told.len() as u64);
+    settled(engine);
     bench.host.gate.close();
     let others: Vec<Told> = (0..super::IN_FLIGHT as usize).map(|seed| bench.begin(&model, request(seed))).collect();
     drop(held);

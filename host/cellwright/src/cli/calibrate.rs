@@ -43,7 +43,7 @@ pub(crate) struct CalibrateArguments {
     /// Who decides what runs together meanwhile, as for `serve`
     #[arg(long, value_name = "POLICY", default_value_t = PolicySpec::default())]
     pub(crate) policy: PolicySpec,
-    /// Seconds for each number of requests in flight: 1, 2, 4, … for every worker, up to four times the batch limit
+    /// Seconds for each number of requests in flight: one alone, then 1, 2, 4, … for every worker, up to four times the batch limit
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub(crate) seconds: f64,
     /// Where to write the table [default: standard output]

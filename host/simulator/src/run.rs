@@ -305,11 +305,9 @@ impl World for Simulation<'_> {
         for moved in &commands.moves {
             self.due.push(Reverse((now.saturating_add(self.setup.device.move_ns), Due::Moved(moved.request))));
         }
-        let first = commands.launches.first().map(|launch| launch.worker);
-        let alone = commands.launches.iter().all(|launch| Some(launch.worker) == first);
         for launch in &commands.launches {
             let rows = &commands.rows[launch.rows.clone()];
-            let flight = self.fleet.launch(now, (launch, alone), rows, &mut self.requests);
+            let flight = self.fleet.launch(now, launch, rows, &mut self.requests);
             self.recorder.task(flight.start_ns, launch.steps, rows.len());
             self.timeline.task(launch, rows, &flight, &self.requests);
             self.due.push(Reverse((flight.end_ns, Due::Done(launch.worker, launch.seq))));

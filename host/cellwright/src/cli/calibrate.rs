@@ -15,8 +15,8 @@ const CALIBRATE_EXAMPLES: &str = "Examples:
   cellwright calibrate examples/dates --http --worker cpu --worker cpu --output dates.toml
   cellwright calibrate examples/dates --http --policy graph:10 --worker cpu --worker cpu --output dates-graph.toml
 
-Load at every batch size goes through the engine, on all its workers at once, so that what is measured is what a task takes in service: the
-mean by cell and batch size. Besides, what passes until the end of a task is heard of. With --http
+Load at every batch size goes through the engine, on all its workers at once, and then requests come by themselves at a quarter, half and three
+quarters of what was answered at most, so that what is measured is what a task takes in service: the mean by cell and batch size. Besides, what passes until the end of a task is heard of. With --http
 connections and clients are on the same processors, as they are for `bench serve`, and what they take of them is in these times. How much
 that is follows the policy: answers that leave together are sent while a worker has nothing to do, others while it computes.";
 
@@ -43,7 +43,7 @@ pub(crate) struct CalibrateArguments {
     /// Who decides what runs together meanwhile, as for `serve`
     #[arg(long, value_name = "POLICY", default_value_t = PolicySpec::default())]
     pub(crate) policy: PolicySpec,
-    /// Seconds for each number of requests in flight: one alone, then 1, 2, 4, … for every worker, up to four times the batch limit
+    /// Seconds for each load: 1, 2, 4, … requests in flight for every worker, up to four times the batch limit, and three rates
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub(crate) seconds: f64,
     /// Where to write the table [default: standard output]

@@ -10,10 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use cellwright_bundle::Bundle;
 use cellwright_engine::options::Observer;
-use cellwright_scheduler::{Commands, Config, Event, Time};
+use cellwright_scheduler::{Commands, Config, Event, Knot, Time};
 use cellwright_serving::ServedModel;
-use cellwright_simulator::meter::{self, CellTimes};
-use cellwright_simulator::{Meter, Random};
+use cellwright_simulator::{Meter, Random, meter};
 
 use crate::cli::CalibrateArguments;
 use crate::commands::bench::generator::{self, Arrivals, Prepared, Work};
@@ -30,6 +29,8 @@ const SLACK: u32 = 1024;
 const IN_FLIGHT_MAX: usize = 1 << 14;
 /// Over HTTP each has a connection, whose two ends this process has open; and a tenant may have no more than twice as many in flight.
 const CONNECTIONS_MAX: usize = 1 << 11;
+/// Of what was answered at most, at which rates requests then come by themselves: while a batch is small, other workers have sometimes nothing to do.
+const SHARES: [f64; 3] = [0.25, 0.5, 0.75];
 
 /// A meter that the engine shows everything to.
 struct Watching(Arc<Mutex<Meter>>);
@@ -48,6 +49,15 @@ impl Observer for Watching {
     fn decided(&mut self, commands: &Commands) {
         self.meter().decided(commands);
     }
+}
+
+/// How requests come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Load {
+    /// So many are in flight all the time.
+    InFlight(usize),
+    /// So many a second on average, at random, and so many in flight at most.
+    Rate(f64, usize),
 }
 
 /// What was loaded, and on what.
@@ -95,10 +105,14 @@ fn in_process(arguments: &CalibrateArguments, setup: Setup) -> anyhow::Result<Me
     let model = host::load_bundle(&serving, &bundle)?;
     spinner.finish_and_clear();
     let workers = serving.engine().devices().count().max(1);
-    at_each_level(levels(&model, workers, IN_FLIGHT_MAX), |in_flight_max| {
+    with_each_load(&levels(&model, workers, IN_FLIGHT_MAX), |load| {
         let measured = Duration::from_secs_f64(arguments.seconds);
-        let arrivals = Arrivals { rate: None, in_flight_max, warm_up: measured / 10, measured };
-        generator::run(&serving, &model, &work, arrivals, &mut random).map(drop)
+        let (rate, in_flight_max) = match load {
+            Load::InFlight(in_flight) => (None, in_flight),
+            Load::Rate(rate, in_flight_max) => (Some(rate), in_flight_max),
+        };
+        let arrivals = Arrivals { rate, in_flight_max, warm_up: measured / 10, measured };
+        Ok(generator::run(&serving, &model, &work, arrivals, &mut random)?.throughput)
     })?;
     let device = serving.engine().devices().next().map_or("cpu".to_owned(), |device| device.name.clone());
     Ok(Measured { bundle: bundle.name().to_owned(), model, device, workers })
@@ -112,7 +126,7 @@ fn over_http(arguments: &CalibrateArguments, folder: &Path, setup: Setup) -> any
     spinner.finish_and_clear();
     let measured = Duration::from_secs_f64(arguments.seconds);
     let levels = levels(&model, service.workers, CONNECTIONS_MAX);
-    at_each_level(levels, |in_flight| service.load(&asked, in_flight, measured, arguments.seed))?;
+    with_each_load(&levels, |load| service.load(&asked, load, measured, arguments.seed))?;
     Ok(Measured { bundle: asked.name, model, device: service.device.clone(), workers: service.workers })
 }
 
@@ -130,34 +144,64 @@ fn load(arguments: &CalibrateArguments, random: &mut Random) -> anyhow::Result<(
     Ok((bundle, Work { requests, order: drawn.order }))
 }
 
-/// Has load made with each number of requests in flight.
-fn at_each_level(levels: Vec<usize>, mut load: impl FnMut(usize) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let bar = progress::counter("numbers of requests in flight", Some(levels.len() as u64));
+/// Has each load made, by what says how many requests were answered a second: so many in flight, and rates that are shares of what the last of these gave.
+fn with_each_load(levels: &[usize], mut make: impl FnMut(Load) -> anyhow::Result<f64>) -> anyhow::Result<()> {
+    let bar = progress::counter("loads", Some((levels.len() + SHARES.len()) as u64));
+    let mut most = (0.0, 0);
     for level in levels {
-        load(level)?;
+        most = (make(Load::InFlight(*level))?, *level);
+        bar.inc(1);
+    }
+    let (rate, in_flight) = most;
+    for share in SHARES {
+        // Where nothing was answered in so short a time, nothing is learnt from less.
+        if rate > 0.0 {
+            make(Load::Rate(rate * share, in_flight))?;
+        }
         bar.inc(1);
     }
     bar.finish_and_clear();
     Ok(())
 }
 
-/// Numbers of requests in flight: one alone, and those that fill batches of one row, two, four, up to the largest limit and three times as many that wait.
+/// Numbers of requests in flight that fill batches of one row, two, four, up to the largest limit, and three times as many that wait.
 fn levels(model: &ServedModel, workers: usize, in_flight_max: usize) -> Vec<usize> {
     let limit = model.cells().iter().map(|cell| cell.batch_max as usize).max().unwrap_or(1);
     let most = (4 * limit * workers).min(in_flight_max);
     let powers = std::iter::successors(Some(workers), |level| level.checked_mul(2)).take_while(|level| *level < most);
-    let alone = (workers > 1).then_some(1);
-    alone.into_iter().chain(powers).chain([most]).collect()
+    powers.chain([most]).collect()
 }
 
 /// Each cell's times; the cell that took most of the time comes last, and stands for those that a simulation knows besides.
-fn cells(model: &ServedModel, meter: &Meter) -> anyhow::Result<Vec<CellTimes>> {
-    let mut cells: Vec<CellTimes> = Vec::new();
+fn cells(model: &ServedModel, meter: &Meter) -> anyhow::Result<Vec<(String, Vec<Knot>)>> {
+    let mut cells: Vec<(String, Vec<Knot>)> = Vec::new();
     for loaded in &model.loaded().cells {
-        let (name, busy) = (loaded.cell.name.clone(), meter.knots(loaded.cell_type));
-        ensure!(!busy.is_empty(), "the cell `{name}` was hardly run: give more --seconds, or samples that use it");
-        cells.push(CellTimes { name, busy, quiet: meter.quiet_knots(loaded.cell_type) });
+        let knots = meter.knots(loaded.cell_type);
+        ensure!(!knots.is_empty(), "the cell `{}` was hardly run: give more --seconds, or samples that use it", loaded.cell.name);
+        cells.push((loaded.cell.name.clone(), knots));
     }
-    cells.sort_by_key(|cell| cell.busy.last().map(|knot| knot.nanoseconds));
+    cells.sort_by_key(|(_, knots)| knots.last().map(|knot| knot.nanoseconds));
     Ok(cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_shares_of_what_the_last_level_gave() {
+        let loads = |answered: fn(usize) -> f64| {
+            let mut made = Vec::new();
+            let make = |load| {
+                made.push(load);
+                Ok(if let Load::InFlight(level) = load { answered(level) } else { 1.0 })
+            };
+            with_each_load(&[2, 64], make).unwrap();
+            made
+        };
+        let levels = [Load::InFlight(2), Load::InFlight(64)];
+        let rates = [25.0, 50.0, 75.0].map(|rate| Load::Rate(rate, 64));
+        assert_eq!(loads(|level| if level == 64 { 100.0 } else { 1000.0 }), [&levels[..], &rates[..]].concat());
+        assert_eq!(loads(|_| 0.0), levels, "nothing is learnt from a share of nothing");
+    }
 }

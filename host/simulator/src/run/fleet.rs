@@ -67,8 +67,8 @@ impl Fleet {
         self.costs.iter().map(|costs| if self.whole { costs.compute.table() } else { costs.compute.plus(&costs.overhead).table() })
     }
 
-    /// Takes a task into its device's queue; `alone`, if no other device is given one at the same time.
-    pub(super) fn launch(&mut self, now: u64, (launch, alone): (&Launch, bool), rows: &[Row], requests: &mut Requests) -> Flight {
+    /// Takes a task into its device's queue.
+    pub(super) fn launch(&mut self, now: u64, launch: &Launch, rows: &[Row], requests: &mut Requests) -> Flight {
         let batch = rows.len() as u32;
         let steps = u64::from(launch.steps);
         let overhead_ns = self.overhead(launch, rows);
@@ -76,11 +76,9 @@ impl Fleet {
             let scheduling = scheduling_ns_per_row * rows.len() as f64 * f64::from(launch.steps);
             self.scheduled_ns = self.scheduled_ns.max(now) + scheduling.round() as u64;
         }
-        let start_ns = now.max(self.devices[launch.worker.index()].free_at_ns).max(self.scheduled_ns);
-        let costs = &self.costs[launch.cell_type.index()];
-        let quiet = alone && costs.compute_quiet.is_some() && self.is_quiet(launch.worker, start_ns);
-        let busy_ns = costs.compute_ns(batch, quiet) * steps + overhead_ns;
+        let busy_ns = self.costs[launch.cell_type.index()].compute.at(batch) * steps + overhead_ns;
         let device = &mut self.devices[launch.worker.index()];
+        let start_ns = now.max(device.free_at_ns).max(self.scheduled_ns);
         let end_ns = start_ns + busy_ns;
         device.free_at_ns = end_ns + self.between_ns;
         let stops = rows.iter().filter_map(|row| Some((row.lane, requests.row(row.lane, row.step, launch.steps, start_ns)?)));
@@ -106,12 +104,6 @@ impl Fleet {
                 ((rows.len() - stayed) as f64 * costs.gather_ns_per_row).round() as u64
             }
         }
-    }
-
-    /// Whether there are other devices and none has anything to do at that time, as far as is known.
-    fn is_quiet(&self, worker: WorkerId, at_ns: u64) -> bool {
-        let mut others = self.devices.iter().enumerate().filter(|(index, _)| *index != worker.index()).map(|(_, other)| &other.flying);
-        self.devices.len() > 1 && others.all(|flying| flying.back().is_none_or(|last| last.end_ns <= at_ns))
     }
 
     /// Whether every device is at work.

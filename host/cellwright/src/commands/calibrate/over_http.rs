@@ -22,6 +22,8 @@ use crate::commands::remote::{block_on, connect};
 use crate::host::{self, Setup};
 use crate::worker;
 
+use super::Load;
+
 /// Of a load's time, before it.
 const WARM_UP_SHARE: f64 = 0.1;
 
@@ -73,22 +75,26 @@ impl Service {
         Ok(Arc::clone(self.platform.find(&TenantName::default_tenant(), name, None)?.served()))
     }
 
-    /// Keeps so many requests under way, each on a connection of its own.
-    pub(super) fn load(&self, asked: &Asked, in_flight: usize, measured: Duration, seed: u64) -> anyhow::Result<()> {
-        let target = Target::infer(&self.address, None, asked.name.as_str(), asked.requests.iter().cloned(), Form::Binary)?;
+    /// Makes that load, with a connection for each request under way; what was answered a second.
+    pub(super) fn load(&self, asked: &Asked, load: Load, measured: Duration, seed: u64) -> anyhow::Result<f64> {
+        let (arrivals, connections) = match load {
+            Load::InFlight(in_flight) => (load::Arrivals::Closed, in_flight),
+            Load::Rate(rate, in_flight_max) => (load::Arrivals::Poisson(rate), in_flight_max),
+        };
         let plan = Plan {
             address: self.address.clone(),
             trust: Trust::System,
-            targets: vec![target],
-            arrivals: load::Arrivals::Closed,
-            connections: in_flight,
+            targets: vec![Target::infer(&self.address, None, asked.name.as_str(), asked.requests.iter().cloned(), Form::Binary)?],
+            arrivals,
+            connections,
             threads: 1,
             warm_up: measured.mul_f64(WARM_UP_SHARE),
             measured,
             seed,
         };
-        match load::run(&plan)?.total.first_fault {
-            None => Ok(()),
+        let total = load::run(&plan)?.total;
+        match total.first_fault {
+            None => Ok(total.throughput),
             Some(fault) => bail!("some requests failed, the first because {fault}"),
         }
     }

@@ -25,6 +25,10 @@ impl Times {
         self.sum_ns += u128::from(ns);
     }
 
+    fn and(self, other: Self) -> Self {
+        Self { count: self.count + other.count, sum_ns: self.sum_ns + other.sum_ns }
+    }
+
     /// Nothing, if there are none.
     fn mean(self) -> u64 {
         u64::try_from(self.sum_ns / u128::from(self.count.max(1))).unwrap_or(u64::MAX)
@@ -67,7 +71,8 @@ impl Handovers {
 /// Tasks that were seen.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
-    times: Vec<BTreeMap<u32, Times>>,
+    /// By cell type and batch size: of tasks that began while others were at work, and while none was.
+    times: Vec<BTreeMap<u32, [Times; 2]>>,
     /// While a worker had nothing to do, and while none had.
     handovers: [Handovers; 2],
     /// How many times between tasks were seen, and their sum.
@@ -75,12 +80,12 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// A step of a task of so many rows took so long.
-    pub(crate) fn add(&mut self, cell_type: CellTypeId, rows: u32, step_ns: u64) {
+    /// A step of a task of so many rows took so long, which began while no other worker had a task (`quiet`), or not.
+    pub(crate) fn add(&mut self, cell_type: CellTypeId, rows: u32, step_ns: u64, quiet: bool) {
         if cell_type.index() >= self.times.len() {
             self.times.resize_with(cell_type.index() + 1, BTreeMap::new);
         }
-        self.times[cell_type.index()].entry(rows).or_default().add(step_ns);
+        self.times[cell_type.index()].entry(rows).or_default()[usize::from(quiet)].add(step_ns);
     }
 
     /// The end of a task was heard of so long after it, which includes so many times between two tasks, while all workers were busy, or not.
@@ -119,8 +124,18 @@ impl Samples {
 
     /// Means of a cell type by batch size, ascending.
     pub(crate) fn seen(&self, cell_type: CellTypeId) -> Vec<Knot> {
-        let of_type = self.times.get(cell_type.index()).into_iter().flatten().filter(|(_, times)| times.count >= TIMES_LEAST);
-        of_type.map(|(rows, times)| Knot { rows: *rows, nanoseconds: times.mean() }).collect()
+        self.means(cell_type, |[busy, quiet]| busy.and(*quiet))
+    }
+
+    /// Those of tasks that began while no other worker had one, or while some had.
+    pub(crate) fn seen_while(&self, cell_type: CellTypeId, quiet: bool) -> Vec<Knot> {
+        self.means(cell_type, |times| times[usize::from(quiet)])
+    }
+
+    fn means(&self, cell_type: CellTypeId, which: impl Fn(&[Times; 2]) -> Times) -> Vec<Knot> {
+        let of_type = self.times.get(cell_type.index()).into_iter().flatten().map(|(rows, times)| (rows, which(times)));
+        let enough = of_type.filter(|(_, times)| times.count >= TIMES_LEAST);
+        enough.map(|(rows, times)| Knot { rows: *rows, nanoseconds: times.mean() }).collect()
     }
 
     /// The curve of a cell type that was calibrated so.
@@ -147,10 +162,10 @@ mod tests {
         let knot = |rows, nanoseconds| Knot { rows, nanoseconds };
         let calibrated = CostTable::new([knot(1, 100), knot(8, 200), knot(64, 800)]).unwrap();
         let mut samples = Samples::default();
-        for time in [300, 310, 290, 320, 305] {
-            samples.add(CellTypeId(2), 8, time);
+        for (time, quiet) in [(300, true), (310, false), (290, true), (320, false), (305, false)] {
+            samples.add(CellTypeId(2), 8, time, quiet);
         }
-        samples.add(CellTypeId(2), 32, 1);
+        samples.add(CellTypeId(2), 32, 1, false);
         assert_eq!(samples.handover_ns(), 0);
         [9, 70, 8].into_iter().for_each(|ns| samples.add_handover(ns, 0, ns == 70));
         assert_eq!(samples.handover_ns(), 9);

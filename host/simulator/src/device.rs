@@ -17,16 +17,41 @@ pub use handover::Handover;
 /// Knots of one curve, and cells of one device, at most.
 const CELLS_MAX: usize = 4096;
 
+/// For how long no other device has begun or ended a task where it counts as having nothing to do. What is lent before is taken back at once: a CPU worker
+/// waits as long (`backend-cpu`'s `lending`).
+pub(crate) const QUIET_NS: u64 = 300_000;
+
 /// The curves of one cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CellCosts {
     /// The batch itself.
     pub compute: Curve,
+    /// The same, of a task that begins while no other device has had one for a while, where that makes a difference: threads and memory bandwidth may be lent.
+    pub compute_quiet: Option<Curve>,
     /// Scheduling and gathering, paid for every task by the policies that put batches together anew: all but whole-graph batching.
     pub overhead: Curve,
     /// What of the overhead is paid for each row that was not in the same place of the task before, instead of by the curve: used where
     /// gathering is costed by rows that change place.
     pub gather_ns_per_row: f64,
+}
+
+impl CellCosts {
+    /// Nanoseconds for the batch itself, while no other device is at work (`quiet`), or some are. Where nothing is known of batches as large as that while it
+    /// is quiet, they take as much less as the largest that is known.
+    #[must_use]
+    pub fn compute_ns(&self, batch: u32, quiet: bool) -> u64 {
+        let busy = self.compute.at(batch);
+        match self.compute_quiet.as_ref().filter(|_| quiet) {
+            None => busy,
+            Some(known) => match known.largest().filter(|largest| *largest < batch) {
+                None => known.at(batch),
+                Some(largest) => {
+                    let (less, of) = (u128::from(known.at(largest)), u128::from(self.compute.at(largest).max(1)));
+                    u64::try_from(u128::from(busy) * less / of).unwrap_or(u64::MAX)
+                }
+            },
+        }
+    }
 }
 
 /// A device.
@@ -67,6 +92,7 @@ struct Table {
 #[serde(deny_unknown_fields)]
 struct CellTable {
     compute_us: toml::Spanned<Vec<(u32, f64)>>,
+    compute_quiet_us: Option<toml::Spanned<Vec<(u32, f64)>>>,
     overhead_us: Option<toml::Spanned<Vec<(u32, f64)>>>,
     gather_us_per_row: Option<toml::Spanned<f64>>,
 }
@@ -119,6 +145,7 @@ impl Device {
             };
             Ok(CellCosts {
                 compute: curve("compute_us", &cell.compute_us, 1.0)?,
+                compute_quiet: cell.compute_quiet_us.as_ref().map(|knots| curve("compute_quiet_us", knots, 1.0)).transpose()?,
                 overhead: cell.overhead_us.as_ref().map(|knots| curve("overhead_us", knots, 0.0)).transpose()?.unwrap_or_default(),
                 gather_ns_per_row: nanoseconds(&format!("{name}.gather_us_per_row"), &cell.gather_us_per_row)?,
             })
@@ -229,6 +256,8 @@ mod tests {
             let error = read(&format!("name = \"x\"\nhandover_us = {us}")).unwrap_err();
             assert_eq!(error, format!("gpu.toml: line 2: handover_us: {said}"));
         }
+        let quiet = read(&format!("{}compute_quiet_us = []\n", cell("[[1, 5.0]]"))).unwrap_err();
+        assert_eq!(quiet, "gpu.toml: line 5: cells.lstm.compute_quiet_us: it has no knots");
         let fast = read(&cell("\"fast\"")).unwrap_err();
         assert!(fast.starts_with("gpu.toml: line 4: compute_us: invalid type"), "{fast}");
         let none = Device::from_toml("gpu.toml", "name = \"x\"").unwrap();

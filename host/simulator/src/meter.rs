@@ -1,16 +1,17 @@
 //! Measures what tasks cost a running host, as the device that [`crate::run()`] takes.
 //!
-//! It sees what the scheduler is told and what it decides, while somebody else makes load at every batch size. So it measures what a task takes in
-//! service, with gathering and scattering, beside other workers that are as busy as that load makes them and lend what they do not need, and not what a
-//! batch takes alone; and what passes after a task until its end is heard of, which is long where whoever has to hear of it waits for a processor that a
-//! worker has.
+//! It sees what the scheduler is told and what it decides, while somebody else makes load at every batch size. So it measures what a task takes while
+//! other workers are busy, with gathering and scattering, and not what a batch takes alone; what one takes that begins while they have had nothing to do for
+//! a while, whose threads may be lent to it; and what passes after a task until its end is heard of, which is long where whoever has to hear of it waits for
+//! a processor that a worker has.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-use cellwright_scheduler::{CellTypeId, Commands, CostTable, Event, Knot, TaskSeq, Time};
+use cellwright_scheduler::{CellTypeId, Commands, CostTable, Event, Knot, Launch, TaskSeq, Time};
 
 use crate::costs::Samples;
+use crate::device::QUIET_NS;
 
 /// Tasks one after the other of which it is reckoned when they ended: what passes between two of them is not seen, and is taken to be the mean.
 const RECKONED_MAX: u32 = 2;
@@ -25,6 +26,8 @@ struct Task {
     launched_ns: u64,
     /// Whether its worker had nothing else to do.
     alone: bool,
+    /// Whether no other worker had had anything to do for a while when it began, once it has.
+    quiet: Option<bool>,
 }
 
 /// A worker, as far as it can be seen.
@@ -37,6 +40,12 @@ struct Worker {
     reckoned: u32,
     /// When its last task's end was heard of, and how long that took.
     heard: Option<(u64, u64)>,
+}
+
+/// Whether all of them but that one have had nothing to do for a while.
+fn is_quiet(workers: &[Worker], but: usize, now_ns: u64) -> bool {
+    let is_idle = |worker: &Worker| worker.flying.is_empty() && worker.heard.is_none_or(|(heard_ns, _)| heard_ns + QUIET_NS <= now_ns);
+    workers.len() > 1 && workers.iter().enumerate().all(|(other, worker)| other == but || is_idle(worker))
 }
 
 impl Worker {
@@ -74,6 +83,9 @@ impl Meter {
         let were_at_work = self.workers.iter().all(|worker| !worker.flying.is_empty());
         let mut first: Option<(u64, u32, bool)> = None;
         for event in events {
+            if let Event::WorkerUp { worker, .. } = event {
+                self.know(worker.index());
+            }
             let Event::Done { worker, up_to, busy_ns, .. } = event else { continue };
             let Some(seen) = self.workers.get_mut(worker.index()) else { continue };
             let count = seen.flying.iter().take_while(|task| task.seq <= *up_to).count();
@@ -87,7 +99,10 @@ impl Meter {
             }
             // Of several tasks together it is not known how long each took.
             if let [task] = tasks[..] {
-                self.samples.add(task.cell_type, task.rows, busy_ns / u64::from(task.steps.max(1)));
+                // Of one that began and ended between two decisions it is not known beside whom it ran.
+                if let Some(quiet) = task.quiet {
+                    self.samples.add(task.cell_type, task.rows, busy_ns / u64::from(task.steps.max(1)), quiet);
+                }
             }
         }
         if let Some((ended_ns, reckoned, busy)) = first.filter(|(_, reckoned, _)| *reckoned < RECKONED_MAX) {
@@ -99,20 +114,40 @@ impl Meter {
     pub fn decided(&mut self, commands: &Commands) {
         for launch in &commands.launches {
             let worker = launch.worker.index();
-            if worker >= self.workers.len() {
-                self.workers.resize_with(worker + 1, Worker::default);
-            }
+            self.know(worker);
             let rows = launch.rows.len() as u32;
             let flying = &mut self.workers[worker].flying;
             let (launched_ns, alone) = (self.now.0, flying.is_empty());
-            flying.push_back(Task { seq: launch.seq, cell_type: launch.cell_type, rows, steps: launch.steps, launched_ns, alone });
+            let Launch { seq, cell_type, steps, .. } = *launch;
+            flying.push_back(Task { seq, cell_type, rows, steps, launched_ns, alone, quiet: None });
+        }
+        // Not before all has been decided: who has ended a task has the next one by now, if there is one.
+        for worker in 0..self.workers.len() {
+            if self.workers[worker].flying.front().is_some_and(|first| first.quiet.is_none()) {
+                let quiet = is_quiet(&self.workers, worker, self.now.0);
+                self.workers[worker].flying[0].quiet = Some(quiet);
+            }
         }
     }
 
-    /// Mean times of a cell type by batch size, so that none is below that of a smaller batch.
+    fn know(&mut self, worker: usize) {
+        if worker >= self.workers.len() {
+            self.workers.resize_with(worker + 1, Worker::default);
+        }
+    }
+
+    /// Mean times of a cell type by batch size, so that none is below that of a smaller batch: of tasks that began while other workers were at work, where
+    /// there were such.
     #[must_use]
     pub fn knots(&self, cell_type: CellTypeId) -> Vec<Knot> {
-        CostTable::measured(self.samples.seen(cell_type)).knots().to_vec()
+        let busy = self.samples.seen_while(cell_type, false);
+        CostTable::measured(if busy.is_empty() { self.samples.seen(cell_type) } else { busy }).knots().to_vec()
+    }
+
+    /// The same of tasks that began while no other worker had had anything to do for a while.
+    #[must_use]
+    pub fn quiet_knots(&self, cell_type: CellTypeId) -> Vec<Knot> {
+        CostTable::measured(self.samples.seen_while(cell_type, true)).knots().to_vec()
     }
 
     /// What passes from a task's end until it is heard of, while every worker has something to do or not, as times that are equally likely; of a task that
@@ -129,11 +164,22 @@ impl Meter {
     }
 }
 
+/// A cell with its times.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct CellTimes {
+    pub name: String,
+    /// While others are at work, as [`Meter::knots`].
+    pub busy: Vec<Knot>,
+    /// As [`Meter::quiet_knots`]; none, if no task began so.
+    pub quiet: Vec<Knot>,
+}
+
 /// A table in TOML of a device like a CPU's workers, which share their memory: how long it takes until ends of tasks are heard of (and, it is assumed,
 /// requests, by the same thread), as times that are equally likely, what passes between tasks, and its cells with their times.
 /// What a cell that it does not name costs is what the last one does.
 #[must_use]
-pub fn table(name: &str, meter: &Meter, cells: &[(String, Vec<Knot>)]) -> String {
+pub fn table(name: &str, meter: &Meter, cells: &[CellTimes]) -> String {
     let between_us = meter.between_ns() as f64 / 1e3;
     let mut text = format!("name = {}\nshares_memory = true\nbetween_us = {between_us}\n", quoted(name));
     for (field, busy) in [("handover_us", false), ("handover_busy_us", true)] {
@@ -143,15 +189,20 @@ pub fn table(name: &str, meter: &Meter, cells: &[(String, Vec<Knot>)]) -> String
             let _ = writeln!(text, "{field} = {times_us:?}");
         }
     }
-    let mut cell = |head: String, knots: &[Knot]| {
-        let knots: Vec<String> = knots.iter().map(|knot| format!("[{}, {}]", knot.rows, knot.nanoseconds as f64 / 1e3)).collect();
-        let _ = write!(text, "\n[{head}]\ncompute_us = [{}]\n", knots.join(", "));
+    let mut cell = |head: String, cell: &CellTimes| {
+        let _ = write!(text, "\n[{head}]\n");
+        for (field, knots) in [("compute_us", &cell.busy), ("compute_quiet_us", &cell.quiet)] {
+            if !knots.is_empty() {
+                let knots: Vec<String> = knots.iter().map(|knot| format!("[{}, {}]", knot.rows, knot.nanoseconds as f64 / 1e3)).collect();
+                let _ = writeln!(text, "{field} = [{}]", knots.join(", "));
+            }
+        }
     };
-    if let Some((_, knots)) = cells.last() {
-        cell("default".to_owned(), knots);
+    if let Some(last) = cells.last() {
+        cell("default".to_owned(), last);
     }
-    for (name, knots) in cells {
-        cell(format!("cells.{}", quoted(name)), knots);
+    for measured in cells {
+        cell(format!("cells.{}", quoted(&measured.name)), measured);
     }
     text
 }
@@ -172,7 +223,7 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cellwright_scheduler::{Launch, ModelId, Row, WorkerId};
+    use cellwright_scheduler::{ModelId, Row, WorkerId};
 
     use super::*;
     use crate::device::Device;
@@ -196,12 +247,15 @@ mod tests {
         let knots = meter.knots(CellTypeId(3));
         assert_eq!(knots, [Knot { rows: 4, nanoseconds: 80_000 }]);
         assert_eq!(meter.handovers_ns(false), [1500; 6]);
-        let text = table("two \"cpus\"", &meter, &[("a.cell".to_owned(), knots)]);
+        let quiet = vec![Knot { rows: 1, nanoseconds: 30_000 }];
+        let text = table("two \"cpus\"", &meter, &[CellTimes { name: "a.cell".to_owned(), busy: knots, quiet }]);
         let device = Device::from_toml("x.toml", &text).unwrap_or_else(|error| panic!("{error} in {text}"));
         assert_eq!((device.name.as_str(), device.shares_memory), ("two \"cpus\"", true));
         assert_eq!((device.handover.draw(false, &mut Random::new(1)), device.between_ns), (1500, 0));
         for cell in ["a.cell", "any other"] {
-            assert_eq!(device.costs(cell).unwrap().compute.at(4), 80_000);
+            let costs = device.costs(cell).unwrap();
+            // Beyond what was seen it is as much less as there.
+            assert_eq!([false, true].map(|quiet| costs.compute_ns(4, quiet)), [80_000, 30_000]);
         }
     }
 
@@ -218,6 +272,53 @@ mod tests {
     fn done(meter: &mut Meter, at: u64, up_to: u64, busy_ns: u64) {
         let up_to = TaskSeq(up_to);
         meter.told(Time(at), &[Event::Done { worker: WorkerId(0), up_to, busy_ns, stopped: Vec::new(), failed: Vec::new() }]);
+    }
+
+    #[test]
+    fn what_begins_while_no_other_worker_is_at_work_is_counted_apart() {
+        let mut meter = Meter::default();
+        let launch = |meter: &mut Meter, at, tasks: &[(u32, u64)]| {
+            let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }], ..Commands::default() };
+            let (cell_type, model) = (CellTypeId(0), ModelId(0));
+            let tasks = tasks.iter().map(|(worker, seq)| (WorkerId(*worker), TaskSeq(*seq)));
+            commands.launches.extend(tasks.map(|(worker, seq)| Launch { worker, cell_type, model, seq, steps: 1, rows: 0..1 }));
+            meter.told(Time(at), &[]);
+            meter.decided(&commands);
+        };
+        let done = |meter: &mut Meter, at, (worker, up_to), busy_ns| {
+            let (worker, up_to) = (WorkerId(worker), TaskSeq(up_to));
+            meter.told(Time(at), &[Event::Done { worker, up_to, busy_ns, stopped: Vec::new(), failed: Vec::new() }]);
+        };
+        // Two at once, several times: neither begins alone, nor does the one that waited for the first, as the second worker's goes on.
+        for number in 0..5 {
+            let at = 10_000_000 * number;
+            launch(&mut meter, at, &[(0, 4 * number + 1), (1, 2 * number + 1), (0, 4 * number + 2)]);
+            done(&mut meter, at + 2_000_000, (0, 4 * number + 1), 2_000_000);
+            meter.decided(&Commands::default());
+            done(&mut meter, at + 4_000_000, (0, 4 * number + 2), 2_000_000);
+            done(&mut meter, at + 5_000_000, (1, 2 * number + 1), 2_000_000);
+            // The other has only just ended.
+            launch(&mut meter, at + 5_000_000 + QUIET_NS - 1, &[(0, 4 * number + 3)]);
+            done(&mut meter, at + 7_400_000, (0, 4 * number + 3), 2_000_000);
+            // One alone; that another worker has something to do later makes no difference.
+            launch(&mut meter, at + 7_400_000, &[(0, 4 * number + 4)]);
+            launch(&mut meter, at + 7_500_000, &[(1, 2 * number + 2)]);
+            done(&mut meter, at + 8_400_000, (0, 4 * number + 4), 1_000_000);
+            done(&mut meter, at + 9_600_000, (1, 2 * number + 2), 2_000_000);
+        }
+        let knot = |nanoseconds| vec![Knot { rows: 1, nanoseconds }];
+        assert_eq!((meter.knots(CellTypeId(0)), meter.quiet_knots(CellTypeId(0))), (knot(2_000_000), knot(1_000_000)));
+
+        // A worker that is there and has never had a task has nothing to do either.
+        let mut meter = Meter::default();
+        let up =
+            |worker| Event::WorkerUp { worker: WorkerId(worker), domain: Default::default(), class: Default::default(), arena_slots: 1 };
+        meter.told(Time(0), &[up(0), up(1)]);
+        for number in 0..5 {
+            launch(&mut meter, 10_000 * number, &[(0, number + 1)]);
+            done(&mut meter, 10_000 * number + 1_000, (0, number + 1), 1_000);
+        }
+        assert_eq!(meter.quiet_knots(CellTypeId(0)), knot(1_000));
     }
 
     #[test]

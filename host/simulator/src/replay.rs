@@ -128,7 +128,7 @@ impl Player {
                     if let Some(launched_ns) = flight.alone_ns {
                         self.samples.add_handover(now.0.saturating_sub(launched_ns).saturating_sub(*busy_ns), 0, false);
                     }
-                    self.samples.add(flight.cell_type, flight.rows.len() as u32, busy_ns / u64::from(flight.steps.max(1)));
+                    self.samples.add(flight.cell_type, flight.rows.len() as u32, busy_ns / u64::from(flight.steps.max(1)), false);
                 }
             }
             Event::WorkerUp { .. } => {

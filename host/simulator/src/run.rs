@@ -146,6 +146,8 @@ pub fn run(setup: &Setup, workload: &mut Workload, progress: &mut dyn FnMut(u64)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Done(WorkerId, TaskSeq),
+    /// A device may begin its next task, of which the scheduler hears nothing.
+    Start(WorkerId),
     Moved(RequestId),
     Wake,
     /// A request, of those lengths; here, of a client who was answered and asks again.
@@ -233,8 +235,16 @@ impl<'a> Simulation<'a> {
         while let Some(Reverse((at, _))) = self.due.peek()
             && *at <= now
         {
-            let Some(Reverse(happened)) = self.due.pop() else { break };
-            self.unheard.push(happened);
+            let Some(Reverse((at, happened))) = self.due.pop() else { break };
+            if let Due::Start(worker) | Due::Done(worker, _) = happened {
+                self.go_on(worker, at);
+            }
+            if !matches!(happened, Due::Start(_)) {
+                self.unheard.push((at, happened));
+            }
+        }
+        if self.unheard.is_empty() {
+            return;
         }
         let hears_ns = match self.hears_ns {
             Some(hears_ns) => hears_ns,
@@ -256,6 +266,7 @@ impl<'a> Simulation<'a> {
                 Due::Moved(request) => self.driven.events.push(Event::Moved(request)),
                 Due::Wake => self.driven.events.push(Event::Wake),
                 Due::Came(lengths) => self.arrive(at_ns, lengths, workload),
+                Due::Start(_) => {}
             }
         }
         self.unheard = unheard;
@@ -272,6 +283,24 @@ impl<'a> Simulation<'a> {
         self.recorder.arrived(came_ns);
         let deadline = self.setup.objective_ns.map(|objective| Time(came_ns.saturating_add(objective)));
         self.driven.events.push(Event::Submit(Submission { request, model: ModelId(0), rank: 0, deadline, growth: drawn.growth }));
+    }
+
+    /// A device that runs nothing begins its next task, as soon as it may.
+    fn go_on(&mut self, worker: WorkerId, now: u64) {
+        match self.fleet.next_start(worker, now) {
+            Some(at) if at > now => self.due.push(Reverse((at, Due::Start(worker)))),
+            Some(_) => self.start(worker, now),
+            None => {}
+        }
+    }
+
+    fn start(&mut self, worker: WorkerId, now: u64) {
+        let Self { fleet, requests, recorder, timeline, due, .. } = self;
+        fleet.start(worker, now, requests, |launch, rows, flight, requests| {
+            recorder.task(now, launch.steps, rows.len());
+            timeline.task(launch, rows, flight, requests);
+            due.push(Reverse((flight.end_ns, Due::Done(worker, launch.seq))));
+        });
     }
 
     fn complete(&mut self, worker: WorkerId, seq: TaskSeq) {
@@ -306,11 +335,7 @@ impl World for Simulation<'_> {
             self.due.push(Reverse((now.saturating_add(self.setup.device.move_ns), Due::Moved(moved.request))));
         }
         for launch in &commands.launches {
-            let rows = &commands.rows[launch.rows.clone()];
-            let flight = self.fleet.launch(now, launch, rows, &mut self.requests);
-            self.recorder.task(flight.start_ns, launch.steps, rows.len());
-            self.timeline.task(launch, rows, &flight, &self.requests);
-            self.due.push(Reverse((flight.end_ns, Due::Done(launch.worker, launch.seq))));
+            self.fleet.launch(now, launch, &commands.rows[launch.rows.clone()]);
         }
         for request in &commands.finished {
             if let Some(life) = self.requests.end(*request) {
@@ -326,6 +351,11 @@ impl World for Simulation<'_> {
         if matches!(self.setup.arrivals, Arrivals::Clients(_)) && now < self.last_arrival_ns {
             let ended = commands.finished.len() + commands.failed.len();
             self.due.extend((0..ended).map(|_| Reverse((now + AGAIN_NS, Due::Came(None)))));
+        }
+        // Not before all have what they are to do: whether others have is what a device may have to know.
+        for at in 0..self.driven.commands.launches.len() {
+            let worker = self.driven.commands.launches[at].worker;
+            self.go_on(worker, now);
         }
     }
 

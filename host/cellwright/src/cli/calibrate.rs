@@ -43,7 +43,7 @@ pub(crate) struct CalibrateArguments {
     /// Who decides what runs together meanwhile, as for `serve`
     #[arg(long, value_name = "POLICY", default_value_t = PolicySpec::default())]
     pub(crate) policy: PolicySpec,
-    /// Seconds for each load: 1, 2, 4, … requests in flight for every worker, up to four times the batch limit, and three rates
+    /// Seconds for each load: one request alone, 1, 2, 4, … in flight for every worker, up to four times the batch limit, and three rates
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub(crate) seconds: f64,
     /// Where to write the table [default: standard output]

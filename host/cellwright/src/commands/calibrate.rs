@@ -10,9 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use cellwright_bundle::Bundle;
 use cellwright_engine::options::Observer;
-use cellwright_scheduler::{Commands, Config, Event, Knot, Time};
+use cellwright_scheduler::{Commands, Config, Event, Time};
 use cellwright_serving::ServedModel;
-use cellwright_simulator::{Meter, Random, meter};
+use cellwright_simulator::meter::{self, CellTimes};
+use cellwright_simulator::{Meter, Random};
 
 use crate::cli::CalibrateArguments;
 use crate::commands::bench::generator::{self, Arrivals, Prepared, Work};
@@ -164,23 +165,24 @@ fn with_each_load(levels: &[usize], mut make: impl FnMut(Load) -> anyhow::Result
     Ok(())
 }
 
-/// Numbers of requests in flight that fill batches of one row, two, four, up to the largest limit, and three times as many that wait.
+/// Numbers of requests in flight: one alone, and those that fill batches of one row, two, four, up to the largest limit and three times as many that wait.
 fn levels(model: &ServedModel, workers: usize, in_flight_max: usize) -> Vec<usize> {
     let limit = model.cells().iter().map(|cell| cell.batch_max as usize).max().unwrap_or(1);
     let most = (4 * limit * workers).min(in_flight_max);
     let powers = std::iter::successors(Some(workers), |level| level.checked_mul(2)).take_while(|level| *level < most);
-    powers.chain([most]).collect()
+    let alone = (workers > 1).then_some(1);
+    alone.into_iter().chain(powers).chain([most]).collect()
 }
 
 /// Each cell's times; the cell that took most of the time comes last, and stands for those that a simulation knows besides.
-fn cells(model: &ServedModel, meter: &Meter) -> anyhow::Result<Vec<(String, Vec<Knot>)>> {
-    let mut cells: Vec<(String, Vec<Knot>)> = Vec::new();
+fn cells(model: &ServedModel, meter: &Meter) -> anyhow::Result<Vec<CellTimes>> {
+    let mut cells: Vec<CellTimes> = Vec::new();
     for loaded in &model.loaded().cells {
-        let knots = meter.knots(loaded.cell_type);
-        ensure!(!knots.is_empty(), "the cell `{}` was hardly run: give more --seconds, or samples that use it", loaded.cell.name);
-        cells.push((loaded.cell.name.clone(), knots));
+        let (name, busy) = (loaded.cell.name.clone(), meter.knots(loaded.cell_type));
+        ensure!(!busy.is_empty(), "the cell `{name}` was hardly run: give more --seconds, or samples that use it");
+        cells.push(CellTimes { name, busy, quiet: meter.quiet_knots(loaded.cell_type) });
     }
-    cells.sort_by_key(|(_, knots)| knots.last().map(|knot| knot.nanoseconds));
+    cells.sort_by_key(|cell| cell.busy.last().map(|knot| knot.nanoseconds));
     Ok(cells)
 }
 

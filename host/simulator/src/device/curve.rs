@@ -53,6 +53,11 @@ impl Curve {
         Self { knots: vec![(1, ns as f64)], constant: true }
     }
 
+    /// The largest batch that is named.
+    pub(super) fn largest(&self) -> Option<u32> {
+        self.knots.last().map(|(batch, _)| *batch)
+    }
+
     /// Nanoseconds for a batch of so many rows.
     #[must_use]
     pub fn at(&self, batch: u32) -> u64 {

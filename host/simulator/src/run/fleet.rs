@@ -4,14 +4,24 @@ use std::collections::VecDeque;
 
 use cellwright_scheduler::{CostTable, LaneId, Launch, Row, TaskSeq, WorkerId};
 
-use crate::device::CellCosts;
+use crate::device::{CellCosts, QUIET_NS};
 use crate::error::Error;
 use crate::workload::Workload;
 
 use super::requests::Requests;
 use super::{Gathering, Setup};
 
-/// A task on a device.
+/// A task that a device is to run once it has run those before.
+#[derive(Clone, Debug)]
+struct Queued {
+    launch: Launch,
+    rows: Vec<Row>,
+    overhead_ns: u64,
+    /// Not before it is scheduled.
+    ready_ns: u64,
+}
+
+/// A task on a device: how long it takes is known once it begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
     seq: TaskSeq,
@@ -23,7 +33,10 @@ pub(crate) struct Flight {
 
 #[derive(Clone, Debug, Default)]
 struct Device {
-    free_at_ns: u64,
+    queue: VecDeque<Queued>,
+    /// When the last task that has begun ends, or has ended.
+    ended_ns: Option<u64>,
+    /// Tasks that have begun, and of whose end nobody has heard.
     flying: VecDeque<Flight>,
     /// By cell type, whose values its last task left in which place, and for which step.
     last: Vec<Vec<(LaneId, u32)>>,
@@ -42,6 +55,8 @@ pub(crate) struct Fleet {
     /// Whether batches are whole graphs, which nobody has to put together anew.
     whole: bool,
     devices: Vec<Device>,
+    /// Lists of rows to be used again.
+    spares: Vec<Vec<Row>>,
     /// When the scheduler's thread has done what it was asked.
     scheduled_ns: u64,
 }
@@ -58,6 +73,7 @@ impl Fleet {
             between_ns: setup.device.between_ns,
             whole,
             devices: vec![device; setup.devices.max(1) as usize],
+            spares: Vec::new(),
             scheduled_ns: 0,
         })
     }
@@ -68,23 +84,49 @@ impl Fleet {
     }
 
     /// Takes a task into its device's queue.
-    pub(super) fn launch(&mut self, now: u64, launch: &Launch, rows: &[Row], requests: &mut Requests) -> Flight {
-        let batch = rows.len() as u32;
-        let steps = u64::from(launch.steps);
+    pub(super) fn launch(&mut self, now: u64, launch: &Launch, rows: &[Row]) {
         let overhead_ns = self.overhead(launch, rows);
         if let Gathering::Moved { scheduling_ns_per_row } = self.gathering {
             let scheduling = scheduling_ns_per_row * rows.len() as f64 * f64::from(launch.steps);
             self.scheduled_ns = self.scheduled_ns.max(now) + scheduling.round() as u64;
         }
-        let busy_ns = self.costs[launch.cell_type.index()].compute.at(batch) * steps + overhead_ns;
-        let device = &mut self.devices[launch.worker.index()];
-        let start_ns = now.max(device.free_at_ns).max(self.scheduled_ns);
-        let end_ns = start_ns + busy_ns;
-        device.free_at_ns = end_ns + self.between_ns;
-        let stops = rows.iter().filter_map(|row| Some((row.lane, requests.row(row.lane, row.step, launch.steps, start_ns)?)));
-        let flight = Flight { seq: launch.seq, start_ns, end_ns, busy_ns, stopped: stops.collect() };
-        device.flying.push_back(flight.clone());
-        flight
+        let mut kept = self.spares.pop().unwrap_or_default();
+        kept.extend_from_slice(rows);
+        let queued = Queued { launch: launch.clone(), rows: kept, overhead_ns, ready_ns: now.max(self.scheduled_ns) };
+        self.devices[launch.worker.index()].queue.push_back(queued);
+    }
+
+    /// When a device may begin its next task, if it has one and none is running by now.
+    pub(super) fn next_start(&self, worker: WorkerId, now: u64) -> Option<u64> {
+        let device = &self.devices[worker.index()];
+        let first = device.queue.front()?;
+        match device.ended_ns {
+            Some(ended_ns) if ended_ns > now => None,
+            Some(ended_ns) => Some(first.ready_ns.max(ended_ns + self.between_ns)),
+            None => Some(first.ready_ns),
+        }
+    }
+
+    /// A device begins its next task, which `seen` is shown.
+    pub(super) fn start(
+        &mut self,
+        worker: WorkerId,
+        now: u64,
+        requests: &mut Requests,
+        seen: impl FnOnce(&Launch, &[Row], &Flight, &Requests),
+    ) {
+        let quiet = self.is_quiet(worker, now);
+        let device = &mut self.devices[worker.index()];
+        let Some(Queued { launch, mut rows, overhead_ns, .. }) = device.queue.pop_front() else { return };
+        let costs = &self.costs[launch.cell_type.index()];
+        let busy_ns = costs.compute_ns(rows.len() as u32, quiet) * u64::from(launch.steps) + overhead_ns;
+        device.ended_ns = Some(now + busy_ns);
+        let stops = rows.iter().filter_map(|row| Some((row.lane, requests.row(row.lane, row.step, launch.steps, now)?)));
+        let flight = Flight { seq: launch.seq, start_ns: now, end_ns: now + busy_ns, busy_ns, stopped: stops.collect() };
+        seen(&launch, &rows, &flight, requests);
+        device.flying.push_back(flight);
+        rows.clear();
+        self.spares.push(rows);
     }
 
     /// What a launch costs besides its cells.
@@ -106,9 +148,15 @@ impl Fleet {
         }
     }
 
+    /// Whether there are other devices and none has had anything to do for a while.
+    fn is_quiet(&self, worker: WorkerId, now: u64) -> bool {
+        let idle = |other: &Device| other.queue.is_empty() && other.ended_ns.is_none_or(|ended_ns| ended_ns + QUIET_NS <= now);
+        self.devices.len() > 1 && self.devices.iter().enumerate().all(|(index, other)| index == worker.index() || idle(other))
+    }
+
     /// Whether every device is at work.
     pub(super) fn is_busy(&self, now: u64) -> bool {
-        self.devices.iter().all(|device| device.flying.back().is_some_and(|last| last.end_ns > now))
+        self.devices.iter().all(|device| !device.queue.is_empty() || device.ended_ns.is_some_and(|ended_ns| ended_ns > now))
     }
 
     /// The task of that number is done; it is its device's first.

@@ -112,6 +112,24 @@ fn what_passes_between_tasks_is_waited_for_by_those_that_wait() {
     assert!((outcome.p50_ms - 1.0).abs() < 0.01 && (outcome.p99_ms - 2.25).abs() < 0.01, "{outcome:?}");
 }
 
+/// One request alone; two at once, on devices of their own; one right after their ends, when nobody knows yet that the other device will have nothing to do;
+/// and one alone again. A device that is the only one is lent nothing.
+#[test]
+fn who_begins_while_no_other_device_is_at_work_takes_what_that_takes() {
+    let table = "name = \"x\"\nshares_memory = true\n[default]\ncompute_us = [[1, 2000]]\ncompute_quiet_us = [[1, 1000]]\n";
+    let device = Device::from_toml("x.toml", table).unwrap();
+    let times = [0, 10_000_000, 10_000_000, 12_100_000, 20_000_000].into_iter().map(|at_ns| Arrival { at_ns, lengths: None }).collect();
+    let config = Config { max_tasks_to_submit: 1, low_water: 0, ..Config::default() };
+    let setup = Setup { config, warm_up: 0.0, seconds: 1.0, drain: true, batch_max: vec![1], ..Setup::new(device, Arrivals::Trace(times)) };
+    let mean = |devices| {
+        let outcome = run(&Setup { devices, ..setup.clone() }, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
+        assert_eq!(outcome.answered, 5);
+        outcome.mean_ms
+    };
+    assert!((mean(2) - (1.0 + 2.0 + 2.0 + 2.0 + 1.0) / 5.0).abs() < 0.01, "{}", mean(2));
+    assert!((mean(1) - (2.0 + 2.0 + 4.0 + 3.9 + 2.0) / 5.0).abs() < 0.01, "{}", mean(1));
+}
+
 #[test]
 fn every_kind_of_request_is_answered_on_every_number_of_devices() {
     for devices in [1, 2, 4] {

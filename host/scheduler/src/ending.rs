@@ -86,6 +86,7 @@ impl Scheduler {
         let busy = request.live_chains > 0 || request.pending().1 > 0 || request.is_taken() || request.moves();
         if request.phase == Phase::Placed && !request.open && !busy {
             self.out.finished.push(id);
+            self.note_finished(id);
             self.leave(id);
         }
     }

@@ -4,6 +4,7 @@
 //! and had to be assumed is written down with the figure.
 
 mod batchmaker;
+mod deadlines;
 mod lazybatching;
 mod report;
 mod trees;
@@ -122,6 +123,8 @@ const FIGURES: &[Maker] = &[
     ("lazy-gnmt", |bench| lazybatching::latency(bench, lazybatching::Network::Gnmt)),
     ("lazy-transformer", |bench| lazybatching::latency(bench, lazybatching::Network::Transformer)),
     ("lazy-deepspeech", |bench| lazybatching::latency(bench, lazybatching::Network::DeepSpeech)),
+    ("deadlines-lstm", deadlines::lstm),
+    ("deadlines-trees", deadlines::trees),
 ];
 
 /// The names of all figures.
@@ -191,6 +194,24 @@ fn latency_picture(title: &str, curves: &[Curve]) -> Picture {
     };
     let (x, y) = ("answers per second", "p90 latency, ms (bars: p50 to p99)");
     Picture { title: title.to_owned(), x, y, lines: curves.iter().map(line).collect(), ..Picture::default() }
+}
+
+/// One number against the load.
+fn against_load(
+    ending: &'static str,
+    (title, y): (&str, &'static str),
+    x_log: bool,
+    curves: &[Curve],
+    of: impl Fn(&Outcome) -> f64,
+) -> Option<(&'static str, String)> {
+    let line = |curve: &Curve| Line {
+        name: curve.name.clone(),
+        points: curve.points.iter().map(|point| (point.rate, of(&point.outcome))).collect(),
+        bars: Vec::new(),
+    };
+    let lines = curves.iter().map(line).collect();
+    let picture = Picture { title: title.to_owned(), x: "requests per second", y, x_log, lines, ..Picture::default() };
+    plot::draw(&picture).ok().map(|svg| (ending, svg))
 }
 
 /// Draws it; a picture without anything is none.

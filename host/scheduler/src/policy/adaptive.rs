@@ -1,7 +1,8 @@
 //! Adaptive batching, ours: cellular batching (`cellular`) that also knows deadlines and what tasks cost.
 //!
 //! It decides as cellular batching does, but for three things. A request that has not begun and can no longer be done by its deadline is given up at
-//! once, so that what it would have taken goes to those that still can. Where cellular batching always runs the deepest type first, nodes that are
+//! once, so that what it would have taken goes to those that still can. How long a request takes beside others, which is more than its longest path, is
+//! learnt from those that began in time and were late all the same. Where cellular batching always runs the deepest type first, nodes that are
 //! further behind go first if the cost tables say that catching up pays: all who are concerned, taken together, are done sooner if the two go on as one
 //! batch, and no deadline is missed by it. That is LazyBatching's preemption (HPCA'21, section IV-A), decided by what it saves. And among layers that take
 //! turns step by step (stacked recurrent layers, a decoder with its projection) the fullest goes first, so that the few meet the many.
@@ -42,6 +43,29 @@ struct Known {
     stacked: Vec<bool>,
     /// Those requests.
     requests: u64,
+    /// Nanoseconds that requests take beyond their longest path while others run.
+    margin_ns: u64,
+}
+
+/// How much of the margin is added when a request was late though it had begun, and taken off when one is done in time: where more begin than can be done,
+/// one in nine is late.
+const LATE_SHIFT: u32 = 3;
+const IN_TIME_SHIFT: u32 = 8;
+/// The same when one is given up that the margin alone kept from beginning, so that a margin that lets nobody begin does not last.
+const KEPT_SHIFT: u32 = 9;
+/// The least that is added, as a part of the time that the request had; and the most that a margin may be of it.
+const LEAST_SHIFT: u32 = 8;
+const MOST_SHIFT: u32 = 1;
+
+/// Requests with the nearest deadlines that are asked whether they may wait.
+const DEADLINES_ASKED: usize = 8;
+
+impl Known {
+    /// A request that had so long was late though it had begun.
+    fn was_late(&mut self, had_ns: u64) {
+        let more = (self.margin_ns >> LATE_SHIFT).max(had_ns >> LEAST_SHIFT);
+        self.margin_ns = self.margin_ns.saturating_add(more).min(had_ns >> MOST_SHIFT);
+    }
 }
 
 impl AdaptivePolicy {
@@ -104,16 +128,33 @@ impl Scheduler {
         }
     }
 
+    /// A request with a deadline is done.
+    pub(crate) fn note_finished(&mut self, id: RequestId) {
+        let request = self.request(id);
+        let (model, deadline) = (request.model, request.deadline());
+        if let Some(known) = self.adaptive.models.get_mut(&model).filter(|_| deadline.is_some()) {
+            known.margin_ns -= known.margin_ns >> IN_TIME_SHIFT;
+        }
+    }
+
     /// Gives up requests that cannot be done in time, and asks to be woken for the next that may come to that.
     pub(crate) fn drop_late(&mut self) {
         while let Some((latest, id)) = self.adaptive.latest.first().copied().filter(|(latest, _)| *latest < self.now) {
             self.adaptive.latest.remove(&(latest, id));
             let Some(deadline) = self.request(id).deadline() else { continue };
             // Times may have changed since it came. Who has begun is let go on until its time is up.
-            let request = self.request(id);
+            let (request, begun) = (self.request(id), self.has_begun(id));
             let growth = request.pending().0.or_else(|| request.growth(request.growth_numbers().start));
-            let latest = if self.has_begun(id) { deadline } else { self.latest_begin(id, deadline, growth.map(|growth| &**growth)) };
+            let latest = if begun { deadline } else { self.latest_begin(id, deadline, growth.map(|growth| &**growth)) };
             if latest < self.now {
+                let had_ns = deadline.0.saturating_sub(request.rare().map_or(self.now, |rare| rare.submitted).0);
+                let model = request.model;
+                if let Some(known) = self.adaptive.models.get_mut(&model) {
+                    match begun {
+                        true => known.was_late(had_ns),
+                        false => known.margin_ns -= known.margin_ns >> KEPT_SHIFT,
+                    }
+                }
                 self.doom(id, Failure::Late);
                 self.settle();
             } else {
@@ -136,14 +177,17 @@ impl Scheduler {
         request.phase != Phase::Waiting && (request.flying > 0 || numbers.start > 0 || !numbers.all(untouched))
     }
 
-    /// When a request has to begin to be done in time, as tasks go now. Never too early: paths are taken to be as short as they may be.
+    /// When a request has to begin to be done in time, as tasks go now: paths are taken to be as short as they may be, and while others run, requests to take
+    /// as much longer as they did lately.
     fn latest_begin(&self, id: RequestId, deadline: Time, growth: Option<&UnfoldedGrowth>) -> Time {
         let request = self.request(id);
         let class = self.model(request.model).info.class;
         let path = growth.map_or(0, |graph| self.path_ns(request.model, graph));
         let workers = self.workers.iter().flatten().filter(|worker| worker.class == class);
         let ahead = workers.map(|worker| worker.tasks.iter().map(|task| task.charged_ns).sum::<u64>()).min().unwrap_or(0);
-        Time(deadline.0.saturating_sub(path.saturating_add(ahead)))
+        let margin =
+            self.adaptive.models.get(&request.model).filter(|_| self.model(request.model).flying > 0).map_or(0, |known| known.margin_ns);
+        Time(deadline.0.saturating_sub(path.saturating_add(ahead).saturating_add(margin)))
     }
 
     /// The longest path of a growth, in device time. Chains that may stop may do so at once.
@@ -223,7 +267,7 @@ impl Scheduler {
 
     /// Whether so many nodes of a type that is `behind` had better catch up with those `ahead`: whether the times at which all are done, taken together,
     /// are less by a tenth. A closer call is not worth it: those ahead, who came first, would be later.
-    fn pays(&self, known: &Known, types: &[ModelType], (behind, few): (usize, u32), (ahead, many): (usize, u32)) -> bool {
+    fn pays(&self, known: &Known, types: &[ModelType], (behind, few_rows): (usize, u32), (ahead, many_rows): (usize, u32)) -> bool {
         let recurs = |at: usize| known.recurs.get(at).copied().unwrap_or(true);
         if (behind..ahead).any(recurs) {
             return false;
@@ -241,12 +285,30 @@ impl Scheduler {
             Some(sum)
         };
         let rest = ahead..types.len();
-        let times = (cost(behind..ahead, few), cost(rest.clone(), many), cost(rest.clone(), few), cost(rest, many + few));
+        let times =
+            (cost(behind..ahead, few_rows), cost(rest.clone(), many_rows), cost(rest.clone(), few_rows), cost(rest, many_rows + few_rows));
         let (Some(gap), Some(first), Some(second), Some(together)) = times else { return false };
-        let (few, many) = (u128::from(few), u128::from(many));
+        let (few, many) = (u128::from(few_rows), u128::from(many_rows));
         let apart = many * first + few * (first + gap + second);
         let done = gap + together;
-        let in_time = known.deadlines.first().is_none_or(|(deadline, _)| u128::from(self.now.0) + done <= u128::from(deadline.0));
-        10 * apart > 11 * (many + few) * done && in_time
+        // Whatever is gained, who has a deadline waits for those behind, and then goes all of its way among more.
+        let gap_ns = || (behind..ahead).filter_map(|at| types[at].cost.nanoseconds(few_rows)).fold(self.now.0, u64::saturating_add);
+        let in_time =
+            |(deadline, id): &(Time, RequestId)| gap_ns().saturating_add(self.left_ns(*id, types, many_rows + few_rows)) <= deadline.0;
+        10 * apart > 11 * (many + few) * done && known.deadlines.iter().take(DEADLINES_ASKED).all(in_time)
+    }
+
+    /// How long a request takes from here in batches of so many rows, all else apart.
+    fn left_ns(&self, id: RequestId, types: &[ModelType], rows: u32) -> u64 {
+        let request = self.request(id);
+        let known = self.model(request.model);
+        let of_chain = |number: u32| {
+            let (chain, graph) = request.chain(number).zip(request.graph_of(number))?;
+            let of_stage = |cell: u32| types[known.type_of_cell[cell as usize] as usize].cost.nanoseconds(rows).unwrap_or(0);
+            let step = graph.stages.iter().map(|stage| of_stage(stage.cell)).fold(0, u64::saturating_add);
+            let steps = chain.remaining.div_ceil(graph.stages.len().max(1) as u64);
+            Some(step.saturating_mul(if graph.sequential { steps } else { steps.min(1) }))
+        };
+        request.chain_numbers().filter_map(of_chain).fold(0, u64::saturating_add)
     }
 }

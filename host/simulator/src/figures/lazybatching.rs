@@ -6,11 +6,10 @@ use crate::arrivals::Arrivals;
 use crate::device::Device;
 use crate::error::Error;
 use crate::outcome::Outcome;
-use crate::plot::{self, Line, Picture};
 use crate::run::Setup;
 use crate::workload::{Layers, Lengths, Pairs, Workload};
 
-use super::{Bench, Compared, Curve, Figure, adaptive_over, with_policy};
+use super::{Bench, Compared, Curve, Figure, adaptive_over, against_load, with_policy};
 
 /// The paper's models, and the one of its figure 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,11 +90,11 @@ pub(super) fn latency(bench: &mut Bench<'_>, network: Network) -> Result<Figure,
     curves.push(bench.curve("adaptive", &RATES, &with_policy(&setup(), PolicyKind::Adaptive), &workload)?);
     let compared = compare(network, &curves);
     let title = format!("LazyBatching: {}, average latency against load", network.name());
-    let mut pictures = Vec::from_iter(picture("", &title, "average latency, ms", &curves, |outcome| outcome.mean_ms));
+    let mut pictures = Vec::from_iter(against_load("", (&title, "average latency, ms"), true, &curves, |outcome| outcome.mean_ms));
     let throughput = format!("LazyBatching: {}, answers against load", network.name());
-    pictures.extend(picture("-throughput", &throughput, "answers per second", &curves, |outcome| outcome.throughput));
+    pictures.extend(against_load("-throughput", (&throughput, "answers per second"), true, &curves, |outcome| outcome.throughput));
     let late = format!("LazyBatching: {}, answers later than {OBJECTIVE_MS} ms", network.name());
-    pictures.extend(picture("-late", &late, "share that is late, %", &curves, late_percent));
+    pictures.extend(against_load("-late", (&late, "share that is late, %"), true, &curves, late_percent));
     Ok(Figure {
         name: format!("lazy-{}", network.name()),
         title,
@@ -111,24 +110,6 @@ pub(super) fn latency(bench: &mut Bench<'_>, network: Network) -> Result<Figure,
 fn late_percent(outcome: &Outcome) -> f64 {
     let all = outcome.answered + outcome.failed + outcome.unfinished;
     100.0 * outcome.sla_violations.unwrap_or(0) as f64 / all.max(1) as f64
-}
-
-/// A picture of one number against the load.
-fn picture(
-    ending: &'static str,
-    title: &str,
-    y: &'static str,
-    curves: &[Curve],
-    of: fn(&Outcome) -> f64,
-) -> Option<(&'static str, String)> {
-    let line = |curve: &Curve| Line {
-        name: curve.name.clone(),
-        points: curve.points.iter().map(|point| (point.rate, of(&point.outcome))).collect(),
-        bars: Vec::new(),
-    };
-    let lines = curves.iter().map(line).collect();
-    let picture = Picture { title: title.to_owned(), x: "requests per second", y, x_log: true, lines, ..Picture::default() };
-    plot::draw(&picture).ok().map(|svg| (ending, svg))
 }
 
 const ASSUMED: &[&str] = &[

@@ -45,6 +45,8 @@ figures! {
     lazy_batching_of_gnmt: "lazy-gnmt";
     lazy_batching_of_transformer: "lazy-transformer";
     lazy_batching_of_deepspeech: "lazy-deepspeech";
+    deadlines_of_lstms: "deadlines-lstm";
+    deadlines_of_trees: "deadlines-trees";
 }
 
 #[test]

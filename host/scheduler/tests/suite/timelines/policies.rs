@@ -428,6 +428,30 @@ fn nodes_do_not_wait_where_a_deadline_forbids_it() {
     assert_in_turn(timeline);
 }
 
+/// A layer, and behind it a recurrent one of so many steps.
+fn recurrent(steps: u32) -> Arc<UnfoldedGrowth> {
+    let layer = chain(1, vec![stage(0, &[])]);
+    let recurrent = chain(steps, vec![crate::suite::graphs::whole(1, &[Dependency::End { chain: 0 }, Dependency::Previous { stage: 0 }])]);
+    growth(0, vec![layer, recurrent], None)
+}
+
+/// Request 0 has six steps of 10 before it, and could wait for 1 if it had 10 more. How many steps requests have on average does not matter to it.
+#[test]
+fn a_deadline_counts_with_all_steps_that_are_left() {
+    let second_runs_at = |deadline| {
+        let mut timeline = adaptively(10, 10);
+        timeline.world.deadline = Some(Time(deadline));
+        timeline.arrive(&recurrent(6));
+        timeline.act();
+        timeline.world.deadline = None;
+        timeline.arrive(&recurrent(1));
+        let lines = timeline.run();
+        lines.lines().find(|line| line.ends_with("lstm: 1.0[0]")).and_then(|line| line.split_whitespace().next().map(str::to_owned))
+    };
+    assert_eq!(second_runs_at(71).as_deref(), Some("1"));
+    assert_eq!(second_runs_at(70).as_deref(), Some("7"));
+}
+
 /// Five steps cannot be done by 7 if they have not begun by 2, which the batch of four before them does not allow. It is told so at once, and whoever
 /// comes after it goes on; who has begun is given up when its time is over.
 #[test]

@@ -77,6 +77,15 @@ impl Lending {
         if idle == 0 || (idle > 0 && !self.is_quiet(&mut team.borrower)) {
             return;
         }
+        self.set_guests(team, before, idle);
+    }
+
+    /// All that is idle is a team's for now, however short a time it has been so.
+    pub(crate) fn take_idle(&self, team: &mut Team) {
+        self.set_guests(team, team.guests(), self.idle());
+    }
+
+    fn set_guests(&self, team: &mut Team, before: usize, idle: i32) {
         // Where several take the same ones, the count is below zero, and each gives some back before its next step.
         team.set_guests((before as i32).saturating_add(idle).clamp(0, GUESTS_MAX as i32) as usize);
         self.change(before as i32 - team.guests() as i32);

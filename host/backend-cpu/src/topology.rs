@@ -140,24 +140,23 @@ impl Topology {
         self.nodes.iter().map(|node| node.cores).sum::<usize>().max(1)
     }
 
-    /// One worker for each node, with a thread for each of its cores, but no more than `threads_most`. All together have no more threads than `parallelism`, which
-    /// a container may bound below the number of processors that it may use; then the largest nodes have workers, as few as take them.
+    /// For each node a worker of one thread for each of its cores, but no more than `workers_most`: workers of a node lend each other their threads, so that one
+    /// alone has them all. All together are no more than `parallelism`, which a container may bound below the number of processors that it may use; then the largest
+    /// nodes have workers, as few as take them.
     #[must_use]
-    pub fn seats(&self, parallelism: usize, threads_most: usize) -> Vec<Seat> {
-        let (parallelism, threads_most) = (parallelism.max(1), threads_most.max(1));
+    pub fn seats(&self, parallelism: usize, workers_most: usize) -> Vec<Seat> {
+        let (parallelism, workers_most) = (parallelism.max(1), workers_most.max(1));
         if let [only] = &*self.nodes {
-            return vec![Seat { node: None, threads: only.cores.clamp(1, threads_most).min(parallelism) }];
+            return vec![Seat { node: None, threads: 1 }; only.cores.clamp(1, workers_most).min(parallelism)];
         }
         let mut nodes: Vec<&Node> = self.nodes.iter().collect();
         nodes.sort_by_key(|node| (std::cmp::Reverse(node.cores), node.number));
         let mut left = parallelism;
         let mut seats: Vec<Seat> = Vec::new();
         for node in nodes.into_iter().take(parallelism) {
-            let threads = node.cores.min(threads_most).min(left);
-            if threads > 0 {
-                seats.push(Seat { node: Some(node.clone()), threads });
-            }
-            left -= threads;
+            let workers = node.cores.min(workers_most).min(left);
+            seats.extend(std::iter::repeat_n(Seat { node: Some(node.clone()), threads: 1 }, workers));
+            left -= workers;
         }
         seats.sort_by_key(|seat| seat.node.as_ref().map(|node| node.number));
         seats

@@ -327,8 +327,26 @@ impl Backend for CpuWorker {
         }
     }
 
-    // Of a cell that has a table: the rest of the cell, as if every token were in it already.
+    // Nobody is to borrow its threads meanwhile.
     fn time_batch(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+        self.domain.lending.begin(&mut self.team);
+        let timed = self.timed(index, rows);
+        self.domain.lending.end(&mut self.team);
+        timed
+    }
+
+    fn time_batch_lent(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+        self.domain.lending.begin(&mut self.team);
+        self.domain.lending.take_idle(&mut self.team);
+        let timed = self.timed(index, rows);
+        self.domain.lending.end(&mut self.team);
+        timed
+    }
+}
+
+impl CpuWorker {
+    /// How long a batch takes on the threads that are there. Of a cell that has a table: the rest of the cell, as if every token were in it already.
+    fn timed(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
         let Some(loaded) = self.cells.get(index.index()).and_then(Option::as_ref) else {
             return Err(self.lost(format!("cell {} is to be timed, but is not loaded", index.0)));
         };
@@ -340,8 +358,6 @@ impl Backend for CpuWorker {
         transfer::zero_inputs(plan, memory, part_rows);
         let budget = Instant::now();
         let mut least = Duration::MAX;
-        // Nobody is to borrow its threads meanwhile.
-        self.domain.lending.begin(&mut self.team);
         for run in 0..TIMED_RUNS {
             if run > 0 && budget.elapsed() >= TIMED_BUDGET {
                 break;
@@ -354,7 +370,6 @@ impl Backend for CpuWorker {
             }
             least = least.min(began.elapsed());
         }
-        self.domain.lending.end(&mut self.team);
         Ok(least)
     }
 }

@@ -47,10 +47,18 @@ impl Machine {
         topology.nodes().iter().map(|node| (node.number, node.processors.numbers().to_vec(), node.cores)).collect()
     }
 
-    /// Nodes and threads of the workers that it has where nobody says anything.
+    /// Nodes, and how many workers of one thread each has where nobody says anything.
     fn seats(&self, allowed: &Processors, parallelism: usize) -> Vec<(Option<usize>, usize)> {
-        let seats = Topology::read(self.path(), allowed).seats(parallelism, 8);
-        seats.into_iter().map(|seat| (seat.node.map(|node| node.number), seat.threads)).collect()
+        let mut counted: Vec<(Option<usize>, usize)> = Vec::new();
+        for seat in Topology::read(self.path(), allowed).seats(parallelism, 8) {
+            let node = seat.node.map(|node| node.number);
+            assert_eq!(seat.threads, 1);
+            match counted.last_mut().filter(|(last, _)| *last == node) {
+                Some((_, workers)) => *workers += 1,
+                None => counted.push((node, 1)),
+            }
+        }
+        counted
     }
 }
 
@@ -59,7 +67,7 @@ fn first(count: usize) -> Processors {
 }
 
 #[test]
-fn a_machine_of_one_node_has_one_worker_that_is_put_nowhere() {
+fn workers_of_a_machine_of_one_node_are_put_nowhere() {
     let machine = Machine::nodes(&["0-3"]);
     assert_eq!(machine.seen(&first(4)), [(0, vec![0, 1, 2, 3], 4)]);
     assert_eq!(machine.seats(&first(4), 4), [(None, 4)]);
@@ -67,7 +75,7 @@ fn a_machine_of_one_node_has_one_worker_that_is_put_nowhere() {
 }
 
 #[test]
-fn each_node_has_a_worker_with_a_thread_for_each_core() {
+fn each_node_has_a_worker_for_each_core() {
     let two = Machine::nodes(&["0-2,6", "3-5"]);
     assert_eq!(two.seen(&first(7)), [(0, vec![0, 1, 2, 6], 4), (1, vec![3, 4, 5], 3)]);
     assert_eq!(two.seats(&first(7), 7), [(Some(0), 4), (Some(1), 3)]);
@@ -76,7 +84,7 @@ fn each_node_has_a_worker_with_a_thread_for_each_core() {
 }
 
 #[test]
-fn processors_of_one_core_are_one_thread() {
+fn processors_of_one_core_are_one_worker() {
     let machine = Machine::nodes(&["0,1,4,5", "2,3,6,7"]).core(&[0, 4]).core(&[1, 5]).core(&[2, 6]).core(&[3, 7]);
     assert_eq!(machine.seen(&first(8)), [(0, vec![0, 1, 4, 5], 2), (1, vec![2, 3, 6, 7], 2)]);
     // The same core by whichever of its processors is allowed.

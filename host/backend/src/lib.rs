@@ -199,4 +199,12 @@ pub trait Backend: Send {
     /// # Errors
     /// If the device is lost.
     fn time_batch(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost>;
+
+    /// The same with all that workers of its domain lend it which have nothing to do, if they do.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn time_batch_lent(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+        self.time_batch(index, rows)
+    }
 }

@@ -49,7 +49,7 @@ impl FromStr for WorkerSpec {
     }
 }
 
-/// The devices of these workers. Without any: one worker on each NUMA node.
+/// The devices of these workers. Without any: one for each core.
 pub(crate) fn backends(specs: &[WorkerSpec]) -> anyhow::Result<Vec<Box<dyn Backend>>> {
     if specs.contains(&WorkerSpec::Auto) {
         anyhow::ensure!(specs.len() == 1, "`--worker auto` finds all workers by itself, and stands alone");

@@ -33,8 +33,11 @@ pub struct Point {
 pub struct Calibration {
     /// Batch sizes tried, ascending: one row, and more as long as they took no longer than a task may.
     pub points: Vec<Point>,
-    /// Whether other workers of the same memory ran the same meanwhile.
-    pub shared: bool,
+    /// Workers of the same memory that ran the same at the same time, this one included.
+    pub workers: u32,
+    /// What as many rows as one of these batches has on all workers together take as one batch of this worker, to which the others lend their threads, up to
+    /// the knee; none if there are no others.
+    pub lent: Vec<Point>,
 }
 
 /// What a task costs outside its device: forming it, handing it over, hearing of its end. Without it a cell of a few hundred operations, whose
@@ -48,6 +51,9 @@ const KNEE_SHARE: f64 = 0.97;
 /// the same time, most of them out of the last cache; at work they are out of step, and a batch that takes little longer than its weights take to read
 /// waits for them.
 const SHARED_FACTOR: u32 = 2;
+
+/// How much less time few rows take as one batch where batches are filled first.
+const FILL_GAIN: f64 = 1.1;
 
 /// How often each size is measured. Sizes take turns, so that a moment in which the machine is busy does not fall on one of them alone.
 const ROUNDS: usize = 5;
@@ -68,7 +74,27 @@ pub fn calibrate<E>(batch_max: u32, task_time_max: Duration, mut time: impl FnMu
             }
         }
     }
-    Ok(Calibration { points, shared: false })
+    Ok(Calibration { points, workers: 1, lent: Vec::new() })
+}
+
+/// Measures batches beside other workers of the same memory: the rows of `workers` batches as one, with the threads that the others lend.
+///
+/// # Errors
+/// What `time` fails with.
+pub fn calibrate_lent<E>(apart: Calibration, workers: u32, mut time: impl FnMut(u32) -> Result<Duration, E>) -> Result<Calibration, E> {
+    let mut beside = Calibration { workers, ..apart };
+    if workers > 1 {
+        let knee = beside.knee();
+        let rows = beside.points.iter().filter_map(|point| point.rows.checked_mul(workers)).filter(|rows| *rows <= knee);
+        let mut lent: Vec<Point> = rows.map(|rows| Point { rows, time: Duration::MAX }).collect();
+        for _ in 0..ROUNDS {
+            for point in &mut lent {
+                point.time = point.time.min(time(point.rows)?);
+            }
+        }
+        beside.lent = lent;
+    }
+    Ok(beside)
 }
 
 /// The sizes that are allowed, each measured once, or more often where the first time would forbid it.
@@ -114,9 +140,21 @@ impl Calibration {
         let throughput = |point: &Point| f64::from(point.rows) / (point.time + TASK_OVERHEAD).as_secs_f64();
         let best = self.points.iter().map(throughput).fold(0.0, f64::max);
         let shortest = self.points.iter().map(|point| point.time).min().unwrap_or_default();
-        let least = if self.shared { shortest * SHARED_FACTOR } else { Duration::ZERO };
+        let least = if self.workers > 1 { shortest * SHARED_FACTOR } else { Duration::ZERO };
         let good = || self.points.iter().filter(|point| throughput(point) >= KNEE_SHARE * best);
         good().find(|point| point.time >= least).or(good().next_back()).map_or(1, |point| point.rows)
+    }
+
+    /// Whether one worker's batch had better be full before another of the same memory begins one: where few rows take a tenth less time on average
+    /// (geometric) as one batch with the threads of all than shared out among the workers, because weights are then read once.
+    #[must_use]
+    pub fn fills_first(&self) -> bool {
+        let gain = |lent: &Point| {
+            let apart = self.points.iter().find(|point| point.rows.checked_mul(self.workers) == Some(lent.rows))?;
+            Some((apart.time.as_secs_f64() / lent.time.as_secs_f64().max(f64::MIN_POSITIVE)).ln())
+        };
+        let gains: Vec<f64> = self.lent.iter().filter_map(gain).collect();
+        !gains.is_empty() && gains.iter().sum::<f64>() / gains.len() as f64 >= FILL_GAIN.ln()
     }
 }
 
@@ -142,11 +180,28 @@ mod tests {
         let roof = |rows: u32| Duration::from_micros(1000_u64.max(u64::from(rows) * 180));
         let calibration = measured(512, Duration::from_secs(1), roof);
         assert_eq!(calibration.knee(), 8);
-        let shared = Calibration { shared: true, ..calibration };
+        let shared = Calibration { workers: 2, ..calibration };
         assert_eq!(shared.knee(), 16);
         // Where reading is all there is, the more rows the better.
-        let flat = Calibration { shared: true, ..measured(512, Duration::from_secs(1), |_| Duration::from_millis(1)) };
+        let flat = Calibration { workers: 2, ..measured(512, Duration::from_secs(1), |_| Duration::from_millis(1)) };
         assert_eq!(flat.knee(), 512);
+    }
+
+    #[test]
+    fn batches_are_filled_first_where_few_rows_are_done_sooner_as_one() {
+        let roof = |weights_us: u64, row_us: u64| move |rows: u32| Duration::from_micros(weights_us.max(u64::from(rows) * row_us));
+        let calibrated = |lent: &dyn Fn(u32) -> Duration, workers| {
+            let apart = measured(512, Duration::from_secs(1), roof(1000, 100));
+            calibrate_lent(apart, workers, |rows| Ok::<_, ()>(lent(rows))).unwrap()
+        };
+        // Two workers read all of the weights each, or one with the threads of both reads them once, and multiplies twice as fast.
+        let once = calibrated(&roof(500, 50), 2);
+        assert_eq!(once.lent.iter().map(|point| point.rows).collect::<Vec<_>>(), [2, 4, 8, 16, 32]);
+        assert!(once.fills_first());
+        // Threads that do not help.
+        assert!(!calibrated(&roof(1000, 100), 2).fills_first());
+        let alone = calibrated(&roof(500, 50), 1);
+        assert!(alone.lent.is_empty() && !alone.fills_first());
     }
 
     #[test]

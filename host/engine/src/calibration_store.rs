@@ -10,7 +10,7 @@ use cellwright_cell_graph::CellTypeKey;
 use crate::calibration::Calibration;
 
 /// Raised whenever something else is measured, or is measured in another way; what was kept before then counts as not there.
-const METHOD: u32 = 5;
+const METHOD: u32 = 6;
 
 /// What a calibration is of.
 pub(crate) struct Subject<'a> {
@@ -115,7 +115,7 @@ mod tests {
             batch_max,
             task_time_max: Duration::from_millis(50),
         };
-        let calibration = Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }], shared: true };
+        let calibration = Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }], workers: 2, lent: Vec::new() };
         assert_eq!(store.find(&subject(&here, 8)), None);
         store.keep(&subject(&here, 8), &calibration);
         assert_eq!(store.find(&subject(&here, 8)), Some(calibration));
@@ -140,7 +140,8 @@ mod tests {
             batch_max: 8,
             task_time_max: Duration::from_millis(50),
         };
-        store.keep(&subject, &Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }], shared: true });
+        store
+            .keep(&subject, &Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }], workers: 2, lent: Vec::new() });
         let file = folder.path().join(subject.file_name());
         let mut bytes = std::fs::read(&file).unwrap();
         *bytes.last_mut().unwrap() ^= 1;

@@ -24,8 +24,8 @@ pub(crate) enum ToWorker {
     Load { index: CellIndex, cell: Arc<TypedCell>, reply: Sender<Result<Option<TableInfo>, LoadError>> },
     /// Forget a cell.
     Unload { index: CellIndex, reply: Sender<()> },
-    /// Measure a batch.
-    Time { index: CellIndex, rows: u32, reply: Sender<Duration> },
+    /// Measure a batch, with what idle workers lend or without.
+    Time { index: CellIndex, rows: u32, lent: bool, reply: Sender<Duration> },
     /// Read runs of slots and hand them to another worker, for the move of that number.
     Read { runs: Runs, to: Sender<ToWorker>, number: u64 },
     /// Write what another worker read.
@@ -186,9 +186,10 @@ impl Worker {
                 self.backend.unload(index);
                 let _ = reply.send(());
             }
-            ToWorker::Time { index, rows, reply } => {
+            ToWorker::Time { index, rows, lent, reply } => {
                 // If the device is lost, whoever asked hears it by the reply that never comes.
-                let _ = reply.send(self.backend.time_batch(index, rows)?);
+                let took = if lent { self.backend.time_batch_lent(index, rows)? } else { self.backend.time_batch(index, rows)? };
+                let _ = reply.send(took);
             }
             ToWorker::Read { runs, to, number } => {
                 let mut read = Vec::with_capacity(runs.len());

@@ -31,6 +31,9 @@ pub struct CellInfo {
     pub batch: BatchSizes,
     /// Device time of its tasks, for policies that ask.
     pub cost: CostTable,
+    /// Under cellular and adaptive batching: whether a worker's batch is to be full before another worker of the same memory begins one. Where workers lend
+    /// each other their threads, few rows are done sooner as one batch if reading weights is most of the work.
+    pub fill_first: bool,
 }
 
 /// A model, as the scheduler sees it.

@@ -81,6 +81,7 @@ pub(crate) struct ModelType {
     pub(crate) priority: i32,
     pub(crate) batch: BatchSizes,
     pub(crate) cost: CostTable,
+    pub(crate) fill_first: bool,
     /// This model's ready nodes of the type.
     pub(crate) tally: Tally,
 }
@@ -120,6 +121,7 @@ impl Model {
                         priority: cell.priority,
                         batch: cell.batch,
                         cost: cell.cost.clone(),
+                        fill_first: cell.fill_first,
                         tally: Tally::default(),
                     });
                     types.len() - 1

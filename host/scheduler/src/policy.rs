@@ -57,7 +57,9 @@ impl Scheduler {
             PolicyKind::Cellular | PolicyKind::Adaptive => {
                 let asks = || self.worker(worker).is_some_and(|state| state.outstanding <= self.config.low_water);
                 // Whatever is ready, one worker alone could run it.
-                model.ready > 0 && asks() && (self.alone || model.types.iter().any(|known| known.tally.runnable(worker, domain) > 0))
+                model.ready > 0
+                    && asks()
+                    && (self.alone || model.types.iter().any(|known| self.offered(known, &known.tally, worker, domain) > 0))
             }
             PolicyKind::Graph { .. } | PolicyKind::Serial => self.oldest_whole(worker, id).is_some(),
             PolicyKind::Merge { .. } => self.oldest_merged(worker, id).is_some(),

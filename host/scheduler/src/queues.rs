@@ -91,6 +91,11 @@ impl Tally {
         *count = count.checked_add_signed(by).expect("fewer ready nodes than none");
     }
 
+    /// Ready nodes that this worker alone may run.
+    pub(crate) fn own(&self, worker: WorkerId) -> u32 {
+        self.workers.get(worker.index())
+    }
+
     /// Ready nodes that this worker may run.
     pub(crate) fn runnable(&self, worker: WorkerId, domain: DomainId) -> u32 {
         self.domains.get(domain.index()) + self.workers.get(worker.index())

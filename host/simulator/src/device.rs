@@ -28,6 +28,8 @@ pub struct CellCosts {
     pub compute: Curve,
     /// The same, of a task that begins while no other device has had one for a while, where that makes a difference: threads and memory bandwidth may be lent.
     pub compute_quiet: Option<Curve>,
+    /// Whether a device's batch is to be full before another of the same memory begins one.
+    pub fill_first: bool,
     /// Scheduling and gathering, paid for every task by the policies that put batches together anew: all but whole-graph batching.
     pub overhead: Curve,
     /// What of the overhead is paid for each row that was not in the same place of the task before, instead of by the curve: used where
@@ -93,6 +95,8 @@ struct Table {
 struct CellTable {
     compute_us: toml::Spanned<Vec<(u32, f64)>>,
     compute_quiet_us: Option<toml::Spanned<Vec<(u32, f64)>>>,
+    #[serde(default)]
+    fill_first: bool,
     overhead_us: Option<toml::Spanned<Vec<(u32, f64)>>>,
     gather_us_per_row: Option<toml::Spanned<f64>>,
 }
@@ -146,6 +150,7 @@ impl Device {
             Ok(CellCosts {
                 compute: curve("compute_us", &cell.compute_us, 1.0)?,
                 compute_quiet: cell.compute_quiet_us.as_ref().map(|knots| curve("compute_quiet_us", knots, 1.0)).transpose()?,
+                fill_first: cell.fill_first,
                 overhead: cell.overhead_us.as_ref().map(|knots| curve("overhead_us", knots, 0.0)).transpose()?.unwrap_or_default(),
                 gather_ns_per_row: nanoseconds(&format!("{name}.gather_us_per_row"), &cell.gather_us_per_row)?,
             })

@@ -173,6 +173,8 @@ pub struct CellTimes {
     pub busy: Vec<Knot>,
     /// As [`Meter::quiet_knots`]; none, if no task began so.
     pub quiet: Vec<Knot>,
+    /// As [`cellwright_scheduler::CellInfo::fill_first`].
+    pub fill_first: bool,
 }
 
 /// A table in TOML of a device like a CPU's workers, which share their memory: how long it takes until ends of tasks are heard of (and, it is assumed,
@@ -196,6 +198,9 @@ pub fn table(name: &str, meter: &Meter, cells: &[CellTimes]) -> String {
                 let knots: Vec<String> = knots.iter().map(|knot| format!("[{}, {}]", knot.rows, knot.nanoseconds as f64 / 1e3)).collect();
                 let _ = writeln!(text, "{field} = [{}]", knots.join(", "));
             }
+        }
+        if cell.fill_first {
+            let _ = writeln!(text, "fill_first = true");
         }
     };
     if let Some(last) = cells.last() {
@@ -248,7 +253,7 @@ mod tests {
         assert_eq!(knots, [Knot { rows: 4, nanoseconds: 80_000 }]);
         assert_eq!(meter.handovers_ns(false), [1500; 6]);
         let quiet = vec![Knot { rows: 1, nanoseconds: 30_000 }];
-        let text = table("two \"cpus\"", &meter, &[CellTimes { name: "a.cell".to_owned(), busy: knots, quiet }]);
+        let text = table("two \"cpus\"", &meter, &[CellTimes { name: "a.cell".to_owned(), busy: knots, quiet, fill_first: true }]);
         let device = Device::from_toml("x.toml", &text).unwrap_or_else(|error| panic!("{error} in {text}"));
         assert_eq!((device.name.as_str(), device.shares_memory), ("two \"cpus\"", true));
         assert_eq!((device.handover.draw(false, &mut Random::new(1)), device.between_ns), (1500, 0));
@@ -256,6 +261,7 @@ mod tests {
             let costs = device.costs(cell).unwrap();
             // Beyond what was seen it is as much less as there.
             assert_eq!([false, true].map(|quiet| costs.compute_ns(4, quiet)), [80_000, 30_000]);
+            assert!(costs.fill_first);
         }
     }
 

@@ -180,9 +180,9 @@ impl<'a> Simulation<'a> {
         let mut info = workload.model(ids, &setup.batch_max);
         let whole = matches!(setup.config.policy, PolicyKind::Graph { .. } | PolicyKind::Serial);
         let fleet = Fleet::new(setup, workload, whole)?;
-        for (cell, cost) in info.cells.iter_mut().zip(fleet.tables()) {
+        for (cell, (cost, fill_first)) in info.cells.iter_mut().zip(fleet.tables()) {
             cell.batch.min = setup.batch_min.clamp(1, cell.batch.max);
-            cell.cost = cost;
+            (cell.cost, cell.fill_first) = (cost, fill_first);
         }
         let mut driven = Driven::new(setup.config);
         driven.events.push(Event::ModelUp(Arc::new(info)));

@@ -22,6 +22,7 @@ The scheduler is the one that serves; only devices and time are made up. Its set
   [cells.lstm]                                  # or [default], for every cell that has no table
   compute_us = [[64, 185], [512, 784]]          # batch, microseconds; linear between, proportional above
   compute_quiet_us = [[64, 120], [512, 700]]    # the same while no other device is at work, if that differs; optional
+  fill_first = true                             # a device's batch is full before another of the same memory begins one; optional
   overhead_us = [[64, 65], [512, 117]]          # scheduling and gathering of a task; optional
 
 and before the cells, if need be, handover_us (until the end of a task, or a request, is heard of: a time, or a list of times that are equally

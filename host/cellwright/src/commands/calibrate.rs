@@ -180,7 +180,8 @@ fn cells(model: &ServedModel, meter: &Meter) -> anyhow::Result<Vec<CellTimes>> {
     for loaded in &model.loaded().cells {
         let (name, busy) = (loaded.cell.name.clone(), meter.knots(loaded.cell_type));
         ensure!(!busy.is_empty(), "the cell `{name}` was hardly run: give more --seconds, or samples that use it");
-        cells.push(CellTimes { name, busy, quiet: meter.quiet_knots(loaded.cell_type) });
+        let (quiet, fill_first) = (meter.quiet_knots(loaded.cell_type), loaded.calibration.fills_first());
+        cells.push(CellTimes { name, busy, quiet, fill_first });
     }
     cells.sort_by_key(|cell| cell.busy.last().map(|knot| knot.nanoseconds));
     Ok(cells)

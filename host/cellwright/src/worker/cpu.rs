@@ -10,7 +10,7 @@ use anyhow::Context;
 use cellwright_backend::Backend;
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Node, Seat, Topology};
 
-/// Threads of a worker of which nothing is said, at most: beyond, memory is the bound.
+/// Threads of a worker, and workers of a node, of which nothing is said, at most: beyond, memory is the bound.
 const DEFAULT_THREADS_MAX: usize = 8;
 const THREADS_MAX: usize = 256;
 
@@ -69,7 +69,7 @@ impl FromStr for CpuSpec {
     }
 }
 
-/// The devices of these workers, those of a node in a memory domain of its own. Without any: one worker for each NUMA node, with a thread for each core of it.
+/// The devices of these workers, those of a node in a memory domain of its own. Without any: a worker of one thread for each core.
 pub(super) fn backends(specs: &[CpuSpec]) -> anyhow::Result<Vec<Box<dyn Backend>>> {
     let parallelism = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let seats = seats(specs, &Topology::of_machine(), parallelism)?;
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn workers_without_threads_share_the_cores() {
-        assert_eq!(seated(&[], 12), [(Some(0), 4), (Some(1), 2)], "one for each node");
+        assert_eq!(seated(&[], 12), [[(Some(0), 1); 4].as_slice(), &[(Some(1), 1); 2]].concat(), "one for each core");
         assert_eq!(seated(&["cpu"], 12), [(None, 6)]);
         assert_eq!(seated(&["cpu", "cpu:threads=3"], 12), [(None, 3), (None, 3)]);
         assert_eq!(seated(&["cpu"; 9], 12), [(None, 1); 9]);

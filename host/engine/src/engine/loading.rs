@@ -12,7 +12,7 @@ use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClas
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::Engine;
-use crate::calibration::{BatchLimits, Calibration, calibrate};
+use crate::calibration::{BatchLimits, Calibration, calibrate, calibrate_lent};
 use crate::calibration_store::{CalibrationStore, Subject};
 use crate::core::ToCore;
 use crate::figures::ModelCounters;
@@ -91,7 +91,7 @@ impl Measuring {
         &self,
         cell: &TypedCell,
         (device, beside, table): (&DeviceInfo, Vec<&str>, bool),
-        time: impl FnMut(u32) -> Result<Duration, ModelError>,
+        mut time: impl FnMut(u32, bool) -> Result<Duration, ModelError>,
     ) -> Result<Calibration, ModelError> {
         let subject = Subject { cell: cell.key, device, beside, table, batch_max: self.batch_max, task_time_max: self.task_time_max };
         let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,8 +99,9 @@ impl Measuring {
         let calibration = match known {
             Some(known) => known,
             None => {
-                let shared = !subject.beside.is_empty();
-                let measured = Calibration { shared, ..calibrate(self.batch_max, self.task_time_max, time)? };
+                let workers = u32::try_from(subject.beside.len() + 1).unwrap_or(u32::MAX);
+                let apart = calibrate(self.batch_max, self.task_time_max, |rows| time(rows, false))?;
+                let measured = calibrate_lent(apart, workers, |rows| time(rows, true))?;
                 if let Some(store) = &self.store {
                     store.keep(&subject, &measured);
                 }
@@ -225,16 +226,16 @@ impl Engine {
         // Workers of one domain share caches and memory, which a batch has for itself only while the others have nothing to do.
         let beside: Vec<usize> =
             loaded_by.into_iter().filter(|other| *other != number && self.workers[*other].info.domain == info.domain).collect();
-        let time = |rows| self.time((number, &beside), index, rows);
+        let time = |rows, lent| self.time((number, if lent { &[] } else { &beside }), index, (rows, lent));
         let names = || beside.iter().map(|other| &*self.workers[*other].info.name).collect();
         let calibration = self.measuring.calibration(cell, (info, names(), table.is_some()), time)?;
         Ok((calibration, table))
     }
 
-    /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same.
-    fn time(&self, (number, beside): (usize, &[usize]), index: CellIndex, rows: u32) -> Result<Duration, ModelError> {
+    /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same; or with what others lend.
+    fn time(&self, (number, beside): (usize, &[usize]), index: CellIndex, (rows, lent): (u32, bool)) -> Result<Duration, ModelError> {
         let idle = |other: &&usize| self.gauges.workers[**other].outstanding.load(Ordering::Relaxed) == 0;
-        let tell = |number: usize| tell(&self.workers[number], number, |reply| ToWorker::Time { index, rows, reply });
+        let tell = |number: usize| tell(&self.workers[number], number, |reply| ToWorker::Time { index, rows, lent, reply });
         let others: Vec<_> = beside.iter().filter(idle).filter_map(|other| tell(*other).ok()).collect();
         let own = tell(number)?.recv().map_err(|_| lost(number))?;
         // Each tells the least that it took, which a worker that ended last may owe to having been alone at its end. One that is lost says nothing.
@@ -317,6 +318,7 @@ fn model_info(spec: &ModelSpec, model: &LoadedModel) -> ModelInfo {
         priority: cell.priority,
         batch: cell.limits.sizes(),
         cost: cell.calibration.cost(),
+        fill_first: cell.calibration.fills_first(),
     });
     let largest = model.cells.iter().map(|cell| cell.slots).max().unwrap_or(1);
     ModelInfo {
@@ -337,7 +339,7 @@ mod tests {
 
     fn measured(times_us: &[(u32, u64)]) -> Calibration {
         let points = times_us.iter().map(|(rows, time)| Point { rows: *rows, time: Duration::from_micros(*time) }).collect();
-        Calibration { points, shared: false }
+        Calibration { points, workers: 1, lent: Vec::new() }
     }
 
     #[test]
@@ -375,7 +377,7 @@ mod tests {
         let options = EngineOptions { row_time_max: Duration::from_millis(80), ..EngineOptions::default() };
         let (measuring, mut timed) = (Measuring::new(&options), 0);
         let mut measure = |row_ms: u64| {
-            measuring.calibration(&cell, (&device, Vec::new(), false), |rows| {
+            measuring.calibration(&cell, (&device, Vec::new(), false), |rows, _| {
                 timed += 1;
                 Ok(Duration::from_millis(row_ms) * rows)
             })

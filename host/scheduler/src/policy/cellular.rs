@@ -7,10 +7,11 @@
 use crate::command::Row;
 use crate::config::PolicyKind;
 use crate::event::BatchSizes;
+use crate::fleet::{ModelType, Worker};
 use crate::group::Counted;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
 use crate::lane::{Lane, Moments, Progress, Ready, Status};
-use crate::queues::{Item, Key};
+use crate::queues::{Item, Key, Tally};
 use crate::room;
 use crate::scheduler::Scheduler;
 
@@ -69,10 +70,11 @@ impl Scheduler {
         let position = if self.model(model).policy == PolicyKind::Adaptive { self.behind(model, worker, position) } else { position };
         let chosen = &self.model(model).types[position];
         let (cell_type, sizes) = (chosen.cell_type, chosen.batch);
+        let own_only = chosen.fill_first && self.worker(worker).is_some_and(|state| self.others_fill(chosen, worker, state.domain));
         let mut batch = std::mem::take(&mut self.batch);
         for task in 0..self.config.max_tasks_to_submit {
             self.settle_counts();
-            self.form_batch(worker, cell_type, sizes, &mut batch);
+            self.form_batch((worker, own_only), cell_type, sizes, &mut batch);
             let enough = if task == 0 { 1 } else { sizes.min as usize };
             if batch.len() < enough {
                 break;
@@ -87,8 +89,9 @@ impl Scheduler {
     fn choose_type(&self, model: ModelId, worker: WorkerId) -> Option<usize> {
         let domain = self.worker(worker)?.domain;
         let types = &self.model(model).types;
-        let candidates = || (0..types.len()).filter(|at| types[*at].tally.runnable(worker, domain) > 0);
-        let full = |at: &usize| self.types[types[*at].cell_type.index()].tally.runnable(worker, domain) >= types[*at].batch.max;
+        let candidates = || (0..types.len()).filter(|at| self.offered(&types[*at], &types[*at].tally, worker, domain) > 0);
+        let ready = |at: usize| self.offered(&types[at], &self.types[types[at].cell_type.index()].tally, worker, domain);
+        let full = |at: &usize| ready(*at) >= types[*at].batch.max;
         let idle = |at: &usize| self.types[types[*at].cell_type.index()].running == 0;
         let rank = |at: &usize| types[*at].priority;
         let best = candidates().filter(full).map(|at| rank(&at)).max().map(|rank| (rank, 0));
@@ -100,6 +103,21 @@ impl Scheduler {
         let Some(second) = finalists.next() else { return Some(first) };
         let age = |at: usize| (self.oldest(types[at].cell_type, worker, domain, None), types[at].cell_type);
         [first, second].into_iter().chain(finalists).min_by_key(|at| age(*at))
+    }
+
+    /// How many ready nodes of a type's a worker may run: of one of which batches are to be filled first, its own alone where another's is not full.
+    pub(crate) fn offered(&self, one: &ModelType, tally: &Tally, worker: WorkerId, domain: DomainId) -> u32 {
+        if one.fill_first && self.others_fill(one, worker, domain) { tally.own(worker) } else { tally.runnable(worker, domain) }
+    }
+
+    /// Whether another worker of the domain has a batch of a type that is not full; of several the first goes on.
+    fn others_fill(&self, one: &ModelType, worker: WorkerId, domain: DomainId) -> bool {
+        let last = |worker: &Worker| worker.tasks.iter().rev().find(|task| task.cell_type == one.cell_type).map(|task| task.rows);
+        let fills = |worker: &Worker| last(worker).is_some_and(|rows| rows < one.batch.max as usize);
+        let others = self.workers.iter().enumerate().filter_map(|(index, other)| Some((index, other.as_ref()?)));
+        let has_own = self.worker(worker).is_some_and(|worker| last(worker).is_some());
+        let before = |index: usize| index < worker.index() || (!has_own && index != worker.index());
+        others.filter(|(index, other)| other.domain == domain && before(*index)).any(|(_, other)| fills(other))
     }
 
     /// The age of the oldest ready node of a type (and model) that a worker may run.
@@ -127,13 +145,14 @@ impl Scheduler {
 
     /// Algorithm 1, `FormBatchedTask`; a batch above the quantum is cut to a multiple of it. Nodes of the worker's group and of the queue are taken
     /// in one order.
-    fn form_batch(&self, worker: WorkerId, cell_type: CellTypeId, sizes: BatchSizes, batch: &mut Batch) {
+    fn form_batch(&self, (worker, own_only): (WorkerId, bool), cell_type: CellTypeId, sizes: BatchSizes, batch: &mut Batch) {
         batch.picks.clear();
         batch.rows.clear();
         batch.members = 0;
         let Some(domain) = self.worker(worker).map(|state| state.domain) else { return };
         let queue = &self.types[cell_type.index()];
-        let wanted = sizes.max.min(queue.tally.runnable(worker, domain)) as usize;
+        let ready = if own_only { queue.tally.own(worker) } else { queue.tally.runnable(worker, domain) };
+        let wanted = sizes.max.min(ready) as usize;
         let members = self.group(cell_type, worker).map_or(&[][..], |group| &group.rows);
         let fronts = queue.items(domain).map_while(|(_, item)| if let Item::Front(lane) = item { Some(*lane) } else { None });
         self.read_ahead(fronts.take(wanted.saturating_sub(members.len())));
@@ -147,7 +166,7 @@ impl Scheduler {
             if room == 0 {
                 break;
             }
-            if let Some((lane, ready)) = pick_ready((&self.lanes, &self.moments), *item, worker, room, &mut batch.rows) {
+            if let Some((lane, ready)) = pick_ready((&self.lanes, &self.moments), *item, (worker, own_only), room, &mut batch.rows) {
                 room::in_table(&mut batch.picks, 1);
                 batch.picks.push(Pick { lane, ready, first, count: batch.rows.len() - first, after: before });
             }
@@ -165,7 +184,8 @@ impl Scheduler {
         let items = self.worker(worker).into_iter().flat_map(move |state| self.types[cell_type.index()].items(state.domain));
         items.flat_map(move |(_, item)| {
             let mut rows = Vec::new();
-            let ready = pick_ready((&self.lanes, &self.moments), *item, worker, usize::MAX, &mut rows).and_then(|(_, ready)| ready);
+            let ready =
+                pick_ready((&self.lanes, &self.moments), *item, (worker, false), usize::MAX, &mut rows).and_then(|(_, ready)| ready);
             rows.into_iter().map(move |row| (row, ready))
         })
     }
@@ -297,6 +317,11 @@ fn runnable(pinned: Option<WorkerId>, ready: Ready, worker: WorkerId) -> bool {
     pinned.is_none_or(|pinned| pinned == worker) && ready.only.is_none_or(|only| only == worker)
 }
 
+/// The same, of those that no other worker may run if it is its own only.
+fn may_run(pinned: Option<WorkerId>, ready: Ready, (worker, own_only): (WorkerId, bool)) -> bool {
+    runnable(pinned, ready, worker) && (!own_only || pinned.or(ready.only).is_some())
+}
+
 /// The first ready node of a listed subgraph (or run) that a worker may run.
 fn first_runnable(lane: &Lane, moments: &Moments, item: Item, worker: WorkerId) -> Option<(u32, Ready)> {
     match (&lane.progress, item) {
@@ -320,7 +345,7 @@ fn first_runnable(lane: &Lane, moments: &Moments, item: Item, worker: WorkerId) 
 fn pick_ready(
     (lanes, moments): (&[Lane], &Moments),
     item: Item,
-    worker: WorkerId,
+    worker: (WorkerId, bool),
     room: usize,
     rows: &mut Vec<Row>,
 ) -> Option<(LaneId, Option<Time>)> {
@@ -329,20 +354,19 @@ fn pick_ready(
     let mut since = None;
     match (&lane.progress, item) {
         (Progress::Front(front), _) => {
-            let ready = front.ready().filter(|ready| runnable(lane.pinned(), *ready, worker));
+            let ready = front.ready().filter(|ready| may_run(lane.pinned(), *ready, worker));
             rows.extend(ready.map(|_| Row { lane: id, step: front.queued }));
         }
         (Progress::Each(nodes), Item::Run(_, from, to)) => {
-            let ready =
-                nodes.states.ready_in(from..to, moments).filter(|(_, ready)| runnable(None, *ready, worker)).map(|(step, ready)| {
-                    since = Some(ready.time);
-                    Row { lane: id, step }
-                });
+            let ready = nodes.states.ready_in(from..to, moments).filter(|(_, ready)| may_run(None, *ready, worker)).map(|(step, ready)| {
+                since = Some(ready.time);
+                Row { lane: id, step }
+            });
             rows.extend(ready.take(room));
         }
         (Progress::Grouped(grouped), Item::Subgraph(_, group)) => {
             let pinned = grouped.subgraphs[group as usize].pinned();
-            let ready = grouped.ready(group).iter().filter(|step| runnable(pinned, grouped.nodes.states.ready(**step, moments), worker));
+            let ready = grouped.ready(group).iter().filter(|step| may_run(pinned, grouped.nodes.states.ready(**step, moments), worker));
             rows.extend(ready.take(room).map(|step| Row { lane: id, step: *step }));
         }
         _ => {}

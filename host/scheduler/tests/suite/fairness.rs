@@ -20,7 +20,14 @@ pub(crate) const POLICIES: [PolicyKind; 5] = [
 
 pub(crate) fn model(model: u32, tenant: u32, weight: u32) -> ModelInfo {
     let batch = BatchSizes { min: 1, quantum: 1, max: 4 };
-    let cell = |cell: u32| CellInfo { cell_type: CellTypeId(model * 4 + cell), slots: 1, priority: 0, batch, cost: CostTable::unknown() };
+    let cell = |cell: u32| CellInfo {
+        cell_type: CellTypeId(model * 4 + cell),
+        slots: 1,
+        priority: 0,
+        batch,
+        cost: CostTable::unknown(),
+        fill_first: false,
+    };
     let cells = (0..4).map(cell).collect();
     ModelInfo { model: ModelId(model), tenant: TenantId(tenant), weight, class: NumericClass(0), policy: None, cells, growth_slots: None }
 }

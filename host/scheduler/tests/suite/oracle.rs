@@ -122,8 +122,8 @@ pub(crate) type Launched = (WorkerId, CellTypeId, ModelId, Vec<(RequestId, NodeI
 /// A node's place among others: by rank, then when, then whose, then which.
 type Key = (u32, u64, u64, u32, u32, u32);
 
-/// A ready node: type, model, place in the queue, age, whose and which.
-type Runnable = (CellTypeId, ModelId, (Key, u64, u32), Key, RequestId, NodeId);
+/// A ready node: type, model, place in the queue, age, whose and which, and whether no other worker may run it.
+type Runnable = (CellTypeId, ModelId, (Key, u64, u32), Key, RequestId, NodeId, bool);
 
 pub(crate) struct Oracle {
     config: Config,
@@ -354,43 +354,62 @@ impl Oracle {
             for (node, state) in request.nodes.iter().filter(|(_, node)| node.state == State::Waiting) {
                 let Some(ready) = state.ready else { continue };
                 let group = request.graph.subgraph(*node);
-                let mut pins =
-                    request.nodes.iter().filter(|(other, _)| request.graph.subgraph(**other) == group).filter_map(|(_, node)| node.flying);
-                if pins.any(|pin| pin != worker) {
+                let of_group = request.nodes.iter().filter(|(other, _)| request.graph.subgraph(**other) == group);
+                let pins: Vec<WorkerId> = of_group.filter_map(|(_, node)| node.flying).collect();
+                if pins.iter().any(|pin| *pin != worker) {
                     continue;
                 }
-                match whereabouts(request, *node, self.config.release) {
-                    Where::Any => {}
-                    Where::Only(only) if only == worker => {}
+                let own = match whereabouts(request, *node, self.config.release) {
+                    Where::Any => !pins.is_empty(),
+                    Where::Only(only) if only == worker => true,
                     _ => continue,
-                }
+                };
                 let cell = request.graph.stage(node.chain, node.stage).cell;
                 let cell_type = self.models[&request.model].cells[cell as usize].cell_type;
                 let (rank, order) = request.order;
                 let place = ((rank, request.entered[&group], order, group.0, group.1, group.2), ready, node.step);
-                found.push((cell_type, request.model, place, (rank, ready, order, node.chain, node.stage, node.step), *id, *node));
+                found.push((cell_type, request.model, place, (rank, ready, order, node.chain, node.stage, node.step), *id, *node, own));
             }
         }
         found
     }
 
+    /// Whether a worker leaves what others may run to them: of a type whose batches are filled first, another worker's last batch is not full. Of several
+    /// such workers the first goes on; who has none begins none.
+    fn leaves_to_others(&self, worker: WorkerId, model: ModelId, of: CellTypeId) -> bool {
+        let cell = self.models[&model].cells.iter().find(|cell| cell.cell_type == of).expect("the model's type");
+        let last = |worker: &Worker| worker.tasks.iter().rev().find(|task| task.cell_type == of).map(|task| task.rows.len());
+        let own = &self.workers[&worker];
+        cell.fill_first
+            && self.workers.iter().any(|(other, state)| {
+                let counts = *other < worker || (*other != worker && last(own).is_none());
+                counts && state.domain == own.domain && last(state).is_some_and(|rows| rows < cell.batch.max as usize)
+            })
+    }
+
     /// Algorithm 1, `Schedule`.
     fn schedule(&mut self, worker: WorkerId, now: Time) -> bool {
-        let nodes = self.runnable(worker);
+        let all = self.runnable(worker);
+        let (mut nodes, mut left) = (all.clone(), BTreeMap::new());
+        nodes.retain(|node| node.6 || !*left.entry((node.1, node.0)).or_insert_with(|| self.leaves_to_others(worker, node.1, node.0)));
         let models: BTreeSet<ModelId> = nodes.iter().map(|node| node.1).collect();
-        let oldest = |model: ModelId| nodes.iter().filter(|node| node.1 == model).map(|node| node.3).min();
+        let oldest = |model: ModelId| all.iter().filter(|node| node.1 == model).map(|node| node.3).min();
         let tenant_of = |model: ModelId| self.models[&model].tenant;
         let tenants: BTreeSet<TenantId> = models.iter().map(|model| tenant_of(*model)).collect();
-        let oldest_of = |tenant: TenantId| nodes.iter().filter(|node| tenant_of(node.1) == tenant).map(|node| node.3).min();
+        let oldest_of = |tenant: TenantId| {
+            let with_work = all.iter().filter(|node| tenant_of(node.1) == tenant && models.contains(&node.1));
+            with_work.map(|node| node.3).min()
+        };
         let tenant = tenants.into_iter().min_by_key(|tenant| (self.tenants.charged(*tenant), oldest_of(*tenant), *tenant));
-        let peers = models.into_iter().filter(|model| Some(tenant_of(*model)) == tenant);
+        let peers = models.iter().copied().filter(|model| Some(tenant_of(*model)) == tenant);
         let owed = |model: ModelId| self.models_of[&tenant_of(model)].charged(model);
         let Some(model) = peers.min_by_key(|model| (owed(*model), oldest(*model), *model)) else { return false };
         let cells = &self.models[&model].cells;
         let types: BTreeSet<CellTypeId> = nodes.iter().filter(|node| node.1 == model).map(|node| node.0).collect();
         let batch = |of: CellTypeId| cells.iter().find(|cell| cell.cell_type == of).expect("the model's type").batch;
         let priority = |of: CellTypeId| cells.iter().filter(|cell| cell.cell_type == of).map(|cell| cell.priority).max();
-        let ready = |of: CellTypeId| nodes.iter().filter(|node| node.0 == of).count();
+        let own_only = |of: CellTypeId| self.leaves_to_others(worker, model, of);
+        let ready = |of: CellTypeId| all.iter().filter(|node| node.0 == of && (node.6 || !own_only(of))).count();
         let running = |of: CellTypeId| self.workers.values().flat_map(|worker| &worker.tasks).filter(|task| task.cell_type == of).count();
         let mut chosen: Vec<CellTypeId> = types.iter().copied().filter(|of| ready(*of) >= batch(*of).max as usize).collect();
         if chosen.is_empty() {
@@ -399,12 +418,12 @@ impl Oracle {
         if chosen.is_empty() {
             chosen = types.into_iter().collect();
         }
-        let age = |of: CellTypeId| nodes.iter().filter(|node| node.0 == of).map(|node| node.3).min();
+        let age = |of: CellTypeId| all.iter().filter(|node| node.0 == of).map(|node| node.3).min();
         let Some(cell_type) = chosen.into_iter().min_by_key(|of| (std::cmp::Reverse(priority(*of)), age(*of), *of)) else { return false };
-        let sizes = batch(cell_type);
+        let (sizes, own_only) = (batch(cell_type), own_only(cell_type));
         let mut tasks = 0;
         while tasks < self.config.max_tasks_to_submit {
-            let batch = self.form_batched_task(cell_type, worker, sizes.max as usize, sizes.quantum as usize);
+            let batch = self.form_batched_task(cell_type, (worker, own_only), sizes.max as usize, sizes.quantum as usize);
             if batch.is_empty() || (tasks > 0 && batch.len() < sizes.min as usize) {
                 break;
             }
@@ -415,9 +434,15 @@ impl Oracle {
         true
     }
 
-    fn form_batched_task(&self, cell_type: CellTypeId, worker: WorkerId, max: usize, quantum: usize) -> Vec<(RequestId, NodeId)> {
+    fn form_batched_task(
+        &self,
+        cell_type: CellTypeId,
+        (worker, own_only): (WorkerId, bool),
+        max: usize,
+        quantum: usize,
+    ) -> Vec<(RequestId, NodeId)> {
         let mut nodes = self.runnable(worker);
-        nodes.retain(|node| node.0 == cell_type);
+        nodes.retain(|node| node.0 == cell_type && (node.6 || !own_only));
         nodes.sort_by_key(|node| node.2);
         nodes.truncate(max);
         if nodes.len() > quantum {

@@ -59,6 +59,8 @@ pub(crate) fn config(dice: &mut Dice) -> Config {
 pub(crate) fn models(dice: &mut Dice, cells: u32, mixed: bool) -> Vec<ModelInfo> {
     let count = dice.between(1, 3);
     let growing = dice.once_in(2);
+    // By type: models share them.
+    let filled_first = if dice.once_in(2) { dice.below(1 << 16) } else { 0 };
     (0..count)
         .map(|model| {
             let tenant = if dice.once_in(2) { 0 } else { model };
@@ -70,6 +72,7 @@ pub(crate) fn models(dice: &mut Dice, cells: u32, mixed: bool) -> Vec<ModelInfo>
                     priority: dice.below(3) as i32,
                     batch: BatchSizes { min: dice.between(1, 2).min(max), quantum: dice.between(1, max), max },
                     cost: CostTable::unknown(),
+                    fill_first: filled_first >> ((tenant * cells + cell) % 16) & 1 == 1,
                 }
             });
             let cells = infos.collect();

@@ -22,6 +22,7 @@ fn model(max: u32) -> ModelInfo {
         priority: cell as i32,
         batch: BatchSizes { min: 1, quantum: 1, max },
         cost: CostTable::unknown(),
+        fill_first: false,
     };
     let cells = (0..4).map(cell).collect();
     ModelInfo { model: ModelId(0), tenant: TenantId(0), weight: 1, class: NumericClass(0), policy: None, cells, growth_slots: Some(64) }
@@ -406,4 +407,27 @@ fn the_line_is_no_longer_than_who_waits_in_it() {
         assert_eq!(timeline.world.scheduler.requests_waiting(), 1);
         assert!(timeline.world.scheduler.places_in_line() <= 2, "{} after {round}", timeline.world.scheduler.places_in_line());
     }
+}
+
+/// Two workers of one memory, and a batch of four. The second leaves newcomers to the first while that one's batch is not full, though it could begin at once.
+#[test]
+fn batches_are_filled_first_where_that_is_wanted() {
+    // Who completes a task, and how many come then.
+    let steps: [(&[u32], usize); 5] = [(&[], 2), (&[], 2), (&[0, 1], 0), (&[], 2), (&[0, 1], 0)];
+    let launched = |fill_first| {
+        let mut known = model(4);
+        known.cells.iter_mut().for_each(|cell| cell.fill_first = fill_first);
+        let mut timeline = Timeline::new(paper(), 4);
+        timeline.world = World::new(paper(), vec![known], &[(0, 0, 10_000), (1, 0, 10_000)]);
+        let step = |(done, come): &(&[u32], usize)| {
+            timeline.world.now = Time(timeline.world.now.0 + 1);
+            timeline.events.extend(done.iter().filter_map(|worker| timeline.world.complete(WorkerId(*worker), 1, 1, || false)));
+            (0..*come).for_each(|_| timeline.arrive(&growth(0, vec![lstm(9, &[])], None)));
+            timeline.act();
+            timeline.world.commands.launches.iter().map(|launch| (launch.worker.0, launch.rows.len())).collect::<Vec<_>>()
+        };
+        steps.iter().map(step).collect::<Vec<_>>()
+    };
+    assert_eq!(launched(true), [vec![(0, 2)], vec![], vec![(0, 4)], vec![(1, 2)], vec![(0, 4), (1, 2)]]);
+    assert_eq!(launched(false), [vec![(0, 2)], vec![(1, 2)], vec![(0, 4)], vec![(1, 2)], vec![(0, 4), (1, 2)]]);
 }

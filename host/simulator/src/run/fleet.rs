@@ -78,9 +78,10 @@ impl Fleet {
         })
     }
 
-    /// What the scheduler is told of costs, by cell.
-    pub(super) fn tables(&self) -> impl Iterator<Item = CostTable> {
-        self.costs.iter().map(|costs| if self.whole { costs.compute.table() } else { costs.compute.plus(&costs.overhead).table() })
+    /// What the scheduler is told of costs, by cell, and whether batches are filled first.
+    pub(super) fn tables(&self) -> impl Iterator<Item = (CostTable, bool)> {
+        let table = |costs: &CellCosts| if self.whole { costs.compute.table() } else { costs.compute.plus(&costs.overhead).table() };
+        self.costs.iter().map(move |costs| (table(costs), costs.fill_first))
     }
 
     /// Takes a task into its device's queue.

@@ -67,6 +67,10 @@ pub struct CellSummary {
     pub calibrated: u32,
     /// The limit in force.
     pub batch_max: u32,
+    /// Batch sizes that were measured as one batch with the threads of all workers of a memory.
+    pub measured_lent: Vec<(u32, Duration)>,
+    /// Whether a worker's batch is filled before another of the same memory begins one.
+    pub fill_first: bool,
     /// Its rank among the model's types.
     pub priority: i32,
     /// Bytes of the table by which workers look up what it computes of a token, if they have one.
@@ -190,6 +194,8 @@ fn summary(loaded: &LoadedCell) -> CellSummary {
         measured: loaded.calibration.points.iter().map(|point| (point.rows, point.time)).collect(),
         calibrated: loaded.calibration.knee(),
         batch_max: loaded.limits.max,
+        measured_lent: loaded.calibration.lent.iter().map(|point| (point.rows, point.time)).collect(),
+        fill_first: loaded.calibration.fills_first(),
         priority: loaded.priority,
         table_bytes: loaded.table.as_ref().map(|table| table.bytes),
     }

@@ -107,6 +107,9 @@ impl Report<'_> {
             let key = cell.key.to_string();
             writeln!(out, "{name:width$}  {key:12} {flops:>12} {bytes:>12} {calibrated:>10} {batch_max:>9} {priority:>8}")?;
         }
+        for cell in cells.iter().filter(|cell| cell.fill_first) {
+            writeln!(out, "filled   {}: a worker's batch is full before another worker of its memory begins one", cell.name)?;
+        }
         for cell in &cells {
             if let Some(bytes) = cell.table_bytes {
                 writeln!(out, "table    {}: what it computes of a token is kept, in {bytes} bytes at most", cell.name)?;
@@ -190,6 +193,8 @@ fn cell_json(cell: &CellSummary) -> Value {
         "measured": cell.measured.iter().map(point).collect::<Vec<_>>(),
         "calibrated": cell.calibrated,
         "batch_max": cell.batch_max,
+        "measured_lent": cell.measured_lent.iter().map(point).collect::<Vec<_>>(),
+        "fill_first": cell.fill_first,
         "priority": cell.priority,
         "table_bytes": cell.table_bytes,
     })

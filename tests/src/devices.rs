@@ -189,19 +189,26 @@ impl Crew {
 pub struct Stopwatch {
     row: Duration,
     asked: Arc<AtomicU32>,
+    lent: Arc<AtomicU32>,
 }
 
 impl Stopwatch {
     /// One that nobody has asked yet.
     #[must_use]
     pub fn saying(row: Duration) -> Self {
-        Self { row, asked: Arc::default() }
+        Self { row, asked: Arc::default(), lent: Arc::default() }
     }
 
-    /// How often it was asked.
+    /// How often it was asked for a batch of its own.
     #[must_use]
     pub fn asked(&self) -> u32 {
         self.asked.load(Ordering::Acquire)
+    }
+
+    /// How often it was asked for a batch with what others lend.
+    #[must_use]
+    pub fn asked_lent(&self) -> u32 {
+        self.lent.load(Ordering::Acquire)
     }
 
     /// A worker that is one.
@@ -328,5 +335,15 @@ impl Backend for Wrapped {
         }
         // Tests choose their batch sizes themselves.
         Ok(Duration::from_micros(1))
+    }
+
+    fn time_batch_lent(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+        match &self.trouble {
+            Trouble::Stopwatch(stopwatch) => {
+                stopwatch.lent.fetch_add(1, Ordering::AcqRel);
+                Ok(stopwatch.row * rows)
+            }
+            _ => self.time_batch(index, rows),
+        }
     }
 }

@@ -21,6 +21,11 @@ fn batches_are_measured_beside_workers_of_the_same_domain() {
         // The one that says less may have gone on for longer, alone.
         assert!(points.iter().all(|point| point.time == Duration::from_micros(30) * point.rows), "{points:?}");
         assert_eq!(cell.calibration.rows_max(), 32);
+        // Few rows as one batch too, which is the first worker's with the threads of the other.
+        let lent: Vec<_> = cell.calibration.lent.iter().map(|point| (point.rows, point.time)).collect();
+        assert_eq!(lent, [2, 4, 8].map(|rows| (rows, Duration::from_micros(10) * rows)));
     }
     assert_eq!((fast.asked(), other.asked()), (slow.asked(), 0));
+    assert!(fast.asked_lent() > 0);
+    assert_eq!((slow.asked_lent(), other.asked_lent()), (0, 0));
 }

@@ -2,7 +2,7 @@
 //!
 //! A move is made only for a worker that could run nothing at all, and one at a time into each domain, so that its cost (a copy of the request's
 //! state) is paid for an idle device alone. A request moves as a whole, between tasks; nothing of it runs until the copy is complete.
-//! What was ready then becomes ready anew; its subgraphs keep their places in the queues.
+//! What was ready then becomes ready anew; its subgraphs keep their places in the queues, but for those of one node, which enter anew.
 
 use crate::command::{Move, Placement};
 use crate::id::{DomainId, LaneId, NumericClass, RequestId, Slot, WorkerId};

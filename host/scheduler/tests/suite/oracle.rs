@@ -1,17 +1,24 @@
 //! Algorithm 1 of BatchMaker with its gaps filled, transcribed by the letter over requests expanded node by node. It keeps no queues and no
 //! counters: every question is answered by looking at all nodes. What it decides is what the scheduler must decide.
 //!
-//! It is told where requests were placed, who was given up for want of a place, and who finished; everything else it works out from the same events.
+//! It is told where requests were placed, who was given up for want of a place, who changed domain, and who finished; everything else it works out from
+//! the same events. Of those who changed domain it sees whether they were the ones to do so.
+
+mod readiness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::unfolded::Grouping;
 use cellwright_scheduler::{
-    CellTypeId, Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, Release, RequestId, TaskSeq, TenantId, Time,
-    WorkerId,
+    CellTypeId, Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, Placement, Release, RequestId, Slot, TaskSeq,
+    TenantId, Time, WorkerId,
 };
 
-use super::model::{Graph, Need, NodeId};
+use super::model::{Graph, NodeId};
+
+use readiness::{drop_beyond, ended, whereabouts};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -35,6 +42,8 @@ struct Request {
     order: (u32, u64),
     model: ModelId,
     domain: DomainId,
+    /// On its way there, with nothing ready meanwhile.
+    moving: bool,
     graph: Graph,
     nodes: BTreeMap<NodeId, Node>,
     /// When a subgraph entered its type's queue.
@@ -169,7 +178,9 @@ impl Oracle {
         for event in events {
             self.apply(event);
         }
-        for placement in &commands.placements {
+        let is_of_move =
+            |placement: &&Placement| commands.moves.iter().any(|moved| (moved.request, moved.to) == (placement.request, placement.domain));
+        for placement in commands.placements.iter().filter(|placement| !is_of_move(placement)) {
             self.place(placement, &commands.places[placement.places.clone()]);
         }
         for (id, failure) in &commands.failed {
@@ -190,6 +201,37 @@ impl Oracle {
                 }
             }
         }
+        for moved in &commands.moves {
+            self.leave_for(moved.request, moved.from, moved.to);
+        }
+        for placement in commands.placements.iter().filter(is_of_move) {
+            self.name(placement, &commands.places[placement.places.clone()]);
+        }
+    }
+
+    /// A request changes domain, for a worker there that has nothing to run: the first to come of those with something ready and nothing in flight, where
+    /// every worker has what it wants.
+    fn leave_for(&mut self, id: RequestId, from: DomainId, to: DomainId) {
+        let may_run = |worker| self.runnable(worker).iter().any(|node| node.6 || !self.leaves_to_others(worker, node.1, node.0));
+        let idle = |(worker, state): (&WorkerId, &Worker)| state.domain == to && state.tasks.is_empty() && !may_run(*worker);
+        assert!(self.workers.iter().any(idle), "nobody waits for {id:?} in {to:?}");
+        let busy = |domain: DomainId| {
+            self.workers.values().filter(|worker| worker.domain == domain).all(|worker| worker.tasks.len() > self.config.low_water as usize)
+        };
+        let may = |request: &&Request| {
+            let nodes = || request.nodes.values();
+            let is_ready = nodes().any(|node| node.state == State::Waiting && node.ready.is_some());
+            request.domain != to && !request.moving && is_ready && nodes().all(|node| node.flying.is_none()) && busy(request.domain)
+        };
+        let first = self.requests.values().filter(may).map(|request| request.order.1).min();
+        let request = self.requests.get_mut(&id).expect("one in flight");
+        assert_eq!((request.domain, Some(request.order.1)), (from, first), "another was to go to {to:?}");
+        (request.domain, request.moving) = (to, true);
+        request.nodes.values_mut().filter(|node| node.state == State::Waiting).for_each(|node| node.ready = None);
+        let graph = &request.graph;
+        // Of nodes that are subgraphs by themselves, among others of their stage, no place is kept.
+        let by_itself = |chain, stage| graph.chain(chain).length.bound > 1 && graph.stage(chain, stage).grouping == Grouping::Each;
+        request.entered.retain(|(chain, stage, _), _| !by_itself(*chain, *stage));
     }
 
     fn apply(&mut self, event: &Event) {
@@ -208,6 +250,7 @@ impl Oracle {
             }
             Event::WorkerUp { worker, domain, .. } => drop(self.workers.insert(*worker, Worker { domain: *domain, tasks: Vec::new() })),
             Event::TenantWeight { tenant, weight } => drop(self.weights.insert(*tenant, *weight)),
+            Event::Moved(request) => self.requests.get_mut(request).into_iter().for_each(|request| request.moving = false),
             Event::Cancel(request) => self.fail(*request, Failure::Cancelled),
             Event::Done { worker, up_to, busy_ns, stopped, failed } => self.done(*worker, *up_to, *busy_ns, stopped, failed),
             _ => {}
@@ -220,21 +263,18 @@ impl Oracle {
         }
     }
 
-    fn place(&mut self, placement: &cellwright_scheduler::Placement, places: &[(LaneId, cellwright_scheduler::Slot)]) {
+    fn place(&mut self, placement: &Placement, places: &[(LaneId, Slot)]) {
         if let Some((order, model, graph)) = self.submitted.remove(&placement.request) {
             let (nodes, entered, ends, cancelled) = Default::default();
             let domain = placement.domain;
-            self.requests.insert(placement.request, Request { order, model, domain, graph, nodes, entered, ends, cancelled });
+            let request = Request { order, model, domain, moving: false, graph, nodes, entered, ends, cancelled };
+            self.requests.insert(placement.request, request);
         }
         let Some(request) = self.requests.get_mut(&placement.request) else { return };
         let growth = Arc::clone(&request.graph.growths[placement.growth as usize]);
-        let mut places = places.iter();
-        for (local, chain) in growth.chains.iter().enumerate() {
+        name(&mut self.lanes, placement, &growth, places);
+        for local in 0..growth.chains.len() {
             let number = growth.first_chain + local as u32;
-            for stage in 0..chain.stages.len() as u32 {
-                let (lane, _) = places.next().expect("a place for every stage");
-                self.lanes.insert(*lane, (placement.request, number, stage));
-            }
             for node in request.graph.nodes(number) {
                 request.nodes.insert(node, Node { state: State::Waiting, flying: None, ready: None });
             }
@@ -263,6 +303,12 @@ impl Oracle {
                 drop_beyond(request, follower, executed);
             }
         }
+    }
+
+    /// The lanes that a request has where it goes.
+    fn name(&mut self, placement: &Placement, places: &[(LaneId, Slot)]) {
+        let Some(request) = self.requests.get(&placement.request) else { return };
+        name(&mut self.lanes, placement, &request.graph.growths[placement.growth as usize], places);
     }
 
     fn done(&mut self, id: WorkerId, up_to: TaskSeq, busy_ns: u64, stopped: &[(LaneId, u32)], failed: &[LaneId]) {
@@ -315,7 +361,7 @@ impl Oracle {
     /// Every node whose inputs are there becomes ready.
     fn release_nodes(&mut self, now: Time) {
         let mut doomed = Vec::new();
-        for (id, request) in &mut self.requests {
+        for (id, request) in self.requests.iter_mut().filter(|(_, request)| !request.moving) {
             let waiting: Vec<NodeId> =
                 request.nodes.iter().filter(|(_, node)| node.state == State::Waiting && node.ready.is_none()).map(|(id, _)| *id).collect();
             for node in waiting {
@@ -473,85 +519,15 @@ impl Oracle {
     }
 }
 
-/// Nodes of a chain from `end` on are never executed, or do not count if they were.
-fn drop_beyond(request: &mut Request, chain: u32, end: u32) {
-    if ended(request, chain) {
-        return;
-    }
-    for (id, node) in &mut request.nodes {
-        if id.chain == chain && id.step >= end {
-            node.state = State::Dropped;
-        }
-    }
-}
-
-/// Whether all executed steps of a chain are complete, and of the chain it follows.
-fn ended(request: &Request, chain: u32) -> bool {
-    let over = |chain| {
-        request.nodes.iter().filter(|(id, _)| id.chain == chain).all(|(_, node)| matches!(node.state, State::Done | State::Dropped))
-    };
-    let known = request.nodes.keys().any(|id| id.chain == chain);
-    let root = request.graph.root(chain).filter(|root| *root != chain && !request.cancelled.contains(&chain));
-    known && over(chain) && root.is_none_or(|root| ended(request, root))
-}
-
-/// Whether a node's inputs are there, and on which worker.
-fn whereabouts(request: &Request, node: NodeId, release: Release) -> Where {
-    let strict = release == Release::Subgraph;
-    if strict {
-        let group = request.graph.subgraph(node);
-        let members = request.graph.nodes(node.chain).filter(|other| request.graph.subgraph(*other) == group);
-        for member in members.filter(|member| request.nodes[member].state != State::Dropped) {
-            match inputs(request, member, true, false) {
-                Where::Any => {}
-                verdict => return verdict,
-            }
-        }
-    }
-    match inputs(request, node, strict, true) {
-        Where::Beyond(_) if !strict && !certain(request, node) => Where::No,
-        verdict => verdict,
-    }
-}
-
-/// A node is executed for certain if no stop of its own chain can still come before it.
-fn certain(request: &Request, node: NodeId) -> bool {
-    match request.graph.chain(node.chain).stop {
-        Some((stage, _)) if node.step > 0 => request.nodes[&NodeId { stage, step: node.step - 1, ..node }].state == State::Done,
-        _ => true,
-    }
-}
-
-fn inputs(request: &Request, node: NodeId, strict: bool, inside_too: bool) -> Where {
-    let (mut on, mut beyond) = (None, None);
-    let mut seen = |state: State, chain: u32, complete: bool| match state {
-        State::Done => true,
-        State::Queued(worker) => !complete && *on.get_or_insert(worker) == worker,
-        State::Dropped => {
-            beyond = beyond.or(Some(chain));
-            true
-        }
-        State::Waiting => false,
-    };
-    for need in request.graph.needs(node) {
-        let met = match need {
-            Need::Node { inside: true, .. } if !inside_too => true,
-            Need::Node { node: other, inside, known } => seen(request.nodes[&other].state, other.chain, known || (strict && !inside)),
-            Need::Followed(other) => ended(request, other.chain) || request.nodes[&other].state == State::Done,
-            Need::End(chain) => {
-                let may_stop = request.graph.root(chain).is_some();
-                let nodes = request.nodes.iter().filter(|(id, node)| id.chain == chain && node.state != State::Dropped);
-                ended(request, chain) || !may_stop && nodes.map(|(_, node)| node.state).all(|state| seen(state, chain, strict))
-            }
-        };
-        if !met {
-            return Where::No;
-        }
-    }
-    match (beyond, on) {
-        (Some(chain), _) => Where::Beyond(chain),
-        (None, Some(worker)) => Where::Only(worker),
-        (None, None) => Where::Any,
+/// Whose lanes those of a placement are.
+fn name(lanes: &mut BTreeMap<LaneId, (RequestId, u32, u32)>, placement: &Placement, growth: &UnfoldedGrowth, places: &[(LaneId, Slot)]) {
+    let stages = growth
+        .chains
+        .iter()
+        .zip(growth.first_chain..)
+        .flat_map(|(chain, number)| (0..).zip(&chain.stages).map(move |(stage, _)| (number, stage)));
+    for ((number, stage), (lane, _)) in stages.zip(places) {
+        lanes.insert(*lane, (placement.request, number, stage));
     }
 }
 

@@ -8,8 +8,8 @@ use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
 use cellwright_cell_graph::generate::{self, Rng};
 use cellwright_cell_graph::unfolded::Dependency;
 use cellwright_scheduler::{
-    BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId, TenantId,
-    Time, WorkerId,
+    BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, Knot, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId,
+    TenantId, Time, WorkerId,
 };
 
 use super::dice::{Dice, for_seeds};
@@ -61,6 +61,7 @@ pub(crate) fn models(dice: &mut Dice, cells: u32, mixed: bool) -> Vec<ModelInfo>
     let growing = dice.once_in(2);
     // By type: models share them.
     let filled_first = if dice.once_in(2) { dice.below(1 << 16) } else { 0 };
+    let times = if dice.once_in(2) { u64::from(dice.between(1, u32::MAX)) } else { 0 };
     (0..count)
         .map(|model| {
             let tenant = if dice.once_in(2) { 0 } else { model };
@@ -71,7 +72,7 @@ pub(crate) fn models(dice: &mut Dice, cells: u32, mixed: bool) -> Vec<ModelInfo>
                     slots: 1 + cell % 3,
                     priority: dice.below(3) as i32,
                     batch: BatchSizes { min: dice.between(1, 2).min(max), quantum: dice.between(1, max), max },
-                    cost: CostTable::unknown(),
+                    cost: costs(times, tenant * cells + cell),
                     fill_first: filled_first >> ((tenant * cells + cell) % 16) & 1 == 1,
                 }
             });
@@ -88,6 +89,17 @@ pub(crate) fn models(dice: &mut Dice, cells: u32, mixed: bool) -> Vec<ModelInfo>
             }
         })
         .collect()
+}
+
+/// What a type's tasks are said to take: nothing is known of any, or so many nanoseconds for one row, and more or not for six.
+fn costs(times: u64, cell_type: u32) -> CostTable {
+    if times == 0 {
+        return CostTable::unknown();
+    }
+    let mut dice = Dice::new(times + u64::from(cell_type));
+    let one = u64::from(dice.between(1, 40));
+    let knots = [(1, one), (6, one + u64::from(dice.below(2) * dice.between(0, 200)))];
+    CostTable::new(knots.map(|(rows, nanoseconds)| Knot { rows, nanoseconds })).expect("it ascends")
 }
 
 /// Steps in which chains will stop.

@@ -23,7 +23,7 @@ fn compare(seed: u64, release: Release) {
         losses: false,
         growths: !seed.is_multiple_of(3),
         requests: if seed % 16 == 5 { 20 } else { 8 },
-        domains: 1,
+        domains: if seed % 3 == 1 { 2 } else { 1 },
         late: seed % 5 == 1,
         mixed: false,
         checked: seed % 8 == 7,

@@ -1,0 +1,88 @@
+//! Which nodes have their inputs, and where.
+
+use cellwright_scheduler::Release;
+
+use super::super::model::{Need, NodeId};
+use super::{Request, State, Where};
+
+/// Nodes of a chain from `end` on are never executed, or do not count if they were.
+pub(super) fn drop_beyond(request: &mut Request, chain: u32, end: u32) {
+    if ended(request, chain) {
+        return;
+    }
+    for (id, node) in &mut request.nodes {
+        if id.chain == chain && id.step >= end {
+            node.state = State::Dropped;
+        }
+    }
+}
+
+/// Whether all executed steps of a chain are complete, and of the chain it follows.
+pub(super) fn ended(request: &Request, chain: u32) -> bool {
+    let over = |chain| {
+        request.nodes.iter().filter(|(id, _)| id.chain == chain).all(|(_, node)| matches!(node.state, State::Done | State::Dropped))
+    };
+    let known = request.nodes.keys().any(|id| id.chain == chain);
+    let root = request.graph.root(chain).filter(|root| *root != chain && !request.cancelled.contains(&chain));
+    known && over(chain) && root.is_none_or(|root| ended(request, root))
+}
+
+/// Whether a node's inputs are there, and on which worker.
+pub(super) fn whereabouts(request: &Request, node: NodeId, release: Release) -> Where {
+    let strict = release == Release::Subgraph;
+    if strict {
+        let group = request.graph.subgraph(node);
+        let members = request.graph.nodes(node.chain).filter(|other| request.graph.subgraph(*other) == group);
+        for member in members.filter(|member| request.nodes[member].state != State::Dropped) {
+            match inputs(request, member, true, false) {
+                Where::Any => {}
+                verdict => return verdict,
+            }
+        }
+    }
+    match inputs(request, node, strict, true) {
+        Where::Beyond(_) if !strict && !certain(request, node) => Where::No,
+        verdict => verdict,
+    }
+}
+
+/// A node is executed for certain if no stop of its own chain can still come before it.
+fn certain(request: &Request, node: NodeId) -> bool {
+    match request.graph.chain(node.chain).stop {
+        Some((stage, _)) if node.step > 0 => request.nodes[&NodeId { stage, step: node.step - 1, ..node }].state == State::Done,
+        _ => true,
+    }
+}
+
+fn inputs(request: &Request, node: NodeId, strict: bool, inside_too: bool) -> Where {
+    let (mut on, mut beyond) = (None, None);
+    let mut seen = |state: State, chain: u32, complete: bool| match state {
+        State::Done => true,
+        State::Queued(worker) => !complete && *on.get_or_insert(worker) == worker,
+        State::Dropped => {
+            beyond = beyond.or(Some(chain));
+            true
+        }
+        State::Waiting => false,
+    };
+    for need in request.graph.needs(node) {
+        let met = match need {
+            Need::Node { inside: true, .. } if !inside_too => true,
+            Need::Node { node: other, inside, known } => seen(request.nodes[&other].state, other.chain, known || (strict && !inside)),
+            Need::Followed(other) => ended(request, other.chain) || request.nodes[&other].state == State::Done,
+            Need::End(chain) => {
+                let may_stop = request.graph.root(chain).is_some();
+                let nodes = request.nodes.iter().filter(|(id, node)| id.chain == chain && node.state != State::Dropped);
+                ended(request, chain) || !may_stop && nodes.map(|(_, node)| node.state).all(|state| seen(state, chain, strict))
+            }
+        };
+        if !met {
+            return Where::No;
+        }
+    }
+    match (beyond, on) {
+        (Some(chain), _) => Where::Beyond(chain),
+        (None, Some(worker)) => Where::Only(worker),
+        (None, None) => Where::Any,
+    }
+}

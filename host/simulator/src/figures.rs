@@ -164,9 +164,11 @@ impl Bench<'_> {
     }
 }
 
-/// How much worse adaptive batching is than cellular batching where it is worst: answers in time and p99, each over cellular's.
-fn adaptive_over(cellular: &Curve, adaptive: &Curve) -> [Compared; 2] {
-    let pairs = || cellular.points.iter().zip(&adaptive.points).map(|(one, other)| (&one.outcome, &other.outcome));
+/// How much worse adaptive batching is than cellular batching where it is worst: answers in time and p99, each over cellular's, in pairs of curves of
+/// the same setting, cellular's first.
+fn adaptive_over(pairs: &[(&Curve, &Curve)]) -> [Compared; 2] {
+    let points = || pairs.iter().flat_map(|(cellular, adaptive)| cellular.points.iter().zip(&adaptive.points));
+    let pairs = || points().map(|(one, other)| (&one.outcome, &other.outcome));
     let in_time = |outcome: &Outcome| (outcome.answered + outcome.failed).saturating_sub(outcome.sla_violations.unwrap_or(0)) as f64;
     let answered = pairs().map(|(one, other)| in_time(other) / in_time(one)).fold(f64::INFINITY, f64::min);
     let p99 = pairs().map(|(one, other)| other.p99_ms / one.p99_ms).fold(0.0, f64::max);

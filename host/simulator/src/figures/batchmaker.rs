@@ -77,7 +77,7 @@ pub(super) fn figure_7a(bench: &mut Bench<'_>) -> Result<Figure, Error> {
         Compared::new("graph: p90 at 16000/s", "beyond 500", padded.at(16e3).p90_ms, "ms").within(500.0, f64::MAX),
         Compared::new("graph: p90 at 1000/s", "25", padded.at(1e3).p90_ms, "ms"),
     ]);
-    compared.extend(adaptive_over(&cellular, &adaptive));
+    compared.extend(adaptive_over(&[(&cellular, &adaptive)]));
     let title = "Figure 7(a): LSTM, batches of up to 512";
     let tail = "whole graphs at a low load depend on how many of the rare long sentences there are, each of which runs alone while all others wait: the paper \
         says how many are longer than 100 (1 %), not how much";
@@ -106,7 +106,7 @@ pub(super) fn figure_7b(bench: &mut Bench<'_>) -> Result<Figure, Error> {
         // 64 rows in 250 µs, and 24 steps a request: section 7.3 has the two numbers.
         Compared::new("cellular: most answered with 64", "much lower", cellular.peak(), "/s").within(10_000.0, 11_000.0),
     ];
-    compared.extend(adaptive_over(&cellular, &adaptive));
+    compared.extend(adaptive_over(&[(&cellular, &adaptive)]));
     let title = "Figure 7(b): LSTM, batches of up to 64";
     let source = "BatchMaker (EuroSys'18), figure 7(b) and section 7.2";
     Ok(latency_figure("7b", title, source, vec![cellular, wide, adaptive, padded], compared, LENGTHS))
@@ -142,7 +142,8 @@ pub(super) fn figure_8(bench: &mut Bench<'_>) -> Result<Figure, Error> {
 pub(super) fn figure_9(bench: &mut Bench<'_>) -> Result<Figure, Error> {
     let workload = Workload::lstm(Lengths::EUROPARL);
     let (mut lines, mut curves) = (Vec::new(), Vec::new());
-    for (name, policy) in [("cellular", PolicyKind::Cellular), ("graph, bucket width 10", graph(10))] {
+    let policies = [("cellular", PolicyKind::Cellular), ("graph, bucket width 10", graph(10)), ("adaptive", PolicyKind::Adaptive)];
+    for (name, policy) in policies {
         let setup = Setup { arrivals: Arrivals::Poisson(5e3), ..with_policy(&v100(), policy) };
         let ran = bench.run(&setup, &workload)?;
         lines.push(Line { name: format!("{name}: waiting"), points: ran.queueing_ms, bars: Vec::new() });
@@ -150,12 +151,13 @@ pub(super) fn figure_9(bench: &mut Bench<'_>) -> Result<Figure, Error> {
         curves.push(Curve { name: name.to_owned(), points: vec![super::Point { rate: 5e3, outcome: ran.outcome }] });
     }
     let (cellular, padded) = (curves[0].at(5e3), curves[1].at(5e3));
-    let compared = vec![
+    let mut compared = vec![
         Compared::new("cellular: p99 of waiting", "1.38", cellular.queueing.p99_ms, "ms").within(1.15, 1.6),
         Compared::new("graph: p99 of waiting", "above 100", padded.queueing.p99_ms, "ms").within(100.0, f64::MAX),
         Compared::new("p90 of computing, cellular over graph", "below 1", cellular.computation.p90_ms / padded.computation.p90_ms, "times")
             .within(0.0, 1.0),
     ];
+    compared.extend(adaptive_over(&[(&curves[0], &curves[2])]));
     let title = "Figure 9: waiting and computing at 5000 requests/s (cumulative)".to_owned();
     let picture = Picture { title: title.clone(), x: "ms", y: "share of requests", x_log: true, lines, ..Picture::default() };
     Ok(Figure {
@@ -200,7 +202,7 @@ pub(super) fn figure_11(bench: &mut Bench<'_>, variance: Variance) -> Result<Fig
                 .within(1.0, f64::MAX),
         ],
     };
-    compared.extend(adaptive_over(&cellular, &adaptive));
+    compared.extend(adaptive_over(&[(&cellular, &adaptive)]));
     let title = format!(
         "Figure 11: LSTM, {}",
         match variance {
@@ -219,6 +221,7 @@ pub(super) fn figure_13(bench: &mut Bench<'_>, devices: u32) -> Result<Figure, E
     let known = Workload::seq2seq(Pairs::EUROPARL, Decoding::Known);
     let same = bench.curve("cellular, up to 256,256", &rates, &setup([256, 256]), &known)?;
     let own = bench.curve("cellular, up to 512,256", &rates, &setup([512, 256]), &known)?;
+    let adaptive_same = bench.curve("adaptive, up to 256,256", &rates, &with_policy(&setup([256, 256]), PolicyKind::Adaptive), &known)?;
     let adaptive = bench.curve("adaptive, up to 512,256", &rates, &with_policy(&setup([512, 256]), PolicyKind::Adaptive), &known)?;
     // The baselines cannot batch by a decoded length that is not known: buckets are of the input, and the batch decodes until all have stopped.
     let unknown = Workload::seq2seq(Pairs::EUROPARL, Decoding::Stops { extra: 50 });
@@ -229,7 +232,7 @@ pub(super) fn figure_13(bench: &mut Bench<'_>, devices: u32) -> Result<Figure, E
         Compared::new("cellular: gain of 512,256 over 256,256", "3.5 to 6", (own.peak() / same.peak() - 1.0) * 100.0, "%").within(2.0, 7.0),
         Compared::new("most answered, cellular over graph", "much higher", own.peak() / padded.peak(), "times").within(1.2, f64::MAX),
     ];
-    compared.extend(adaptive_over(&own, &adaptive));
+    compared.extend(adaptive_over(&[(&own, &adaptive), (&same, &adaptive_same)]));
     let assumed = [
         "an output is exp(N(0, 0.2)) times as long as its input",
         "a decoder's step takes the LSTM's time and, for the projection, 3.65 times 784/512 us a row, for 32 rows at least",
@@ -242,7 +245,7 @@ pub(super) fn figure_13(bench: &mut Bench<'_>, devices: u32) -> Result<Figure, E
         &name,
         &title,
         "BatchMaker (EuroSys'18), figure 13 and section 7.4",
-        vec![same, own, adaptive, padded],
+        vec![same, own, adaptive_same, adaptive, padded],
         compared,
         &assumed,
     ))

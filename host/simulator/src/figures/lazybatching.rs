@@ -148,7 +148,7 @@ fn compare(network: Network, curves: &[Curve]) -> Vec<Compared> {
     let given_up = adaptive.at(1e3).sla_violations.unwrap_or(u64::MAX) as f64;
     compared
         .push(Compared::new("adaptive: answers later than 100 ms or given up, at 1000/s", "ours", given_up, "requests").within(0.0, 0.0));
-    compared.extend(adaptive_over(&named("cellular"), &adaptive));
+    compared.extend(adaptive_over(&[(&named("cellular"), &adaptive)]));
     compared.extend([ratio.within(1.0, f64::MAX), late.within(0.0, 0.0)]);
     compared
 }

@@ -43,7 +43,7 @@ pub(super) fn figure_14(bench: &mut Bench<'_>) -> Result<Figure, Error> {
         Compared::new("cellular: most answered", "3100", cellular.peak(), "/s"),
         Compared::new("merge: most answered", "2100 (DyNet)", merged.peak(), "/s"),
     ];
-    compared.extend(adaptive_over(&cellular, &adaptive));
+    compared.extend(adaptive_over(&[(&cellular, &adaptive)]));
     let title = "Figure 14: TreeLSTM on a treebank, tasks of up to 64";
     let assumed = [COSTS, MERGING, "trees are random, with as many leaves and as deep as those of the Stanford Sentiment Treebank"];
     Ok(latency_figure(
@@ -63,6 +63,8 @@ pub(super) fn figure_15(bench: &mut Bench<'_>) -> Result<Figure, Error> {
     let ours = bench.curve("cellular, gathering by moved rows", &rates, &served(), &workload)?;
     let merged = bench.curve("merge", &rates, &with_policy(&setup(), PolicyKind::Merge { requests: LIMIT }), &workload)?;
     let adaptive = bench.curve("adaptive", &rates, &with_policy(&setup(), PolicyKind::Adaptive), &workload)?;
+    let adaptive_ours =
+        bench.curve("adaptive, gathering by moved rows", &rates, &with_policy(&served(), PolicyKind::Adaptive), &workload)?;
     // One graph for all: 31 cells one after the other, each with a row for every tree of the batch, and nothing to gather.
     let ideal = bench.curve("ideal", &rates, &with_policy(&setup(), graph(0)), &workload)?;
     let of_ideal = |peak: f64| 100.0 * peak / ideal.peak();
@@ -73,7 +75,7 @@ pub(super) fn figure_15(bench: &mut Bench<'_>) -> Result<Figure, Error> {
         Compared::new("p90 at 1000/s, ideal over cellular", "above 1", ideal.at(1e3).p90_ms / cellular.at(1e3).p90_ms, "times")
             .within(1.0, f64::MAX),
     ];
-    compared.extend(adaptive_over(&cellular, &adaptive));
+    compared.extend(adaptive_over(&[(&cellular, &adaptive), (&ours, &adaptive_ours)]));
     let title = "Figure 15: complete trees of 16 leaves, tasks of up to 64";
     let assumed = [
         COSTS,
@@ -83,5 +85,5 @@ pub(super) fn figure_15(bench: &mut Bench<'_>) -> Result<Figure, Error> {
          schedule, on a thread of its own and ahead of the device, as on a server",
     ];
     let source = "BatchMaker (EuroSys'18), figure 15 and section 7.5";
-    Ok(latency_figure("15", title, source, vec![cellular, ours, adaptive, merged, ideal], compared, &assumed))
+    Ok(latency_figure("15", title, source, vec![cellular, ours, adaptive, adaptive_ours, merged, ideal], compared, &assumed))
 }

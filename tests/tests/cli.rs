@@ -362,7 +362,11 @@ fn benchmarks_run_and_report_in_json() {
     let engine = ["bench", "engine", "--hidden", "16", "--lengths", "fixed:3", "--rate", "200", "--duration", "0.5", "--json"];
     let ran = cellwright(&[&engine[..], &["--policy", "cellular,graph:10"]].concat(), "");
     assert_status(&ran, 0);
-    assert_eq!(lines(&ran).len(), 2, "one report for each policy:\n{}", ran.stdout);
+    let reports = lines(&ran);
+    assert_eq!(reports.len(), 2, "one report for each policy:\n{}", ran.stdout);
+    for report in &reports {
+        assert!(report["of_cells"].as_f64().is_some_and(|share| share > 0.0), "{report}");
+    }
 }
 
 /// Every crowd, and every figure of it.

@@ -99,9 +99,12 @@ impl Bench<'_> {
 
     fn print_head(&self) -> anyhow::Result<()> {
         if !self.arguments.json {
-            let columns = ["policy", "offered/s", "answered/s", "p50 ms", "p90 ms", "p99 ms", "batch", "busy"];
-            let [policy, offered, answered, p50, p90, p99, batch, busy] = columns;
-            writeln!(stdout(), "{policy:<10} {offered:>12} {answered:>12} {p50:>10} {p90:>10} {p99:>10} {batch:>8} {busy:>6}")?;
+            let columns = ["policy", "offered/s", "answered/s", "p50 ms", "p90 ms", "p99 ms", "batch", "busy", "of cells"];
+            let [policy, offered, answered, p50, p90, p99, batch, busy, of_cells] = columns;
+            writeln!(
+                stdout(),
+                "{policy:<10} {offered:>12} {answered:>12} {p50:>10} {p90:>10} {p99:>10} {batch:>8} {busy:>6} {of_cells:>9}"
+            )?;
         }
         Ok(())
     }
@@ -109,11 +112,11 @@ impl Bench<'_> {
     fn print(&self, policy: PolicySpec, rate: Option<f64>, seen: &Seen) -> anyhow::Result<()> {
         let milliseconds = |share: f64| seen.latencies.quantile(share).as_secs_f64() * 1e3;
         let (p50, p90, p99) = (milliseconds(0.5), milliseconds(0.9), milliseconds(0.99));
-        let Seen { throughput, batch_mean, busy, kept_up, .. } = seen;
+        let Seen { throughput, batch_mean, busy, of_cells, kept_up, .. } = seen;
         if self.arguments.json {
             let figures = json!({
                 "policy": policy.to_string(), "offered_per_s": rate, "answered_per_s": throughput, "p50_ms": p50, "p90_ms": p90, "p99_ms": p99,
-                "requests": seen.latencies.count(), "batch_mean": batch_mean, "busy": busy, "kept_up": kept_up,
+                "requests": seen.latencies.count(), "batch_mean": batch_mean, "busy": busy, "of_cells": of_cells, "kept_up": kept_up,
             });
             writeln!(stdout(), "{figures}")?;
             return Ok(());
@@ -122,7 +125,7 @@ impl Bench<'_> {
         let policy = policy.to_string();
         write!(
             stdout(),
-            "{policy:<10} {offered:>12} {throughput:>12.1} {p50:>10.3} {p90:>10.3} {p99:>10.3} {batch_mean:>8.1} {busy:>6.2}"
+            "{policy:<10} {offered:>12} {throughput:>12.1} {p50:>10.3} {p90:>10.3} {p99:>10.3} {batch_mean:>8.1} {busy:>6.2} {of_cells:>9.2}"
         )?;
         writeln!(stdout(), "{}", if *kept_up { "" } else { "  more arrived than was answered" })?;
         Ok(())

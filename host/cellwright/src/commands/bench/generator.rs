@@ -54,6 +54,8 @@ pub(crate) struct Seen {
     pub(crate) batch_mean: f64,
     /// Share of the measured time that devices were busy, of all workers.
     pub(crate) busy: f64,
+    /// Share of it that the same batches took when their cells were timed by themselves, on all workers at once, as the model was loaded.
+    pub(crate) of_cells: f64,
     /// Whether requests were taken when they arrived: if not, more arrives than can be answered, and latency only tells for how long.
     pub(crate) kept_up: bool,
 }
@@ -86,7 +88,7 @@ pub(crate) fn run(
         tally.wait_for_room(arrivals.in_flight_max);
         let now = Instant::now();
         if now >= from && begin.is_none() {
-            begin = Some(Counts::now(serving, &tally));
+            begin = Some(Counts::now(serving, model, &tally));
         }
         if arrivals.rate.is_some() && intended >= from {
             late = late.max(now.saturating_duration_since(intended));
@@ -98,7 +100,7 @@ pub(crate) fn run(
         submit(serving, model, work, *number, tally.expect(intended, intended >= from))?;
     }
     sleep_until(to);
-    let end = Counts::now(serving, &tally);
+    let end = Counts::now(serving, model, &tally);
     drain(&tally)?;
     if let Some(failure) = tally.first_failure() {
         bail!("{} requests failed, the first because {failure}", tally.failed.load(Ordering::Relaxed));
@@ -107,7 +109,7 @@ pub(crate) fn run(
     let workers = serving.engine().devices().count().max(1);
     let latencies = tally.latencies();
     let kept_up = late < arrivals.measured.mul_f64(0.1);
-    Ok(end.since(&begin, workers, latencies, kept_up))
+    Ok(end.since(&begin, (model, workers), latencies, kept_up))
 }
 
 /// Counters at one moment.
@@ -117,22 +119,39 @@ struct Counts {
     tasks: u64,
     rows: u64,
     busy_ns: u64,
+    /// Tasks and rows of each of the model's cells.
+    cells: Vec<(u64, u64)>,
 }
 
 impl Counts {
-    fn now(serving: &Serving, tally: &Tally) -> Self {
+    fn now(serving: &Serving, model: &ServedModel, tally: &Tally) -> Self {
         let counters = serving.engine().counters();
+        let cells = model.loaded().cells.iter();
         Self {
             at: Instant::now(),
             answered: tally.answered.load(Ordering::Relaxed),
             tasks: counters.tasks.load(Ordering::Relaxed),
             rows: counters.rows.load(Ordering::Relaxed),
             busy_ns: counters.busy_ns.load(Ordering::Relaxed),
+            cells: cells.map(|cell| (cell.counters.tasks.load(Ordering::Relaxed), cell.counters.rows.load(Ordering::Relaxed))).collect(),
         }
     }
 
+    /// What as many batches of each cell, all of its mean size, take by themselves.
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-    fn since(&self, begin: &Self, workers: usize, latencies: Times, kept_up: bool) -> Seen {
+    fn alone_ns(&self, begin: &Self, model: &ServedModel) -> f64 {
+        let counts = self.cells.iter().zip(&begin.cells).map(|(end, begin)| (end.0.saturating_sub(begin.0), end.1.saturating_sub(begin.1)));
+        let cells = model.loaded().cells.iter().zip(counts).filter(|(_, (tasks, _))| *tasks > 0);
+        cells
+            .map(|(cell, (tasks, rows))| {
+                let mean = u32::try_from(rows.div_ceil(tasks)).unwrap_or(u32::MAX);
+                tasks as f64 * cell.calibration.cost().nanoseconds(mean).unwrap_or(0) as f64
+            })
+            .sum()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+    fn since(&self, begin: &Self, (model, workers): (&ServedModel, usize), latencies: Times, kept_up: bool) -> Seen {
         let seconds = (self.at - begin.at).as_secs_f64();
         let tasks = self.tasks.saturating_sub(begin.tasks).max(1);
         Seen {
@@ -140,6 +159,7 @@ impl Counts {
             latencies,
             batch_mean: self.rows.saturating_sub(begin.rows) as f64 / tasks as f64,
             busy: self.busy_ns.saturating_sub(begin.busy_ns) as f64 / 1e9 / seconds / workers as f64,
+            of_cells: self.alone_ns(begin, model) / 1e9 / seconds / workers as f64,
             kept_up,
         }
     }

@@ -53,9 +53,12 @@ impl Scheduler {
     }
 
     fn fail(&mut self, id: RequestId, failure: Failure) {
-        let Some(request) = self.alive(id) else { return };
-        let waited = request.phase == Phase::Waiting;
-        if waited {
+        if self.alive(id).is_none() {
+            return;
+        }
+        self.note_end(id, false);
+        let request = self.request(id);
+        if request.phase == Phase::Waiting {
             let (known, order) = (self.model(request.model), (request.rank, request.order));
             let (class, tenant) = (known.info.class, known.tenant);
             self.requests_waiting -= 1;
@@ -86,7 +89,7 @@ impl Scheduler {
         let busy = request.live_chains > 0 || request.pending().1 > 0 || request.is_taken() || request.moves();
         if request.phase == Phase::Placed && !request.open && !busy {
             self.out.finished.push(id);
-            self.note_finished(id);
+            self.note_end(id, true);
             self.leave(id);
         }
     }

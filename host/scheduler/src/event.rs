@@ -18,6 +18,13 @@ pub struct BatchSizes {
     pub max: u32,
 }
 
+impl BatchSizes {
+    /// Rows of a batch that no other row could join.
+    pub(crate) const fn full(self) -> u32 {
+        if self.quantum > 0 && self.max > self.quantum { self.max / self.quantum * self.quantum } else { self.max }
+    }
+}
+
 /// A cell of a model, as the scheduler sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellInfo {

@@ -310,6 +310,7 @@ impl Scheduler {
 impl Scheduler {
     /// The lane leaves its group, if it is in one or has steps in flight that were launched with one: its state is its own from now on.
     pub(crate) fn part(&mut self, lane: LaneId) {
+        let done = self.landed_in_group(lane);
         let place = &mut self.lanes[lane.index()];
         let (cell_type, domain, merges, model, id, number) =
             (place.cell_type, place.domain, place.merges, place.model, place.request, place.chain);
@@ -318,9 +319,8 @@ impl Scheduler {
         let worker = front.worker;
         let group = &mut self.types[cell_type.index()].groups[worker.index()];
         let last = member.left().min(group.launched);
-        let landed = group.landed.clamp(member.joined, last);
-        let (done, flying) = ((landed - member.joined) as u32, (last - landed) as u32);
-        front.done += done;
+        let flying = (last - member.joined - done) as u32;
+        front.done += done as u32;
         place.flying += flying;
         if member.stays() {
             let only = (place.flying > 0).then_some(worker);
@@ -338,7 +338,7 @@ impl Scheduler {
         let request = self.request_mut(id);
         request.flying = request.flying + flying - 1;
         if let Some(chain) = request.chain_mut(number) {
-            chain.remaining -= u64::from(done);
+            chain.remaining -= done;
         }
         let model = self.model_mut(model);
         model.flying = model.flying + flying - 1;
@@ -346,6 +346,15 @@ impl Scheduler {
             let tasks = state.tasks.iter_mut().filter(|task| task.cell_type == cell_type && task.tick > member.joined);
             tasks.for_each(|task| task.walk = true);
         }
+    }
+
+    /// Steps of a lane that are complete with its group, and that the lane and its chain know nothing of.
+    pub(crate) fn landed_in_group(&self, lane: LaneId) -> u64 {
+        let place = self.lane(lane);
+        let Progress::Front(front) = &place.progress else { return 0 };
+        let Some(member) = front.member() else { return 0 };
+        let group = &self.types[place.cell_type.index()].groups[front.worker.index()];
+        group.landed.clamp(member.joined, member.left().min(group.launched)) - member.joined
     }
 
     /// All members part.

@@ -25,7 +25,9 @@ impl Scheduler {
             let (to, class) = (state.domain, state.class);
             let expected = self.moving_to.iter().any(|(_, domain)| *domain == to);
             let waited_for = self.requests_waiting > 0 && !self.classes[class.index()].waiting.is_empty();
-            if expected || waited_for || self.choose_model(worker).is_some() {
+            // Not for one that leaves what it could run to another that has a batch to fill.
+            let could_run = || self.types.iter().any(|queue| queue.tally.runnable(worker, to) > 0);
+            if expected || waited_for || could_run() || self.choose_model(worker).is_some() {
                 continue;
             }
             if let Some(id) = self.oldest_to_move(to, class) {

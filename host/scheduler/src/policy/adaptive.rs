@@ -48,7 +48,7 @@ struct Known {
 }
 
 /// How much of the margin is added when a request was late though it had begun, and taken off when one is done in time: where more begin than can be done,
-/// one in nine is late.
+/// one in thirty-three is late.
 const LATE_SHIFT: u32 = 3;
 const IN_TIME_SHIFT: u32 = 8;
 /// The same when one is given up that the margin alone kept from beginning, so that a margin that lets nobody begin does not last.
@@ -64,7 +64,8 @@ impl Known {
     /// A request that had so long was late though it had begun.
     fn was_late(&mut self, had_ns: u64) {
         let more = (self.margin_ns >> LATE_SHIFT).max(had_ns >> LEAST_SHIFT);
-        self.margin_ns = self.margin_ns.saturating_add(more).min(had_ns >> MOST_SHIFT);
+        // Of another that had more time a larger one may be known.
+        self.margin_ns = self.margin_ns.max(self.margin_ns.saturating_add(more).min(had_ns >> MOST_SHIFT));
     }
 }
 
@@ -100,7 +101,7 @@ impl Scheduler {
         noted.requests = noted.requests.saturating_add(1);
         if let Some(deadline) = deadline {
             noted.deadlines.insert((deadline, id));
-            let latest = self.latest_begin(id, deadline, Some(graph));
+            let (latest, _) = self.latest_begin(id, deadline, Some(graph));
             self.rare_mut(id).latest = latest;
             self.adaptive.latest.insert((latest, id));
         }
@@ -128,13 +129,23 @@ impl Scheduler {
         }
     }
 
-    /// A request with a deadline is done.
-    pub(crate) fn note_finished(&mut self, id: RequestId) {
-        let request = self.request(id);
-        let (model, deadline) = (request.model, request.deadline());
-        if let Some(known) = self.adaptive.models.get_mut(&model).filter(|_| deadline.is_some()) {
+    /// A request is done, or is to be given up, for whatever reason: who has waited for it in vain may have said so before it was looked at.
+    pub(crate) fn note_end(&mut self, id: RequestId, finished: bool) {
+        let model = self.request(id).model;
+        let Some(deadline) = self.request(id).deadline().filter(|_| self.adaptive.models.contains_key(&model)) else { return };
+        let late = if finished { deadline < self.now } else { deadline <= self.now && self.has_begun(id) };
+        let had_ns = self.had_ns(id, deadline);
+        let Some(known) = self.adaptive.models.get_mut(&model) else { return };
+        if late {
+            known.was_late(had_ns);
+        } else if finished {
             known.margin_ns -= known.margin_ns >> IN_TIME_SHIFT;
         }
+    }
+
+    /// How long a request had from when it came.
+    fn had_ns(&self, id: RequestId, deadline: Time) -> u64 {
+        deadline.0.saturating_sub(self.request(id).rare().map_or(self.now, |rare| rare.submitted).0)
     }
 
     /// Gives up requests that cannot be done in time, and asks to be woken for the next that may come to that.
@@ -145,15 +156,12 @@ impl Scheduler {
             // Times may have changed since it came. Who has begun is let go on until its time is up.
             let (request, begun) = (self.request(id), self.has_begun(id));
             let growth = request.pending().0.or_else(|| request.growth(request.growth_numbers().start));
-            let latest = if begun { deadline } else { self.latest_begin(id, deadline, growth.map(|growth| &**growth)) };
+            let (latest, alone) =
+                if begun { (deadline, deadline) } else { self.latest_begin(id, deadline, growth.map(|growth| &**growth)) };
             if latest < self.now {
-                let had_ns = deadline.0.saturating_sub(request.rare().map_or(self.now, |rare| rare.submitted).0);
-                let model = request.model;
-                if let Some(known) = self.adaptive.models.get_mut(&model) {
-                    match begun {
-                        true => known.was_late(had_ns),
-                        false => known.margin_ns -= known.margin_ns >> KEPT_SHIFT,
-                    }
+                let (model, kept) = (request.model, alone >= self.now);
+                if let Some(known) = self.adaptive.models.get_mut(&model).filter(|_| kept) {
+                    known.margin_ns -= known.margin_ns >> KEPT_SHIFT;
                 }
                 self.doom(id, Failure::Late);
                 self.settle();
@@ -178,8 +186,8 @@ impl Scheduler {
     }
 
     /// When a request has to begin to be done in time, as tasks go now: paths are taken to be as short as they may be, and while others run, requests to take
-    /// as much longer as they did lately.
-    fn latest_begin(&self, id: RequestId, deadline: Time, growth: Option<&UnfoldedGrowth>) -> Time {
+    /// as much longer as they did lately, but no longer than half of the time that they have; and when without that.
+    fn latest_begin(&self, id: RequestId, deadline: Time, growth: Option<&UnfoldedGrowth>) -> (Time, Time) {
         let request = self.request(id);
         let class = self.model(request.model).info.class;
         let path = growth.map_or(0, |graph| self.path_ns(request.model, graph));
@@ -187,7 +195,9 @@ impl Scheduler {
         let ahead = workers.map(|worker| worker.tasks.iter().map(|task| task.charged_ns).sum::<u64>()).min().unwrap_or(0);
         let margin =
             self.adaptive.models.get(&request.model).filter(|_| self.model(request.model).flying > 0).map_or(0, |known| known.margin_ns);
-        Time(deadline.0.saturating_sub(path.saturating_add(ahead).saturating_add(margin)))
+        let margin = margin.min(self.had_ns(id, deadline) >> MOST_SHIFT);
+        let alone = deadline.0.saturating_sub(path.saturating_add(ahead));
+        (Time(alone.saturating_sub(margin)), Time(alone))
     }
 
     /// The longest path of a growth, in device time. Chains that may stop may do so at once.
@@ -226,7 +236,7 @@ impl Scheduler {
     pub(crate) fn behind(&self, model: ModelId, worker: WorkerId, chosen: usize) -> usize {
         let (Some(known), Some(state)) = (self.adaptive.models.get(&model), self.worker(worker)) else { return chosen };
         let types = &self.model(model).types;
-        let ready = |at: usize| types[at].tally.runnable(worker, state.domain);
+        let ready = |at: usize| self.offered(&types[at], &types[at].tally, worker, state.domain);
         let mut runs = chosen;
         for at in (0..chosen).rev().filter(|at| ready(*at) > 0) {
             let room = types[runs].batch.max.saturating_sub(ready(runs));
@@ -242,7 +252,7 @@ impl Scheduler {
     /// that are furthest on, however few, to their end while all others wait; here a few wait for the many that will come by the same layers in the
     /// next step. They wait for one round through all layers, in which whoever comes by has come, and not while a request is about to be late.
     fn fullest(&self, known: &Known, types: &[ModelType], (worker, domain): (WorkerId, DomainId), chosen: usize) -> usize {
-        let rows = |at: usize| types[at].tally.runnable(worker, domain).min(types[at].batch.max);
+        let rows = |at: usize| self.offered(&types[at], &types[at].tally, worker, domain).min(types[at].batch.max);
         let stacked = |at: &usize| known.stacked.get(*at).is_some_and(|stacked| *stacked);
         let time = |at: usize| types[at].cost.nanoseconds(rows(at).max(1)).map(|time| time.max(1));
         let rate =
@@ -291,10 +301,12 @@ impl Scheduler {
         let (few, many) = (u128::from(few_rows), u128::from(many_rows));
         let apart = many * first + few * (first + gap + second);
         let done = gap + together;
-        // Whatever is gained, who has a deadline waits for those behind, and then goes all of its way among more.
-        let gap_ns = || (behind..ahead).filter_map(|at| types[at].cost.nanoseconds(few_rows)).fold(self.now.0, u64::saturating_add);
-        let in_time =
-            |(deadline, id): &(Time, RequestId)| gap_ns().saturating_add(self.left_ns(*id, types, many_rows + few_rows)) <= deadline.0;
+        // Whatever is gained, who has a deadline waits for those behind, and then goes all of its way among more. Who is late either way has no say.
+        let gap_ns = || (behind..ahead).filter_map(|at| types[at].cost.nanoseconds(few_rows)).fold(0, u64::saturating_add);
+        let in_time = |(deadline, id): &(Time, RequestId)| {
+            let done = |gap_ns: u64, rows: u32| self.now.0.saturating_add(gap_ns).saturating_add(self.left_ns(*id, types, rows));
+            done(gap_ns(), many_rows + few_rows) <= deadline.0 || done(0, many_rows) > deadline.0
+        };
         10 * apart > 11 * (many + few) * done && known.deadlines.iter().take(DEADLINES_ASKED).all(in_time)
     }
 
@@ -303,10 +315,11 @@ impl Scheduler {
         let request = self.request(id);
         let known = self.model(request.model);
         let of_chain = |number: u32| {
-            let (chain, graph) = request.chain(number).zip(request.graph_of(number))?;
+            let (chain, graph) = request.chain(number).filter(|chain| !chain.ended()).zip(request.graph_of(number))?;
             let of_stage = |cell: u32| types[known.type_of_cell[cell as usize] as usize].cost.nanoseconds(rows).unwrap_or(0);
             let step = graph.stages.iter().map(|stage| of_stage(stage.cell)).fold(0, u64::saturating_add);
-            let steps = chain.remaining.div_ceil(graph.stages.len().max(1) as u64);
+            let landed: u64 = (0..chain.stages()).map(|stage| self.landed_in_group(chain.lane(stage))).sum();
+            let steps = chain.remaining.saturating_sub(landed).div_ceil(graph.stages.len().max(1) as u64);
             Some(step.saturating_mul(if graph.sequential { steps } else { steps.min(1) }))
         };
         request.chain_numbers().filter_map(of_chain).fold(0, u64::saturating_add)

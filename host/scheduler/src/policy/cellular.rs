@@ -7,7 +7,7 @@
 use crate::command::Row;
 use crate::config::PolicyKind;
 use crate::event::BatchSizes;
-use crate::fleet::{ModelType, Worker};
+use crate::fleet::{ModelType, Task, Worker};
 use crate::group::Counted;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
 use crate::lane::{Lane, Moments, Progress, Ready, Status};
@@ -70,8 +70,9 @@ impl Scheduler {
         let position = if self.model(model).policy == PolicyKind::Adaptive { self.behind(model, worker, position) } else { position };
         let chosen = &self.model(model).types[position];
         let (cell_type, sizes) = (chosen.cell_type, chosen.batch);
-        let own_only = chosen.fill_first && self.worker(worker).is_some_and(|state| self.others_fill(chosen, worker, state.domain));
+        let own_only = chosen.fill_first && self.others_fill(chosen, worker);
         let mut batch = std::mem::take(&mut self.batch);
+        let mut served = false;
         for task in 0..self.config.max_tasks_to_submit {
             self.settle_counts();
             self.form_batch((worker, own_only), cell_type, sizes, &mut batch);
@@ -80,9 +81,10 @@ impl Scheduler {
                 break;
             }
             self.submit_batch(worker, cell_type, model, &mut batch, task > 0);
+            served = true;
         }
         self.batch = batch;
-        true
+        served
     }
 
     /// Algorithm 1, lines 5 to 10, for a model's types of which it has ready nodes that the worker may run.
@@ -107,17 +109,18 @@ impl Scheduler {
 
     /// How many ready nodes of a type's a worker may run: of one of which batches are to be filled first, its own alone where another's is not full.
     pub(crate) fn offered(&self, one: &ModelType, tally: &Tally, worker: WorkerId, domain: DomainId) -> u32 {
-        if one.fill_first && self.others_fill(one, worker, domain) { tally.own(worker) } else { tally.runnable(worker, domain) }
+        let (own, runnable) = (tally.own(worker), tally.runnable(worker, domain));
+        if one.fill_first && runnable > own && self.others_fill(one, worker) { own } else { runnable }
     }
 
-    /// Whether another worker of the domain has a batch of a type that is not full; of several the first goes on.
-    fn others_fill(&self, one: &ModelType, worker: WorkerId, domain: DomainId) -> bool {
-        let last = |worker: &Worker| worker.tasks.iter().rev().find(|task| task.cell_type == one.cell_type).map(|task| task.rows);
-        let fills = |worker: &Worker| last(worker).is_some_and(|rows| rows < one.batch.max as usize);
-        let others = self.workers.iter().enumerate().filter_map(|(index, other)| Some((index, other.as_ref()?)));
-        let has_own = self.worker(worker).is_some_and(|worker| last(worker).is_some());
-        let before = |index: usize| index < worker.index() || (!has_own && index != worker.index());
-        others.filter(|(index, other)| other.domain == domain && before(*index)).any(|(_, other)| fills(other))
+    /// Whether another worker of the domain has nothing but batches of a type that are not full, so that who comes may join the next; of several such
+    /// workers the first goes on. Who would have to wait for anything else there is left to nobody.
+    fn others_fill(&self, one: &ModelType, worker: WorkerId) -> bool {
+        let is_open = |task: &Task| task.cell_type == one.cell_type && task.rows < one.batch.full() as usize;
+        let fills = |worker: &Worker| !worker.tasks.is_empty() && worker.tasks.iter().all(is_open);
+        let Some(own) = self.worker(worker) else { return false };
+        let others = if fills(own) { &self.workers[..worker.index()] } else { &self.workers[..] };
+        others.iter().flatten().any(|other| other.domain == own.domain && fills(other))
     }
 
     /// The age of the oldest ready node of a type (and model) that a worker may run.

@@ -212,8 +212,8 @@ impl Oracle {
     /// A request changes domain, for a worker there that has nothing to run: the first to come of those with something ready and nothing in flight, where
     /// every worker has what it wants.
     fn leave_for(&mut self, id: RequestId, from: DomainId, to: DomainId) {
-        let may_run = |worker| self.runnable(worker).iter().any(|node| node.6 || !self.leaves_to_others(worker, node.1, node.0));
-        let idle = |(worker, state): (&WorkerId, &Worker)| state.domain == to && state.tasks.is_empty() && !may_run(*worker);
+        let idle =
+            |(worker, state): (&WorkerId, &Worker)| state.domain == to && state.tasks.is_empty() && self.runnable(*worker).is_empty();
         assert!(self.workers.iter().any(idle), "nobody waits for {id:?} in {to:?}");
         let busy = |domain: DomainId| {
             self.workers.values().filter(|worker| worker.domain == domain).all(|worker| worker.tasks.len() > self.config.low_water as usize)
@@ -420,17 +420,17 @@ impl Oracle {
         found
     }
 
-    /// Whether a worker leaves what others may run to them: of a type whose batches are filled first, another worker's last batch is not full. Of several
-    /// such workers the first goes on; who has none begins none.
+    /// Whether a worker leaves what others may run to them: of a type whose batches are filled first, another worker has batches that are not full, and
+    /// nothing else. Of several such workers the first goes on.
     fn leaves_to_others(&self, worker: WorkerId, model: ModelId, of: CellTypeId) -> bool {
         let cell = self.models[&model].cells.iter().find(|cell| cell.cell_type == of).expect("the model's type");
-        let last = |worker: &Worker| worker.tasks.iter().rev().find(|task| task.cell_type == of).map(|task| task.rows.len());
+        let (max, quantum) = (cell.batch.max, cell.batch.quantum);
+        let full = if max > quantum { max / quantum * quantum } else { max };
+        let is_open = |task: &Task| task.cell_type == of && task.rows.len() < full as usize;
+        let fills = |worker: &Worker| !worker.tasks.is_empty() && worker.tasks.iter().all(is_open);
         let own = &self.workers[&worker];
-        cell.fill_first
-            && self.workers.iter().any(|(other, state)| {
-                let counts = *other < worker || (*other != worker && last(own).is_none());
-                counts && state.domain == own.domain && last(state).is_some_and(|rows| rows < cell.batch.max as usize)
-            })
+        let counts = |other: WorkerId| other < worker || (other != worker && !fills(own));
+        cell.fill_first && self.workers.iter().any(|(other, state)| counts(*other) && state.domain == own.domain && fills(state))
     }
 
     /// Algorithm 1, `Schedule`.

@@ -352,7 +352,17 @@ fn every_request_ends_once_and_nothing_is_left_over() {
     });
 }
 
-/// The traffic must contain what the other test is about.
+/// One policy weighs what the others do not, among workers that leave nodes to each other: of all seeds above few have both.
+#[test]
+fn every_request_ends_once_under_adaptive_batching_of_one_memory() {
+    for_seeds(500, |seed| {
+        let scope = Scope { domains: 1, mixed: false, ..scope(seed) };
+        let world = Run::new(seed, scope, |config, _| config.policy = PolicyKind::Adaptive).run();
+        assert_eq!(world.finished as usize + world.failed.len(), 12);
+    });
+}
+
+/// The traffic must contain what the first test is about.
 #[test]
 fn the_simulation_sees_everything() {
     let (mut moved, mut copied, mut merged, mut padded, mut scrubbed, mut kinds) = (0, 0, 0, 0, 0, BTreeSet::new());

@@ -27,7 +27,7 @@ pub(crate) fn fields(line: &str) -> Vec<&str> {
 pub(crate) fn name_columns(fields: &[&str], known: &[&[&str]]) -> bool {
     let are =
         |names: &&[&str]| fields.len() <= names.len() && fields.iter().zip(*names).all(|(field, name)| field.eq_ignore_ascii_case(name));
-    known.iter().any(|names| are(&names))
+    known.iter().any(are)
 }
 
 /// What lies beyond the columns that there are, if anything does, is not let go of without a word.

@@ -201,7 +201,11 @@ fn read(pipe: &mut impl Read) -> String {
 }
 
 /// The program of the profile and target folder that the tests themselves were built with; built now if it is not there or not up to date.
-fn program() -> &'static Path {
+///
+/// # Panics
+/// If it cannot be built.
+#[must_use]
+pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let test = std::env::current_exe().expect("a running test has a path");

@@ -21,9 +21,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cellwright-plugin-runtime", &["cellwright-cell-graph"]),
     ("cellwright-protocol", &["cellwright-cell-graph"]),
     ("cellwright-registry", &[]),
-    ("cellwright-simulator", &["cellwright-cell-graph", "cellwright-scheduler"]),
+    ("cellwright-toml-faults", &[]),
+    ("cellwright-simulator", &["cellwright-cell-graph", "cellwright-scheduler", "cellwright-toml-faults"]),
     ("cellwright-client", &["cellwright-cell-graph", "cellwright-protocol"]),
-    ("cellwright-bundle", &["cellwright-cell-graph", "cellwright-plugin-runtime", "cellwright-protocol"]),
+    ("cellwright-bundle", &["cellwright-cell-graph", "cellwright-plugin-runtime", "cellwright-protocol", "cellwright-toml-faults"]),
     (
         "cellwright-serving",
         // Of `backend` the trait alone, to hand devices on to the engine.

@@ -365,12 +365,21 @@ fn settings_have_one_precedence() {
     let settings = |text: &str| text.lines().map(|line| line.split("  #").next().unwrap().trim_end().to_owned()).collect::<Vec<_>>();
     assert_eq!(settings(&again), settings(&printed));
 
-    std::fs::write(file, "listne = []\n").unwrap();
-    let sentence = refused(cellwright(&["serve", "--config", file, "--print-config"], ""));
-    assert!(sentence.contains("line 1: unknown field `listne`"), "{sentence}");
-    std::fs::write(file, "otlp_endpoint = \"https://collector\"\n").unwrap();
-    let sentence = refused(cellwright(&["serve", "--config", file, "--print-config"], ""));
-    assert!(sentence.contains("line 1: `https://collector` does not begin with http://"), "{sentence}");
+    for (text, said) in [
+        ("listne = []\n", "line 1: listne: unknown field `listne`"),
+        ("otlp_endpoint = \"https://collector\"\n", "line 1: otlp_endpoint: `https://collector` does not begin with http://"),
+        ("# Mine.\npolicy = \"nonsense\"\n", "line 2: policy: the policies are `cellular`, `adaptive`, "),
+        ("release = \"late\"\n", "line 1: release: `late` is no release rule; the rules are `node` and `subgraph`"),
+        ("workers = [\n  \"cpu\",\n  \"gpu\",\n]\n", "line 1: workers: "),
+        ("in_flight_max = 0\n", "line 1: in_flight_max: 0 is not in 1..=1048576"),
+        ("data = \"d\"\nin_flight_max = 2000000\n", "line 2: in_flight_max: 2000000 is not in 1..=1048576"),
+        ("connections_max = 0\n", "line 1: connections_max: 0 is not in 1..="),
+        ("drain_seconds = -1\n", "line 1: drain_seconds: invalid value: integer `-1`, expected u64"),
+    ] {
+        std::fs::write(file, text).unwrap();
+        let sentence = refused(cellwright(&["serve", "--config", file, "--print-config"], ""));
+        assert!(sentence.contains(&format!("the configuration file {file} cannot be used: {said}")), "{sentence}");
+    }
     let open = refused(cellwright(&["serve", "--listen", "0.0.0.0:0", "--data", folder.path().to_str().unwrap()], ""));
     assert!(open.contains("create one with `cellwright keys create --admin`"), "{open}");
 }

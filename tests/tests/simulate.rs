@@ -1,6 +1,6 @@
 //! The simulator as a person or a script meets it: what it prints, draws, and says of bad input.
 
-use cellwright_tests::binary::{Ran, cellwright, root};
+use cellwright_tests::binary::{Ran, cellwright, program, root};
 use serde_json::Value;
 
 fn runs(arguments: &[&str]) -> Vec<Value> {
@@ -89,10 +89,85 @@ fn bad_input_is_named_by_file_line_and_field() {
     assert!(refused(&["--device", &other]).starts_with(&format!("{other}: the device x has no costs for the cell `lstm`")));
     let lengths = file("lengths.csv", "length\n0\n");
     assert_eq!(refused(&["--lengths", &lengths]), format!("{lengths}: line 2: length: `0` is no length from 1 to 100000"));
-    for arguments in [["--rate", "0"], ["--rate", "-3"], ["--batch-max", "0"], ["--seconds", "0"], ["--devices", "0"], ["--device", "gtx"]]
-    {
-        assert!(!refused(&arguments).is_empty());
+    let rubbish = file("rubbish.csv", "rubbish\n5\n");
+    assert!(refused(&["--trace", &rubbish]).starts_with(&format!("{rubbish}: line 1: time: `rubbish` is no number of microseconds, ")));
+    let missing = folder.path().join("missing").display().to_string();
+    for option in ["--trace", "--lengths"] {
+        assert!(refused(&[option, &missing]).starts_with(&format!("{missing} cannot be read: ")), "{option}");
     }
+}
+
+#[test]
+fn a_number_that_will_not_do_is_named_with_its_bounds() {
+    let rate = "is no number of requests per second above 0 and up to 100000000";
+    let cases: &[(&str, &[&str], &str)] = &[
+        ("--rate", &["0", "-3", "1e9", "nan", "inf", "many"], rate),
+        ("--faster", &["0", "-1", "2e9", "nan", "inf"], "is no factor above 0 and up to 1000000000"),
+        ("--seconds", &["0", "-1", "1e7", "nan", "inf"], "is no time above 0 and up to 1000000"),
+        ("--objective-ms", &["0", "1e7"], "is no time above 0 and up to 1000000"),
+        ("--scheduling-ns", &["-1", "2e9", "nan"], "is no number of nanoseconds from 0 to 1000000000"),
+        ("--devices", &["0", "65"], "is not in 1..=64"),
+        ("--clients", &["0", "1000001"], "is not in 1..=1000000"),
+        ("--fixed-length", &["0", "100001"], "is not in 1..=100000"),
+        ("--length-max", &["0", "100001"], "is not in 1..=100000"),
+        ("--leaves", &["0", "100001"], "is not in 1..=100000"),
+        ("--decode-bound", &["-1", "100001"], "is not in 0..=100000"),
+        ("--batch-max", &["0", "64,0", "65537"], "is not in 1..=65536"),
+        ("--batch-min", &["0", "65537"], "is not in 1..=65536"),
+        ("--max-tasks", &["0", "1025"], "is not in 1..=1024"),
+        ("--low-water", &["1025"], "is not in 0..=1024"),
+        ("--bucket-width", &["-1", "4294967296"], "is not in 0..=4294967295"),
+        ("--policy", &["nonsense"], "the policies are `cellular`, "),
+    ];
+    for (option, values, said) in cases {
+        for value in *values {
+            let sentence = refused(&[&format!("{option}={value}")]);
+            assert!(sentence.contains(option) && sentence.contains(said), "{option} {value}: {sentence}");
+        }
+    }
+    assert_eq!(refused(&["--batch-min", "8", "--batch-max", "16,4"]), "--batch-min is 8, more rows than --batch-max 4 allows");
+    assert!(refused(&["--bucket-width", "5"]).starts_with("--bucket-width is for the policy graph"));
+    assert_eq!(refused(&["--device", "gtx"]), "there is no device `gtx`: it is neither a file nor one of v100, npu");
+    // No width at all, as the help says, is one bucket for everything.
+    assert_eq!(runs(&["--policy", "graph", "--bucket-width", "0", "--rate", "100", "--seconds", "0.1"])[0]["policy"], "graph:0");
+}
+
+#[test]
+fn what_a_workload_does_not_use_of_a_trace_is_said() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("trace.csv");
+    std::fs::write(&path, "t_us,in,out\n1\n2,3\n4,5,6\n").expect("a trace");
+    let file = path.to_str().expect("a path in UTF-8");
+    let note = |line: usize, field: &str, workload: &str| {
+        format!("note: {file}: line {line}: {field}: the workload {workload} has no use for it, there and further down\n")
+    };
+    let (source, target) = ("length", "target length");
+    for (workload, device, said) in [
+        ("lstm", "v100", note(4, target, "lstm")),
+        ("trees", "v100", note(3, source, "trees") + &note(4, target, "trees")),
+        ("seq2seq", "v100", String::new()),
+        ("resnet", "npu", note(3, source, "resnet") + &note(4, target, "resnet")),
+        ("deepspeech", "npu", note(4, target, "deepspeech")),
+        ("transformer", "npu", note(3, source, "transformer")),
+        ("gnmt", "npu", String::new()),
+    ] {
+        let ran = cellwright(&["simulate", "--trace", file, "--workload", workload, "--device", device], "");
+        assert_eq!((ran.status, ran.stderr), (Some(0), said), "{workload}");
+    }
+}
+
+/// A million requests on a terminal that standard output goes to as well. Python makes the terminal: `tests/run` needs it anyway.
+#[test]
+fn a_bar_is_shown_on_a_terminal_and_nowhere_else() {
+    let arguments = ["simulate", "--rate", "20000", "--seconds", "50", "--fixed-length", "8", "--json"];
+    let terminal = "import pty, sys; pty.spawn([sys.argv[1], *sys.argv[2:]])";
+    let shown = std::process::Command::new("python3").args(["-c", terminal]).arg(program()).args(arguments).output().expect("python3");
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("ms of virtual time"), "{shown}");
+    let ran = cellwright(&arguments, "");
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""));
+    let run: Value = serde_json::from_str(&ran.stdout).expect("JSON alone");
+    assert!(run["answered"].as_u64().is_some_and(|answered| answered > 700_000), "{run}");
 }
 
 /// Figures that are made again, and the files of each: all that together take eleven seconds of a processor. Without optimisation, ten times as long, two are enough.

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Attribute, Weights};
 use cellwright_plugin_runtime::{Files, NoFiles};
+use cellwright_toml_faults as toml_faults;
 
 use crate::builtin;
-use crate::error::{BundleError, ManifestFault};
+use crate::error::{BundleError, FileFault};
 use crate::folder::Folder;
 use crate::manifest::{self, CellSettings, LimitSettings, Manifest};
 use crate::parameters;
@@ -30,9 +31,18 @@ pub struct Bundle {
     limits: LimitSettings,
     cells: BTreeMap<String, CellSettings>,
     latency_objective_ms: Option<u64>,
-    policy: Option<String>,
+    policy: Option<NamedPolicy>,
     samples: Samples,
     folder: Option<Folder>,
+}
+
+/// A batching policy by its name. Which there are, a bundle does not know; so who does can say where a wrong one is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedPolicy {
+    /// As `model.toml` has it.
+    pub name: String,
+    /// Where that is in `model.toml`, counted from 1.
+    pub line: usize,
 }
 
 /// A plugin's code: a component, or a core module to make one of.
@@ -84,7 +94,7 @@ impl Bundle {
             limits: manifest.limits,
             cells: manifest.cells,
             latency_objective_ms: manifest.latency_objective_ms,
-            policy: manifest.policy,
+            policy: manifest.policy.map(|name| NamedPolicy { name, line: toml_faults::line_of_key(&text, &["policy"]) }),
             samples,
             folder: Some(folder),
         })
@@ -176,10 +186,10 @@ impl Bundle {
         self.latency_objective_ms
     }
 
-    /// The batching policy it asks for, by its name.
+    /// The batching policy it asks for.
     #[must_use]
-    pub fn policy(&self) -> Option<&str> {
-        self.policy.as_deref()
+    pub const fn policy(&self) -> Option<&NamedPolicy> {
+        self.policy.as_ref()
     }
 
     /// Its samples.
@@ -208,7 +218,7 @@ impl PluginBytes {
 
     fn read(folder: &Folder, name: &str) -> Result<Self, BundleError> {
         if let Some(stock) = name.strip_prefix(builtin::PREFIX) {
-            return Self::builtin(stock).ok_or_else(|| ManifestFault::UnknownBuiltin(name.to_owned()).into());
+            return Self::builtin(stock).ok_or_else(|| BundleError::File { file: name.to_owned(), fault: FileFault::Missing });
         }
         let bytes = folder.read(name, PLUGIN_BYTES_MAX).map_err(|fault| BundleError::File { file: name.to_owned(), fault })?;
         Ok(Self { name: name.to_owned(), bytes: Cow::Owned(bytes) })

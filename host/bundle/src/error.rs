@@ -48,18 +48,18 @@ pub enum FileFault {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the sentences say it")]
 pub enum ManifestFault {
-    #[error("line {line}: {message}")]
-    Toml { line: usize, message: String },
-    #[error("the name `{0}` does not do: 1 to 64 letters, digits, `_`, `.` and `-`, beginning with a letter or a digit")]
-    Name(String),
-    #[error("the plugin `{0}` does not exist; the built-in ones are {known}", known = crate::builtin::names())]
-    UnknownBuiltin(String),
-    #[error("{key} is 0; it must be at least 1")]
-    Zero { key: String },
-    #[error("limits.device_share is {0}; it must be more than 0 and at most 1")]
-    DeviceShare(String),
-    #[error("samples.tolerance is {0}; it must be a number from 0 to 1")]
-    Tolerance(String),
+    #[error(transparent)]
+    Toml(#[from] cellwright_toml_faults::Fault),
+    #[error("line {line}: the name `{name}` does not do: 1 to 64 letters, digits, `_`, `.` and `-`, beginning with a letter or a digit")]
+    Name { line: usize, name: String },
+    #[error("line {line}: the plugin `{plugin}` does not exist; the built-in ones are {known}", known = crate::builtin::names())]
+    UnknownBuiltin { line: usize, plugin: String },
+    #[error("line {line}: {key} is 0; it must be at least 1")]
+    Zero { line: usize, key: String },
+    #[error("line {line}: limits.device_share is {share}; it must be more than 0 and at most 1")]
+    DeviceShare { line: usize, share: String },
+    #[error("line {line}: samples.tolerance is {tolerance}; it must be a number from 0 to 1")]
+    Tolerance { line: usize, tolerance: String },
     #[error("parameter `{name}` is {what}; parameters are integers, floats, texts, booleans, and lists of integers, of floats or of texts")]
     Parameter { name: String, what: &'static str },
     #[error("parameter `{0}` is given twice, as a dotted name and in a table")]

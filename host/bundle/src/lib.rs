@@ -15,7 +15,7 @@ mod samples;
 mod weights;
 
 pub use archive::{ArchiveLimits, Unpack, unpack};
-pub use bundle::{Bundle, PluginBytes};
+pub use bundle::{Bundle, NamedPolicy, PluginBytes};
 pub use error::{ArchiveError, BundleError, FileFault, ManifestFault, SampleFault, WeightsFault};
 pub use folder::Folder;
 pub use manifest::{CellSettings, LimitSettings};

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use cellwright_cell_graph::typed::Precision;
 use cellwright_plugin_runtime::Limits;
+use cellwright_toml_faults as toml_faults;
 use serde::Deserialize;
 
+use crate::builtin;
 use crate::error::ManifestFault;
 
 /// The name of the file.
@@ -108,42 +110,43 @@ pub(crate) struct SampleSettings {
 
 impl Manifest {
     pub(crate) fn parse(text: &str) -> Result<Self, ManifestFault> {
-        let manifest: Self = toml::from_str(text).map_err(|error| {
-            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-            let message = error.message().replace('\n', ": ");
-            ManifestFault::Toml { line: before.matches('\n').count() + 1, message }
-        })?;
-        manifest.check()?;
+        let manifest: Self = toml_faults::read(text)?;
+        manifest.check(|key| toml_faults::line_of_key(text, key))?;
         Ok(manifest)
     }
 
-    fn check(&self) -> Result<(), ManifestFault> {
+    /// `line_of` knows where a key is.
+    fn check(&self, line_of: impl Fn(&[&str]) -> usize) -> Result<(), ManifestFault> {
         if !is_name(&self.name) {
-            return Err(ManifestFault::Name(self.name.clone()));
+            return Err(ManifestFault::Name { line: line_of(&["name"]), name: self.name.clone() });
+        }
+        if self.plugin.strip_prefix(builtin::PREFIX).is_some_and(|stock| builtin::get(stock).is_none()) {
+            return Err(ManifestFault::UnknownBuiltin { line: line_of(&["plugin"]), plugin: self.plugin.clone() });
         }
         let limits = &self.limits;
-        let at_least_one = [
-            ("latency_objective_ms", self.latency_objective_ms),
-            ("limits.cpu_ms", limits.cpu_ms),
-            ("limits.request_cpu_ms", limits.request_cpu_ms),
-            ("limits.memory_mb", limits.memory_mb.map(|mib| mib as u64)),
-            ("limits.answer_mb", limits.answer_mb),
-            ("limits.nodes_max", limits.nodes_max),
-            ("limits.edges_max", limits.edges_max),
-            ("limits.chains_max", limits.chains_max.map(|chains| chains as u64)),
-            ("limits.in_flight_max", limits.in_flight_max.map(u64::from)),
+        let of_limits = [
+            ("cpu_ms", limits.cpu_ms),
+            ("request_cpu_ms", limits.request_cpu_ms),
+            ("memory_mb", limits.memory_mb.map(|mib| mib as u64)),
+            ("answer_mb", limits.answer_mb),
+            ("nodes_max", limits.nodes_max),
+            ("edges_max", limits.edges_max),
+            ("chains_max", limits.chains_max.map(|chains| chains as u64)),
+            ("in_flight_max", limits.in_flight_max.map(u64::from)),
         ];
-        if let Some((key, _)) = at_least_one.into_iter().find(|(_, value)| *value == Some(0)) {
-            return Err(ManifestFault::Zero { key: key.to_owned() });
-        }
-        if let Some(cell) = self.cells.iter().find(|(_, settings)| settings.batch_max == Some(0)) {
-            return Err(ManifestFault::Zero { key: format!("cells.{}.batch_max", cell.0) });
+        let of_limits = of_limits.map(|(key, value)| (vec!["limits", key], value));
+        let of_cells = self.cells.iter().map(|(cell, settings)| (vec!["cells", cell, "batch_max"], settings.batch_max.map(u64::from)));
+        let mut at_least_one = of_limits.into_iter().chain(of_cells).chain([(vec!["latency_objective_ms"], self.latency_objective_ms)]);
+        if let Some((key, _)) = at_least_one.find(|(_, value)| *value == Some(0)) {
+            return Err(ManifestFault::Zero { line: line_of(&key), key: key.join(".") });
         }
         if let Some(share) = limits.device_share.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
-            return Err(ManifestFault::DeviceShare(share.to_string()));
+            return Err(ManifestFault::DeviceShare { line: line_of(&["limits", "device_share"]), share: share.to_string() });
         }
         match self.samples.tolerance {
-            Some(tolerance) if !(0.0..=1.0).contains(&tolerance) => Err(ManifestFault::Tolerance(tolerance.to_string())),
+            Some(tolerance) if !(0.0..=1.0).contains(&tolerance) => {
+                Err(ManifestFault::Tolerance { line: line_of(&["samples", "tolerance"]), tolerance: tolerance.to_string() })
+            }
             _ => Ok(()),
         }
     }

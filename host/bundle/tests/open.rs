@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use cellwright_bundle::{Bundle, CellSettings};
+use cellwright_bundle::{Bundle, CellSettings, NamedPolicy};
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{AttributeValue, Datatype};
 use proptest::prelude::*;
@@ -155,31 +155,46 @@ fn a_missing_file_is_named() {
 
 #[test]
 fn a_wrong_key_or_value_is_named() {
-    assert_refused(
-        edited("weights =", "weight ="),
-        "model.toml: line 3: unknown field `weight`, expected one of `name`, `plugin`, `weights`",
-    );
-    assert_refused(edited("nodes_max", "nodes"), "line 13: unknown field `nodes`, expected one of `cpu_ms`, `request_cpu_ms`, `memory_mb`");
-    assert_refused(edited("batch_max", "batch"), "unknown field `batch`, expected `batch_max` or `priority`");
-    assert_refused(edited("requests =", "request ="), "unknown field `request`, expected one of `requests`, `expected`, `tolerance`");
-    assert_refused(edited("name = \"tiny\"\n", ""), "missing field `name`");
-    assert_refused(edited("\"tiny\"", "7"), "line 1: invalid type: integer `7`, expected a string");
-    assert_refused(edited("nodes_max = 100", "nodes_max = -1"), "line 13: invalid value: integer `-1`, expected u64");
-    assert_refused(edited("nodes_max = 100", "nodes_max = 0"), "limits.nodes_max is 0; it must be at least 1");
-    assert_refused(edited("batch_max = 8", "batch_max = 0"), "cells.step.batch_max is 0; it must be at least 1");
-    assert_refused(
-        edited("[parameters]", "precision = \"fp8\"\n[parameters]"),
-        "unknown variant `fp8`, expected one of `f32`, `bf16`, `int8`, `f16`",
-    );
-    assert_refused(edited("[samples]", "[samples]\ntolerance = 2.0"), "samples.tolerance is 2; it must be a number from 0 to 1");
-    assert_refused(edited("[samples]", "[samples"), "model.toml: line 19: ");
-    for name in ["", "a b", "../x", ".hidden", "ü", &"n".repeat(65)] {
-        assert_refused(edited("\"tiny\"", &format!("{name:?}")), &format!("the name `{name}` does not do"));
+    let cases = [
+        ("weights =", "weight =", "line 3: weight: unknown field `weight`, expected one of `name`, `plugin`, `weights`"),
+        ("nodes_max", "nodes", "line 13: limits.nodes: unknown field `nodes`, expected one of `cpu_ms`, `request_cpu_ms`, `memory_mb`"),
+        ("batch_max", "batch", "line 16: cells.step.batch: unknown field `batch`, expected `batch_max` or `priority`"),
+        (
+            "requests =",
+            "request =",
+            "line 20: samples.request: unknown field `request`, expected one of `requests`, `expected`, `tolerance`",
+        ),
+        ("name = \"tiny\"\n", "", "line 1: missing field `name`"),
+        ("\"tiny\"", "7", "line 1: name: invalid type: integer `7`, expected a string"),
+        ("nodes_max = 100", "nodes_max = -1", "line 13: limits.nodes_max: invalid value: integer `-1`, expected u64"),
+        ("nodes_max = 100", "nodes_max = 0", "line 13: limits.nodes_max is 0; it must be at least 1"),
+        ("nodes_max = 100", "device_share = 1.5", "line 13: limits.device_share is 1.5; it must be more than 0 and at most 1"),
+        ("batch_max = 8", "batch_max = 0", "line 16: cells.step.batch_max is 0; it must be at least 1"),
+        ("[parameters]", "latency_objective_ms = 0\n[parameters]", "line 5: latency_objective_ms is 0; it must be at least 1"),
+        (
+            "[parameters]",
+            "precision = \"fp8\"\n[parameters]",
+            "line 5: precision: unknown variant `fp8`, expected one of `f32`, `bf16`, `int8`, `f16`",
+        ),
+        ("[parameters]", "policy = 3\n[parameters]", "line 5: policy: invalid type: integer `3`, expected a string"),
+        ("[samples]", "[samples]\ntolerance = 2.0", "line 20: samples.tolerance is 2; it must be a number from 0 to 1"),
+        ("[samples]", "[samples", "line 19: samples: "),
+        ("plugin.wasm", "builtin:lstm", "line 2: the plugin `builtin:lstm` does not exist; the built-in ones are `builtin:chain`, "),
+    ];
+    for (from, to, said) in cases {
+        assert_refused(edited(from, to), &format!("model.toml: {said}"));
     }
-    assert_refused(
-        edited("plugin.wasm", "builtin:lstm"),
-        "the plugin `builtin:lstm` does not exist; the built-in ones are `builtin:chain`, ",
-    );
+    for name in ["", "a b", "../x", ".hidden", "ü", &"n".repeat(65)] {
+        assert_refused(edited("\"tiny\"", &format!("{name:?}")), &format!("model.toml: line 1: the name `{name}` does not do"));
+    }
+}
+
+#[test]
+fn a_policy_keeps_its_line() {
+    let folder = whole();
+    edited("[parameters]", "policy = \"nonsense\"\n[parameters]")(folder.path());
+    let bundle = Bundle::open(folder.path()).unwrap();
+    assert_eq!(bundle.policy(), Some(&NamedPolicy { name: "nonsense".to_owned(), line: 5 }));
 }
 
 #[test]

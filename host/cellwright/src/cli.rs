@@ -26,7 +26,7 @@ pub(crate) use remote::{
     ServerArguments, SettingsArguments, TenantsAction, TenantsArguments,
 };
 pub(crate) use replay::ReplayArguments;
-pub(crate) use serve::{LogFormat, ServeArguments};
+pub(crate) use serve::{IN_FLIGHT_MAX, LogFormat, ServeArguments};
 pub(crate) use simulate::{FiguresArguments, SimulateArguments, WorkloadKind};
 
 /// Serves recurrent and dynamically structured neural networks, batched cell by cell.

@@ -1,13 +1,13 @@
-//! A progress bar on standard error, for people: only on a terminal, and never between the lines of an output that goes to it too.
+//! A progress bar on standard error, for people: only on a terminal. Who writes output that may go to the same terminal clears the bar before.
 
-use std::io::{IsTerminal, stderr, stdout};
+use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A counter of things done, hidden where nobody would see it.
+/// A counter of things done.
 pub(crate) fn counter(what: &'static str, total: Option<u64>) -> ProgressBar {
-    if !stderr().is_terminal() || stdout().is_terminal() {
+    if !stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let template = match total {
@@ -23,7 +23,7 @@ pub(crate) fn counter(what: &'static str, total: Option<u64>) -> ProgressBar {
     bar
 }
 
-/// A spinner for work whose end is not known, shown whether or not output goes to the terminal (it is cleared before any does).
+/// A spinner for work whose end is not known.
 pub(crate) fn spinner(what: String) -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::hidden();

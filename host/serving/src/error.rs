@@ -287,8 +287,13 @@ pub enum LoadError {
         known: String,
     },
     /// It names a policy that there is not.
-    #[error("model.toml sets `policy`: {0}")]
-    Policy(#[from] PolicyNameError),
+    #[error("model.toml: line {line}: policy: {source}")]
+    Policy {
+        /// Where in the file, counted from 1.
+        line: usize,
+        /// What is wrong with the name.
+        source: PolicyNameError,
+    },
     /// A device cannot hold or run it.
     #[error(transparent)]
     Engine(#[from] cellwright_engine::ModelError),
@@ -455,7 +460,7 @@ impl LoadError {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Compile { .. } | Self::Model(_) | Self::UnknownCell { .. } | Self::Policy(_) => ErrorKind::BadInput,
+            Self::Compile { .. } | Self::Model(_) | Self::UnknownCell { .. } | Self::Policy { .. } => ErrorKind::BadInput,
             Self::Describe(_) => ErrorKind::PluginFault,
             Self::Engine(_) => ErrorKind::Unavailable,
         }

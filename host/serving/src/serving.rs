@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cellwright_backend::Backend;
 use cellwright_backend::machine::memory_bytes;
-use cellwright_bundle::Bundle;
+use cellwright_bundle::{Bundle, NamedPolicy};
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
 use cellwright_engine::{CellOverride, Engine, EngineOptions, ModelSpec, PolicyKind, Urgency};
@@ -236,10 +236,10 @@ impl Serving {
 
 /// Who a bundle says decides what of it runs together. Its latency objective is LazyBatching's, if it names none for that.
 fn policy(bundle: &Bundle) -> Result<Option<PolicyKind>, LoadError> {
-    let Some(text) = bundle.policy() else { return Ok(None) };
-    let policy = text.parse()?;
+    let Some(NamedPolicy { name, line }) = bundle.policy() else { return Ok(None) };
+    let policy = name.parse().map_err(|source| LoadError::Policy { line: *line, source })?;
     Ok(Some(match (policy, bundle.latency_objective_ms()) {
-        (PolicyKind::Lazy { percentile, .. }, Some(ms)) if !text.contains(':') => {
+        (PolicyKind::Lazy { percentile, .. }, Some(ms)) if !name.contains(':') => {
             PolicyKind::Lazy { objective_ns: ms.saturating_mul(1_000_000), percentile }
         }
         (policy, _) => policy,

@@ -4,15 +4,19 @@
 
 mod curve;
 mod handover;
+mod knots;
 
 use std::collections::BTreeMap;
 
+use cellwright_toml_faults as toml_faults;
 use serde::Deserialize;
 
 use crate::error::Error;
 
 pub use curve::Curve;
 pub use handover::Handover;
+
+use knots::Knots;
 
 /// Knots of one curve, and cells of one device, at most.
 const CELLS_MAX: usize = 4096;
@@ -91,13 +95,13 @@ struct Table {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table of a cell's costs")]
 struct CellTable {
-    compute_us: toml::Spanned<Vec<(u32, f64)>>,
-    compute_quiet_us: Option<toml::Spanned<Vec<(u32, f64)>>>,
+    compute_us: toml::Spanned<Knots>,
+    compute_quiet_us: Option<toml::Spanned<Knots>>,
     #[serde(default)]
     fill_first: bool,
-    overhead_us: Option<toml::Spanned<Vec<(u32, f64)>>>,
+    overhead_us: Option<toml::Spanned<Knots>>,
     gather_us_per_row: Option<toml::Spanned<f64>>,
 }
 
@@ -122,46 +126,39 @@ impl Device {
     /// If it is no such table, or a curve could not be: batches that do not ascend, times that are not positive or that fall as batches grow.
     pub fn from_toml(file: &str, text: &str) -> Result<Self, Error> {
         let wrong = |problem: String| Error::Device { file: file.to_owned(), problem };
-        let table: Table = toml::from_str(text).map_err(|error| {
-            let at = error.span().map_or(String::new(), |span| place_of(text, span.start));
-            wrong(format!("{at}{}", error.message().replace('\n', " ")))
-        })?;
+        let at = |place: std::ops::Range<usize>, problem: String| wrong(toml_faults::at(text, place, problem).to_string());
+        let table: Table = toml_faults::read(text).map_err(|fault| wrong(fault.to_string()))?;
         if table.cells.len() > CELLS_MAX {
             return Err(wrong(format!("it has {} cells, at most {CELLS_MAX} are read", table.cells.len())));
         }
-        let nanoseconds = |field: &str, value: &Option<toml::Spanned<f64>>| match value {
+        let nanoseconds = |value: &Option<toml::Spanned<f64>>| match value {
             None => Ok(0.0),
             Some(us) if (0.0..=1e9).contains(us.get_ref()) => Ok(us.get_ref() * 1e3),
-            Some(us) => {
-                let (line, us) = (line_of(text, us.span().start), us.get_ref());
-                Err(wrong(format!("line {line}: {field}: {us} is no time from 0 to 1e9 microseconds")))
-            }
+            Some(us) => Err(at(us.span(), format!("{} is no time from 0 to 1e9 microseconds", us.get_ref()))),
         };
-        let handover = |field: &str, us: &Option<toml::Spanned<handover::Microseconds>>| -> Result<Option<Vec<u64>>, Error> {
+        let handover = |us: &Option<toml::Spanned<handover::Microseconds>>| -> Result<Option<Vec<u64>>, Error> {
             let Some(us) = us else { return Ok(None) };
-            let times = us.get_ref().nanoseconds();
-            times.map(Some).map_err(|problem| wrong(format!("line {}: {field}: {problem}", line_of(text, us.span().start))))
+            us.get_ref().nanoseconds().map(Some).map_err(|problem| at(us.span(), problem))
         };
-        let costs = |name: &str, cell: &CellTable| -> Result<CellCosts, Error> {
-            let curve = |field: &str, knots: &toml::Spanned<Vec<(u32, f64)>>, least_ns: f64| {
-                Curve::new(knots.get_ref(), 1e3, least_ns)
-                    .map_err(|problem| wrong(format!("line {}: {name}.{field}: {problem}", line_of(text, knots.span().start))))
-            };
+        let curve = |knots: &toml::Spanned<Knots>, least_ns: f64| {
+            Curve::new(&knots.get_ref().0, least_ns).map_err(|problem| at(knots.span(), problem))
+        };
+        let costs = |cell: &CellTable| -> Result<CellCosts, Error> {
             Ok(CellCosts {
-                compute: curve("compute_us", &cell.compute_us, 1.0)?,
-                compute_quiet: cell.compute_quiet_us.as_ref().map(|knots| curve("compute_quiet_us", knots, 1.0)).transpose()?,
+                compute: curve(&cell.compute_us, 1.0)?,
+                compute_quiet: cell.compute_quiet_us.as_ref().map(|knots| curve(knots, 1.0)).transpose()?,
                 fill_first: cell.fill_first,
-                overhead: cell.overhead_us.as_ref().map(|knots| curve("overhead_us", knots, 0.0)).transpose()?.unwrap_or_default(),
-                gather_ns_per_row: nanoseconds(&format!("{name}.gather_us_per_row"), &cell.gather_us_per_row)?,
+                overhead: cell.overhead_us.as_ref().map(|knots| curve(knots, 0.0)).transpose()?.unwrap_or_default(),
+                gather_ns_per_row: nanoseconds(&cell.gather_us_per_row)?,
             })
         };
-        let cells = table.cells.iter().map(|(name, cell)| Ok((name.clone(), costs(&format!("cells.{name}"), cell)?)));
+        let cells = table.cells.iter().map(|(name, cell)| Ok((name.clone(), costs(cell)?)));
         Ok(Self {
-            move_ns: nanoseconds("move_us", &table.move_us)? as u64,
-            handover: Handover::new(handover("handover_us", &table.handover_us)?, handover("handover_busy_us", &table.handover_busy_us)?),
-            between_ns: nanoseconds("between_us", &table.between_us)? as u64,
+            move_ns: nanoseconds(&table.move_us)? as u64,
+            handover: Handover::new(handover(&table.handover_us)?, handover(&table.handover_busy_us)?),
+            between_ns: nanoseconds(&table.between_us)? as u64,
             cells: cells.collect::<Result<_, Error>>()?,
-            default: table.default.as_ref().map(|cell| costs("default", cell)).transpose()?,
+            default: table.default.as_ref().map(costs).transpose()?,
             shares_memory: table.shares_memory,
             file: file.to_owned(),
             name: table.name,
@@ -195,21 +192,6 @@ impl Device {
     }
 }
 
-/// The line, and the field that it is about: what is named there, or in the nearest line above.
-fn place_of(text: &str, at: usize) -> String {
-    let line = line_of(text, at);
-    let named =
-        |line: &str| line.split_once('=').map(|(key, _)| key.trim().to_owned()).filter(|key| !key.is_empty() && !key.starts_with('#'));
-    let lines: Vec<&str> = text.lines().take(line).collect();
-    let field =
-        lines.into_iter().rev().take_while(|line| !line.trim_start().starts_with("[cells") && line.trim() != "[default]").find_map(named);
-    format!("line {line}: {}", field.map_or(String::new(), |field| format!("{field}: ")))
-}
-
-fn line_of(text: &str, at: usize) -> usize {
-    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,19 +210,53 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_table_is_said_with_its_line_and_field() {
         let read = |text: &str| Device::from_toml("gpu.toml", text).map(|_| ()).map_err(|error| error.to_string());
-        let cell = |knots: &str| format!("name = \"x\"\n\n[cells.lstm]\ncompute_us = {knots}\n");
+        let table = |header: &str, knots: &str| format!("name = \"x\"\n\n[{header}]\ncompute_us = {knots}\n");
+        let cell = |knots: &str| table("cells.lstm", knots);
         assert_eq!(read(&cell("[[1, 5.0], [8, 9.0]]")), Ok(()));
         let cases = [
-            ("[]", "gpu.toml: line 4: cells.lstm.compute_us: it has no knots"),
-            ("[[0, 5.0]]", "gpu.toml: line 4: cells.lstm.compute_us: knot 1 is for a batch of 0"),
-            ("[[8, 5.0], [4, 6.0]]", "gpu.toml: line 4: cells.lstm.compute_us: knot 2 is for a batch of 4, which is not above 8"),
-            ("[[4, 5.0], [8, 4.0]]", "gpu.toml: line 4: cells.lstm.compute_us: knot 2 takes less time than the smaller batch before it"),
-            ("[[4, 0.0]]", "gpu.toml: line 4: cells.lstm.compute_us: knot 1 has a time of 0, which is out of bounds"),
-            ("[[4, nan]]", "gpu.toml: line 4: cells.lstm.compute_us: knot 1 has a time of NaN, which is out of bounds"),
+            ("[]", "it has no knots"),
+            ("[[0, 5.0]]", "knot 1 is for a batch of 0"),
+            ("[[8, 5.0], [4, 6.0]]", "knot 2 is for a batch of 4, which is not above 8"),
+            ("[[4, 5.0], [4, 6.0]]", "knot 2 is for a batch of 4, which is not above 4"),
+            ("[[4, 5.0], [8, 4.0]]", "knot 2 takes less time than the smaller batch before it"),
+            ("[[4, 0.0]]", "knot 1 has a time of 0, which is none from 0.001 to 3600000000 microseconds"),
+            ("[[4, -1]]", "knot 1 has a time of -1, which is none from 0.001 to 3600000000 microseconds"),
+            ("[[4, nan]]", "knot 1 has a time of NaN, which is none from 0.001 to 3600000000 microseconds"),
+            ("[[4, 5], [8, inf]]", "knot 2 has a time of inf, which is none from 0.001 to 3600000000 microseconds"),
+            ("[[1, 2, 3]]", "knot 1 has 3 numbers; a knot is two, [batch, microseconds]"),
+            ("[[1, 2], [4]]", "knot 2 has 1 number; a knot is two, [batch, microseconds]"),
+            ("[[]]", "knot 1 has 0 numbers; a knot is two, [batch, microseconds]"),
+            ("[1, 2]", "invalid type: integer `1`, expected a knot, [batch, microseconds]"),
+            ("[[1, \"2\"]]", "invalid type: string \"2\", expected f64"),
+            ("[[1.5, 2]]", "invalid type: floating point `1.5`, expected u32"),
+            ("[[-1, 2]]", "invalid value: integer `-1`, expected u32"),
+            ("\"fast\"", "invalid type: string \"fast\", expected a list of knots, [[batch, microseconds], …]"),
+            ("3", "invalid type: integer `3`, expected a list of knots, [[batch, microseconds], …]"),
         ];
-        for (knots, said) in cases {
-            assert_eq!(read(&cell(knots)), Err(said.to_owned()), "{knots}");
+        for header in ["cells.lstm", "cells.\"lstm.step\"", "default"] {
+            for (knots, said) in cases {
+                assert_eq!(read(&table(header, knots)), Err(format!("gpu.toml: line 4: {header}.compute_us: {said}")), "{knots}");
+            }
         }
+        let long = "[\n  [1, 2],\n  [2, 3, 4],\n]";
+        let said = "gpu.toml: line 6: default.compute_us: knot 2 has 3 numbers; a knot is two, [batch, microseconds]";
+        assert_eq!(read(&table("default", long)), Err(said.to_owned()));
+        for (field, said) in [
+            ("overhead_us = [[1, -2]]", "knot 1 has a time of -2, which is none from 0 to 3600000000 microseconds"),
+            ("fill_first = 2", "invalid type: integer `2`, expected a boolean"),
+            ("gather_us_per_row = nan", "NaN is no time from 0 to 1e9 microseconds"),
+            ("gather_us_per_row = \"a\"", "invalid type: string \"a\", expected f64"),
+        ] {
+            let key = field.split(' ').next().unwrap_or_default();
+            let error = read(&format!("{}{field}\n", table("default", "[[1, 2]]"))).unwrap_err();
+            assert_eq!(error, format!("gpu.toml: line 5: default.{key}: {said}"));
+        }
+        let inline = read("name = \"x\"\n[cells]\nlstm = { compute_us = [[1, 2, 3]] }\n").unwrap_err();
+        assert!(inline.starts_with("gpu.toml: line 3: cells.lstm.compute_us: knot 1 has 3 numbers"), "{inline}");
+        let scalar = read("name = \"x\"\ncells.lstm = 3\n").unwrap_err();
+        assert_eq!(scalar, "gpu.toml: line 2: cells.lstm: invalid type: integer `3`, expected a table of a cell's costs");
+        let none = read("name = \"x\"\n[default]\nfill_first = true\n").unwrap_err();
+        assert_eq!(none, "gpu.toml: line 2: default: missing field `compute_us`");
         assert_eq!(read("name = 3"), Err("gpu.toml: line 1: name: invalid type: integer `3`, expected a string".to_owned()));
         assert!(read("name = \"x\"\nspeed = 3").unwrap_err().starts_with("gpu.toml: line 2: speed: unknown field `speed`"));
         assert_eq!(
@@ -263,8 +279,6 @@ mod tests {
         }
         let quiet = read(&format!("{}compute_quiet_us = []\n", cell("[[1, 5.0]]"))).unwrap_err();
         assert_eq!(quiet, "gpu.toml: line 5: cells.lstm.compute_quiet_us: it has no knots");
-        let fast = read(&cell("\"fast\"")).unwrap_err();
-        assert!(fast.starts_with("gpu.toml: line 4: compute_us: invalid type"), "{fast}");
         let none = Device::from_toml("gpu.toml", "name = \"x\"").unwrap();
         assert_eq!(
             none.costs("lstm").unwrap_err().to_string(),

@@ -58,6 +58,15 @@ impl Drawn {
     }
 }
 
+/// What of a trace's lengths a workload has use for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadsLengths {
+    /// Those of inputs.
+    pub source: bool,
+    /// Those of outputs.
+    pub target: bool,
+}
+
 /// The names a model goes by.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ids {
@@ -178,6 +187,17 @@ impl Workload {
             Source::Trees(_) => self.draw(random),
             Source::Lstm(_) => self.make((source, 0)),
             Source::Seq2seq { .. } | Source::Layers { .. } => self.make((source, target)),
+        }
+    }
+
+    /// What of lengths that are given with an arrival makes a difference to the request.
+    #[must_use]
+    pub const fn reads_lengths(&self) -> ReadsLengths {
+        match &self.source {
+            Source::Lstm(_) => ReadsLengths { source: true, target: false },
+            Source::Trees(_) => ReadsLengths { source: false, target: false },
+            Source::Seq2seq { .. } => ReadsLengths { source: true, target: true },
+            Source::Layers { layers, .. } => layers.reads_lengths(),
         }
     }
 

@@ -20,6 +20,9 @@ for `-`); a flag goes before the environment, the environment before the file. `
 
 Without keys the server listens on loopback only, and everyone there may do everything. `cellwright keys create --admin` makes the first key.";
 
+/// Requests in flight at once that may be asked for, at most.
+pub(crate) const IN_FLIGHT_MAX: u32 = 1 << 20;
+
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArguments {
@@ -51,7 +54,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "CELLWRIGHT_TLS_KEY", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
     /// Requests in flight at once, over all models [default: 16384]
-    #[arg(long, env = "CELLWRIGHT_IN_FLIGHT_MAX", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    #[arg(long, env = "CELLWRIGHT_IN_FLIGHT_MAX", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(IN_FLIGHT_MAX)))]
     pub(crate) in_flight_max: Option<u32>,
     /// Connections open at once [default: 16384]
     #[arg(long, env = "CELLWRIGHT_CONNECTIONS_MAX", value_name = "N")]
@@ -71,7 +74,7 @@ pub(crate) struct ServeArguments {
     /// A collector of traces that speaks OTLP over HTTP, such as http://localhost:4318 [default: none]
     #[arg(long, env = "CELLWRIGHT_OTLP_ENDPOINT", value_name = "URL")]
     pub(crate) otlp_endpoint: Option<CollectorUrl>,
-    /// Record every event of the scheduler in a new file, for `cellwright replay`: structures and times, nothing of what requests contain [default: none]
+    /// Record every event of the scheduler in a new file, for `cellwright replay`: structures and times, nothing of what requests contain. It ends early, and the log says so, if the disk cannot keep up [default: none]
     #[arg(long, env = "CELLWRIGHT_RECORD", value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use cellwright_simulator::arrivals::{FASTER_MAX, RATE_MAX};
 use clap::{Args, ValueEnum};
 
 use super::ReleaseRule;
@@ -16,7 +17,7 @@ const SIMULATE_EXAMPLES: &str = "Examples:
   cellwright simulate --device my-gpu.toml --trace arrivals.csv --timeline who-ran-when.svg
 
 The scheduler is the one that serves; only devices and time are made up. Its settings are those of BatchMaker's experiments; a server's are
-`--low-water 2 --release node`. A device is `v100`, or a TOML file of times by batch size:
+`--low-water 2 --release node`. A device is `v100` (BatchMaker's GPU), `npu` (LazyBatching's accelerator), or a TOML file of times by batch size:
 
   name = \"my-gpu\"
   [cells.lstm]                                  # or [default], for every cell that has no table
@@ -38,7 +39,7 @@ pub(crate) struct SimulateArguments {
     /// Who decides what runs together; several, with commas between them, meet the same requests one after the other
     #[arg(long, value_name = "POLICY", default_value = "cellular", value_delimiter = ',')]
     pub(crate) policy: Vec<PolicySpec>,
-    /// What batches cost: `v100`, or a file
+    /// What batches cost: `v100` (the cells of lstm, seq2seq and trees), `npu` (those of resnet, deepspeech, transformer and gnmt), or a file
     #[arg(long, default_value = "v100", value_name = "NAME|FILE.toml")]
     pub(crate) device: String,
     /// How many of it, each with memory of its own
@@ -53,7 +54,7 @@ pub(crate) struct SimulateArguments {
     /// So many clients instead, each of which asks again when it is answered
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with_all = ["rate", "trace"])]
     pub(crate) clients: Option<u32>,
-    /// A file of arrivals instead: `microseconds[,length[,target length]]` a line, in order of time
+    /// A file of arrivals instead: `microseconds[,length[,target length]]` a line, in order of time, if need be under a line that names the columns so (or `t_us,in,out`)
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     /// Play a trace so many times as fast
@@ -71,14 +72,14 @@ pub(crate) struct SimulateArguments {
     /// Lengths are clipped to so many steps
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) length_max: Option<u32>,
-    /// A file of lengths to draw from: `length[,count]` a line; for models with an output, `source,target`; for trees, shapes like `BLBLL`
+    /// A file of lengths to draw from: `length[,count]` a line; for models with an output, `source,target`; for trees, shapes like `BLBLL` in the last column. The first line may name the columns so (the last of trees `tree` or `preorder`)
     #[arg(long, value_name = "FILE", conflicts_with = "fixed_length")]
     pub(crate) lengths: Option<PathBuf>,
     /// All trees are complete ones of so many leaves
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "lengths")]
     pub(crate) leaves: Option<u32>,
     /// A decoder's length is known to the device alone, and bounded by the input's and so many steps more
-    #[arg(long, value_name = "STEPS")]
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub(crate) decode_bound: Option<u32>,
     /// Rows of a batch, at most, by cell in the order of the model; the last for all further ones
     #[arg(long, default_value = "512", value_delimiter = ',', value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -163,29 +164,34 @@ impl FromStr for RequestRate {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
-            Ok(rate) if rate > 0.0 && rate <= cellwright_simulator::arrivals::RATE_MAX => Ok(Self(rate)),
-            _ => Err(format!("`{text}` is no number of requests per second above 0")),
+            Ok(rate) if rate > 0.0 && rate <= RATE_MAX => Ok(Self(rate)),
+            _ => Err(format!("`{text}` is no number of requests per second above 0 and up to {RATE_MAX}")),
         }
     }
 }
 
+/// The longest time that is asked for, in seconds, or in milliseconds.
+const TIME_MAX: f64 = 1e6;
+/// Of scheduling, for each row: a second.
+const SCHEDULING_NS_MAX: f64 = 1e9;
+
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(seconds) if seconds > 0.0 && seconds <= 1e6 => Ok(seconds),
-        _ => Err(format!("`{text}` is no time above 0 and up to 1000000")),
+        Ok(seconds) if seconds > 0.0 && seconds <= TIME_MAX => Ok(seconds),
+        _ => Err(format!("`{text}` is no time above 0 and up to {TIME_MAX}")),
     }
 }
 
 fn factor(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(factor) if factor > 0.0 && factor <= 1e9 => Ok(factor),
-        _ => Err(format!("`{text}` is no factor above 0")),
+        Ok(factor) if factor > 0.0 && factor <= FASTER_MAX => Ok(factor),
+        _ => Err(format!("`{text}` is no factor above 0 and up to {FASTER_MAX}")),
     }
 }
 
 fn nanoseconds(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(ns) if (0.0..=1e9).contains(&ns) => Ok(ns),
-        _ => Err(format!("`{text}` is no number of nanoseconds")),
+        Ok(ns) if (0.0..=SCHEDULING_NS_MAX).contains(&ns) => Ok(ns),
+        _ => Err(format!("`{text}` is no number of nanoseconds from 0 to {SCHEDULING_NS_MAX}")),
     }
 }

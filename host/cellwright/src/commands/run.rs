@@ -6,7 +6,7 @@ mod requests;
 mod session;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write, stderr, stdin, stdout};
+use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write, stderr, stdin, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -62,7 +62,9 @@ fn answer(
         session::run(serving, model, lines, &mut answers, roll)?;
     } else {
         let delivery = if arguments.stream { Delivery::Parts } else { Delivery::Whole };
-        let bar = if arguments.trace { ProgressBar::hidden() } else { progress::counter("answered", None) };
+        // Answers and traces show by themselves how far it has come, and a bar would stand between their lines.
+        let lines_are_seen = arguments.trace || stdout().is_terminal();
+        let bar = if lines_are_seen { ProgressBar::hidden() } else { progress::counter("answered", None) };
         Desk { serving, model, delivery, in_flight_max: arguments.max_in_flight as usize, roll }.run(lines, &mut answers, &bar)?;
         bar.finish_and_clear();
     }

@@ -1,11 +1,12 @@
 //! `simulate`: the scheduler in virtual time.
 
 use std::fs;
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use cellwright_scheduler::{Config, PolicyKind, Release};
+use cellwright_simulator::arrivals::Trace;
 use cellwright_simulator::plot::{Line, Picture};
 use cellwright_simulator::workload::{Decoding, Layers, Lengths, Pairs, Trees};
 use cellwright_simulator::{Arrivals, Device, Gathering, Outcome, Setup, Timeline, Workload, plot, run};
@@ -41,9 +42,11 @@ struct Run {
 }
 
 pub(crate) fn simulate(arguments: &SimulateArguments) -> anyhow::Result<()> {
+    let least = arguments.batch_max.iter().min().copied().unwrap_or(u32::MAX);
+    ensure!(arguments.batch_min <= least, "--batch-min is {}, more rows than --batch-max {least} allows", arguments.batch_min);
     let device = device(&arguments.device)?;
     let workload = workload(arguments)?;
-    let offered = offered(arguments)?;
+    let offered = offered(arguments, &workload)?;
     let (mut runs, mut timeline) = (Vec::new(), None);
     for policy in policies(arguments)? {
         for (rate, arrivals) in &offered {
@@ -83,8 +86,9 @@ pub(crate) fn simulate(arguments: &SimulateArguments) -> anyhow::Result<()> {
 
 fn one(setup: &Setup, mut workload: Workload) -> anyhow::Result<(Outcome, Timeline)> {
     let bar = progress::counter("ms of virtual time", Some((setup.seconds * 1e3) as u64));
-    let ran = run(setup, &mut workload, &mut |now_ns| bar.set_position(now_ns / 1_000_000))?;
+    let ran = run(setup, &mut workload, &mut |now_ns| bar.set_position(now_ns / 1_000_000));
     bar.finish_and_clear();
+    let ran = ran?;
     Ok((ran.outcome, ran.timeline))
 }
 
@@ -144,20 +148,34 @@ fn device(name: &str) -> anyhow::Result<Device> {
     Ok(Device::from_toml(name, &read(path)?)?)
 }
 
-fn offered(arguments: &SimulateArguments) -> anyhow::Result<Vec<(Option<f64>, Arrivals)>> {
+fn offered(arguments: &SimulateArguments, workload: &Workload) -> anyhow::Result<Vec<(Option<f64>, Arrivals)>> {
     if let Some(clients) = arguments.clients {
         return Ok(vec![(None, Arrivals::Clients(clients))]);
     }
     let Some(path) = &arguments.trace else {
         return Ok(arguments.rate.iter().map(|rate| (Some(rate.0), Arrivals::Poisson(rate.0))).collect());
     };
-    let mut arrivals = Arrivals::from_trace(&path.display().to_string(), &read(path)?, arguments.faster)?;
-    if let (Arrivals::Trace(arrivals), Some(longest)) = (&mut arrivals, arguments.length_max) {
-        for (source, target) in arrivals.iter_mut().filter_map(|arrival| arrival.lengths.as_mut()) {
+    let file = path.display().to_string();
+    let mut trace = Trace::read(&file, &read(path)?, arguments.faster)?;
+    say_what_is_not_used(&file, &trace, workload)?;
+    if let Some(longest) = arguments.length_max {
+        for (source, target) in trace.arrivals.iter_mut().filter_map(|arrival| arrival.lengths.as_mut()) {
             (*source, *target) = ((*source).min(longest), (*target).min(longest));
         }
     }
-    Ok(vec![(None, arrivals)])
+    Ok(vec![(None, Arrivals::Trace(trace.arrivals))])
+}
+
+/// One trace may be played with many workloads, so what one has no use for is no mistake; but who plays it should know.
+fn say_what_is_not_used(file: &str, trace: &Trace, workload: &Workload) -> anyhow::Result<()> {
+    let (name, reads) = (workload.name(), workload.reads_lengths());
+    let given = [("length", trace.length_line, reads.source), ("target length", trace.target_line, reads.target)];
+    for (field, line, _) in given.into_iter().filter(|(_, _, used)| !used) {
+        if let Some(line) = line {
+            writeln!(stderr(), "note: {file}: line {line}: {field}: the workload {name} has no use for it, there and further down")?;
+        }
+    }
+    Ok(())
 }
 
 fn workload(arguments: &SimulateArguments) -> anyhow::Result<Workload> {

@@ -6,6 +6,8 @@ use cellwright_scheduler::{CostTable, Knot};
 const KNOTS_MAX: usize = 4096;
 /// The longest a batch may take, nanoseconds: an hour.
 const LONGEST_NS: f64 = 3.6e12;
+/// Nanoseconds of a microsecond.
+const US: f64 = 1e3;
 
 /// Time against batch size: constant up to the first knot, linear between knots, proportional to the batch above the last.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,11 +19,11 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// A curve through knots of (batch, time), times in units of so many nanoseconds, none below `least_ns`.
+    /// A curve through knots of (batch, microseconds), none below `least_ns`.
     ///
     /// # Errors
     /// What is wrong with which knot, counted from 1.
-    pub(super) fn new(knots: &[(u32, f64)], unit_ns: f64, least_ns: f64) -> Result<Self, String> {
+    pub(super) fn new(knots: &[(u32, f64)], least_ns: f64) -> Result<Self, String> {
         if knots.is_empty() {
             return Err("it has no knots".to_owned());
         }
@@ -36,15 +38,16 @@ impl Curve {
             if *batch <= before.0 {
                 return Err(format!("knot {number} is for a batch of {batch}, which is not above {}", before.0));
             }
-            if !(least_ns..=LONGEST_NS).contains(&(time * unit_ns)) {
-                return Err(format!("knot {number} has a time of {time}, which is out of bounds"));
+            if !(least_ns..=LONGEST_NS).contains(&(time * US)) {
+                let (least, most) = (least_ns / US, LONGEST_NS / US);
+                return Err(format!("knot {number} has a time of {time}, which is none from {least} to {most} microseconds"));
             }
             if *time < before.1 {
                 return Err(format!("knot {number} takes less time than the smaller batch before it"));
             }
             before = (*batch, *time);
         }
-        Ok(Self { knots: knots.iter().map(|(batch, time)| (*batch, time * unit_ns)).collect(), constant: false })
+        Ok(Self { knots: knots.iter().map(|(batch, time)| (*batch, time * US)).collect(), constant: false })
     }
 
     /// The same time for every batch.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::{Dependency, Grouping, UnfoldedChain, UnfoldedStage};
 
+use super::ReadsLengths;
 use super::graphs::{growth, independent, recurrent, stage};
 
 /// Convolutions, dense layers and the like: every layer is a cell of its own.
@@ -61,6 +62,16 @@ impl Layers {
         match self {
             Self::ResNet | Self::DeepSpeech => None,
             Self::Transformer | Self::Gnmt => Some((1, target.max(DECODE_MAX))),
+        }
+    }
+
+    /// Of which lengths it makes something.
+    pub(super) const fn reads_lengths(self) -> ReadsLengths {
+        match self {
+            Self::ResNet => ReadsLengths { source: false, target: false },
+            Self::DeepSpeech => ReadsLengths { source: true, target: false },
+            Self::Transformer => ReadsLengths { source: false, target: true },
+            Self::Gnmt => ReadsLengths { source: true, target: true },
         }
     }
 

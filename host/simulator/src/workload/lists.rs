@@ -1,22 +1,27 @@
 //! Lengths, pairs and trees out of files: a line for each, fields separated by commas or tabs.
 
 use crate::error::Error;
-use crate::lines::numbered;
+use crate::lines::{fields, name_columns, no_more, numbered};
 
 use super::lengths::{LENGTH_MAX, Lengths, Pairs};
 use super::trees::{Tree, Trees};
 
 /// Lines of a list, at most.
 const LINES_MAX: usize = 1 << 22;
+/// What a first line may call the columns.
+const LENGTH: &[&str] = &["length", "count"];
+const PAIR: &[&str] = &["source", "target"];
+const TREE: &[&[&str]] = &[&["tree"], &["preorder"]];
 
 impl Lengths {
-    /// Reads `length` or `length,count` from each line; `file` is what errors call it. A first line that is no length names the columns.
+    /// Reads `length` or `length,count` from each line; `file` is what errors call it. The first line may name the columns like that.
     ///
     /// # Errors
     /// If a line holds something else, or none holds anything.
     pub fn from_list(file: &str, text: &str) -> Result<Self, Error> {
         let mut counts = Vec::new();
-        for line in lines(file, text, |fields| fields.first().is_some_and(|field| field.parse::<f64>().is_err()))? {
+        for line in lines(file, text, |fields| name_columns(fields, &[LENGTH]))? {
+            no_more(file, line.number, &line.fields, LENGTH)?;
             let length = line.length(file, 0, "length")?;
             let count = match line.fields.get(1) {
                 None => 1,
@@ -34,8 +39,11 @@ impl Pairs {
     /// # Errors
     /// If a line holds something else, or none holds anything.
     pub fn from_list(file: &str, text: &str) -> Result<Self, Error> {
-        let pairs = lines(file, text, |fields| fields.first().is_some_and(|field| field.parse::<f64>().is_err()))?
-            .map(|line| Ok((line.length(file, 0, "source length")?, line.length(file, 1, "target length")?)))
+        let pairs = lines(file, text, |fields| name_columns(fields, &[PAIR]))?
+            .map(|line| {
+                no_more(file, line.number, &line.fields, PAIR)?;
+                Ok((line.length(file, 0, "source length")?, line.length(file, 1, "target length")?))
+            })
             .collect::<Result<Vec<_>, Error>>()?;
         if pairs.is_empty() {
             return Err(Error::Empty { file: file.to_owned(), what: "pair of lengths" });
@@ -45,13 +53,13 @@ impl Pairs {
 }
 
 impl Trees {
-    /// Reads a tree in preorder (`BLBLL`: `B` an internal node, then its two subtrees; `L` a leaf) from the last field of each line. A first line whose last
-    /// field is no such thing names the columns.
+    /// Reads a tree in preorder (`BLBLL`: `B` an internal node, then its two subtrees; `L` a leaf) from the last field of each line; the others are
+    /// free. The first line may call it `tree` or `preorder`.
     ///
     /// # Errors
     /// If a line holds something else, or none holds anything.
     pub fn from_list(file: &str, text: &str) -> Result<Self, Error> {
-        let names = |fields: &[&str]| fields.last().is_some_and(|field| field.bytes().any(|byte| !matches!(byte, b'B' | b'L')));
+        let names = |fields: &[&str]| fields.last().is_some_and(|field| name_columns(&[field], TREE));
         let trees = lines(file, text, names)?
             .map(|line| {
                 let field = line.fields.last().copied().unwrap_or("");
@@ -81,7 +89,7 @@ impl Line<'_> {
 
 fn lines<'a>(file: &str, text: &'a str, names_columns: impl Fn(&[&str]) -> bool) -> Result<impl Iterator<Item = Line<'a>>, Error> {
     let lines = numbered(file, text, LINES_MAX)?;
-    let mut lines = lines.map(|(number, line)| Line { number, fields: line.split([',', '\t']).map(str::trim).collect() }).peekable();
+    let mut lines = lines.map(|(number, line)| Line { number, fields: fields(line) }).peekable();
     if lines.peek().is_some_and(|line| names_columns(&line.fields)) {
         lines.next();
     }

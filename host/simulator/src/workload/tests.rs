@@ -55,12 +55,18 @@ fn a_preorder_is_a_tree_and_nothing_else_is() {
 fn what_is_wrong_with_a_list_is_said_with_its_line_and_field() {
     let lengths = |text: &str| Lengths::from_list("l.csv", text).unwrap_err().to_string();
     assert_eq!(lengths("length\n3\n0\n"), "l.csv: line 3: length: `0` is no length from 1 to 100000");
+    assert_eq!(lengths("rubbish\n3\n"), "l.csv: line 1: length: `rubbish` is no length from 1 to 100000");
+    assert_eq!(lengths("3,1,1\n"), "l.csv: line 1: columns: `1` is one too many: a line has length,count at most");
     assert_eq!(lengths("3,many"), "l.csv: line 1: count: `many` is no number of requests");
     assert_eq!(lengths("length\n"), "l.csv: it holds no length");
     assert_eq!(
         Pairs::from_list("p.csv", "1,2\n5\n").unwrap_err().to_string(),
         "p.csv: line 2: target length: `` is no length from 1 to 100000"
     );
+    let pairs = |text: &str| Pairs::from_list("p.csv", text).unwrap_err().to_string();
+    assert_eq!(pairs("a,b\n1,2\n"), "p.csv: line 1: source length: `a` is no length from 1 to 100000");
+    assert_eq!(pairs("source,target\n1,2,3\n"), "p.csv: line 2: columns: `3` is one too many: a line has source,target at most");
+    assert_eq!(Trees::from_list("t.tsv", "words\nBLL\n").unwrap_err().to_string(), "t.tsv: line 1: tree: `words` is no tree like BLBLL");
     assert_eq!(Trees::from_list("t.tsv", "BLL\nBL\n").unwrap_err().to_string(), "t.tsv: line 2: tree: `BL` is no tree like BLBLL");
 }
 
@@ -77,6 +83,25 @@ fn every_kind_of_request_has_the_nodes_it_should() {
     assert_eq!(nodes(Workload::layers(Layers::DeepSpeech, pairs.clone())), 2 + 5 * 5 + 2);
     assert_eq!(nodes(Workload::layers(Layers::Transformer, pairs.clone())), 6 + 7 * 7);
     assert_eq!(nodes(Workload::layers(Layers::Gnmt, pairs)), 4 * 5 + 5 * 7);
+}
+
+/// Where a workload says that it has no use for a length, its requests are the same with another, and elsewhere they are not.
+#[test]
+fn what_a_workload_says_it_reads_of_lengths_makes_a_difference() {
+    let pairs = || Pairs::EUROPARL;
+    let layers = [Layers::ResNet, Layers::DeepSpeech, Layers::Transformer, Layers::Gnmt].map(|layers| Workload::layers(layers, pairs()));
+    let others = [
+        Workload::lstm(Lengths::EUROPARL),
+        Workload::trees(&Trees::treebank(1)),
+        Workload::seq2seq(pairs(), Decoding::Known),
+        Workload::seq2seq(pairs(), Decoding::Stops { extra: 50 }),
+    ];
+    for mut workload in layers.into_iter().chain(others) {
+        let reads = workload.reads_lengths();
+        let mut nodes = |source, target| workload.of_lengths(source, target, &mut Random::new(1)).nodes();
+        let differ = (nodes(5, 7) != nodes(6, 7), nodes(5, 7) != nodes(5, 8));
+        assert_eq!((reads.source, reads.target), differ, "{}", workload.name());
+    }
 }
 
 #[test]

@@ -4,12 +4,13 @@ use std::fmt::{Debug, Display, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use cellwright_toml_faults as toml_faults;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use serde::{Deserialize, Deserializer};
 
-use crate::cli::{LogFormat, ReleaseRule, ServeArguments};
+use crate::cli::{IN_FLIGHT_MAX, LogFormat, ReleaseRule, ServeArguments};
 use crate::policy::PolicySpec;
 use crate::telemetry::CollectorUrl;
 use crate::worker::WorkerSpec;
@@ -193,11 +194,19 @@ fn read(path: &Path) -> anyhow::Result<File> {
         bail!("{}: it has {length} bytes, more than {FILE_BYTES_MAX}", cannot());
     }
     let text = std::fs::read_to_string(path).with_context(cannot)?;
-    toml::from_str(&text).map_err(|error| {
-        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-        let line = before.matches('\n').count() + 1;
-        anyhow::anyhow!("{}: line {line}: {}", cannot(), error.message().replace('\n', ": "))
-    })
+    let file: File = toml_faults::read(&text).map_err(|fault| anyhow!("{}: {fault}", cannot()))?;
+    // As the flags have it.
+    let bounds = [
+        ("in_flight_max", file.in_flight_max.map(u64::from), u64::from(IN_FLIGHT_MAX)),
+        ("connections_max", file.connections_max.map(|connections| connections as u64), u64::MAX),
+    ];
+    for (key, value, most) in bounds {
+        if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
+            let line = toml_faults::line_of_key(&text, &[key]);
+            bail!("{}: line {line}: {key}: {value} is not in 1..={most}", cannot());
+        }
+    }
+    Ok(file)
 }
 
 /// That folder, or the user's data folder as the XDG base directory specification has it.

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use cellwright_scheduler::{CellTypeId, Commands, CostTable, Event, Knot, Launch, TaskSeq, Time};
 
 use crate::costs::Samples;
-use crate::device::QUIET_NS;
+use crate::device::{CellCosts, Curve, Handover, QUIET_NS};
 
 /// Tasks one after the other of which it is reckoned when they ended: what passes between two of them is not seen, and is taken to be the mean.
 const RECKONED_MAX: u32 = 2;
@@ -66,6 +66,16 @@ impl Worker {
     }
 }
 
+/// A task that has ended.
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the names say it all")]
+pub(crate) struct Ended {
+    pub(crate) cell_type: CellTypeId,
+    pub(crate) rows: u32,
+    pub(crate) steps: u32,
+    pub(crate) quiet: bool,
+}
+
 /// What was seen of a host's tasks.
 #[derive(Debug, Default)]
 pub struct Meter {
@@ -77,6 +87,11 @@ pub struct Meter {
 impl Meter {
     /// The scheduler is told this, at that time.
     pub fn told(&mut self, now: Time, events: &[Event]) {
+        self.told_and(now, events, |_, _| ());
+    }
+
+    /// The same; `ended` is shown which tasks ended together and how long they took.
+    pub(crate) fn told_and(&mut self, now: Time, events: &[Event], mut ended: impl FnMut(&mut dyn Iterator<Item = Ended>, u64)) {
         self.now = now;
         // The first of these ends is the one that the engine's thread was waiting to hear of; what came meanwhile did not wait as long, and whoever has
         // nothing to do by now may have it because of that wait. At that end all were at work that had not ended yet.
@@ -97,6 +112,9 @@ impl Meter {
             if let Some(between_ns) = seen.between(&tasks, (now.0, *busy_ns)) {
                 self.samples.add_between(between_ns);
             }
+            // Which begins while the one before still runs begins beside the same others.
+            let quiet = tasks.first().and_then(|first| first.quiet).unwrap_or(false);
+            ended(&mut tasks.iter().map(|Task { cell_type, rows, steps, .. }| Ended { cell_type: *cell_type, rows: *rows, steps: *steps, quiet }), *busy_ns);
             // Of several tasks together it is not known how long each took.
             if let [task] = tasks[..] {
                 // Of one that began and ended between two decisions it is not known beside whom it ran.
@@ -130,6 +148,22 @@ impl Meter {
         }
     }
 
+    /// What tasks of a cell type cost, which was calibrated so.
+    pub(crate) fn costs(&self, cell_type: CellTypeId, calibrated: &CostTable) -> CellCosts {
+        let quiet = self.quiet_knots(cell_type);
+        CellCosts {
+            compute: Curve::of_table(&self.samples.table(cell_type, calibrated)),
+            compute_quiet: (!quiet.is_empty()).then(|| Curve::of_table(&CostTable::measured(quiet))),
+            ..CellCosts::default()
+        }
+    }
+
+    /// What passes until ends of tasks are heard of.
+    pub(crate) fn handover(&self) -> Handover {
+        let [idle, busy] = [false, true].map(|busy| Some(self.handovers_ns(busy)).filter(|times| !times.is_empty()));
+        Handover::new(idle, busy)
+    }
+
     fn know(&mut self, worker: usize) {
         if worker >= self.workers.len() {
             self.workers.resize_with(worker + 1, Worker::default);
@@ -140,8 +174,7 @@ impl Meter {
     /// there were such.
     #[must_use]
     pub fn knots(&self, cell_type: CellTypeId) -> Vec<Knot> {
-        let busy = self.samples.seen_while(cell_type, false);
-        CostTable::measured(if busy.is_empty() { self.samples.seen(cell_type) } else { busy }).knots().to_vec()
+        CostTable::measured(self.samples.usual(cell_type)).knots().to_vec()
     }
 
     /// The same of tasks that began while no other worker had had anything to do for a while.

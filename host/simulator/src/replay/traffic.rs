@@ -1,12 +1,21 @@
 //! What was asked of a scheduler, without what it made of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_scheduler::{Config, CostTable, Event, ModelId, Submission, Time};
+use cellwright_scheduler::{CellTypeId, Config, Event, ModelId, Submission, Time};
 
 use super::books::Trigger;
-use crate::costs::Samples;
+use crate::device::{CellCosts, Curve, Handover};
+use crate::meter::{Ended, Meter};
+
+/// A task of which nothing is known.
+const UNKNOWN_NS: u64 = 1000;
+/// A closed loop's clients asked so often, on average, at least: of fewer it cannot be told.
+const ROUNDS_LEAST: usize = 4;
+/// In a closed loop requests follow ends within such a part of what a request takes.
+const LAG_MOST: f64 = 0.1;
 
 /// A request, as it came and went on.
 #[derive(Clone, Debug)]
@@ -41,10 +50,20 @@ pub struct Traffic {
     pub(super) requests: Vec<Asked>,
     /// Workers and models: what a host is made of, and when.
     pub(super) host: Vec<(u64, Event)>,
+    /// When requests ended, in order.
+    ended_ns: Vec<u64>,
+    in_flight_max: usize,
+    /// Requests that come once others have ended: see [`Self::clients`].
+    clients: Option<u32>,
     /// What a task costs, by cell type.
-    pub(super) costs: Vec<CostTable>,
-    /// What passes, beside the task, until its end is heard of.
-    pub(super) handover_ns: u64,
+    pub(super) costs: Vec<CellCosts>,
+    /// What passes until the end of a task is heard of.
+    pub(super) handover: Handover,
+    /// What passes on a worker between two tasks.
+    pub(super) between_ns: u64,
+    /// Steps of tasks, by what their costs depend on, and how long all of them took.
+    steps: BTreeMap<(CellTypeId, u32, bool), u64>,
+    busy_ns: u64,
 }
 
 impl Traffic {
@@ -83,6 +102,7 @@ impl Traffic {
             stops: Vec::new(),
             fails: None,
         });
+        self.in_flight_max = self.in_flight_max.max(self.requests.len() - self.ended_ns.len());
         self.requests.len() - 1
     }
 
@@ -111,20 +131,74 @@ impl Traffic {
         self.host.push((now.0, event.clone()));
     }
 
-    /// The recording is at its end: what tasks cost is known.
-    pub(super) fn settle(&mut self, config: Config, samples: &Samples) {
+    /// A request has ended.
+    pub(super) fn end(&mut self, now: Time) {
+        self.ended_ns.push(now.0);
+    }
+
+    /// Tasks took so long together.
+    pub(super) fn took(&mut self, tasks: &mut dyn Iterator<Item = Ended>, busy_ns: u64) {
+        for Ended { cell_type, rows, steps, quiet } in tasks {
+            *self.steps.entry((cell_type, rows, quiet)).or_default() += u64::from(steps);
+        }
+        self.busy_ns += busy_ns;
+    }
+
+    /// How many clients asked again once they were answered, if that is how requests came, or is said to be; each then comes as long after the end before
+    /// which it did not come as it did. Otherwise they come when they came, whatever the server does.
+    #[must_use]
+    pub const fn clients(&self) -> Option<u32> {
+        self.clients
+    }
+
+    /// Says that there were so many clients who asked again once they were answered; none: that requests came whether or not others were answered.
+    pub const fn set_clients(&mut self, clients: Option<u32>) {
+        self.clients = clients;
+    }
+
+    /// Nanoseconds for which a request came after as many had ended as were answered when one of so many clients could ask it.
+    pub(super) fn lag_ns(&self, number: usize, clients: u32) -> Option<u64> {
+        let ended_ns = *self.ended_ns.get(number.checked_sub(clients as usize)?)?;
+        Some(self.requests[number].arrived_ns.saturating_sub(ended_ns))
+    }
+
+    /// As many clients as there were requests in flight at most, if requests then came right after ends: half of them within a tenth of what half of the
+    /// requests took. Where requests come whether or not others end, fewer than at most are in flight most of the time.
+    fn closed_loop(&self, p50_ms: f64) -> Option<u32> {
+        let clients = u32::try_from(self.in_flight_max).ok()?;
+        let mut lags: Vec<u64> = (0..self.requests.len()).filter_map(|number| self.lag_ns(number, clients)).collect();
+        let (_, median, _) = (lags.len() >= ROUNDS_LEAST * self.in_flight_max.max(1)).then(|| {
+            let half = lags.len() / 2;
+            lags.select_nth_unstable(half)
+        })?;
+        (*median as f64 <= p50_ms * 1e6 * LAG_MOST).then_some(clients)
+    }
+
+    /// The recording is at its end: what tasks cost is known, and half of the requests took no longer than `p50_ms`.
+    pub(super) fn settle(&mut self, config: Config, meter: &Meter, p50_ms: f64) {
         self.config = config;
         let cells =
             self.host.iter().filter_map(|(_, event)| if let Event::ModelUp(info) = event { Some(&info.cells) } else { None }).flatten();
-        let mut costs: Vec<CostTable> = Vec::new();
+        let unknown = || CellCosts { compute: Curve::constant(UNKNOWN_NS), ..CellCosts::default() };
+        let mut costs: Vec<CellCosts> = Vec::new();
         for cell in cells {
             let at = cell.cell_type.index();
             if at >= costs.len() {
-                costs.resize(at + 1, CostTable::unknown());
+                costs.resize_with(at + 1, unknown);
             }
-            costs[at] = samples.table(cell.cell_type, &cell.cost);
+            costs[at] = meter.costs(cell.cell_type, &cell.cost);
         }
         self.costs = costs;
-        self.handover_ns = samples.handover_ns();
+        self.handover = meter.handover();
+        self.between_ns = meter.between_ns();
+        self.clients = self.closed_loop(p50_ms);
+        let expected: u64 = self.steps.iter().map(|((cell_type, rows, quiet), steps)| steps * self.costs[cell_type.index()].compute_ns(*rows, *quiet)).sum();
+        tracing::debug!(expected, busy_ns = self.busy_ns, between_ns = self.between_ns, in_flight_max = self.in_flight_max, clients = self.clients, "settled");
+        if std::env::var_os("RP_DEBUG").is_some() {
+            let mut lags: Vec<u64> = (0..self.requests.len()).filter_map(|number| self.lag_ns(number, self.in_flight_max as u32)).collect();
+            lags.sort_unstable();
+            eprintln!("expected/busy {:.3} between {} us, in flight {}, clients {:?}, lag p50 {:?} us p50 {p50_ms} handover idle {:?} busy {:?}", expected as f64/self.busy_ns as f64, self.between_ns/1000, self.in_flight_max, self.clients, lags.get(lags.len()/2).map(|l| l/1000), meter.handovers_ns(false).iter().map(|n| n/1000).collect::<Vec<_>>(), meter.handovers_ns(true).iter().map(|n| n/1000).collect::<Vec<_>>());
+            for c in &self.costs { eprintln!("{:?}\n{:?}", c.compute, c.compute_quiet); }
+        }
     }
 }

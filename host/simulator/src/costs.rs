@@ -109,6 +109,14 @@ impl Samples {
         (*count, *sum) = (*count + 1, sum.saturating_add(ns));
     }
 
+    /// Begins anew with what passes between tasks and after them; the mean of what passed between, if any was seen.
+    pub(crate) fn begin_anew(&mut self) -> Option<u64> {
+        self.handovers = [Handovers::default(), Handovers::default()];
+        let between_ns = (self.between.0 > 0).then(|| self.between_ns());
+        self.between = (0, 0);
+        between_ns
+    }
+
     /// The mean of those times.
     pub(crate) fn between_ns(&self) -> u64 {
         let (count, sum) = self.between;

@@ -34,10 +34,15 @@ pub(crate) struct Machine {
     pub(crate) whole: bool,
 }
 
-/// Who knows whose the rows of a task are.
-pub(crate) trait Rows {
+/// What devices are to do: whose the rows of a task are is known there.
+pub(crate) trait Work {
     /// A row begins, with so many steps; the step in which its chain stops, if that is among them.
     fn begins(&mut self, row: Row, steps: u32, start_ns: u64) -> Option<u32>;
+
+    /// How long a task takes that begins at that time and costs so much.
+    fn takes_ns(&mut self, costs_ns: u64, _start_ns: u64) -> u64 {
+        costs_ns
+    }
 }
 
 /// A task that a device is to run once it has run those before.
@@ -99,6 +104,11 @@ impl Fleet {
         self.machine.costs.iter().map(move |costs| (table(costs), costs.fill_first))
     }
 
+    /// From now on so much passes between two tasks.
+    pub(crate) const fn set_between_ns(&mut self, between_ns: u64) {
+        self.machine.between_ns = between_ns;
+    }
+
     /// Takes a task into its device's queue.
     pub(crate) fn launch(&mut self, now: u64, launch: &Launch, rows: &[Row]) {
         let overhead_ns = self.overhead(launch, rows);
@@ -124,22 +134,23 @@ impl Fleet {
     }
 
     /// A device begins its next task, which `seen` is shown.
-    pub(crate) fn start<R: Rows>(
+    pub(crate) fn start<W: Work>(
         &mut self,
         worker: WorkerId,
         now: u64,
-        requests: &mut R,
-        seen: impl FnOnce(&Launch, &[Row], &Flight, &R),
+        work: &mut W,
+        seen: impl FnOnce(&Launch, &[Row], &Flight, &W),
     ) {
         let quiet = self.is_quiet(worker, now);
         let device = &mut self.devices[worker.index()];
         let Some(Queued { launch, mut rows, overhead_ns, .. }) = device.queue.pop_front() else { return };
         let costs = &self.machine.costs[launch.cell_type.index()];
-        let busy_ns = costs.compute_ns(rows.len() as u32, quiet) * u64::from(launch.steps) + overhead_ns;
+        let costs_ns = costs.compute_ns(rows.len() as u32, quiet) * u64::from(launch.steps) + overhead_ns;
+        let busy_ns = work.takes_ns(costs_ns, now);
         device.ended_ns = Some(now + busy_ns);
-        let stops = rows.iter().filter_map(|row| Some((row.lane, requests.begins(*row, launch.steps, now)?)));
+        let stops = rows.iter().filter_map(|row| Some((row.lane, work.begins(*row, launch.steps, now)?)));
         let flight = Flight { seq: launch.seq, start_ns: now, end_ns: now + busy_ns, busy_ns, stopped: stops.collect() };
-        seen(&launch, &rows, &flight, requests);
+        seen(&launch, &rows, &flight, work);
         device.flying.push_back(flight);
         rows.clear();
         self.spares.push(rows);

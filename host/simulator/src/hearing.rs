@@ -19,6 +19,11 @@ impl<T> Hearing<T> {
         Self { handover, random: Random::new(seed), unheard: Vec::new(), at_ns: None }
     }
 
+    /// From now on waits are so long.
+    pub(crate) fn set_handover(&mut self, handover: &Handover) {
+        self.handover.clone_from(handover);
+    }
+
     pub(crate) fn happened(&mut self, at_ns: u64, what: T) {
         self.unheard.push((at_ns, what));
     }

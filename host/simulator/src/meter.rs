@@ -68,7 +68,6 @@ impl Worker {
 
 /// A task that has ended.
 #[derive(Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "the names say it all")]
 pub(crate) struct Ended {
     pub(crate) cell_type: CellTypeId,
     pub(crate) rows: u32,
@@ -91,7 +90,7 @@ impl Meter {
     }
 
     /// The same; `ended` is shown which tasks ended together and how long they took.
-    pub(crate) fn told_and(&mut self, now: Time, events: &[Event], mut ended: impl FnMut(&mut dyn Iterator<Item = Ended>, u64)) {
+    pub(crate) fn told_and(&mut self, now: Time, events: &[Event], mut ended: impl FnMut(&[Ended], u64)) {
         self.now = now;
         // The first of these ends is the one that the engine's thread was waiting to hear of; what came meanwhile did not wait as long, and whoever has
         // nothing to do by now may have it because of that wait. At that end all were at work that had not ended yet.
@@ -114,7 +113,8 @@ impl Meter {
             }
             // Which begins while the one before still runs begins beside the same others.
             let quiet = tasks.first().and_then(|first| first.quiet).unwrap_or(false);
-            ended(&mut tasks.iter().map(|Task { cell_type, rows, steps, .. }| Ended { cell_type: *cell_type, rows: *rows, steps: *steps, quiet }), *busy_ns);
+            let all = tasks.iter().map(|&Task { cell_type, rows, steps, .. }| Ended { cell_type, rows, steps, quiet });
+            ended(&all.collect::<Vec<_>>(), *busy_ns);
             // Of several tasks together it is not known how long each took.
             if let [task] = tasks[..] {
                 // Of one that began and ended between two decisions it is not known beside whom it ran.
@@ -158,10 +158,11 @@ impl Meter {
         }
     }
 
-    /// What passes until ends of tasks are heard of.
-    pub(crate) fn handover(&self) -> Handover {
+    /// What passed until ends of tasks were heard of, and between tasks, since the last time that this was asked, if any was seen.
+    pub(crate) fn cut(&mut self) -> (Option<Handover>, Option<u64>) {
         let [idle, busy] = [false, true].map(|busy| Some(self.handovers_ns(busy)).filter(|times| !times.is_empty()));
-        Handover::new(idle, busy)
+        let handover = (idle.is_some() || busy.is_some()).then(|| Handover::new(idle, busy));
+        (handover, self.samples.begin_anew())
     }
 
     fn know(&mut self, worker: usize) {

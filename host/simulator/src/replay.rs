@@ -4,6 +4,7 @@
 //! when, how requests went on and how long tasks took. [`what_if`] meets that traffic in virtual time with another policy, limit or number of devices.
 
 mod books;
+mod pace;
 mod traffic;
 mod world;
 
@@ -83,7 +84,8 @@ impl Player {
     fn call(&mut self, call: Handled) -> bool {
         let Handled { now, mut events, decisions } = call;
         let Self { meter, traffic, .. } = self;
-        meter.told_and(now, &events, |tasks, busy_ns| traffic.took(tasks, busy_ns));
+        traffic.pace.at(now.0, meter);
+        meter.told_and(now, &events, |tasks, busy_ns| traffic.pace.took(tasks, busy_ns));
         for event in &events {
             self.told(now, event);
         }
@@ -159,7 +161,7 @@ impl Player {
         let left: Vec<u64> = self.books.unfinished().collect();
         self.recorder.from(self.traffic.first_ns());
         let outcome = self.recorder.outcome(self.workers.max(1), &left);
-        self.traffic.settle(recording.config(), &self.meter, outcome.p50_ms);
+        self.traffic.settle(recording.config(), &mut self.meter, outcome.p50_ms);
         Replayed { calls: self.calls, different, outcome, traffic: self.traffic }
     }
 }

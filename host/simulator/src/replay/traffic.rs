@@ -1,14 +1,14 @@
 //! What was asked of a scheduler, without what it made of it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_scheduler::{CellTypeId, Config, Event, ModelId, Submission, Time};
+use cellwright_scheduler::{Config, Event, ModelId, Submission, Time};
 
 use super::books::Trigger;
-use crate::device::{CellCosts, Curve, Handover};
-use crate::meter::{Ended, Meter};
+use super::pace::Pace;
+use crate::device::{CellCosts, Curve};
+use crate::meter::Meter;
 
 /// A task of which nothing is known.
 const UNKNOWN_NS: u64 = 1000;
@@ -57,13 +57,8 @@ pub struct Traffic {
     clients: Option<u32>,
     /// What a task costs, by cell type.
     pub(super) costs: Vec<CellCosts>,
-    /// What passes until the end of a task is heard of.
-    pub(super) handover: Handover,
-    /// What passes on a worker between two tasks.
-    pub(super) between_ns: u64,
-    /// Steps of tasks, by what their costs depend on, and how long all of them took.
-    steps: BTreeMap<(CellTypeId, u32, bool), u64>,
-    busy_ns: u64,
+    /// How fast the host was.
+    pub(super) pace: Pace,
 }
 
 impl Traffic {
@@ -131,17 +126,9 @@ impl Traffic {
         self.host.push((now.0, event.clone()));
     }
 
-    /// A request has ended.
+    /// A request has ended; whoever waited for that may ask.
     pub(super) fn end(&mut self, now: Time) {
         self.ended_ns.push(now.0);
-    }
-
-    /// Tasks took so long together.
-    pub(super) fn took(&mut self, tasks: &mut dyn Iterator<Item = Ended>, busy_ns: u64) {
-        for Ended { cell_type, rows, steps, quiet } in tasks {
-            *self.steps.entry((cell_type, rows, quiet)).or_default() += u64::from(steps);
-        }
-        self.busy_ns += busy_ns;
     }
 
     /// How many clients asked again once they were answered, if that is how requests came, or is said to be; each then comes as long after the end before
@@ -175,7 +162,7 @@ impl Traffic {
     }
 
     /// The recording is at its end: what tasks cost is known, and half of the requests took no longer than `p50_ms`.
-    pub(super) fn settle(&mut self, config: Config, meter: &Meter, p50_ms: f64) {
+    pub(super) fn settle(&mut self, config: Config, meter: &mut Meter, p50_ms: f64) {
         self.config = config;
         let cells =
             self.host.iter().filter_map(|(_, event)| if let Event::ModelUp(info) = event { Some(&info.cells) } else { None }).flatten();
@@ -189,16 +176,7 @@ impl Traffic {
             costs[at] = meter.costs(cell.cell_type, &cell.cost);
         }
         self.costs = costs;
-        self.handover = meter.handover();
-        self.between_ns = meter.between_ns();
+        self.pace.settle(meter, &self.costs);
         self.clients = self.closed_loop(p50_ms);
-        let expected: u64 = self.steps.iter().map(|((cell_type, rows, quiet), steps)| steps * self.costs[cell_type.index()].compute_ns(*rows, *quiet)).sum();
-        tracing::debug!(expected, busy_ns = self.busy_ns, between_ns = self.between_ns, in_flight_max = self.in_flight_max, clients = self.clients, "settled");
-        if std::env::var_os("RP_DEBUG").is_some() {
-            let mut lags: Vec<u64> = (0..self.requests.len()).filter_map(|number| self.lag_ns(number, self.in_flight_max as u32)).collect();
-            lags.sort_unstable();
-            eprintln!("expected/busy {:.3} between {} us, in flight {}, clients {:?}, lag p50 {:?} us p50 {p50_ms} handover idle {:?} busy {:?}", expected as f64/self.busy_ns as f64, self.between_ns/1000, self.in_flight_max, self.clients, lags.get(lags.len()/2).map(|l| l/1000), meter.handovers_ns(false).iter().map(|n| n/1000).collect::<Vec<_>>(), meter.handovers_ns(true).iter().map(|n| n/1000).collect::<Vec<_>>());
-            for c in &self.costs { eprintln!("{:?}\n{:?}", c.compute, c.compute_quiet); }
-        }
     }
 }

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use cellwright_scheduler::{BatchSizes, Config, Event, ModelInfo, PolicyKind, RequestId, Row, Submission, TaskSeq, Time, WorkerId};
 
 use super::books::Books;
+use super::pace::Part;
 use super::traffic::{Asked, Further, Traffic};
+use crate::device::Handover;
 use crate::driven::{Driven, World};
-use crate::fleet::{Fleet, Flight, Machine, Rows};
+use crate::fleet::{Fleet, Flight, Machine, Work};
 use crate::hearing::Hearing;
 use crate::outcome::{Outcome, Recorder};
 
@@ -67,6 +69,7 @@ struct Replay<'a> {
     due: BinaryHeap<Reverse<(u64, Due)>>,
     hearing: Hearing<Due>,
     fleet: Fleet,
+    part: Option<&'a Part>,
     /// By number: its id while it is in flight, and how much of what it does next was told.
     ids: Vec<Option<RequestId>>,
     further: Vec<(usize, bool)>,
@@ -89,8 +92,9 @@ impl<'a> Replay<'a> {
             driven: Driven::new(Config { policy: change.policy.unwrap_or(traffic.config.policy), ..traffic.config }),
             books: Books::default(),
             due,
-            hearing: Hearing::new(traffic.handover.clone(), SEED),
-            fleet: Fleet::new(Machine { costs: traffic.costs.clone(), between_ns: traffic.between_ns, ..Machine::default() }),
+            hearing: Hearing::new(Handover::default(), SEED),
+            fleet: Fleet::new(Machine { costs: traffic.costs.clone(), ..Machine::default() }),
+            part: None,
             ids: vec![None; traffic.requests.len()],
             further: vec![(0, false); traffic.requests.len()],
             free_ids: Vec::new(),
@@ -109,6 +113,7 @@ impl<'a> Replay<'a> {
 
     /// Everything that happens at that time, and, if the scheduler hears of it then, what it makes of it.
     fn happen(&mut self, now: u64) {
+        self.keep_pace(now);
         while let Some(Reverse((at, _))) = self.due.peek()
             && *at <= now
         {
@@ -132,6 +137,14 @@ impl<'a> Replay<'a> {
             self.hearing.heard(heard);
             self.act(now);
         }
+    }
+
+    /// The host is as fast as it was then.
+    fn keep_pace(&mut self, now: u64) {
+        let Some(part) = self.traffic.pace.part(now).filter(|part| self.part.is_none_or(|before| !std::ptr::eq(before, *part))) else { return };
+        self.part = Some(part);
+        self.fleet.set_between_ns(part.between_ns);
+        self.hearing.set_handover(&part.handover);
     }
 
     fn hear(&mut self, now: u64, happened: Due) {
@@ -214,9 +227,9 @@ impl<'a> Replay<'a> {
         match self.fleet.next_start(worker, now) {
             Some(at) if at > now => self.due.push(Reverse((at, Due::Start(worker)))),
             Some(_) => {
-                let Self { fleet, books, traffic, recorder, due, .. } = self;
-                let mut chains = Chains { books, requests: &traffic.requests };
-                fleet.start(worker, now, &mut chains, |launch, rows, flight, _| {
+                let Self { fleet, books, traffic, recorder, due, part, .. } = self;
+                let mut tasks = Tasks { chains: Chains { books, requests: &traffic.requests }, longer: part.map_or(1.0, |part| part.longer) };
+                fleet.start(worker, now, &mut tasks, |launch, rows, flight, _| {
                     recorder.task(now, launch.steps, rows.len());
                     due.push(Reverse((flight.end_ns, Due::Done(worker, launch.seq))));
                 });
@@ -294,11 +307,21 @@ impl Chains<'_> {
     }
 }
 
-impl Rows for Chains<'_> {
+/// Chains on a host that is as fast as it was.
+struct Tasks<'a> {
+    chains: Chains<'a>,
+    longer: f64,
+}
+
+impl Work for Tasks<'_> {
     fn begins(&mut self, row: Row, steps: u32, _: u64) -> Option<u32> {
-        let (number, chain) = self.books.chain_of(row.lane)?;
-        let (_, step) = self.requests[number].stops.iter().find(|(stops, _)| *stops == chain)?;
+        let (number, chain) = self.chains.books.chain_of(row.lane)?;
+        let (_, step) = self.chains.requests[number].stops.iter().find(|(stops, _)| *stops == chain)?;
         (row.step..row.step.saturating_add(steps)).contains(step).then_some(*step)
+    }
+
+    fn takes_ns(&mut self, costs_ns: u64, _: u64) -> u64 {
+        (costs_ns as f64 * self.longer) as u64
     }
 }
 

@@ -2,7 +2,7 @@
 
 use cellwright_scheduler::{LaneId, RequestId, Row, Slot};
 
-use crate::fleet::Rows;
+use crate::fleet::Work;
 use crate::workload::Drawn;
 
 /// No step.
@@ -108,7 +108,7 @@ impl Requests {
     }
 }
 
-impl Rows for Requests {
+impl Work for Requests {
     fn begins(&mut self, row: Row, steps: u32, start_ns: u64) -> Option<u32> {
         let lane = self.lanes[row.lane.index()];
         if row.step == 0 {

@@ -185,6 +185,17 @@ mod tests {
     }
 
     #[test]
+    fn sizes_that_seemed_faster_than_smaller_ones_have_their_mean_together() {
+        let mut samples = Samples::default();
+        for (rows, count, step_ns) in [(1, 5, 40), (2, 10, 130), (3, 5, 60), (4, 15, 88), (8, 5, 200)] {
+            (0..count).for_each(|_| samples.add(CellTypeId(0), rows, step_ns, false));
+        }
+        // Thirty tasks of two to four rows took 2,920 together.
+        let times: Vec<(u32, u64)> = samples.usual(CellTypeId(0)).iter().map(|knot| (knot.rows, knot.nanoseconds)).collect();
+        assert_eq!(times, [(1, 40), (2, 97), (3, 97), (4, 97), (8, 200)]);
+    }
+
+    #[test]
     fn however_many_handovers_there_are_it_is_said_how_they_are_spread() {
         let mut samples = Samples::default();
         samples.add_between(1000);

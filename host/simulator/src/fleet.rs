@@ -100,7 +100,8 @@ impl Fleet {
 
     /// What the scheduler is told of costs, by cell, and whether batches are filled first.
     pub(crate) fn tables(&self) -> impl Iterator<Item = (CostTable, bool)> {
-        let table = |costs: &CellCosts| if self.machine.whole { costs.compute.table() } else { costs.compute.plus(&costs.overhead).table() };
+        let table =
+            |costs: &CellCosts| if self.machine.whole { costs.compute.table() } else { costs.compute.plus(&costs.overhead).table() };
         self.machine.costs.iter().map(move |costs| (table(costs), costs.fill_first))
     }
 
@@ -134,13 +135,7 @@ impl Fleet {
     }
 
     /// A device begins its next task, which `seen` is shown.
-    pub(crate) fn start<W: Work>(
-        &mut self,
-        worker: WorkerId,
-        now: u64,
-        work: &mut W,
-        seen: impl FnOnce(&Launch, &[Row], &Flight, &W),
-    ) {
+    pub(crate) fn start<W: Work>(&mut self, worker: WorkerId, now: u64, work: &mut W, seen: impl FnOnce(&Launch, &[Row], &Flight, &W)) {
         let quiet = self.is_quiet(worker, now);
         let device = &mut self.devices[worker.index()];
         let Some(Queued { launch, mut rows, overhead_ns, .. }) = device.queue.pop_front() else { return };

@@ -158,11 +158,18 @@ fn print(report: &Report) -> anyhow::Result<()> {
         ]
     };
     let mut rows = vec![line("recorded", policy, *devices as u64, None, recorded)];
-    rows.extend(simulated.iter().map(|run| line("simulated", run.policy.as_deref().unwrap_or(AS_IT_WAS), u64::from(run.devices), run.batch_max, &run.outcome)));
+    rows.extend(
+        simulated
+            .iter()
+            .map(|run| line("simulated", run.policy.as_deref().unwrap_or(AS_IT_WAS), u64::from(run.devices), run.batch_max, &run.outcome)),
+    );
     write!(stdout(), "{}", table(&head, &rows))?;
     writeln!(stdout(), "\n{baseline}; what is said of anything else is no better than that")?;
     match clients {
-        Some(clients) => writeln!(stdout(), "requests come as those of {clients} clients who ask again once they are answered (--clients 0: when they came)")?,
+        Some(clients) => writeln!(
+            stdout(),
+            "requests come as those of {clients} clients who ask again once they are answered (--clients 0: when they came)"
+        )?,
         None => writeln!(stdout(), "requests come when they came: what is slower than that has a queue that grows")?,
     }
     Ok(())

@@ -2,7 +2,8 @@
 //!
 //! Requests and clients who leave come when the scheduler heard of them; those of a closed loop's clients as long after as many have ended as they did. What
 //! a request does next comes as long after so many of its nodes are complete as it did. Chains stop in the step in which they stopped. What tasks cost and
-//! how late their ends are heard of is what [`Meter`](crate::Meter) makes of the recording, on devices that are those of [`crate::run()`].
+//! how late their ends are heard of is what [`Meter`](crate::Meter) makes of the recording, in the same second, on devices that are those of
+//! [`crate::run()`].
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -141,7 +142,9 @@ impl<'a> Replay<'a> {
 
     /// The host is as fast as it was then.
     fn keep_pace(&mut self, now: u64) {
-        let Some(part) = self.traffic.pace.part(now).filter(|part| self.part.is_none_or(|before| !std::ptr::eq(before, *part))) else { return };
+        let Some(part) = self.traffic.pace.part(now).filter(|part| self.part.is_none_or(|before| !std::ptr::eq(before, *part))) else {
+            return;
+        };
         self.part = Some(part);
         self.fleet.set_between_ns(part.between_ns);
         self.hearing.set_handover(&part.handover);
@@ -205,7 +208,8 @@ impl<'a> Replay<'a> {
         }
         self.look_further(now, request);
         // Whoever waits for others to end comes then.
-        let next = self.traffic.requests.get(number + 1).filter(|_| self.traffic.clients().is_none_or(|clients| number + 1 < clients as usize));
+        let next =
+            self.traffic.requests.get(number + 1).filter(|_| self.traffic.clients().is_none_or(|clients| number + 1 < clients as usize));
         if let Some(next) = next {
             self.due.push(Reverse((next.arrived_ns.max(now), Due::Arrive(number + 1))));
         }
@@ -228,7 +232,8 @@ impl<'a> Replay<'a> {
             Some(at) if at > now => self.due.push(Reverse((at, Due::Start(worker)))),
             Some(_) => {
                 let Self { fleet, books, traffic, recorder, due, part, .. } = self;
-                let mut tasks = Tasks { chains: Chains { books, requests: &traffic.requests }, longer: part.map_or(1.0, |part| part.longer) };
+                let mut tasks =
+                    Tasks { chains: Chains { books, requests: &traffic.requests }, longer: part.map_or(1.0, |part| part.longer) };
                 fleet.start(worker, now, &mut tasks, |launch, rows, flight, _| {
                     recorder.task(now, launch.steps, rows.len());
                     due.push(Reverse((flight.end_ns, Due::Done(worker, launch.seq))));

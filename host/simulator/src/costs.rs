@@ -93,13 +93,6 @@ impl Samples {
         self.handovers[usize::from(busy)].add(ns, unseen);
     }
 
-    /// The median of those times.
-    pub(crate) fn handover_ns(&self) -> u64 {
-        let mut handovers: Vec<u64> = self.handovers.iter().flat_map(|handovers| handovers.without(self.between_ns())).collect();
-        handovers.sort_unstable();
-        handovers.get(handovers.len() / 2).copied().unwrap_or(0)
-    }
-
     /// How they are spread: times that are equally likely, ascending, whose mean is theirs, those included that waited for a processor.
     pub(crate) fn handovers_ns(&self, busy: bool) -> Vec<u64> {
         let mut handovers: Vec<u64> = self.handovers[usize::from(busy)].without(self.between_ns()).collect();
@@ -116,31 +109,49 @@ impl Samples {
         (*count, *sum) = (*count + 1, sum.saturating_add(ns));
     }
 
+    /// Begins anew with what passes between tasks and after them; the mean of what passed between, if any was seen.
+    pub(crate) fn begin_anew(&mut self) -> Option<u64> {
+        self.handovers = [Handovers::default(), Handovers::default()];
+        let between_ns = (self.between.0 > 0).then(|| self.between_ns());
+        self.between = (0, 0);
+        between_ns
+    }
+
     /// The mean of those times.
     pub(crate) fn between_ns(&self) -> u64 {
         let (count, sum) = self.between;
         u64::try_from(sum / count.max(1)).unwrap_or(0)
     }
 
-    /// Means of a cell type by batch size, ascending.
-    pub(crate) fn seen(&self, cell_type: CellTypeId) -> Vec<Knot> {
-        self.means(cell_type, |[busy, quiet]| busy.and(*quiet))
-    }
-
-    /// Those of tasks that began while no other worker had one, or while some had.
+    /// Means of a cell type by batch size, ascending: of tasks that began while no other worker had one, or while some had.
     pub(crate) fn seen_while(&self, cell_type: CellTypeId, quiet: bool) -> Vec<Knot> {
         self.means(cell_type, |times| times[usize::from(quiet)])
     }
 
+    /// Those of tasks that began while others were at work, where there were such, else of all.
+    pub(crate) fn usual(&self, cell_type: CellTypeId) -> Vec<Knot> {
+        let busy = self.seen_while(cell_type, false);
+        if busy.is_empty() { self.means(cell_type, |[busy, quiet]| busy.and(*quiet)) } else { busy }
+    }
+
+    /// Sizes of which a larger one took less time have their mean together: so none is faster than a smaller one, and what all of them took is as it was.
     fn means(&self, cell_type: CellTypeId, which: impl Fn(&[Times; 2]) -> Times) -> Vec<Knot> {
-        let of_type = self.times.get(cell_type.index()).into_iter().flatten().map(|(rows, times)| (rows, which(times)));
-        let enough = of_type.filter(|(_, times)| times.count >= TIMES_LEAST);
-        enough.map(|(rows, times)| Knot { rows: *rows, nanoseconds: times.mean() }).collect()
+        let of_type = self.times.get(cell_type.index()).into_iter().flatten().map(|(rows, times)| (*rows, which(times)));
+        let mut levels: Vec<(Vec<u32>, Times)> = Vec::new();
+        for (rows, times) in of_type.filter(|(_, times)| times.count >= TIMES_LEAST) {
+            let mut level = (vec![rows], times);
+            while let Some(before) = levels.pop_if(|(_, before)| before.mean() > level.1.mean()) {
+                level = ([before.0, level.0].concat(), before.1.and(level.1));
+            }
+            levels.push(level);
+        }
+        let knots = |(rows, times): (Vec<u32>, Times)| rows.into_iter().map(move |rows| Knot { rows, nanoseconds: times.mean() });
+        levels.into_iter().flat_map(knots).collect()
     }
 
     /// The curve of a cell type that was calibrated so.
     pub(crate) fn table(&self, cell_type: CellTypeId, calibrated: &CostTable) -> CostTable {
-        let seen = self.seen(cell_type);
+        let seen = self.usual(cell_type);
         let (Some(first), Some(last)) = (seen.first().copied(), seen.last().copied()) else { return calibrated.clone() };
         let level = |knot: Knot, edge: Knot| {
             let of = u128::from(calibrated.nanoseconds(edge.rows).unwrap_or(0).max(1));
@@ -166,13 +177,22 @@ mod tests {
             samples.add(CellTypeId(2), 8, time, quiet);
         }
         samples.add(CellTypeId(2), 32, 1, false);
-        assert_eq!(samples.handover_ns(), 0);
         [9, 70, 8].into_iter().for_each(|ns| samples.add_handover(ns, 0, ns == 70));
-        assert_eq!(samples.handover_ns(), 9);
         assert_eq!([false, true].map(|busy| samples.handovers_ns(busy)), [vec![8, 9], vec![70]]);
         let table = samples.table(CellTypeId(2), &calibrated);
         assert_eq!(table.knots(), [knot(1, 152), knot(8, 305), knot(64, 1220)]);
         assert_eq!(samples.table(CellTypeId(0), &calibrated), calibrated);
+    }
+
+    #[test]
+    fn sizes_that_seemed_faster_than_smaller_ones_have_their_mean_together() {
+        let mut samples = Samples::default();
+        for (rows, count, step_ns) in [(1, 5, 40), (2, 10, 130), (3, 5, 60), (4, 15, 88), (8, 5, 200)] {
+            (0..count).for_each(|_| samples.add(CellTypeId(0), rows, step_ns, false));
+        }
+        // Thirty tasks of two to four rows took 2,920 together.
+        let times: Vec<(u32, u64)> = samples.usual(CellTypeId(0)).iter().map(|knot| (knot.rows, knot.nanoseconds)).collect();
+        assert_eq!(times, [(1, 40), (2, 97), (3, 97), (4, 97), (8, 200)]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub mod device;
 mod driven;
 pub mod error;
 pub mod figures;
+mod fleet;
+mod hearing;
 mod lines;
 pub mod meter;
 pub mod outcome;

@@ -4,13 +4,14 @@
 //! when, how requests went on and how long tasks took. [`what_if`] meets that traffic in virtual time with another policy, limit or number of devices.
 
 mod books;
+mod pace;
 mod traffic;
 mod world;
 
 use cellwright_scheduler::{Commands, Event, Scheduler, Time};
 
-use crate::costs::Samples;
 use crate::error::Error;
+use crate::meter::Meter;
 use crate::outcome::{self, Outcome};
 use crate::recording::{Handled, Recording, fingerprint};
 
@@ -59,7 +60,7 @@ struct Player {
     commands: Commands,
     books: Books,
     traffic: Traffic,
-    samples: Samples,
+    meter: Meter,
     recorder: outcome::Recorder,
     calls: u64,
     workers: u32,
@@ -72,7 +73,7 @@ impl Player {
             commands: Commands::default(),
             books: Books::default(),
             traffic: Traffic::default(),
-            samples: Samples::default(),
+            meter: Meter::default(),
             recorder: outcome::Recorder::new(0, 0, None),
             calls: 0,
             workers: 0,
@@ -82,6 +83,9 @@ impl Player {
     /// Makes a call again; whether the same was decided.
     fn call(&mut self, call: Handled) -> bool {
         let Handled { now, mut events, decisions } = call;
+        let Self { meter, traffic, .. } = self;
+        traffic.pace.at(now.0, meter);
+        meter.told_and(now, &events, |tasks, busy_ns| traffic.pace.took(tasks, busy_ns));
         for event in &events {
             self.told(now, event);
         }
@@ -122,14 +126,7 @@ impl Player {
                     }
                 }
                 self.recorder.busy(now.0.saturating_sub(*busy_ns), now.0);
-                let flights = self.books.complete(*worker, *up_to, now.0);
-                // Of several tasks together it is not known how long each took.
-                if let [flight] = &flights[..] {
-                    if let Some(launched_ns) = flight.alone_ns {
-                        self.samples.add_handover(now.0.saturating_sub(launched_ns).saturating_sub(*busy_ns), 0, false);
-                    }
-                    self.samples.add(flight.cell_type, flight.rows.len() as u32, busy_ns / u64::from(flight.steps.max(1)), false);
-                }
+                self.books.complete(*worker, *up_to, now.0);
             }
             Event::WorkerUp { .. } => {
                 self.workers += 1;
@@ -141,17 +138,20 @@ impl Player {
     }
 
     fn decided(&mut self, now: Time) {
+        self.meter.decided(&self.commands);
         self.books.follow(&self.commands, now.0);
         for launch in &self.commands.launches {
             self.recorder.task(now.0, launch.steps, launch.rows.len());
         }
         for request in &self.commands.finished {
             if let Some(life) = self.books.end(*request) {
+                self.traffic.end(now);
                 self.recorder.finished(life.arrived_ns, life.started_ns.unwrap_or(now.0), now.0);
             }
         }
         for (request, _) in &self.commands.failed {
             if let Some(life) = self.books.end(*request) {
+                self.traffic.end(now);
                 self.recorder.failed(life.arrived_ns, now.0);
             }
         }
@@ -159,9 +159,9 @@ impl Player {
 
     fn end(mut self, recording: &Recording, different: Option<u64>) -> Replayed {
         let left: Vec<u64> = self.books.unfinished().collect();
-        self.traffic.settle(recording.config(), &self.samples);
         self.recorder.from(self.traffic.first_ns());
         let outcome = self.recorder.outcome(self.workers.max(1), &left);
+        self.traffic.settle(recording.config(), &mut self.meter, outcome.p50_ms);
         Replayed { calls: self.calls, different, outcome, traffic: self.traffic }
     }
 }

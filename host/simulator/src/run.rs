@@ -3,7 +3,6 @@
 //! It owns the order of events and who was where when. It never looks into the scheduler, and decides nothing: whatever it is commanded to launch
 //! takes as long as the device says, tasks of one device one after the other.
 
-mod fleet;
 mod requests;
 
 use std::cmp::Reverse;
@@ -16,13 +15,14 @@ use crate::arrivals::{Arrival, Arrivals, RATE_MAX};
 use crate::device::Device;
 use crate::driven::{Driven, World};
 use crate::error::Error;
+use crate::fleet::{Fleet, Flight, Machine};
+use crate::hearing::Hearing;
 use crate::outcome::{Outcome, Recorder, Shares};
 use crate::random::Random;
 use crate::timeline::Timeline;
 use crate::workload::{Ids, Workload};
 
-use fleet::Fleet;
-pub(crate) use fleet::Flight;
+pub use crate::fleet::Gathering;
 pub(crate) use requests::Requests;
 
 /// Slots of each device's arena: no limit to a load that a device can take, but one to what a run takes of the machine's memory.
@@ -32,20 +32,6 @@ const PROGRESS_EVERY: u64 = 1 << 14;
 
 /// How long a client takes to ask again. Not nothing: where everything is refused at once, time has to pass too.
 const AGAIN_NS: u64 = 1000;
-
-/// How putting a batch together is costed.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Gathering {
-    /// By the device's curve of overhead: for every task, whatever is in it.
-    #[default]
-    Curve,
-    /// By the rows whose values are not where the task before left them, at the device's time for each; and scheduling by a thread of its own, for which a
-    /// task waits, but no device that still has another to run.
-    Moved {
-        /// What scheduling takes for each row, in nanoseconds.
-        scheduling_ns_per_row: f64,
-    },
-}
 
 /// What a run is.
 #[derive(Clone, Debug)]
@@ -154,6 +140,17 @@ enum Due {
     Came(Option<(u32, u32)>),
 }
 
+/// What the devices of a run have in common.
+fn machine(setup: &Setup, workload: &Workload, whole: bool) -> Result<Machine, Error> {
+    Ok(Machine {
+        costs: workload.cells().iter().map(|cell| setup.device.costs(&cell.name).cloned()).collect::<Result<_, _>>()?,
+        recurrent: workload.cells().iter().map(|cell| cell.recurrent).collect(),
+        gathering: setup.gathering,
+        between_ns: setup.device.between_ns,
+        whole,
+    })
+}
+
 struct Simulation<'a> {
     setup: &'a Setup,
     driven: Driven,
@@ -161,12 +158,9 @@ struct Simulation<'a> {
     /// Arrivals and shapes have random numbers of their own: another policy, rate or limit meets the same requests.
     random_arrivals: Random,
     random_shapes: Random,
-    random_handovers: Random,
     next_arrival: Option<Arrival>,
     due: BinaryHeap<Reverse<(u64, Due)>>,
-    /// What the scheduler has not heard of, in order and with when it happened, and when it will.
-    unheard: Vec<(u64, Due)>,
-    hears_ns: Option<u64>,
+    hearing: Hearing<Due>,
     fleet: Fleet,
     requests: Requests,
     recorder: Recorder,
@@ -179,7 +173,7 @@ impl<'a> Simulation<'a> {
         let ids = Ids::default();
         let mut info = workload.model(ids, &setup.batch_max);
         let whole = matches!(setup.config.policy, PolicyKind::Graph { .. } | PolicyKind::Serial);
-        let fleet = Fleet::new(setup, workload, whole)?;
+        let mut fleet = Fleet::new(machine(setup, workload, whole)?);
         for (cell, (cost, fill_first)) in info.cells.iter_mut().zip(fleet.tables()) {
             cell.batch.min = setup.batch_min.clamp(1, cell.batch.max);
             (cell.cost, cell.fill_first) = (cost, fill_first);
@@ -187,6 +181,7 @@ impl<'a> Simulation<'a> {
         let mut driven = Driven::new(setup.config);
         driven.events.push(Event::ModelUp(Arc::new(info)));
         for worker in 0..setup.devices.max(1) {
+            fleet.add();
             let (worker, domain) = (WorkerId(worker), DomainId(if setup.device.shares_memory { 0 } else { worker }));
             driven.events.push(Event::WorkerUp { worker, domain, class: NumericClass(0), arena_slots: ARENA_SLOTS });
         }
@@ -197,11 +192,9 @@ impl<'a> Simulation<'a> {
             clock: setup.arrivals.begin(),
             random_arrivals: Random::new(setup.seed),
             random_shapes: Random::new(!setup.seed),
-            random_handovers: Random::new(setup.seed.rotate_left(32)),
             next_arrival: None,
             due: BinaryHeap::new(),
-            unheard: Vec::new(),
-            hears_ns: None,
+            hearing: Hearing::new(setup.device.handover.clone(), setup.seed.rotate_left(32)),
             fleet,
             requests: Requests::default(),
             recorder: Recorder::new((setup.warm_up.clamp(0.0, 0.99) * span_ns as f64) as u64, span_ns, setup.objective_ns),
@@ -222,14 +215,14 @@ impl<'a> Simulation<'a> {
     fn next_instant(&self) -> Option<u64> {
         let due = self.due.peek().map(|Reverse((at, _))| *at);
         let arrival = self.next_arrival.map(|arrival| arrival.at_ns);
-        let next = [due, arrival, self.hears_ns].into_iter().flatten().min()?;
+        let next = [due, arrival, self.hearing.at_ns()].into_iter().flatten().min()?;
         (self.setup.drain || next < self.last_arrival_ns).then_some(next)
     }
 
     /// Everything that happens at that time, and, if the scheduler hears of it then, what it makes of it.
     fn happen(&mut self, now: u64, workload: &mut Workload) {
         while let Some(arrival) = self.next_arrival.filter(|arrival| arrival.at_ns <= now) {
-            self.unheard.push((arrival.at_ns, Due::Came(arrival.lengths)));
+            self.hearing.happened(arrival.at_ns, Due::Came(arrival.lengths));
             self.advance_arrivals();
         }
         while let Some(Reverse((at, _))) = self.due.peek()
@@ -240,27 +233,17 @@ impl<'a> Simulation<'a> {
                 self.go_on(worker, at);
             }
             if !matches!(happened, Due::Start(_)) {
-                self.unheard.push((at, happened));
+                self.hearing.happened(at, happened);
             }
         }
-        if self.unheard.is_empty() {
-            return;
-        }
-        let hears_ns = match self.hears_ns {
-            Some(hears_ns) => hears_ns,
-            None => now.saturating_add(self.setup.device.handover.draw(self.fleet.is_busy(now), &mut self.random_handovers)),
-        };
-        self.hears_ns = Some(hears_ns);
-        if hears_ns <= now {
-            self.hears_ns = None;
-            self.hear(now, workload);
+        if let Some(heard) = self.hearing.hears(now, || self.fleet.is_busy(now)) {
+            self.hear(now, heard, workload);
         }
     }
 
     /// The scheduler hears of everything that has happened.
-    fn hear(&mut self, now: u64, workload: &mut Workload) {
-        let mut unheard = std::mem::take(&mut self.unheard);
-        for (at_ns, happened) in unheard.drain(..) {
+    fn hear(&mut self, now: u64, mut heard: Vec<(u64, Due)>, workload: &mut Workload) {
+        for (at_ns, happened) in heard.drain(..) {
             match happened {
                 Due::Done(worker, seq) => self.complete(worker, seq),
                 Due::Moved(request) => self.driven.events.push(Event::Moved(request)),
@@ -269,7 +252,7 @@ impl<'a> Simulation<'a> {
                 Due::Start(_) => {}
             }
         }
-        self.unheard = unheard;
+        self.hearing.heard(heard);
         self.act(now);
     }
 

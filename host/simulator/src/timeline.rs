@@ -2,7 +2,8 @@
 
 use cellwright_scheduler::{Launch, Row};
 
-use crate::run::{Flight, Requests};
+use crate::fleet::Flight;
+use crate::run::Requests;
 use crate::workload::Workload;
 
 /// The first tasks of a run.

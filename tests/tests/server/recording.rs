@@ -27,20 +27,27 @@ fn what_a_server_decided_is_decided_again() {
     server.signal(Signal::TERM);
     assert_eq!(server.wait().0, Some(0));
 
-    let ran = cellwright(&["replay", name, "--policy", "serial", "--json"], "");
+    let ran = cellwright(&["replay", name, "--policy", "cellular,serial", "--json"], "");
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {}", ran.stdout));
     let requests = report["requests"].as_u64().unwrap_or(0);
     // The samples of the bundle are among them.
     assert!(requests >= 100 && report["devices"] == 2 && report["cut"] == false, "{report}");
     assert_eq!(report["recorded"]["answered"], requests);
-    for (run, policy) in ["cellular", "serial"].into_iter().enumerate() {
+    // The server's own policy is shown too where it is asked for: a model may have had another.
+    for (run, policy) in [Value::Null, Value::from("cellular"), Value::from("serial")].into_iter().enumerate() {
         let run = &report["simulated"][run];
-        assert_eq!((&run["policy"], run["answered"].as_u64()), (&Value::from(policy), Some(requests)));
+        assert_eq!((&run["policy"], run["answered"].as_u64()), (&policy, Some(requests)));
     }
+    let ratio = |of: &str, in_it: &str| {
+        report["simulated"][0][in_it].as_f64().unwrap_or(0.0) / report["recorded"][in_it].as_f64().unwrap_or(0.0)
+            - report["baseline"][of].as_f64().unwrap_or(9.0)
+    };
+    assert!(ratio("throughput", "throughput").abs() < 1e-9 && ratio("p90", "p90_ms").abs() < 1e-9, "{report}");
 
     let people = cellwright(&["replay", name], "").stdout;
     assert!(people.starts_with(&format!("{requests} requests on 2 devices, ")) && people.contains("all decided as recorded\n"), "{people}");
+    assert!(people.contains("simulated  as it was") && people.contains("\nthe same again in virtual time: answers/s "), "{people}");
 
     let again = cellwright(&["serve", "--record", name, "--listen", "127.0.0.1:0"], "");
     assert!(again.stderr.contains("there is such a file already; a recording begins a new one"), "{}", again.stderr);

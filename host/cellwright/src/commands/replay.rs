@@ -1,9 +1,9 @@
 //! `replay`: a recording's decisions made again, and others in their place.
 
+use std::fmt::{self, Display, Formatter};
 use std::io::{Write, stdout};
 
 use anyhow::bail;
-use cellwright_scheduler::{Config, PolicyKind};
 use cellwright_simulator::replay::{Change, Replayed, what_if};
 use cellwright_simulator::{Outcome, Recording, replay as play};
 use serde::Serialize;
@@ -12,14 +12,56 @@ use crate::cli::ReplayArguments;
 use crate::commands::remote::table;
 use crate::progress;
 
+/// Nothing else is asked for.
+const AS_IT_WAS: &str = "as it was";
+
 /// The same requests in virtual time.
 #[derive(Debug, Serialize)]
 struct Simulated {
-    policy: String,
+    /// None: as it was, which may be another for each model.
+    policy: Option<String>,
     batch_max: Option<u32>,
     devices: u32,
     #[serde(flatten)]
     outcome: Outcome,
+}
+
+/// The same again in virtual time, as a multiple of what was recorded.
+#[derive(Debug, Serialize)]
+struct Baseline {
+    throughput: f64,
+    p50: f64,
+    p90: f64,
+    p99: f64,
+}
+
+impl Baseline {
+    fn new(recorded: &Outcome, again: &Outcome) -> Self {
+        // Where nothing was answered nothing is far from it.
+        let of = |was: f64, is: f64| if was > 0.0 { is / was } else { 1.0 };
+        Self {
+            throughput: of(recorded.throughput, again.throughput),
+            p50: of(recorded.p50_ms, again.p50_ms),
+            p90: of(recorded.p90_ms, again.p90_ms),
+            p99: of(recorded.p99_ms, again.p99_ms),
+        }
+    }
+}
+
+impl Display for Baseline {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let [rate, p50, p90, p99] = [self.throughput, self.p50, self.p90, self.p99].map(|ratio| percent(ratio - 1.0));
+        write!(formatter, "the same again in virtual time: answers/s {rate}, p50 {p50}, p90 {p90}, p99 {p99}")
+    }
+}
+
+/// With its sign, but none for nothing.
+fn percent(part: f64) -> String {
+    match (part * 100.0).round() {
+        0.0 => "±0 %".to_owned(),
+        percent if percent < 0.0 => format!("−{} %", -percent),
+        percent => format!("+{percent} %"),
+    }
 }
 
 /// Everything that is said.
@@ -32,13 +74,16 @@ struct Report {
     cut: bool,
     policy: String,
     recorded: Outcome,
+    /// Who asked again once they were answered, in what is simulated; none: requests came when they came.
+    clients: Option<u32>,
     simulated: Vec<Simulated>,
+    baseline: Baseline,
 }
 
 pub(crate) fn replay(arguments: &ReplayArguments) -> anyhow::Result<()> {
     let mut recording = Recording::open(&arguments.recording)?;
     let bar = progress::counter("decisions", None);
-    let replayed = play(&mut recording, &mut |calls| bar.set_position(calls))?;
+    let mut replayed = play(&mut recording, &mut |calls| bar.set_position(calls))?;
     bar.finish_and_clear();
     let name = arguments.recording.display();
     if let Some(call) = replayed.different {
@@ -51,10 +96,16 @@ pub(crate) fn replay(arguments: &ReplayArguments) -> anyhow::Result<()> {
         bail!("{name}: nothing was asked while it was made ({} calls of the scheduler, all decided as recorded)", replayed.calls);
     }
     let cut = recording.was_cut();
-    let simulated = changes(arguments, &replayed).into_iter().map(|change| simulate(&replayed, change)).collect();
+    if let Some(clients) = arguments.clients {
+        replayed.traffic.set_clients((clients > 0).then_some(clients));
+    }
+    let again = simulate(&replayed, Change::default());
+    let baseline = Baseline::new(&replayed.outcome, &again.outcome);
+    let simulated = std::iter::once(again).chain(changes(arguments).into_iter().map(|change| simulate(&replayed, change))).collect();
     let policy = replayed.traffic.config().policy.to_string();
     let Replayed { calls, outcome: recorded, traffic, .. } = replayed;
-    let report = Report { calls, requests: traffic.requests(), devices: traffic.workers(), cut, policy, recorded, simulated };
+    let (requests, devices, clients) = (traffic.requests(), traffic.workers(), traffic.clients());
+    let report = Report { calls, requests, devices, cut, policy, recorded, clients, simulated, baseline };
     if arguments.json {
         writeln!(stdout(), "{}", serde_json::to_string(&report)?)?;
         return Ok(());
@@ -62,19 +113,13 @@ pub(crate) fn replay(arguments: &ReplayArguments) -> anyhow::Result<()> {
     print(&report)
 }
 
-/// As it was, and whatever is asked for.
-fn changes(arguments: &ReplayArguments, replayed: &Replayed) -> Vec<Change> {
-    let mut changes = vec![Change::default()];
-    let asked = Change { policy: None, batch_max: arguments.batch_max, workers: arguments.devices };
-    let policies: Vec<Option<PolicyKind>> =
-        if arguments.policy.is_empty() { vec![None] } else { arguments.policy.iter().map(|policy| Some(policy.0)).collect() };
-    changes.extend(policies.into_iter().map(|policy| Change { policy, ..asked }));
-    let same = |change: &Change| {
-        let Config { policy, .. } = replayed.traffic.config();
-        change.batch_max.is_none() && change.workers.is_none() && change.policy.is_none_or(|other| other == policy)
-    };
-    let mut seen = false;
-    changes.retain(|change| !same(change) || !std::mem::replace(&mut seen, true));
+/// Whatever is asked for. What the configuration says is asked for too if it is said: models may have policies of their own, which then do not count.
+fn changes(arguments: &ReplayArguments) -> Vec<Change> {
+    let &ReplayArguments { batch_max, devices: workers, ref policy, .. } = arguments;
+    let mut changes: Vec<Change> = policy.iter().map(|policy| Change { policy: Some(policy.0), batch_max, workers }).collect();
+    if changes.is_empty() && (batch_max.is_some() || workers.is_some()) {
+        changes.push(Change { policy: None, batch_max, workers });
+    }
     changes
 }
 
@@ -84,7 +129,7 @@ fn simulate(replayed: &Replayed, change: Change) -> Simulated {
     let outcome = what_if(traffic, change, &mut |arrived| bar.set_position(arrived as u64));
     bar.finish_and_clear();
     Simulated {
-        policy: change.policy.unwrap_or(traffic.config().policy).to_string(),
+        policy: change.policy.map(|policy| policy.to_string()),
         batch_max: change.batch_max,
         devices: change.workers.unwrap_or(u32::try_from(traffic.workers()).unwrap_or(u32::MAX)),
         outcome,
@@ -92,7 +137,7 @@ fn simulate(replayed: &Replayed, change: Change) -> Simulated {
 }
 
 fn print(report: &Report) -> anyhow::Result<()> {
-    let Report { calls, requests, devices, cut, policy, recorded, simulated } = report;
+    let Report { calls, requests, devices, cut, policy, recorded, clients, simulated, baseline } = report;
     let end = if *cut { ", up to where its end is missing" } else { "" };
     let devices_word = if *devices == 1 { "device" } else { "devices" };
     writeln!(stdout(), "{requests} requests on {devices} {devices_word}, {calls} calls of the scheduler: all decided as recorded{end}\n")?;
@@ -102,7 +147,7 @@ fn print(report: &Report) -> anyhow::Result<()> {
             what.to_owned(),
             policy.to_owned(),
             devices.to_string(),
-            batch_max.map_or("as it was".to_owned(), |rows| rows.to_string()),
+            batch_max.map_or(AS_IT_WAS.to_owned(), |rows| rows.to_string()),
             format!("{:.0}", outcome.throughput),
             format!("{:.2}", outcome.p50_ms),
             format!("{:.2}", outcome.p90_ms),
@@ -113,7 +158,19 @@ fn print(report: &Report) -> anyhow::Result<()> {
         ]
     };
     let mut rows = vec![line("recorded", policy, *devices as u64, None, recorded)];
-    rows.extend(simulated.iter().map(|run| line("simulated", &run.policy, u64::from(run.devices), run.batch_max, &run.outcome)));
+    rows.extend(
+        simulated
+            .iter()
+            .map(|run| line("simulated", run.policy.as_deref().unwrap_or(AS_IT_WAS), u64::from(run.devices), run.batch_max, &run.outcome)),
+    );
     write!(stdout(), "{}", table(&head, &rows))?;
+    writeln!(stdout(), "\n{baseline}; what is said of anything else is no better than that")?;
+    match clients {
+        Some(clients) => writeln!(
+            stdout(),
+            "requests come as those of {clients} clients who ask again once they are answered (--clients 0: when they came)"
+        )?,
+        None => writeln!(stdout(), "requests come when they came: what is slower than that has a queue that grows")?,
+    }
     Ok(())
 }

@@ -50,6 +50,11 @@ impl Curve {
         Ok(Self { knots: knots.iter().map(|(batch, time)| (*batch, time * US)).collect(), constant: false })
     }
 
+    /// What a scheduler is told, as a curve.
+    pub(crate) fn of_table(table: &CostTable) -> Self {
+        Self { knots: table.knots().iter().map(|knot| (knot.rows, knot.nanoseconds as f64)).collect(), constant: false }
+    }
+
     /// The same time for every batch.
     #[must_use]
     pub fn constant(ns: u64) -> Self {

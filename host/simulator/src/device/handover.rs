@@ -50,7 +50,7 @@ impl Microseconds {
 
 impl Handover {
     /// Times that are equally likely while a device has nothing to do, and while all are at work; where only one of the two is said, it is both.
-    pub(super) fn new(idle_ns: Option<Vec<u64>>, busy_ns: Option<Vec<u64>>) -> Self {
+    pub(crate) fn new(idle_ns: Option<Vec<u64>>, busy_ns: Option<Vec<u64>>) -> Self {
         let (idle, busy) = (idle_ns.clone().or_else(|| busy_ns.clone()), busy_ns.or(idle_ns));
         Self { idle_ns: idle.unwrap_or_default(), busy_ns: busy.unwrap_or_default() }
     }

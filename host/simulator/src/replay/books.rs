@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_scheduler::{CellTypeId, Commands, LaneId, Placement, RequestId, Row, Slot, TaskSeq, WorkerId};
+use cellwright_scheduler::{Commands, LaneId, Placement, RequestId, Row, Slot, TaskSeq, WorkerId};
 
 /// A moment in a request's life, in terms that mean the same under another policy: so long after so many of its nodes were complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +43,8 @@ struct Lane {
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) seq: TaskSeq,
-    pub(super) cell_type: CellTypeId,
     pub(super) steps: u32,
     pub(super) rows: Vec<Row>,
-    /// When it was launched, if its worker had nothing else then.
-    pub(super) alone_ns: Option<u64>,
 }
 
 /// The books of a run.
@@ -133,9 +130,7 @@ impl Books {
                     life.started_ns.get_or_insert(now);
                 }
             }
-            let flying = entry(&mut self.flying, launch.worker.index());
-            let alone_ns = flying.is_empty().then_some(now);
-            flying.push_back(Flight { seq: launch.seq, cell_type: launch.cell_type, steps: launch.steps, rows, alone_ns });
+            entry(&mut self.flying, launch.worker.index()).push_back(Flight { seq: launch.seq, steps: launch.steps, rows });
         }
     }
 
@@ -174,7 +169,7 @@ impl Books {
     }
 
     /// Tasks up to that one are complete.
-    pub(super) fn complete(&mut self, worker: WorkerId, up_to: TaskSeq, now: u64) -> Vec<Flight> {
+    pub(super) fn complete(&mut self, worker: WorkerId, up_to: TaskSeq, now: u64) {
         let flying = entry(&mut self.flying, worker.index());
         let count = flying.iter().take_while(|flight| flight.seq <= up_to).count();
         let flights: Vec<Flight> = flying.drain(..count).collect();
@@ -190,7 +185,6 @@ impl Books {
                 }
             }
         }
-        flights
     }
 
     /// The next task of a worker to be complete.

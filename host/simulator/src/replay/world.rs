@@ -1,22 +1,27 @@
 //! The same requests, met in virtual time by another scheduler.
 //!
-//! Arrivals and clients who leave come when they came; what a request does next comes as long after so many of its nodes are complete as it did.
-//! Chains stop in the step in which they stopped. A task takes as long as tasks of its size took, and its end is heard of as much later as it
-//! was where a worker had one task alone; what the engine's thread itself takes is left out.
+//! Requests and clients who leave come when the scheduler heard of them; those of a closed loop's clients as long after as many have ended as they did. What
+//! a request does next comes as long after so many of its nodes are complete as it did. Chains stop in the step in which they stopped. What tasks cost and
+//! how late their ends are heard of is what [`Meter`](crate::Meter) makes of the recording, in the same second, on devices that are those of
+//! [`crate::run()`].
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use cellwright_scheduler::{BatchSizes, Config, Event, LaneId, ModelInfo, PolicyKind, RequestId, Row, Submission, TaskSeq, Time, WorkerId};
+use cellwright_scheduler::{BatchSizes, Config, Event, ModelInfo, PolicyKind, RequestId, Row, Submission, TaskSeq, Time, WorkerId};
 
 use super::books::Books;
-use super::traffic::{Further, Traffic};
+use super::pace::Part;
+use super::traffic::{Asked, Further, Traffic};
+use crate::device::Handover;
 use crate::driven::{Driven, World};
+use crate::fleet::{Fleet, Flight, Machine, Work};
+use crate::hearing::Hearing;
 use crate::outcome::{Outcome, Recorder};
 
-/// A task of which nothing is known.
-const UNKNOWN_NS: u64 = 1000;
+/// Draws how late ends are heard of: the same what-if gives the same numbers.
+const SEED: u64 = 1;
 
 /// What is to be different.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,14 +38,8 @@ pub struct Change {
 #[must_use]
 pub fn what_if(traffic: &Traffic, change: Change, progress: &mut dyn FnMut(usize)) -> Outcome {
     let mut world = Replay::new(traffic, change);
-    while let Some(Reverse((now, _))) = world.due.peek().copied() {
-        while let Some(Reverse((at, due))) = world.due.peek().copied()
-            && at <= now
-        {
-            world.due.pop();
-            world.happens(now, due);
-        }
-        world.act(now);
+    while let Some(now) = world.next_instant() {
+        world.happen(now);
         progress(world.arrived);
     }
     world.end()
@@ -51,7 +50,9 @@ pub fn what_if(traffic: &Traffic, change: Change, progress: &mut dyn FnMut(usize
 enum Due {
     /// Something of the host, by number.
     Host(usize),
-    Done(WorkerId, TaskSeq, u64),
+    Done(WorkerId, TaskSeq),
+    /// A device may begin its next task, of which the scheduler hears nothing.
+    Start(WorkerId),
     Moved(RequestId),
     /// A request, by number.
     Arrive(usize),
@@ -67,14 +68,17 @@ struct Replay<'a> {
     driven: Driven,
     books: Books,
     due: BinaryHeap<Reverse<(u64, Due)>>,
+    hearing: Hearing<Due>,
+    fleet: Fleet,
+    part: Option<&'a Part>,
     /// By number: its id while it is in flight, and how much of what it does next was told.
     ids: Vec<Option<RequestId>>,
     further: Vec<(usize, bool)>,
     free_ids: Vec<RequestId>,
     next_id: u32,
-    free_at: Vec<u64>,
     workers: u32,
     arrived: usize,
+    ended: usize,
     recorder: Recorder,
 }
 
@@ -89,24 +93,71 @@ impl<'a> Replay<'a> {
             driven: Driven::new(Config { policy: change.policy.unwrap_or(traffic.config.policy), ..traffic.config }),
             books: Books::default(),
             due,
+            hearing: Hearing::new(Handover::default(), SEED),
+            fleet: Fleet::new(Machine { costs: traffic.costs.clone(), ..Machine::default() }),
+            part: None,
             ids: vec![None; traffic.requests.len()],
             further: vec![(0, false); traffic.requests.len()],
             free_ids: Vec::new(),
             next_id: 0,
-            free_at: Vec::new(),
             workers: 0,
             arrived: 0,
+            ended: 0,
             recorder: Recorder::new(traffic.first_ns(), 0, None),
         }
     }
 
-    fn happens(&mut self, now: u64, due: Due) {
-        match due {
+    fn next_instant(&self) -> Option<u64> {
+        let due = self.due.peek().map(|Reverse((at, _))| *at);
+        [due, self.hearing.at_ns()].into_iter().flatten().min()
+    }
+
+    /// Everything that happens at that time, and, if the scheduler hears of it then, what it makes of it.
+    fn happen(&mut self, now: u64) {
+        self.keep_pace(now);
+        while let Some(Reverse((at, _))) = self.due.peek()
+            && *at <= now
+        {
+            let Some(Reverse((at, happened))) = self.due.pop() else { break };
+            match happened {
+                Due::Start(worker) => {
+                    self.go_on(worker, at);
+                    continue;
+                }
+                Due::Done(worker, _) => self.go_on(worker, at),
+                Due::Wake => {}
+                // When that was heard of is what was recorded: the wait is over.
+                Due::Host(_) | Due::Moved(_) | Due::Arrive(_) | Due::Further(_) | Due::Cancel(_) => self.hearing.at_once(now),
+            }
+            self.hearing.happened(at, happened);
+        }
+        if let Some(mut heard) = self.hearing.hears(now, || self.fleet.is_busy(now)) {
+            for (_, happened) in heard.drain(..) {
+                self.hear(now, happened);
+            }
+            self.hearing.heard(heard);
+            self.act(now);
+        }
+    }
+
+    /// The host is as fast as it was then.
+    fn keep_pace(&mut self, now: u64) {
+        let Some(part) = self.traffic.pace.part(now).filter(|part| self.part.is_none_or(|before| !std::ptr::eq(before, *part))) else {
+            return;
+        };
+        self.part = Some(part);
+        self.fleet.set_between_ns(part.between_ns);
+        self.hearing.set_handover(&part.handover);
+    }
+
+    fn hear(&mut self, now: u64, happened: Due) {
+        match happened {
             Due::Host(number) => self.host(&self.traffic.host[number].1),
-            Due::Done(worker, seq, busy_ns) => self.complete(now, worker, seq, busy_ns),
+            Due::Done(worker, seq) => self.complete(now, worker, seq),
+            Due::Start(_) => {}
             Due::Moved(request) => self.driven.events.push(Event::Moved(request)),
             Due::Arrive(number) => self.arrive(now, number),
-            Due::Further(number) => self.go_on(number),
+            Due::Further(number) => self.step(number),
             Due::Cancel(number) => self.driven.events.extend(self.ids[number].map(Event::Cancel)),
             Due::Wake => self.driven.events.push(Event::Wake),
         }
@@ -119,7 +170,7 @@ impl<'a> Replay<'a> {
                 for _ in 0..wanted {
                     let worker = WorkerId(self.workers);
                     self.workers += 1;
-                    self.free_at.push(0);
+                    self.fleet.add();
                     self.driven.events.push(Event::WorkerUp { worker, domain: *domain, class: *class, arena_slots: *arena_slots });
                 }
             }
@@ -145,7 +196,7 @@ impl<'a> Replay<'a> {
             self.next_id += 1;
             RequestId(self.next_id - 1)
         });
-        self.arrived = number + 1;
+        self.arrived += 1;
         self.ids[number] = Some(request);
         self.books.arrive(request, number, now, asked.growth.clone());
         self.recorder.arrived(now);
@@ -156,8 +207,39 @@ impl<'a> Replay<'a> {
             self.due.push(Reverse((now.saturating_add(after), Due::Cancel(number))));
         }
         self.look_further(now, request);
-        if let Some(next) = self.traffic.requests.get(number + 1) {
+        // Whoever waits for others to end comes then.
+        let next =
+            self.traffic.requests.get(number + 1).filter(|_| self.traffic.clients().is_none_or(|clients| number + 1 < clients as usize));
+        if let Some(next) = next {
             self.due.push(Reverse((next.arrived_ns.max(now), Due::Arrive(number + 1))));
+        }
+    }
+
+    /// A request has ended: its client may ask again.
+    fn ask_again(&mut self, now: u64) {
+        let Some(clients) = self.traffic.clients() else { return };
+        let number = self.ended + clients as usize;
+        self.ended += 1;
+        if number < self.traffic.requests.len() {
+            let lag_ns = self.traffic.lag_ns(number, clients).unwrap_or(0);
+            self.due.push(Reverse((now.saturating_add(lag_ns), Due::Arrive(number))));
+        }
+    }
+
+    /// A device that runs nothing begins its next task, as soon as it may.
+    fn go_on(&mut self, worker: WorkerId, now: u64) {
+        match self.fleet.next_start(worker, now) {
+            Some(at) if at > now => self.due.push(Reverse((at, Due::Start(worker)))),
+            Some(_) => {
+                let Self { fleet, books, traffic, recorder, due, part, .. } = self;
+                let mut tasks =
+                    Tasks { chains: Chains { books, requests: &traffic.requests }, longer: part.map_or(1.0, |part| part.longer) };
+                fleet.start(worker, now, &mut tasks, |launch, rows, flight, _| {
+                    recorder.task(now, launch.steps, rows.len());
+                    due.push(Reverse((flight.end_ns, Due::Done(worker, launch.seq))));
+                });
+            }
+            None => {}
         }
     }
 
@@ -172,7 +254,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn go_on(&mut self, number: usize) {
+    fn step(&mut self, number: usize) {
         let Some(request) = self.ids[number] else { return };
         let (told, arranged) = &mut self.further[number];
         let Some((_, further)) = self.traffic.requests[number].further.get(*told) else { return };
@@ -186,16 +268,16 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn complete(&mut self, now: u64, worker: WorkerId, seq: TaskSeq, busy_ns: u64) {
-        let end = now.saturating_sub(self.traffic.handover_ns);
-        self.recorder.busy(end.saturating_sub(busy_ns), end);
+    fn complete(&mut self, now: u64, worker: WorkerId, seq: TaskSeq) {
+        let Some(Flight { start_ns, end_ns, busy_ns, stopped, .. }) = self.fleet.complete(worker, seq) else { return };
+        self.recorder.busy(start_ns, end_ns);
         let Some(flight) = self.books.next_flight(worker, seq) else { return };
-        let (rows, steps) = (flight.rows.clone(), flight.steps);
-        let stopped: Vec<(LaneId, u32)> = rows.iter().filter_map(|row| Some((row.lane, self.stop_of(*row, steps)?))).collect();
+        let rows = flight.rows.clone();
         for (lane, step) in &stopped {
             self.books.stop(*lane, *step);
         }
-        let failed = rows.iter().filter(|row| self.fails(**row)).map(|row| row.lane).collect();
+        let chains = Chains { books: &self.books, requests: &self.traffic.requests };
+        let failed = rows.iter().filter(|row| chains.fails(**row)).map(|row| row.lane).collect();
         self.books.complete(worker, seq, now);
         self.driven.events.push(Event::Done { worker, up_to: seq, busy_ns, stopped, failed });
         let mut requests: Vec<RequestId> = self.books.requests_of(&rows).collect();
@@ -204,17 +286,6 @@ impl<'a> Replay<'a> {
         for request in requests {
             self.look_further(now, request);
         }
-    }
-
-    /// The step in which a row's chain stops, if it is among those of its task.
-    fn stop_of(&self, row: Row, steps: u32) -> Option<u32> {
-        let (number, chain) = self.books.chain_of(row.lane)?;
-        let (_, step) = self.traffic.requests[number].stops.iter().find(|(stops, _)| *stops == chain)?;
-        (row.step..row.step.saturating_add(steps)).contains(step).then_some(*step)
-    }
-
-    fn fails(&self, row: Row) -> bool {
-        self.books.chain_of(row.lane).is_some_and(|(number, chain)| self.traffic.requests[number].fails == Some(chain))
     }
 
     fn leave(&mut self, id: RequestId) {
@@ -229,6 +300,36 @@ impl<'a> Replay<'a> {
     }
 }
 
+/// Whose rows are, and what their chains did.
+struct Chains<'a> {
+    books: &'a Books,
+    requests: &'a [Asked],
+}
+
+impl Chains<'_> {
+    fn fails(&self, row: Row) -> bool {
+        self.books.chain_of(row.lane).is_some_and(|(number, chain)| self.requests[number].fails == Some(chain))
+    }
+}
+
+/// Chains on a host that is as fast as it was.
+struct Tasks<'a> {
+    chains: Chains<'a>,
+    longer: f64,
+}
+
+impl Work for Tasks<'_> {
+    fn begins(&mut self, row: Row, steps: u32, _: u64) -> Option<u32> {
+        let (number, chain) = self.chains.books.chain_of(row.lane)?;
+        let (_, step) = self.chains.requests[number].stops.iter().find(|(stops, _)| *stops == chain)?;
+        (row.step..row.step.saturating_add(steps)).contains(step).then_some(*step)
+    }
+
+    fn takes_ns(&mut self, costs_ns: u64, _: u64) -> u64 {
+        (costs_ns as f64 * self.longer) as u64
+    }
+}
+
 impl World for Replay<'_> {
     fn driven(&mut self) -> &mut Driven {
         &mut self.driven
@@ -240,21 +341,14 @@ impl World for Replay<'_> {
             self.due.push(Reverse((now, Due::Moved(moved.request))));
         }
         for launch in &self.driven.commands.launches {
-            let rows = launch.rows.len() as u32;
-            let cost = self.traffic.costs.get(launch.cell_type.index()).and_then(|costs| costs.nanoseconds(rows)).unwrap_or(UNKNOWN_NS);
-            let busy_ns = cost.saturating_mul(u64::from(launch.steps));
-            let free_at = &mut self.free_at[launch.worker.index()];
-            let start = now.max(*free_at);
-            *free_at = start + busy_ns;
-            self.recorder.task(start, launch.steps, launch.rows.len());
-            let heard = start + busy_ns + self.traffic.handover_ns;
-            self.due.push(Reverse((heard, Due::Done(launch.worker, launch.seq, busy_ns))));
+            self.fleet.launch(now, launch, &self.driven.commands.rows[launch.rows.clone()]);
         }
         for index in 0..self.driven.commands.finished.len() {
             let id = self.driven.commands.finished[index];
             self.leave(id);
             if let Some(life) = self.books.end(id) {
                 self.recorder.finished(life.arrived_ns, life.started_ns.unwrap_or(now), now);
+                self.ask_again(now);
             }
         }
         for index in 0..self.driven.commands.failed.len() {
@@ -262,7 +356,13 @@ impl World for Replay<'_> {
             self.leave(id);
             if let Some(life) = self.books.end(id) {
                 self.recorder.failed(life.arrived_ns, now);
+                self.ask_again(now);
             }
+        }
+        // Not before all have what they are to do: whether others have is what a device may have to know.
+        for index in 0..self.driven.commands.launches.len() {
+            let worker = self.driven.commands.launches[index].worker;
+            self.go_on(worker, now);
         }
     }
 

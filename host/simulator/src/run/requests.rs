@@ -1,7 +1,8 @@
 //! Requests in flight, and whose each lane is.
 
-use cellwright_scheduler::{LaneId, RequestId, Slot};
+use cellwright_scheduler::{LaneId, RequestId, Row, Slot};
 
+use crate::fleet::Work;
 use crate::workload::Drawn;
 
 /// No step.
@@ -86,15 +87,6 @@ impl Requests {
         }
     }
 
-    /// A row of a lane begins at that time, with so many steps from `step` on; the step in which it stops, if that is among them.
-    pub(crate) fn row(&mut self, lane: LaneId, step: u32, steps: u32, start_ns: u64) -> Option<u32> {
-        let lane = self.lanes[lane.index()];
-        if step == 0 {
-            self.requests[lane.request.index()].life.started_ns.get_or_insert(start_ns);
-        }
-        (lane.stop != NEVER && (step..step + steps).contains(&lane.stop)).then_some(lane.stop)
-    }
-
     /// The number of the request whose lane it is.
     pub(crate) fn number(&self, lane: LaneId) -> u64 {
         self.requests[self.lanes[lane.index()].request.index()].life.number
@@ -113,5 +105,15 @@ impl Requests {
     /// When those arrived that have not ended.
     pub(crate) fn unfinished(&self) -> impl Iterator<Item = u64> {
         self.requests.iter().filter(|request| request.alive).map(|request| request.life.arrived_ns)
+    }
+}
+
+impl Work for Requests {
+    fn begins(&mut self, row: Row, steps: u32, start_ns: u64) -> Option<u32> {
+        let lane = self.lanes[row.lane.index()];
+        if row.step == 0 {
+            self.requests[lane.request.index()].life.started_ns.get_or_insert(start_ns);
+        }
+        (lane.stop != NEVER && (row.step..row.step + steps).contains(&lane.stop)).then_some(lane.stop)
     }
 }

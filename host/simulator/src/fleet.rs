@@ -5,11 +5,45 @@ use std::collections::VecDeque;
 use cellwright_scheduler::{CostTable, LaneId, Launch, Row, TaskSeq, WorkerId};
 
 use crate::device::{CellCosts, QUIET_NS};
-use crate::error::Error;
-use crate::workload::Workload;
 
-use super::requests::Requests;
-use super::{Gathering, Setup};
+/// How putting a batch together is costed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Gathering {
+    /// By the device's curve of overhead: for every task, whatever is in it.
+    #[default]
+    Curve,
+    /// By the rows whose values are not where the task before left them, at the device's time for each; and scheduling by a thread of its own, for which a
+    /// task waits, but no device that still has another to run.
+    Moved {
+        /// What scheduling takes for each row, in nanoseconds.
+        scheduling_ns_per_row: f64,
+    },
+}
+
+/// What devices have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Machine {
+    /// By cell type.
+    pub(crate) costs: Vec<CellCosts>,
+    /// By cell type, whether rows go on from where they are; asked only where rows that moved are counted.
+    pub(crate) recurrent: Vec<bool>,
+    pub(crate) gathering: Gathering,
+    /// What passes between two tasks.
+    pub(crate) between_ns: u64,
+    /// Whether batches are whole graphs, which nobody has to put together anew.
+    pub(crate) whole: bool,
+}
+
+/// What devices are to do: whose the rows of a task are is known there.
+pub(crate) trait Work {
+    /// A row begins, with so many steps; the step in which its chain stops, if that is among them.
+    fn begins(&mut self, row: Row, steps: u32, start_ns: u64) -> Option<u32>;
+
+    /// How long a task takes that begins at that time and costs so much.
+    fn takes_ns(&mut self, costs_ns: u64, _start_ns: u64) -> u64 {
+        costs_ns
+    }
+}
 
 /// A task that a device is to run once it has run those before.
 #[derive(Clone, Debug)]
@@ -45,15 +79,7 @@ struct Device {
 /// All devices of a run.
 #[derive(Debug)]
 pub(crate) struct Fleet {
-    /// By cell type.
-    costs: Vec<CellCosts>,
-    /// By cell type, whether rows go on from where they are.
-    recurrent: Vec<bool>,
-    gathering: Gathering,
-    /// What passes between two tasks.
-    between_ns: u64,
-    /// Whether batches are whole graphs, which nobody has to put together anew.
-    whole: bool,
+    machine: Machine,
     devices: Vec<Device>,
     /// Lists of rows to be used again.
     spares: Vec<Vec<Row>>,
@@ -62,32 +88,32 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    pub(super) fn new(setup: &Setup, workload: &Workload, whole: bool) -> Result<Self, Error> {
-        let costs = workload.cells().iter().map(|cell| setup.device.costs(&cell.name).cloned()).collect::<Result<Vec<_>, _>>()?;
-        let device = Device { last: vec![Vec::new(); costs.len()], ..Device::default() };
-        let recurrent = workload.cells().iter().map(|cell| cell.recurrent).collect();
-        Ok(Self {
-            costs,
-            recurrent,
-            gathering: setup.gathering,
-            between_ns: setup.device.between_ns,
-            whole,
-            devices: vec![device; setup.devices.max(1) as usize],
-            spares: Vec::new(),
-            scheduled_ns: 0,
-        })
+    /// No device yet.
+    pub(crate) const fn new(machine: Machine) -> Self {
+        Self { machine, devices: Vec::new(), spares: Vec::new(), scheduled_ns: 0 }
+    }
+
+    /// One more, which has nothing to do.
+    pub(crate) fn add(&mut self) {
+        self.devices.push(Device { last: vec![Vec::new(); self.machine.costs.len()], ..Device::default() });
     }
 
     /// What the scheduler is told of costs, by cell, and whether batches are filled first.
-    pub(super) fn tables(&self) -> impl Iterator<Item = (CostTable, bool)> {
-        let table = |costs: &CellCosts| if self.whole { costs.compute.table() } else { costs.compute.plus(&costs.overhead).table() };
-        self.costs.iter().map(move |costs| (table(costs), costs.fill_first))
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (CostTable, bool)> {
+        let table =
+            |costs: &CellCosts| if self.machine.whole { costs.compute.table() } else { costs.compute.plus(&costs.overhead).table() };
+        self.machine.costs.iter().map(move |costs| (table(costs), costs.fill_first))
+    }
+
+    /// From now on so much passes between two tasks.
+    pub(crate) const fn set_between_ns(&mut self, between_ns: u64) {
+        self.machine.between_ns = between_ns;
     }
 
     /// Takes a task into its device's queue.
-    pub(super) fn launch(&mut self, now: u64, launch: &Launch, rows: &[Row]) {
+    pub(crate) fn launch(&mut self, now: u64, launch: &Launch, rows: &[Row]) {
         let overhead_ns = self.overhead(launch, rows);
-        if let Gathering::Moved { scheduling_ns_per_row } = self.gathering {
+        if let Gathering::Moved { scheduling_ns_per_row } = self.machine.gathering {
             let scheduling = scheduling_ns_per_row * rows.len() as f64 * f64::from(launch.steps);
             self.scheduled_ns = self.scheduled_ns.max(now) + scheduling.round() as u64;
         }
@@ -98,33 +124,28 @@ impl Fleet {
     }
 
     /// When a device may begin its next task, if it has one and none is running by now.
-    pub(super) fn next_start(&self, worker: WorkerId, now: u64) -> Option<u64> {
+    pub(crate) fn next_start(&self, worker: WorkerId, now: u64) -> Option<u64> {
         let device = &self.devices[worker.index()];
         let first = device.queue.front()?;
         match device.ended_ns {
             Some(ended_ns) if ended_ns > now => None,
-            Some(ended_ns) => Some(first.ready_ns.max(ended_ns + self.between_ns)),
+            Some(ended_ns) => Some(first.ready_ns.max(ended_ns + self.machine.between_ns)),
             None => Some(first.ready_ns),
         }
     }
 
     /// A device begins its next task, which `seen` is shown.
-    pub(super) fn start(
-        &mut self,
-        worker: WorkerId,
-        now: u64,
-        requests: &mut Requests,
-        seen: impl FnOnce(&Launch, &[Row], &Flight, &Requests),
-    ) {
+    pub(crate) fn start<W: Work>(&mut self, worker: WorkerId, now: u64, work: &mut W, seen: impl FnOnce(&Launch, &[Row], &Flight, &W)) {
         let quiet = self.is_quiet(worker, now);
         let device = &mut self.devices[worker.index()];
         let Some(Queued { launch, mut rows, overhead_ns, .. }) = device.queue.pop_front() else { return };
-        let costs = &self.costs[launch.cell_type.index()];
-        let busy_ns = costs.compute_ns(rows.len() as u32, quiet) * u64::from(launch.steps) + overhead_ns;
+        let costs = &self.machine.costs[launch.cell_type.index()];
+        let costs_ns = costs.compute_ns(rows.len() as u32, quiet) * u64::from(launch.steps) + overhead_ns;
+        let busy_ns = work.takes_ns(costs_ns, now);
         device.ended_ns = Some(now + busy_ns);
-        let stops = rows.iter().filter_map(|row| Some((row.lane, requests.row(row.lane, row.step, launch.steps, now)?)));
+        let stops = rows.iter().filter_map(|row| Some((row.lane, work.begins(*row, launch.steps, now)?)));
         let flight = Flight { seq: launch.seq, start_ns: now, end_ns: now + busy_ns, busy_ns, stopped: stops.collect() };
-        seen(&launch, &rows, &flight, requests);
+        seen(&launch, &rows, &flight, work);
         device.flying.push_back(flight);
         rows.clear();
         self.spares.push(rows);
@@ -132,15 +153,15 @@ impl Fleet {
 
     /// What a launch costs besides its cells.
     fn overhead(&mut self, launch: &Launch, rows: &[Row]) -> u64 {
-        if self.whole {
+        if self.machine.whole {
             return 0;
         }
-        let costs = &self.costs[launch.cell_type.index()];
-        match self.gathering {
+        let costs = &self.machine.costs[launch.cell_type.index()];
+        match self.machine.gathering {
             Gathering::Curve => costs.overhead.at(rows.len() as u32) * u64::from(launch.steps),
             Gathering::Moved { .. } => {
                 let last = &mut self.devices[launch.worker.index()].last[launch.cell_type.index()];
-                let stays = self.recurrent[launch.cell_type.index()];
+                let stays = self.machine.recurrent[launch.cell_type.index()];
                 let stayed = last.iter().zip(rows).filter(|(last, row)| stays && **last == (row.lane, row.step)).count();
                 last.clear();
                 last.extend(rows.iter().map(|row| (row.lane, row.step + launch.steps)));
@@ -156,12 +177,12 @@ impl Fleet {
     }
 
     /// Whether every device is at work.
-    pub(super) fn is_busy(&self, now: u64) -> bool {
+    pub(crate) fn is_busy(&self, now: u64) -> bool {
         self.devices.iter().all(|device| !device.queue.is_empty() || device.ended_ns.is_some_and(|ended_ns| ended_ns > now))
     }
 
     /// The task of that number is done; it is its device's first.
-    pub(super) fn complete(&mut self, worker: WorkerId, seq: TaskSeq) -> Option<Flight> {
+    pub(crate) fn complete(&mut self, worker: WorkerId, seq: TaskSeq) -> Option<Flight> {
         let flying = &mut self.devices.get_mut(worker.index())?.flying;
         let flight = flying.pop_front()?;
         assert!(flight.seq == seq, "tasks of a device end in their order");

@@ -3,8 +3,8 @@
     python simulated.py --binary target/release/cellwright --work FOLDER [--rounds 4] [--policies cellular,graph:10]
 
 The model is an LSTM (h = x = 1024) over tokens, asked over HTTP; its requests are as long as Europarl's sentences. In every round the cost of tasks is
-measured anew (`calibrate`, under `graph` for whole graphs, else under `cellular`), and each policy is measured and simulated right after it: at most, and
-at half of what the first round had at most. Printed are medians over the rounds, the range of single ones, and how far the prediction is off beside what
+measured anew under each policy (`calibrate`; `adaptive`'s without deadlines is that of `cellular`, which decides alike), because what a batch takes depends on
+what runs beside it; and the policy is measured and simulated right after it: at most, and at half of what the first round had at most. Printed are medians over the rounds, the range of single ones, and how far the prediction is off beside what
 it may be. Needs numpy, and the machine for itself.
 """
 
@@ -90,6 +90,10 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
+def load_of(policy: str) -> str:
+    return "whole" if policy.startswith("graph") else "nodes"
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--binary", type=Path, required=True)
@@ -106,19 +110,19 @@ def main() -> None:
     for number_ in range(said.rounds):
         device, of = None, None
         for policy in policies:
-            under = policy if policy.startswith("graph") else "cellular"
+            under = "cellular" if policy == "adaptive" else policy
             if under != of:
                 device, of = setting.calibrate(under), under
             most[policy].measured.append(setting.measured(policy, "max")[0]["throughput"])
             most[policy].predicted.append(setting.predicted(policy, device, ["--clients", CONNECTIONS])["throughput"])
-            # One rate for all rounds and, so that they can be compared, for all policies that are calibrated alike.
-            rate = half.setdefault(under, round(most[policy].measured[0] / 2))
+            # One rate for all rounds and, so that they can be compared, for all policies but whole graphs, which do less.
+            rate = half.setdefault(load_of(policy), round(most[policy].measured[0] / 2))
             p90[policy].measured += [each["latency"]["p90_us"] / 1e3 for each in setting.measured(policy, f"{rate},{rate}")]
             p90[policy].predicted.append(setting.predicted(policy, device, ["--rate", rate])["p90_ms"])
             print(f"round {number_ + 1}, {policy}: at most {most[policy].as_markdown('/s')}; p90 at {rate}/s {p90[policy].as_markdown(' ms')}", file=sys.stderr)
     print("| policy | at most: measured | predicted | | at | p90: measured | predicted | |", "|---|---|---|---|---|---|---|---|", sep="\n")
     for policy in policies:
-        rate = half[policy if policy.startswith("graph") else "cellular"]
+        rate = half[load_of(policy)]
         print(f"| `{policy}` | {most[policy].as_markdown('/s')} | {rate}/s | {p90[policy].as_markdown(' ms')} |")
     off = [policy for policy in policies if abs(most[policy].off()) > MOST_OFF or abs(p90[policy].off()) > P90_OFF]
     print(f"\nMedians of {said.rounds} rounds (of twice as many measurements of p90). Goals: within {MOST_OFF:.0%} at most, within {P90_OFF:.0%} of p90;", end=" ")

@@ -109,8 +109,10 @@ impl Scheduler {
 
     /// How many ready nodes of a type's a worker may run: of one of which batches are to be filled first, its own alone where another's is not full.
     pub(crate) fn offered(&self, one: &ModelType, tally: &Tally, worker: WorkerId, domain: DomainId) -> u32 {
-        let (own, runnable) = (tally.own(worker), tally.runnable(worker, domain));
-        if one.fill_first && runnable > own && self.others_fill(one, worker) { own } else { runnable }
+        let runnable = tally.runnable(worker, domain);
+        // Only where there is something to leave is it worth a look at the others.
+        let leaves = one.fill_first && runnable > tally.own(worker) && self.others_fill(one, worker);
+        if leaves { tally.own(worker) } else { runnable }
     }
 
     /// Whether another worker of the domain has nothing but batches of a type that are not full, so that who comes may join the next; of several such

@@ -166,6 +166,7 @@ impl Scheduler {
     }
 
     /// A block in that domain: none if there is no room, an empty one if nothing is needed.
+    #[inline]
     pub(crate) fn take_block(&mut self, domain: DomainId, slots: u32) -> Option<Option<Block>> {
         let home = self.domains.get_mut(domain.index())?.as_mut()?;
         let Some(slots) = NonZeroU32::new(slots) else { return Some(None) };
@@ -173,6 +174,7 @@ impl Scheduler {
         Some(Some(Block { start, slots, life: home.life }))
     }
 
+    #[inline]
     pub(crate) fn settle_in(&mut self, id: RequestId, domain: DomainId, block: Option<Block>) {
         let tenant = self.model(self.request(id).model).info.tenant;
         let scrub = match (block, self.domains[domain.index()].as_mut()) {
@@ -352,12 +354,16 @@ impl Scheduler {
         stage_slots(&self.model(request.model).info, stage.cell, stage.retention.places(bound)).unwrap_or(0)
     }
 
+    #[inline]
     pub(crate) fn take_lane(&mut self) -> LaneId {
-        self.free_lanes.pop().unwrap_or_else(|| {
-            room::in_table(&mut self.lanes, 1);
-            self.lanes.push(Lane::vacant());
-            LaneId(self.lanes.len() as u32 - 1)
-        })
+        self.free_lanes.pop().unwrap_or_else(|| self.another_lane())
+    }
+
+    #[cold]
+    fn another_lane(&mut self) -> LaneId {
+        room::in_table(&mut self.lanes, 1);
+        self.lanes.push(Lane::vacant());
+        LaneId(self.lanes.len() as u32 - 1)
     }
 }
 

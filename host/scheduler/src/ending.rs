@@ -44,6 +44,7 @@ impl Scheduler {
         }
     }
 
+    #[cold]
     fn fail_doomed(&mut self) {
         for index in 0..self.doomed.len() {
             let (id, failure) = self.doomed[index];
@@ -94,6 +95,7 @@ impl Scheduler {
         }
     }
 
+    #[inline]
     fn leave(&mut self, id: RequestId) {
         self.forget_deadline(id);
         self.requests_alive -= 1;
@@ -130,6 +132,7 @@ impl Scheduler {
         self.request_left(model);
     }
 
+    #[inline]
     pub(crate) fn release_lane(&mut self, lane: LaneId) {
         let late = self.lane(lane).placed_in == self.tick as u32;
         let place = self.lane_mut(lane);
@@ -156,6 +159,7 @@ impl Scheduler {
         }
     }
 
+    #[inline]
     pub(crate) fn free_block(&mut self, domain: DomainId, block: Option<Block>) {
         let (Some(block), Some(Some(home))) = (block, self.domains.get_mut(domain.index())) else { return };
         if home.life == block.life {

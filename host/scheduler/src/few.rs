@@ -55,13 +55,17 @@ impl<T: Default> Few<T> {
     /// The entry with that number, made if need be, and all before it.
     #[inline]
     pub(crate) fn at(&mut self, index: usize) -> &mut T {
-        if index == 0 {
-            return self.first.get_or_insert_default();
+        if self.get(index).is_none() {
+            self.grow(index);
         }
+        &mut self[index]
+    }
+
+    #[cold]
+    fn grow(&mut self, index: usize) {
         while self.len() <= index {
             self.push(T::default());
         }
-        &mut self[index]
     }
 }
 

@@ -105,11 +105,16 @@ impl Group {
         let tick = self.launched as u32;
         // Those that stay move up in runs.
         let (mut kept, mut from) = (0, 0);
-        while let Some(leaves) = position(&self.ends[from..], tick).map(|at| from + at) {
-            self.leavers.push(self.rows[leaves].lane);
-            self.keep(from..leaves, kept);
-            kept += leaves - from;
-            from = leaves + 1;
+        for first in (0..self.ends.len()).step_by(WIDTH) {
+            let mut leave = equal(&self.ends[first..self.ends.len().min(first + WIDTH)], tick);
+            while leave != 0 {
+                let leaves = first + leave.trailing_zeros() as usize;
+                leave &= leave - 1;
+                self.leavers.push(self.rows[leaves].lane);
+                self.keep(from..leaves, kept);
+                kept += leaves - from;
+                from = leaves + 1;
+            }
         }
         self.keep(from..self.ends.len(), kept);
         let kept = kept + self.ends.len() - from;
@@ -125,13 +130,16 @@ impl Group {
     }
 }
 
-/// Where a number is first. Looks at several at a time.
-fn position(numbers: &[u32], wanted: u32) -> Option<usize> {
-    const WIDTH: usize = 16;
-    let (blocks, rest) = numbers.as_chunks::<WIDTH>();
-    let block = blocks.iter().position(|block| block.iter().fold(false, |found, number| found | (*number == wanted)));
-    let (first, last) = block.map_or((blocks.len() * WIDTH, rest), |block| (block * WIDTH, &blocks[block]));
-    last.iter().position(|number| *number == wanted).map(|at| first + at)
+/// So many members are looked at together.
+const WIDTH: usize = 64;
+
+/// Which of so many numbers are the one: a bit for each.
+fn equal(numbers: &[u32], wanted: u32) -> u64 {
+    const STEP: usize = 16;
+    let bits = |numbers: &[u32]| (0..).zip(numbers).fold(0_u16, |bits, (at, number)| bits | u16::from(*number == wanted) << at);
+    let (steps, rest) = numbers.as_chunks::<STEP>();
+    let last = if rest.is_empty() { 0 } else { u64::from(bits(rest)) << (steps.len() * STEP) };
+    steps.iter().enumerate().fold(last, |all, (at, step)| all | u64::from(bits(step)) << (at * STEP))
 }
 
 /// Asking.
@@ -140,6 +148,7 @@ impl Scheduler {
         self.types[cell_type.index()].groups.get(worker.index())
     }
 
+    #[inline]
     fn group_mut(&mut self, cell_type: CellTypeId, worker: WorkerId) -> &mut Group {
         self.types[cell_type.index()].groups.at(worker.index())
     }
@@ -384,6 +393,30 @@ impl Scheduler {
         for index in 0..self.worker(worker).map_or(0, |state| state.rows.len()) {
             if let Some(row) = self.worker(worker).and_then(|state| state.rows.get(index)).copied() {
                 self.part(row.lane);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against a list: whoever has had the last step leaves, the others go on in their order.
+        #[test]
+        fn members_leave_with_their_last_step(steps in prop::collection::vec(1_u32..9, 0..300), launched in prop::sample::select(vec![0, u64::from(u32::MAX) - 4])) {
+            let rows: Vec<_> = (0..steps.len() as u32).map(|lane| Row { lane: LaneId(lane), step: lane % 3 }).collect();
+            let ends = steps.iter().map(|steps| (launched + u64::from(*steps)) as u32).collect();
+            let mut group = Group { rows: rows.clone(), ends, launched, ..Group::default() };
+            for tick in 1..9 {
+                group.advance(Time(tick.into()));
+                let at = |row: &&Row, wanted: fn(u32, u32) -> bool| wanted(steps[row.lane.index()], tick);
+                let go_on: Vec<_> = rows.iter().filter(|row| at(row, |steps, tick| steps > tick)).map(|row| Row { step: row.step + tick, ..*row }).collect();
+                let leave: Vec<_> = rows.iter().filter(|row| at(row, |steps, tick| steps == tick)).map(|row| row.lane).collect();
+                prop_assert_eq!((&group.rows, &group.leavers, group.ends.len()), (&go_on, &leave, go_on.len()));
+                group.leavers.clear();
             }
         }
     }

@@ -125,6 +125,7 @@ impl Spares {
     }
 
     /// Takes back what a lane held.
+    #[inline]
     pub(crate) fn take_progress(&mut self, progress: Progress, moments: &mut Moments) {
         match progress {
             Progress::Front(_) => {}
@@ -137,6 +138,7 @@ impl Spares {
     }
 
     /// Takes back what a chain had to do with others.
+    #[inline]
     pub(crate) fn take_links(&mut self, chain: &mut Chain) {
         if let Some(mut links) = chain.links.take() {
             links.clear();

@@ -109,15 +109,21 @@ impl Scheduler {
         TenantIndex(index)
     }
 
+    #[inline]
     fn forget_model_if_over(&mut self, id: ModelId) {
         if self.model(id).closed && self.model(id).requests == 0 {
-            if self.model(id).active {
-                // It ran until just now.
-                self.settle_counts();
-                self.turn(&[id]);
-            }
-            self.forget_model(id);
+            self.forget_model_that_is_over(id);
         }
+    }
+
+    #[cold]
+    fn forget_model_that_is_over(&mut self, id: ModelId) {
+        if self.model(id).active {
+            // It ran until just now.
+            self.settle_counts();
+            self.turn(&[id]);
+        }
+        self.forget_model(id);
     }
 
     fn forget_model(&mut self, id: ModelId) {

@@ -130,9 +130,18 @@ impl Scheduler {
     }
 
     /// A request is done, or is to be given up, for whatever reason: who has waited for it in vain may have said so before it was looked at.
+    #[inline]
     pub(crate) fn note_end(&mut self, id: RequestId, finished: bool) {
+        if let Some(deadline) = self.request(id).deadline() {
+            self.note_end_by(id, finished, deadline);
+        }
+    }
+
+    fn note_end_by(&mut self, id: RequestId, finished: bool, deadline: Time) {
         let model = self.request(id).model;
-        let Some(deadline) = self.request(id).deadline().filter(|_| self.adaptive.models.contains_key(&model)) else { return };
+        if !self.adaptive.models.contains_key(&model) {
+            return;
+        }
         let late = if finished { deadline < self.now } else { deadline <= self.now && self.has_begun(id) };
         let had_ns = self.had_ns(id, deadline);
         let Some(known) = self.adaptive.models.get_mut(&model) else { return };

@@ -195,12 +195,16 @@ impl Scheduler {
     }
 
     /// Looks again at who waits for a chain's end, if something changed for them.
+    #[inline]
     pub(crate) fn tell_end(&mut self, lane: LaneId) {
         let (id, number) = (self.lane(lane).request, self.lane(lane).chain);
-        let request = self.request(id);
-        if request.chain(number).is_none_or(|chain| !chain.is_waited_for() || chain.ended()) {
-            return;
+        if self.request(id).chain(number).is_some_and(|chain| chain.is_waited_for() && !chain.ended()) {
+            self.tell_end_of(id, number);
         }
+    }
+
+    fn tell_end_of(&mut self, id: RequestId, number: u32) {
+        let request = self.request(id);
         let Status::Queued(worker) = self.end_status(request, number) else { return };
         let links = self.request_mut(id).chain_mut(number).and_then(|chain| chain.links.as_mut());
         if links.is_some_and(|links| links.see_end(worker)) {

@@ -3,7 +3,8 @@
 //! A weight is packed once, when its cell is loaded, in the form of the kernel that will read it; the form depends on K and N alone, never on a
 //! batch. Within a product an element of y is the bias plus one sum over k, in order, term by term: so a row's bits depend on nothing but the
 //! row. Instead of a bias, sums may begin with what lies where the result is to be: what an earlier product put down is taken up again, bit by bit.
-//! Threads share a product by columns.
+//! Threads share a product by columns: each has some of its own, and of the last quarter whoever is done takes what comes next, because threads that read
+//! the same caches are seldom equally fast.
 
 mod halves;
 mod library;
@@ -16,6 +17,7 @@ mod stretches;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cellwright_cell_graph::Tensor;
 
@@ -68,6 +70,9 @@ impl Form {
         }
     }
 }
+
+/// Of how many units of columns one is left to whoever is done first.
+const LEFT: usize = 4;
 
 /// A packed weight.
 #[derive(Debug)]
@@ -128,6 +133,52 @@ pub(crate) struct Left {
 pub(crate) struct Target {
     pub(crate) rows: *mut f32,
     pub(crate) stride: usize,
+}
+
+/// Units of columns that one of several threads computes: some are its own, and of what is left each takes one after the other, so that nobody waits long
+/// for one that was kept from its work.
+#[derive(Clone, Debug)]
+pub(crate) struct Units<'a> {
+    own: Range<usize>,
+    left: Option<Rest<'a>>,
+}
+
+/// Units that are nobody's yet.
+#[derive(Clone, Debug)]
+struct Rest<'a> {
+    units: Range<usize>,
+    /// How many of them were taken.
+    taken: &'a AtomicUsize,
+}
+
+impl Rest<'_> {
+    fn take(&self) -> Option<usize> {
+        self.units.clone().nth(self.taken.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl<'a> Units<'a> {
+    /// Those, and no others.
+    pub(crate) const fn own(own: Range<usize>) -> Self {
+        Self { own, left: None }
+    }
+
+    /// Whether there are none for certain.
+    fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.left.is_none()
+    }
+
+    /// Every unit, and the one that comes after it.
+    fn each(self) -> impl Iterator<Item = (usize, Option<usize>)> + use<'a> {
+        let Self { mut own, left } = self;
+        let mut take = move || own.next().or_else(|| left.as_ref()?.take());
+        let mut next = take();
+        std::iter::from_fn(move || {
+            let unit = next?;
+            next = take();
+            Some((unit, next))
+        })
+    }
 }
 
 impl Product {
@@ -269,13 +320,30 @@ impl Product {
         units * thread / threads..units * (thread + 1) / threads
     }
 
+    /// The same for so many rows, of which a part is left to whoever is done first; all threads have the one count of what was `taken`, from zero.
+    pub(crate) fn share_of_rows<'a>(&self, rows: usize, (thread, threads): (usize, usize), taken: &'a AtomicUsize) -> Units<'a> {
+        let blocks = match self.form {
+            #[cfg(target_arch = "x86_64")]
+            Form::Panels(_) => rows.div_ceil(panels::block_rows(self)),
+            Form::Rounded(rounded) => rows.div_ceil(rounded::block_rows(rounded, self)),
+            Form::Library | Form::Plain => usize::MAX,
+        };
+        // Where columns are computed for one block of rows after the other, or several of them together, who computes them is settled beforehand.
+        if threads == 1 || blocks > 1 {
+            return Units::own(self.share(thread, threads));
+        }
+        let units = self.units();
+        let settled = units - units / LEFT;
+        Units { own: settled * thread / threads..settled * (thread + 1) / threads, left: Some(Rest { units: settled..units, taken }) }
+    }
+
     /// Computes the columns of those units for `rows` rows, with [`Self::scratch`] at hand.
     ///
     /// # Safety
     /// `lefts` has one entry for each term, whose rows are readable; `result`'s rows are writable and no other thread touches these columns.
     /// Both have room for two rows even if `rows` is one, and `scratch`, which is this thread's alone, for what [`Self::scratch`] says. The processor has
     /// what the weights were packed for, and the product's level.
-    pub(crate) unsafe fn run(&self, lefts: &[Left], result: Target, rows: usize, units: Range<usize>, scratch: *mut f32) {
+    pub(crate) unsafe fn run(&self, lefts: &[Left], result: Target, rows: usize, units: Units<'_>, scratch: *mut f32) {
         debug_assert_eq!(lefts.len(), self.weights.len());
         if units.is_empty() || rows == 0 {
             return;
@@ -292,17 +360,17 @@ impl Product {
     ///
     /// # Safety
     /// As for [`Self::run`].
-    unsafe fn multiply(&self, lefts: &[Left], result: Target, rows: usize, units: Range<usize>, scratch: *mut f32) {
+    unsafe fn multiply(&self, lefts: &[Left], result: Target, rows: usize, units: Units<'_>, scratch: *mut f32) {
         match self.form {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller's promise; panels are packed only for what was found.
             Form::Panels(isa) => unsafe { panels::run(self, &Layout::new(isa, self.n), lefts, result, rows, units) },
             // SAFETY: the caller's promise.
-            Form::Library => unsafe { library::run(self, lefts, result, rows, self.columns(units)) },
+            Form::Library => unsafe { library::run(self, lefts, result, rows, self.columns(units.own)) },
             // SAFETY: the caller's promise; kernels are chosen by what was found.
             Form::Rounded(rounded) => unsafe { rounded::run(rounded, self, lefts, result, units, (rows, scratch)) },
             // SAFETY: the caller's promise.
-            Form::Plain => unsafe { plain::run(self, lefts, result, rows, self.columns(units)) },
+            Form::Plain => unsafe { plain::run(self, lefts, result, rows, self.columns(units.own)) },
         }
     }
 

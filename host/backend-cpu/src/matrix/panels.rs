@@ -7,7 +7,7 @@
 //!
 //! Left-hand sides are read where they lie: a tile of few rows and three vectors loads less for its arithmetic than what packing them would save.
 //! Weights of a few tens of megabytes come from the last cache or from memory. While a piece is used, all its tiles together ask for the next one,
-//! so that nobody waits at its beginning; a single tile asks for what it will use itself a little later.
+//! so that nobody waits at its beginning.
 
 mod avx2;
 mod avx512;
@@ -15,7 +15,7 @@ mod tile;
 
 use std::ops::Range;
 
-use super::{Left, Product, Target};
+use super::{Left, Product, Target, Units};
 use tile::{Call, TileFn};
 
 /// Vectors of a panel at most, on every instruction set.
@@ -27,7 +27,8 @@ const BLOCK_BYTES: usize = 512 << 10;
 const BLOCK_ROWS_LEAST: usize = 256;
 /// Rows of a panel at most that all tiles pass before the next.
 const PIECE: usize = 1024;
-/// Lines by which a single tile asks ahead: so many that memory has answered by then, where the last cache is too small for the weights.
+/// Lines of a piece of a single tile, which asks for the next one meanwhile: so many that memory has answered by then, where the last cache is too small
+/// for the weights.
 const AHEAD: usize = 1024;
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -146,16 +147,18 @@ pub(super) fn block_rows(product: &Product) -> usize {
 
 /// # Safety
 /// As for [`Product::run`], and the processor has the layout's instruction set.
-pub(super) unsafe fn run(product: &Product, layout: &Layout, lefts: &[Left], result: Target, rows: usize, units: Range<usize>) {
+pub(super) unsafe fn run(product: &Product, layout: &Layout, lefts: &[Left], result: Target, rows: usize, units: Units<'_>) {
     let blocks = rows.div_ceil(block_rows(product));
     for block in 0..blocks {
         let rows = rows * block / blocks..rows * (block + 1) / blocks;
-        for unit in units.clone() {
+        for (unit, next) in units.clone().each() {
             let panel = layout.panel(unit);
+            // The next time begins where this one ends.
+            let next = layout.panel(next.unwrap_or(unit));
             let at = Target { rows: result.rows.wrapping_add(rows.start * result.stride + panel.column), stride: result.stride };
             let work = Work { product, layout, lefts, rows: rows.clone() };
             // SAFETY: the caller's promise, for some of the rows and columns.
-            unsafe { work.panel(panel, at) };
+            unsafe { work.panel(panel, next, at) };
         }
     }
 }
@@ -168,34 +171,32 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Computes a panel's columns of all rows, the first of which is to be at `result`.
+    /// Computes a panel's columns of all rows, the first of which is to be at `result`, and asks for the next one.
     ///
     /// # Safety
     /// As for [`run`].
-    unsafe fn panel(&self, panel: Panel, result: Target) {
+    unsafe fn panel(&self, panel: Panel, next: Panel, result: Target) {
         let tiles = self.rows.len().div_ceil(self.layout.isa.height());
-        // A single tile uses the panel once, so nothing is gained by keeping a piece of it near.
-        let most = if tiles == 1 { usize::MAX } else { PIECE };
         let row_bytes = panel.vectors * self.layout.isa.lanes() * size_of::<f32>();
+        // A single tile uses a piece once: it is as long as what is asked for ahead.
+        let most = if tiles == 1 { (AHEAD * LINE / row_bytes).max(1) } else { PIECE };
         let mut is_first = true;
         let mut pieces = self.pieces(panel, most).peekable();
         while let Some(piece) = pieces.next() {
-            let next = pieces.peek().map_or_else(|| self.after(panel), |next| next.w);
+            let next_w = pieces.peek().map_or_else(|| self.beginning(next), |next| next.w);
             // After the last tile the first one's turn comes again, of the next piece or panel.
-            let after = if pieces.peek().is_some() { 0 } else { panel.columns };
+            let after = if pieces.peek().is_some() { 0 } else { next.column.wrapping_sub(panel.column) };
             let ahead_lines = (piece.depth * row_bytes).div_ceil(LINE * tiles);
             for tile in 0..tiles {
                 let (first, end) = (self.rows.len() * tile / tiles, self.rows.len() * (tile + 1) / tiles);
                 let left = self.lefts[piece.term];
                 let row = |row: usize| left.rows.wrapping_add((self.rows.start + row) * left.stride + piece.start);
-                let ahead =
-                    if tiles == 1 { piece.w.wrapping_byte_add(AHEAD * LINE) } else { next.wrapping_byte_add(tile * ahead_lines * LINE) };
                 let call = Call {
                     x: row(first),
                     stride: left.stride,
                     w: piece.w,
                     depth: piece.depth,
-                    ahead,
+                    ahead: next_w.wrapping_byte_add(tile * ahead_lines * LINE),
                     ahead_lines,
                     bias: if is_first && !self.product.onto_result {
                         Some(self.product.bias().map(|bias| bias.wrapping_add(panel.column)))
@@ -226,11 +227,11 @@ impl Work<'_> {
         })
     }
 
-    /// What is used after a panel: the next one's beginning.
-    fn after(&self, panel: Panel) -> *const f32 {
-        self.product.weights.first().map_or(std::ptr::null(), |weight| {
-            let next = panel.column + panel.vectors * self.layout.isa.lanes();
-            weight.data.pointer().cast::<f32>().wrapping_add(next * weight.k)
-        })
+    /// Where a panel's weights begin.
+    fn beginning(&self, panel: Panel) -> *const f32 {
+        self.product
+            .weights
+            .first()
+            .map_or(std::ptr::null(), |weight| weight.data.pointer().cast::<f32>().wrapping_add(panel.column * weight.k))
     }
 }

@@ -17,11 +17,9 @@ mod plain;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiles;
 
-use std::ops::Range;
-
 use cellwright_cell_graph::typed::Precision;
 
-use super::{Left, PANEL, Product, Target};
+use super::{Left, PANEL, Product, Target, Units};
 use crate::kernels::dispatch;
 use crate::level::{Kernels, Level};
 
@@ -192,7 +190,7 @@ pub(super) unsafe fn run(
     product: &Product,
     lefts: &[Left],
     result: Target,
-    units: Range<usize>,
+    units: Units<'_>,
     (rows, scratch): (usize, *mut f32),
 ) {
     let block = block_rows(rounded, product);
@@ -240,7 +238,7 @@ pub(super) unsafe fn run_packed(
     (rounded, product): (Rounded, &Product),
     terms: &[Rows; super::TERMS],
     result: Target,
-    units: Range<usize>,
+    units: Units<'_>,
     rows: usize,
 ) {
     let block = Block { rounded, product, terms: &terms[..product.weights.len()], result, rows };
@@ -286,14 +284,15 @@ static NOTHING: [f32; PANEL] = [0.0; PANEL];
 impl Block<'_> {
     /// # Safety
     /// As for [`run`].
-    unsafe fn run(&self, units: Range<usize>) {
+    unsafe fn run(&self, units: Units<'_>) {
         let height = self.rounded.height();
         let tiles = self.rows.div_ceil(height);
-        for panel in units {
+        for (panel, next) in units.each() {
             for (term, weight) in self.terms.iter().zip(&self.product.weights) {
                 let groups = self.rounded.groups(weight.k);
                 let panel_bytes = groups * PANEL * GROUP;
                 let w = weight.data.pointer().wrapping_add(panel * panel_bytes);
+                let next_w = weight.data.pointer().wrapping_add(next.unwrap_or(panel) * panel_bytes);
                 let (from, from_stride) = if std::ptr::eq(term, &raw const self.terms[0]) && !self.product.onto_result {
                     (self.product.bias().map_or(NOTHING.as_ptr(), |bias| bias.wrapping_add(panel * PANEL)), 0)
                 } else {
@@ -315,7 +314,7 @@ impl Block<'_> {
                         columns: PANEL.min(self.product.n - panel * PANEL),
                         row_scales: term.scales.wrapping_add(first),
                         scales: weight.columns.pointer().cast::<Columns>().wrapping_add(panel),
-                        next: ahead(w, panel_bytes, (tile, tiles)),
+                        next: ahead(w, next_w, (panel_bytes, tile, tiles)),
                         next_lines: LINES.div_ceil(tiles),
                     };
                     // SAFETY: the caller's promise; kernels are chosen by what the processor has.
@@ -351,8 +350,8 @@ const LINES: usize = PANEL * GROUP * GROUPS / 64;
 const AHEAD: usize = 8 << 10;
 
 /// What a tile asks for: what comes a little later, or, where several tiles use a panel, its part of the next one.
-fn ahead(panel: *const u8, panel_bytes: usize, (tile, tiles): (usize, usize)) -> *const u8 {
-    if tiles == 1 { panel.wrapping_add(AHEAD) } else { panel.wrapping_add(panel_bytes + panel_bytes * tile / tiles) }
+fn ahead(panel: *const u8, next: *const u8, (panel_bytes, tile, tiles): (usize, usize, usize)) -> *const u8 {
+    if tiles == 1 { panel.wrapping_add(AHEAD) } else { next.wrapping_add(panel_bytes * tile / tiles) }
 }
 
 #[cfg(test)]

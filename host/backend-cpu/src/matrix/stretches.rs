@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Form, Left, PANEL, Product, TERMS, Target, halves, rounded};
+use super::{Form, Left, PANEL, Product, TERMS, Target, Units, halves, rounded};
 #[cfg(target_arch = "x86_64")]
 use super::{panels, panels::VECTORS};
 
@@ -135,6 +135,7 @@ impl Product {
                 };
                 // SAFETY: the caller's promise, for some of the rows and columns; the tile has room for a stretch of a block of rows, and what was left of the last.
                 unsafe {
+                    let units = Units::own(units);
                     match &packed {
                         Some((rounded, terms)) => rounded::run_packed((*rounded, self), terms, target, units, count),
                         None => self.multiply(lefts, target, count, units, scratch),

@@ -1,5 +1,7 @@
 //! Products against sums in 64 bits, and the promise of this module: a row's bits are the row's own.
 
+use std::sync::atomic::AtomicUsize;
+
 #[cfg(target_arch = "x86_64")]
 use super::Isa;
 use super::{Form, Left, Product, Rounded, Target};
@@ -46,10 +48,13 @@ pub(super) fn run_inputs(product: &Product, ks: &[usize], inputs: &[Vec<f32>], r
     let mut y = vec![f32::NAN; (rows + 1) * product.n];
     let mut scratch = crate::memory::Lines::zeroed(product.scratch(rows) * size_of::<f32>());
     scratch.floats_mut().fill(f32::NAN);
+    let taken = AtomicUsize::new(0);
     for thread in 0..threads {
         let target = Target { rows: y.as_mut_ptr(), stride: product.n };
         // SAFETY: the buffers have a row more than `rows`, and threads run one after the other.
-        unsafe { product.run(&lefts, target, rows, product.share(thread, threads), scratch.floats_mut().as_mut_ptr()) };
+        unsafe {
+            product.run(&lefts, target, rows, product.share_of_rows(rows, (thread, threads), &taken), scratch.floats_mut().as_mut_ptr())
+        };
     }
     y.truncate(rows * product.n);
     y
@@ -169,6 +174,30 @@ fn threads_share_all_columns_once() {
                 }
                 assert_eq!(next, product.units());
             }
+        }
+    }
+}
+
+#[test]
+fn units_that_are_left_are_each_taken_once() {
+    for n in [1, 64, 500, 4096] {
+        for (form, rows, threads) in forms(8, n)
+            .into_iter()
+            .flat_map(|form| [1, 64, 600].map(|rows| (form, rows)))
+            .flat_map(|(form, rows)| [1, 2, 5].map(|threads| (form, rows, threads)))
+        {
+            let product = Product::new(form, Level::detect(), n);
+            let taken = AtomicUsize::new(0);
+            let mut each: Vec<_> = (0..threads).map(|thread| product.share_of_rows(rows, (thread, threads), &taken).each()).collect();
+            let mut seen = vec![0; product.units()];
+            let mut expected = vec![None; threads];
+            // The first is kept from its work, the others go on in turns.
+            for thread in (0..product.units()).flat_map(|_| 1..threads).chain((0..=product.units()).map(|_| 0)) {
+                let Some((unit, next)) = each[thread].next() else { continue };
+                assert!(expected[thread].is_none_or(|expected| expected == unit), "what comes next is known");
+                (seen[unit], expected[thread]) = (seen[unit] + 1, next);
+            }
+            assert!(seen.iter().all(|times| *times == 1), "{form:?} of {n} columns, {rows} rows, {threads} threads: {seen:?}");
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use super::{Assembly, Group, Instruction, Linear, Lookup, Place, Plan, Source, StepKind, Whole};
 use crate::kernels::element::Element;
 use crate::kernels::rows::Rows;
-use crate::matrix::{Left, TERMS, Target};
+use crate::matrix::{Left, TERMS, Target, Units};
 use crate::memory::Lines;
 use crate::team::Team;
 
@@ -160,13 +161,14 @@ impl Plan {
         if let StepKind::Project(projection) = kind {
             return projection.run(memory, rows, threads, run);
         }
+        let taken = AtomicUsize::new(0);
         let job = |thread: usize| {
             let mine = share(rows, thread, threads);
             // SAFETY: the frame was prepared for this plan and these rows; threads take different columns of a product and different rows of
             // everything else; kernels were chosen for this processor when the plan was compiled.
             unsafe {
                 match kind {
-                    StepKind::Linear(linear) => linear.run(memory, rows, thread, threads),
+                    StepKind::Linear(linear) => linear.run(memory, rows, (thread, threads), &taken),
                     StepKind::Group(group) => group.run(&self.constants, memory, mine, thread),
                     StepKind::Assembly(assembly) => assembly.run(&self.constants, memory, mine),
                     StepKind::Lookup(lookup) => lookup.run(memory, mine, refused),
@@ -181,9 +183,8 @@ impl Plan {
 
 impl Linear {
     /// # Safety
-    /// The frame has room for `rows` rows (two at least), and no other thread has this one's number.
-    unsafe fn run(&self, memory: Memory<'_>, rows: usize, thread: usize, threads: usize) {
-        let units = self.product.share(thread, threads);
+    /// The frame has room for `rows` rows (two at least), and no other thread has this one's number; all count what is `taken` together.
+    unsafe fn run(&self, memory: Memory<'_>, rows: usize, (thread, threads): (usize, usize), taken: &AtomicUsize) {
         let float = size_of::<f32>();
         let result_stride = memory.stride(self.result);
         // All rows of the matrix at once if they are evenly apart, else those of one row of the batch at a time.
@@ -191,6 +192,11 @@ impl Linear {
             || (result_stride == self.lead * self.n * float
                 && self.lefts.iter().all(|(left, k)| memory.stride(*left) == self.lead * k * float));
         let (calls, rows_a_call) = if is_even { (1, rows * self.lead) } else { (rows, self.lead) };
+        let units = if is_even {
+            self.product.share_of_rows(rows_a_call, (thread, threads), taken)
+        } else {
+            Units::own(self.product.share(thread, threads))
+        };
         for call in 0..calls {
             let mut lefts = [Left { rows: std::ptr::null(), stride: 0 }; TERMS];
             for (left, (place, k)) in lefts.iter_mut().zip(&self.lefts) {

@@ -14,9 +14,8 @@ use std::arch::x86_64::{
     _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_mul_ps, _mm512_set1_ps,
 };
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
-use super::super::{PANEL, TERMS};
+use super::super::{PANEL, TERMS, Units};
 use super::{AHEAD, Block, Columns, GROUP, GROUPS, NOTHING, Width};
 
 /// Rows that are multiplied at once, at most: two of the processor's tiles.
@@ -210,7 +209,7 @@ type All = [[MaybeUninit<Sums>; PAIR / HEIGHT]; TERMS];
 ///
 /// # Safety
 /// As for [`super::run`], on a processor with AMX, which the system lets this process use.
-pub(super) unsafe fn run(block: &Block<'_>, units: Range<usize>) {
+pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
     let heights = block.rows.div_ceil(HEIGHT);
     let sum = match LINES.div_ceil(heights) {
         0..=4 => sum::<4>,
@@ -220,7 +219,7 @@ pub(super) unsafe fn run(block: &Block<'_>, units: Range<usize>) {
     };
     let mut all: All = [const { [const { MaybeUninit::uninit() }; PAIR / HEIGHT] }; TERMS];
     let mut shape = 0;
-    for panel in units {
+    for (panel, _) in units.each() {
         let mut first = 0;
         while first < block.rows {
             let rows = match block.rows - first {

@@ -7,7 +7,7 @@
 //!
 //! Left-hand sides are read where they lie: a tile of few rows and three vectors loads less for its arithmetic than what packing them would save.
 //! Weights of a few tens of megabytes come from the last cache or from memory. While a piece is used, all its tiles together ask for the next one,
-//! so that nobody waits at its beginning.
+//! so that nobody waits at its beginning; a single tile asks for what it will use itself a little later.
 
 mod avx2;
 mod avx512;
@@ -27,8 +27,7 @@ const BLOCK_BYTES: usize = 512 << 10;
 const BLOCK_ROWS_LEAST: usize = 256;
 /// Rows of a panel at most that all tiles pass before the next.
 const PIECE: usize = 1024;
-/// Lines of a piece of a single tile, which asks for the next one meanwhile: so many that memory has answered by then, where the last cache is too small
-/// for the weights.
+/// Lines by which a single tile asks ahead: so many that memory has answered by then, where the last cache is too small for the weights.
 const AHEAD: usize = 1024;
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -178,8 +177,8 @@ impl Work<'_> {
     unsafe fn panel(&self, panel: Panel, next: Panel, result: Target) {
         let tiles = self.rows.len().div_ceil(self.layout.isa.height());
         let row_bytes = panel.vectors * self.layout.isa.lanes() * size_of::<f32>();
-        // A single tile uses a piece once: it is as long as what is asked for ahead.
-        let most = if tiles == 1 { (AHEAD * LINE / row_bytes).max(1) } else { PIECE };
+        // A single tile uses the panel once, so nothing is gained by keeping a piece of it near.
+        let most = if tiles == 1 { usize::MAX } else { PIECE };
         let mut is_first = true;
         let mut pieces = self.pieces(panel, most).peekable();
         while let Some(piece) = pieces.next() {
@@ -191,12 +190,14 @@ impl Work<'_> {
                 let (first, end) = (self.rows.len() * tile / tiles, self.rows.len() * (tile + 1) / tiles);
                 let left = self.lefts[piece.term];
                 let row = |row: usize| left.rows.wrapping_add((self.rows.start + row) * left.stride + piece.start);
+                let ahead =
+                    if tiles == 1 { piece.w.wrapping_byte_add(AHEAD * LINE) } else { next_w.wrapping_byte_add(tile * ahead_lines * LINE) };
                 let call = Call {
                     x: row(first),
                     stride: left.stride,
                     w: piece.w,
                     depth: piece.depth,
-                    ahead: next_w.wrapping_byte_add(tile * ahead_lines * LINE),
+                    ahead,
                     ahead_lines,
                     bias: if is_first && !self.product.onto_result {
                         Some(self.product.bias().map(|bias| bias.wrapping_add(panel.column)))

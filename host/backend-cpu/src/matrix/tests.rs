@@ -181,11 +181,8 @@ fn threads_share_all_columns_once() {
 #[test]
 fn units_that_are_left_are_each_taken_once() {
     for n in [1, 64, 500, 4096] {
-        for (form, rows, threads) in forms(8, n)
-            .into_iter()
-            .flat_map(|form| [1, 64, 600].map(|rows| (form, rows)))
-            .flat_map(|(form, rows)| [1, 2, 5].map(|threads| (form, rows, threads)))
-        {
+        let settings = forms(8, n).into_iter().flat_map(|form| [(1, 1), (1, 2), (64, 2), (64, 5), (600, 5)].map(|setting| (form, setting)));
+        for (form, (rows, threads)) in settings {
             let product = Product::new(form, Level::detect(), n);
             let taken = AtomicUsize::new(0);
             let mut each: Vec<_> = (0..threads).map(|thread| product.share_of_rows(rows, (thread, threads), &taken).each()).collect();

@@ -2,10 +2,11 @@
 
     python simulated.py --binary target/release/cellwright --work FOLDER [--rounds 4] [--policies cellular,graph:10]
 
-The model is an LSTM (h = x = 1024) over tokens, asked over HTTP; its requests are as long as Europarl's sentences. In every round the cost of tasks is
-measured anew under each policy (`calibrate`; `adaptive`'s without deadlines is that of `cellular`, which decides alike), because what a batch takes depends on
-what runs beside it; and the policy is measured and simulated right after it: at most, and at half of what the first round had at most. Printed are medians over the rounds, the range of single ones, and how far the prediction is off beside what
-it may be. Needs numpy, and the machine for itself.
+The model is an LSTM (h = x = 1024) over tokens, asked over HTTP; its requests are as long as Europarl's sentences. In every round, policy by policy, the server is measured
+at most and at half of that, then the cost of tasks is measured anew under that policy (`calibrate`), because what a batch takes depends on what runs beside it, and then half load is measured
+again: so what is predicted of half load stands between two measurements of it, and half load is half of what the machine does in that minute. Each measurement has arrivals of its own: few
+seconds hold few of the bursts that a 90th percentile is made of, and the same few again and again would be measured, not the rate. Printed are medians over the rounds, the range of
+single ones, and how far the prediction is off beside what it may be. Needs numpy, and the machine for itself.
 """
 
 import argparse
@@ -61,9 +62,9 @@ class Setting:
         self.run("calibrate", *self.asked(), "--http", "--policy", policy, "--seconds", 1.5, "--output", device)
         return device
 
-    def measured(self, policy: str, rate: str) -> list[dict]:
-        said = self.run("bench", "serve", *self.asked(), "--policy", policy, "--connections", CONNECTIONS, "--rate", rate, "--duration", self.seconds, "--json")
-        return [json.loads(line)["report"]["total"] for line in said.splitlines()]
+    def measured(self, policy: str, rate: float | str, seed: int) -> dict:
+        load = ["--connections", CONNECTIONS, "--rate", rate, "--seed", seed, "--duration", self.seconds]
+        return json.loads(self.run("bench", "serve", *self.asked(), "--policy", policy, *load, "--json"))["report"]["total"]
 
     def predicted(self, policy: str, device: Path, load: list) -> dict:
         server = ["--devices", WORKERS, "--batch-max", BATCH_MAX, "--low-water", 2, "--release", "node"]
@@ -90,40 +91,34 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def load_of(policy: str) -> str:
-    return "whole" if policy.startswith("graph") else "nodes"
-
-
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--binary", type=Path, required=True)
     arguments.add_argument("--work", type=Path, required=True)
     arguments.add_argument("--rounds", type=int, default=4)
-    arguments.add_argument("--seconds", type=float, default=5, help="of each measurement; a fifth as long before it does not count [default: 5]")
+    arguments.add_argument("--seconds", type=float, default=10, help="of each measurement; a fifth as long before it does not count [default: 10]")
     arguments.add_argument("--policies", default=POLICIES, help=f"with commas between them [default: {POLICIES}]")
     said = arguments.parse_args()
     policies = said.policies.split(",")
     said.work.mkdir(parents=True, exist_ok=True)
     setting = Setting(said.binary.resolve(), said.work, said.seconds)
     most, p90 = {each: Side() for each in policies}, {each: Side() for each in policies}
-    half: dict[str, int] = {}
+    half: dict[str, list[float]] = {each: [] for each in policies}
     for number_ in range(said.rounds):
-        device, of = None, None
         for policy in policies:
-            under = "cellular" if policy == "adaptive" else policy
-            if under != of:
-                device, of = setting.calibrate(under), under
-            most[policy].measured.append(setting.measured(policy, "max")[0]["throughput"])
+            most[policy].measured.append(setting.measured(policy, "max", number_)["throughput"])
+            rate = round(most[policy].measured[-1] / 2)
+            half[policy].append(rate)
+            before = setting.measured(policy, rate, 2 * number_)
+            device = setting.calibrate(policy)
+            after = setting.measured(policy, rate, 2 * number_ + 1)
+            p90[policy].measured += [each["latency"]["p90_us"] / 1e3 for each in (before, after)]
             most[policy].predicted.append(setting.predicted(policy, device, ["--clients", CONNECTIONS])["throughput"])
-            # One rate for all rounds and, so that they can be compared, for all policies but whole graphs, which do less.
-            rate = half.setdefault(load_of(policy), round(most[policy].measured[0] / 2))
-            p90[policy].measured += [each["latency"]["p90_us"] / 1e3 for each in setting.measured(policy, f"{rate},{rate}")]
-            p90[policy].predicted.append(setting.predicted(policy, device, ["--rate", rate])["p90_ms"])
+            p90[policy].predicted.append(setting.predicted(policy, device, ["--rate", rate, "--seed", number_])["p90_ms"])
             print(f"round {number_ + 1}, {policy}: at most {most[policy].as_markdown('/s')}; p90 at {rate}/s {p90[policy].as_markdown(' ms')}", file=sys.stderr)
     print("| policy | at most: measured | predicted | | at | p90: measured | predicted | |", "|---|---|---|---|---|---|---|---|", sep="\n")
     for policy in policies:
-        rate = half[load_of(policy)]
-        print(f"| `{policy}` | {most[policy].as_markdown('/s')} | {rate}/s | {p90[policy].as_markdown(' ms')} |")
+        print(f"| `{policy}` | {most[policy].as_markdown('/s')} | {number(statistics.median(half[policy]))}/s | {p90[policy].as_markdown(' ms')} |")
     off = [policy for policy in policies if abs(most[policy].off()) > MOST_OFF or abs(p90[policy].off()) > P90_OFF]
     print(f"\nMedians of {said.rounds} rounds (of twice as many measurements of p90). Goals: within {MOST_OFF:.0%} at most, within {P90_OFF:.0%} of p90;", end=" ")
     print(f"not met: {', '.join(off)}." if off else "all met.")

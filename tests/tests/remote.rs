@@ -313,6 +313,14 @@ fn policies_are_compared_in_turns() {
 }
 
 #[test]
+fn a_rate_that_is_offered_twice_comes_in_other_bursts() {
+    let bench = ["bench", "serve", "examples/digits", "--rate", "300,300", "--seed", "2", "--duration", "1", "--json"];
+    let sent: Vec<u64> = done(cellwright(&bench, "")).lines().map(|line| json(line)["report"]["total"]["sent"].as_u64().unwrap()).collect();
+    // Poisson arrivals: 300 give or take 17, and as many again only by chance.
+    assert!(sent.len() == 2 && sent[0] != sent[1], "{sent:?}");
+}
+
+#[test]
 fn the_environment_goes_before_the_file_and_after_flags() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("cellwright.toml");

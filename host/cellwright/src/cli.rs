@@ -276,7 +276,7 @@ pub(crate) struct ServeBenchArguments {
     /// Draw latency against throughput
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
-    /// Seeds arrivals
+    /// Seeds arrivals, which are others for each rate and the same under every policy
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     /// Print JSON lines

@@ -130,17 +130,20 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Every rate, offered to one server after the other.
+    /// Every rate, offered to one server after the other. Each has arrivals of its own: a rate that is measured twice would otherwise be measured twice
+    /// in the same bursts, and what is seen be a matter of these.
     fn points(&self) -> anyhow::Result<Vec<Point>> {
         let mut points = Vec::new();
+        let mut seeds = (0..).map(|number| self.arguments.seed.wrapping_add(number));
+        let mut turn = |rate: &dyn Fn(usize) -> Option<f64>| self.turn(rate, seeds.next().unwrap_or_default());
         for rate in &self.arguments.rate {
             match rate {
-                SweepRate::PerSecond(rate) => points.extend(self.turn(|_| Some(*rate))?),
-                SweepRate::Max => points.extend(self.turn(|_| None)?),
+                SweepRate::PerSecond(rate) => points.extend(turn(&|_| Some(*rate))?),
+                SweepRate::Max => points.extend(turn(&|_| None)?),
                 SweepRate::Sweep => {
-                    let most: Vec<f64> = self.turn(|_| None)?.iter().map(|point| point.report.total.throughput).collect();
+                    let most: Vec<f64> = turn(&|_| None)?.iter().map(|point| point.report.total.throughput).collect();
                     for share in SWEEP {
-                        points.extend(self.turn(|number| Some(most[number] * share))?);
+                        points.extend(turn(&|number| Some(most[number] * share))?);
                     }
                 }
             }
@@ -148,12 +151,12 @@ impl Bench<'_> {
         Ok(points)
     }
 
-    /// Offers each server a rate.
-    fn turn(&self, rate: impl Fn(usize) -> Option<f64>) -> anyhow::Result<Vec<Point>> {
-        self.contenders.iter().enumerate().map(|(number, contender)| self.point(contender, rate(number))).collect()
+    /// Offers each server a rate, in the same arrivals.
+    fn turn(&self, rate: &dyn Fn(usize) -> Option<f64>, seed: u64) -> anyhow::Result<Vec<Point>> {
+        self.contenders.iter().enumerate().map(|(number, contender)| self.point(contender, rate(number), seed)).collect()
     }
 
-    fn point(&self, contender: &Contender, rate: Option<f64>) -> anyhow::Result<Point> {
+    fn point(&self, contender: &Contender, rate: Option<f64>, seed: u64) -> anyhow::Result<Point> {
         let measured = Duration::from_secs_f64(self.arguments.duration);
         let form = if self.arguments.json_tensors { Form::Json } else { Form::Binary };
         let key = self.arguments.key.as_deref();
@@ -167,7 +170,7 @@ impl Bench<'_> {
             threads: self.arguments.threads,
             warm_up: measured.mul_f64(WARM_UP_SHARE),
             measured,
-            seed: self.arguments.seed,
+            seed,
         };
         let bar = progress::clock("offering load", plan.warm_up + plan.measured);
         let started = Instant::now();

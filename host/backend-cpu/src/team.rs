@@ -4,6 +4,8 @@
 //! the worker's own thread has done its part: it does those too, instead of waiting until a helper is awake, or has a processor. Beside its own helpers a
 //! team may have guests for a while: helpers that stand in for threads of other workers which have nothing to do (see `lending`).
 
+mod whereabouts;
+
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,8 +16,13 @@ use std::time::{Duration, Instant};
 use crate::lending::Borrower;
 use crate::topology::Processors;
 
+use whereabouts::Whereabouts;
+
 /// How often a waiting thread looks before it looks at the clock.
 const LOOKS: u32 = 32;
+
+/// For how long a helper that is awake waits for the end of a job of which it has no part: it would be asleep, or waking, when the next one begins.
+const LATE_MAX: Duration = Duration::from_millis(2);
 
 type Job = dyn Fn(usize) + Sync;
 
@@ -30,6 +37,8 @@ struct Shared {
     begun: Vec<AtomicU64>,
     /// One for each helper: it sleeps, or is about to.
     asleep: Vec<AtomicBool>,
+    /// One for each helper.
+    whereabouts: Vec<Whereabouts>,
     panicked: AtomicBool,
     ended: AtomicBool,
     /// How long a thread that waits spins.
@@ -98,6 +107,7 @@ impl Team {
             pending: AtomicU32::new(0),
             begun: (1..own + GUESTS_MAX).map(|_| AtomicU64::new(0)).collect(),
             asleep: (1..own + GUESTS_MAX).map(|_| AtomicBool::new(false)).collect(),
+            whereabouts: (1..own + GUESTS_MAX).map(|_| Whereabouts::default()).collect(),
             panicked: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             spin,
@@ -126,6 +136,7 @@ impl Team {
             if let Some(processors) = processors {
                 processors.keep_thread();
             }
+            shared.whereabouts[helper].begin();
             help(&shared, helper);
         };
         self.helpers.push(std::thread::Builder::new().name(format!("cpu-helper-{helper}")).spawn(work)?);
@@ -176,8 +187,9 @@ impl Team {
         shared.pending.store(helpers as u32, Ordering::Relaxed);
         let signal = signal(shared.signal.load(Ordering::Relaxed), helpers);
         shared.signal.store(signal, Ordering::SeqCst);
-        for (helper, asleep) in self.helpers[..helpers].iter().zip(&shared.asleep) {
-            if asleep.load(Ordering::SeqCst) {
+        for (number, helper) in self.helpers[..helpers].iter().enumerate() {
+            if shared.asleep[number].load(Ordering::SeqCst) {
+                shared.whereabouts[number].keep_away();
                 helper.thread().unpark();
             }
         }
@@ -224,6 +236,9 @@ fn help(shared: &Shared, helper: usize) {
             return;
         }
         if !shared.begins(helper, seen) {
+            // Somebody else does its part.
+            let is_over = || shared.pending.load(Ordering::Acquire) == 0 || shared.signal.load(Ordering::Relaxed) != seen;
+            spin_until(LATE_MAX, is_over);
             continue;
         }
         let _done = Done(shared);
@@ -250,6 +265,7 @@ fn wait(shared: &Shared, helper: usize, seen: u64) -> u64 {
             std::thread::park();
         }
         asleep.store(false, Ordering::Relaxed);
+        shared.whereabouts[helper].anywhere();
     }
     new
 }
@@ -352,6 +368,24 @@ mod tests {
         let outcome = catch_unwind(AssertUnwindSafe(|| team.run(&|thread| assert!(thread == 0, "helper"))));
         assert!(outcome.is_err());
     }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_helper_that_was_woken_may_be_wherever_it_might_before() {
+        let mut team = Team::new(2, Duration::ZERO, None).unwrap();
+        let begin_together = std::sync::Barrier::new(2);
+        for _ in 0..20 {
+            // Long enough to fall asleep.
+            std::thread::sleep(Duration::from_millis(1));
+            let seen = std::sync::Mutex::new(Vec::new());
+            team.run(&|_| {
+                begin_together.wait();
+                seen.lock().unwrap().push(Processors::allowed());
+            });
+            assert_eq!(seen.into_inner().unwrap(), [Processors::allowed(), Processors::allowed()]);
+        }
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn helpers_keep_to_their_processors() {

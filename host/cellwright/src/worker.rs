@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use cellwright_backend::Backend;
+use cellwright_backend_cpu::DomainOptions;
 
 use cpu::CpuSpec;
 use cuda::CudaSpec;
@@ -55,7 +56,7 @@ pub(crate) fn backends(specs: &[WorkerSpec]) -> anyhow::Result<Vec<Box<dyn Backe
         anyhow::ensure!(specs.len() == 1, "`--worker auto` finds all workers by itself, and stands alone");
         return cuda::found().or_else(|why| {
             tracing::warn!("workers are on the CPU: {why}");
-            cpu::backends(&[])
+            cpu::backends(&[], DomainOptions::default())
         });
     }
     let on_cpu: Vec<CpuSpec> = specs.iter().filter_map(|spec| if let WorkerSpec::Cpu(spec) = spec { Some(*spec) } else { None }).collect();
@@ -63,9 +64,17 @@ pub(crate) fn backends(specs: &[WorkerSpec]) -> anyhow::Result<Vec<Box<dyn Backe
         specs.iter().filter_map(|spec| if let WorkerSpec::Cuda(spec) = spec { Some(*spec) } else { None }).collect();
     let mut backends = if on_gpu.is_empty() { Vec::new() } else { cuda::backends(&on_gpu)? };
     if on_gpu.is_empty() || !on_cpu.is_empty() {
-        backends.extend(cpu::backends(&on_cpu)?);
+        backends.extend(cpu::backends(&on_cpu, DomainOptions::default())?);
     }
     Ok(backends)
+}
+
+/// The devices of these workers once more, beside those that are there, each step of a cell computed whole when it comes; none, if one is a GPU, whose memory
+/// is taken.
+pub(crate) fn step_by_step(specs: &[WorkerSpec]) -> anyhow::Result<Option<Vec<Box<dyn Backend>>>> {
+    let on_cpu = specs.iter().map(|spec| if let WorkerSpec::Cpu(spec) = spec { Some(*spec) } else { None });
+    let Some(on_cpu) = on_cpu.collect::<Option<Vec<CpuSpec>>>() else { return Ok(None) };
+    cpu::backends(&on_cpu, DomainOptions { ahead_weights_least: Some(u64::MAX), ..DomainOptions::default() }).map(Some)
 }
 
 #[cfg(test)]

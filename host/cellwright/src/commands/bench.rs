@@ -10,6 +10,7 @@ pub(crate) mod models;
 mod scheduler;
 pub(crate) mod serve;
 pub(crate) mod shapes;
+mod steps;
 mod unfold;
 
 use std::process::ExitCode;

@@ -69,8 +69,9 @@ impl FromStr for CpuSpec {
     }
 }
 
-/// The devices of these workers, those of a node in a memory domain of its own. Without any: a worker of one thread for each core.
-pub(super) fn backends(specs: &[CpuSpec]) -> anyhow::Result<Vec<Box<dyn Backend>>> {
+/// The devices of these workers, those of a node in a memory domain of its own, for which what workers do not say is as in `base`. Without any: a worker of
+/// one thread for each core.
+pub(super) fn backends(specs: &[CpuSpec], base: DomainOptions) -> anyhow::Result<Vec<Box<dyn Backend>>> {
     let parallelism = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let seats = seats(specs, &Topology::of_machine(), parallelism)?;
     let number = |seat: &Seat| seat.node.as_ref().map(|node| node.number);
@@ -80,7 +81,7 @@ pub(super) fn backends(specs: &[CpuSpec]) -> anyhow::Result<Vec<Box<dyn Backend>
         // Tables are shared: the largest that any worker asks for.
         let table_mib = specs.iter().filter(|spec| spec.node == *node).filter_map(|spec| spec.table_mib).max();
         let table_bytes = table_mib.map(|mib| mib << 20);
-        let options = DomainOptions { table_bytes, node: *node, domains: shares, ..DomainOptions::default() };
+        let options = DomainOptions { table_bytes, node: *node, domains: shares, ..base };
         *domain = Some(CpuDomain::new(options).context("the CPU workers' memory")?);
     }
     let worker = |seat: &Seat| -> anyhow::Result<Box<dyn Backend>> {
@@ -169,7 +170,7 @@ mod tests {
     fn workers_of_one_node_share_memory_and_others_do_not() {
         let devices = |specs: &[&str]| -> Vec<String> {
             let specs = specs_of(specs);
-            backends(&specs).unwrap().iter().map(|backend| backend.info().domain).collect()
+            backends(&specs, DomainOptions::default()).unwrap().iter().map(|backend| backend.info().domain).collect()
         };
         let here = format!("cpu:node={}", Topology::of_machine().nodes()[0].number);
         let domains = devices(&["cpu:threads=1", &here, "cpu:threads=1", &here]);

@@ -2,7 +2,6 @@
 
 mod model;
 mod roofline;
-mod steps;
 
 use std::io::{Write, stdout};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +20,7 @@ use crate::cli::CellArguments;
 use crate::commands::remote::table;
 use crate::progress;
 
-use steps::{Drawn, Steps};
+use super::steps::{Drawn, Steps};
 
 /// Turns of one batch size: in each the limits are measured, and steps are run.
 const TURNS: u32 = 40;
@@ -95,7 +94,7 @@ impl<'a> Bench<'a> {
             worker = worker.accounting(Arc::clone(account));
         }
         let mut random = Random::new(self.arguments.seed);
-        Steps::new(worker, &self.cell, batch, Drawn { random: &mut random, tokens: self.arguments.vocabulary as usize })
+        Steps::new(Box::new(worker), &self.cell, batch, Drawn { random: &mut random, tokens: self.arguments.vocabulary as usize })
     }
 
     fn measure(&self, batch: u32) -> anyhow::Result<Figures> {
@@ -121,6 +120,8 @@ impl<'a> Bench<'a> {
             reads.push(read);
         }
         let step = median(times);
+        // A worker that has nothing to do lends its threads to the next.
+        drop(steps);
         let [gather_us, gemm_us, element_us] = self.parts(batch, stepping)?;
         Ok(Figures {
             batch,

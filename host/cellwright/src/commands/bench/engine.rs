@@ -1,4 +1,7 @@
-//! `bench engine`: throughput and latency of the engine in this process, under load that does not wait for it.
+//! `bench engine`: throughput and latency of the engine in this process, under load that does not wait for it, and how much of the workers' time the same
+//! batches take by themselves.
+
+mod alone;
 
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -48,7 +51,7 @@ pub(crate) fn engine(arguments: &EngineArguments) -> anyhow::Result<ExitCode> {
             if arguments.rate == Rate::Max {
                 continue;
             }
-            rate = Some(seen.throughput / 2.0);
+            rate = Some(seen.0.throughput / 2.0);
         }
         let seen = bench.run(&host, rate)?;
         bench.print(*policy, rate, &seen)?;
@@ -87,14 +90,18 @@ impl Bench<'_> {
         Ok(Host { serving, model, work })
     }
 
-    fn run(&self, host: &Host, rate: Option<f64>) -> anyhow::Result<Seen> {
+    /// What was seen, and which share of all workers' time the same batches take by themselves, if that can be measured.
+    fn run(&self, host: &Host, rate: Option<f64>) -> anyhow::Result<(Seen, Option<f64>)> {
         let measured = Duration::from_secs_f64(self.arguments.duration);
         let in_flight_max = self.arguments.max_in_flight as usize;
         let arrivals = Arrivals { rate, in_flight_max, warm_up: measured / 5, measured };
         let spinner = progress::spinner(rate.map_or("finding saturation".to_owned(), |rate| format!("offering {rate:.0} requests/s")));
-        let seen = generator::run(&host.serving, &host.model, &host.work, arrivals, &mut Random::new(self.arguments.seed));
+        let seen = generator::run(&host.serving, &host.model, &host.work, arrivals, &mut Random::new(self.arguments.seed))?;
+        spinner.set_message("running the same batches by themselves");
+        let cells = host.model.loaded().cells.iter().map(|cell| &cell.cell);
+        let of_cells = alone::share(&self.arguments.host.workers, cells.zip(&seen.steps), self.arguments.seed)?;
         spinner.finish_and_clear();
-        seen
+        Ok((seen, of_cells))
     }
 
     fn print_head(&self) -> anyhow::Result<()> {
@@ -109,10 +116,10 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn print(&self, policy: PolicySpec, rate: Option<f64>, seen: &Seen) -> anyhow::Result<()> {
+    fn print(&self, policy: PolicySpec, rate: Option<f64>, (seen, of_cells): &(Seen, Option<f64>)) -> anyhow::Result<()> {
         let milliseconds = |share: f64| seen.latencies.quantile(share).as_secs_f64() * 1e3;
         let (p50, p90, p99) = (milliseconds(0.5), milliseconds(0.9), milliseconds(0.99));
-        let Seen { throughput, batch_mean, busy, of_cells, kept_up, .. } = seen;
+        let Seen { throughput, batch_mean, busy, kept_up, .. } = seen;
         if self.arguments.json {
             let figures = json!({
                 "policy": policy.to_string(), "offered_per_s": rate, "answered_per_s": throughput, "p50_ms": p50, "p90_ms": p90, "p99_ms": p99,
@@ -123,9 +130,10 @@ impl Bench<'_> {
         }
         let offered = rate.map_or("max".to_owned(), |rate| format!("{rate:.1}"));
         let policy = policy.to_string();
+        let of_cells = of_cells.map_or("-".to_owned(), |share| format!("{share:.2}"));
         write!(
             stdout(),
-            "{policy:<10} {offered:>12} {throughput:>12.1} {p50:>10.3} {p90:>10.3} {p99:>10.3} {batch_mean:>8.1} {busy:>6.2} {of_cells:>9.2}"
+            "{policy:<10} {offered:>12} {throughput:>12.1} {p50:>10.3} {p90:>10.3} {p99:>10.3} {batch_mean:>8.1} {busy:>6.2} {of_cells:>9}"
         )?;
         writeln!(stdout(), "{}", if *kept_up { "" } else { "  more arrived than was answered" })?;
         Ok(())

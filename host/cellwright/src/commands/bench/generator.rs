@@ -54,8 +54,8 @@ pub(crate) struct Seen {
     pub(crate) batch_mean: f64,
     /// Share of the measured time that devices were busy, of all workers.
     pub(crate) busy: f64,
-    /// Share of it that the same batches took when their cells were timed by themselves, on all workers at once, as the model was loaded.
-    pub(crate) of_cells: f64,
+    /// Of each of the model's cells, steps of tasks a second of measured time, of all workers, and rows of a step on average.
+    pub(crate) steps: Vec<(f64, f64)>,
     /// Whether requests were taken when they arrived: if not, more arrives than can be answered, and latency only tells for how long.
     pub(crate) kept_up: bool,
 }
@@ -109,7 +109,7 @@ pub(crate) fn run(
     let workers = serving.engine().devices().count().max(1);
     let latencies = tally.latencies();
     let kept_up = late < arrivals.measured.mul_f64(0.1);
-    Ok(end.since(&begin, (model, workers), latencies, kept_up))
+    Ok(end.since(&begin, workers, latencies, kept_up))
 }
 
 /// Counters at one moment.
@@ -119,7 +119,7 @@ struct Counts {
     tasks: u64,
     rows: u64,
     busy_ns: u64,
-    /// Tasks and rows of each of the model's cells.
+    /// Steps of tasks of each of the model's cells, and their rows.
     cells: Vec<(u64, u64)>,
 }
 
@@ -137,29 +137,20 @@ impl Counts {
         }
     }
 
-    /// What as many batches of each cell, all of its mean size, take by themselves.
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-    fn alone_ns(&self, begin: &Self, model: &ServedModel) -> f64 {
-        let counts = self.cells.iter().zip(&begin.cells).map(|(end, begin)| (end.0.saturating_sub(begin.0), end.1.saturating_sub(begin.1)));
-        let cells = model.loaded().cells.iter().zip(counts).filter(|(_, (tasks, _))| *tasks > 0);
-        cells
-            .map(|(cell, (tasks, rows))| {
-                let mean = u32::try_from(rows.div_ceil(tasks)).unwrap_or(u32::MAX);
-                tasks as f64 * cell.calibration.cost().nanoseconds(mean).unwrap_or(0) as f64
-            })
-            .sum()
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-    fn since(&self, begin: &Self, (model, workers): (&ServedModel, usize), latencies: Times, kept_up: bool) -> Seen {
+    fn since(&self, begin: &Self, workers: usize, latencies: Times, kept_up: bool) -> Seen {
         let seconds = (self.at - begin.at).as_secs_f64();
+        let of_cell = |(end, begin): (&(u64, u64), &(u64, u64))| {
+            let (steps, rows) = (end.0.saturating_sub(begin.0) as f64, end.1.saturating_sub(begin.1) as f64);
+            (steps / seconds, rows / steps.max(1.0))
+        };
         let tasks = self.tasks.saturating_sub(begin.tasks).max(1);
         Seen {
             throughput: (self.answered - begin.answered) as f64 / seconds,
             latencies,
             batch_mean: self.rows.saturating_sub(begin.rows) as f64 / tasks as f64,
             busy: self.busy_ns.saturating_sub(begin.busy_ns) as f64 / 1e9 / seconds / workers as f64,
-            of_cells: self.alone_ns(begin, model) / 1e9 / seconds / workers as f64,
+            steps: self.cells.iter().zip(&begin.cells).map(of_cell).collect(),
             kept_up,
         }
     }

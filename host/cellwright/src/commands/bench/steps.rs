@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use cellwright_backend::{Backend, CellIndex, Lane, LaneIndex, NodeLayout, PlacedGrowth, RequestFlags, Row, Slot, Task};
-use cellwright_backend_cpu::CpuWorker;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Delivery, Grouping, Length, Retention, Source, Successors};
 use cellwright_cell_graph::unfolded::{UnfoldedChain, UnfoldedInput, UnfoldedStage};
@@ -26,7 +25,7 @@ pub(super) struct Drawn<'a> {
 
 /// A worker with one cell and as many endless chains of it as a step has rows.
 pub(super) struct Steps {
-    worker: CpuWorker,
+    worker: Box<dyn Backend>,
     rows: Vec<Row>,
     joins: Vec<(LaneIndex, Arc<Lane>)>,
     step: u32,
@@ -34,7 +33,7 @@ pub(super) struct Steps {
 
 impl Steps {
     /// Loads the cell and places its chains, with random rows for what is not fed back.
-    pub(super) fn new(mut worker: CpuWorker, cell: &Arc<TypedCell>, batch: u32, mut drawn: Drawn<'_>) -> anyhow::Result<Self> {
+    pub(super) fn new(mut worker: Box<dyn Backend>, cell: &Arc<TypedCell>, batch: u32, mut drawn: Drawn<'_>) -> anyhow::Result<Self> {
         worker.load(CELL, cell)?;
         let slots = NodeLayout::of(cell).slots * Retention::Double.places(STEPS);
         let needed = slots.checked_mul(batch).filter(|needed| *needed <= worker.info().arena_slots);

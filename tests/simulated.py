@@ -4,7 +4,7 @@
 
 The model is an LSTM (h = x = 1024) over tokens, asked over HTTP; its requests are as long as Europarl's sentences. In every round, policy by policy, the server is measured
 at most and at half of that, then the cost of tasks is measured anew under that policy (`calibrate`), because what a batch takes depends on what runs beside it, and then half load is measured
-again: so what is predicted of half load stands between two measurements of it, and half load is half of what the machine does in that minute. Each measurement has arrivals of its own: few
+again: so what is predicted of half load stands between two measurements of it, and half load is half of what the machine does in that minute. Each measurement of a policy has arrivals of its own: few
 seconds hold few of the bursts that a 90th percentile is made of, and the same few again and again would be measured, not the rate. Printed are medians over the rounds, the range of
 single ones, and how far the prediction is off beside what it may be. Needs numpy, and the machine for itself.
 """

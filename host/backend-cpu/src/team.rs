@@ -21,7 +21,7 @@ use whereabouts::Whereabouts;
 /// How often a waiting thread looks before it looks at the clock.
 const LOOKS: u32 = 32;
 
-/// For how long a helper that is awake waits for the end of a job of which it has no part: it would be asleep, or waking, when the next one begins.
+/// For how long a helper that is awake waits for the end of a job of which it has no part: otherwise it would be asleep, or waking, when the next one begins.
 const LATE_MAX: Duration = Duration::from_millis(2);
 
 type Job = dyn Fn(usize) + Sync;
@@ -189,7 +189,7 @@ impl Team {
         shared.signal.store(signal, Ordering::SeqCst);
         for (number, helper) in self.helpers[..helpers].iter().enumerate() {
             if shared.asleep[number].load(Ordering::SeqCst) {
-                shared.whereabouts[number].keep_away();
+                shared.whereabouts[number].keep_away(&shared.asleep[number]);
                 helper.thread().unpark();
             }
         }
@@ -238,7 +238,11 @@ fn help(shared: &Shared, helper: usize) {
         if !shared.begins(helper, seen) {
             // Somebody else does its part.
             let is_over = || shared.pending.load(Ordering::Acquire) == 0 || shared.signal.load(Ordering::Relaxed) != seen;
-            spin_until(LATE_MAX, is_over);
+            let late = Instant::now();
+            while !spin_until(shared.spin, is_over) && late.elapsed() < LATE_MAX {
+                // Who does it may need this processor.
+                std::thread::yield_now();
+            }
             continue;
         }
         let _done = Done(shared);
@@ -264,7 +268,7 @@ fn wait(shared: &Shared, helper: usize, seen: u64) -> u64 {
         while !is_called(Ordering::SeqCst) {
             std::thread::park();
         }
-        asleep.store(false, Ordering::Relaxed);
+        asleep.store(false, Ordering::SeqCst);
         shared.whereabouts[helper].anywhere();
     }
     new

@@ -353,8 +353,8 @@ const ENGINE_EXAMPLES: &str = "Examples:
 Requests arrive at random (Poisson) whether or not earlier ones are done, and latency counts from the moment a request was meant to arrive, so that
 a stall delays everyone who would have come meanwhile. `--rate max` keeps --max-in-flight requests in flight instead, and finds the saturation
 throughput; `--rate half` finds it for the first policy and then offers half of it to each. `busy` is the share of the time in which workers had
-tasks, `of cells` the share that the same batches took when their cells were timed by themselves, on all workers at once, as the model was loaded
-(BatchMaker's figure 11 has 87 % for it).";
+tasks, `of cells` the share that the same batches take by themselves, all of their mean size: run right after it as tasks of as many workers, a second for each
+cell (BatchMaker's figure 11 has 87 % for it; `-` of workers on GPUs, and with `--worker auto`).";
 
 #[derive(Debug, Args)]
 #[command(after_help = ENGINE_EXAMPLES)]

@@ -1,50 +1,76 @@
 //! Where a helper wakes up: not on the processor of the thread that calls it, which has that one for as long as the job takes.
 //!
-//! Linux prefers the waker's processor to one whose virtual processor is halted, because it cannot tell whether that one has a processor of its own at the
-//! moment (`available_idle_cpu`). So in a virtual machine with nothing else to do a helper that was asleep would be put where it has to wait, beside an idle
-//! processor, until the caller has done its part; and asleep again by the next job.
+//! In a virtual machine (KVM, Xen) Linux prefers the waker's processor to an idle one whose virtual processor is halted, because it cannot tell whether that one
+//! would have a processor of its own (`available_idle_cpu`). So with nothing else to do a helper that was asleep would be put where it has to wait, beside an
+//! idle processor, until the caller has done its part; and be asleep again by the next job.
+//!
+//! Where a helper may be is an explicit choice from then on, in the eyes of the system: of processors that a container is given later it may not have all.
 
 #[cfg(target_os = "linux")]
 pub(super) use linux::Whereabouts;
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::sync::{Mutex, PoisonError};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
     use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
     /// A helper, as the system calls it, and where it may be. What the system refuses stays as it is.
     #[derive(Debug, Default)]
-    pub(in crate::team) struct Whereabouts(Mutex<(Option<Pid>, Option<CpuSet>)>);
+    pub(in crate::team) struct Whereabouts(Mutex<Helper>);
+
+    #[derive(Debug, Default)]
+    struct Helper {
+        thread: Option<Pid>,
+        /// From which processor it is kept away, and all that it may be on otherwise.
+        kept_from: Option<(usize, CpuSet)>,
+    }
 
     impl Whereabouts {
         /// It is the calling thread.
         pub(in crate::team) fn begin(&self) {
-            self.lock().0 = Some(gettid());
+            self.lock().thread = Some(gettid());
         }
 
-        /// It is about to be woken, and not here.
-        pub(in crate::team) fn keep_away(&self) {
-            let (thread, allowed) = &mut *self.lock();
+        /// It is about to be woken, if it sleeps, and not here.
+        pub(in crate::team) fn keep_away(&self, asleep: &AtomicBool) {
+            let mut helper = match self.0.try_lock() {
+                Ok(helper) => helper,
+                Err(TryLockError::Poisoned(helper)) => helper.into_inner(),
+                // It is awake: nobody else looks, and nothing is waited for here.
+                Err(TryLockError::WouldBlock) => return,
+            };
+            // Who wakes says so before taking the lock, so that what is done here while it was asleep is undone by it.
+            if !asleep.load(Ordering::SeqCst) {
+                return;
+            }
             // Without a name it has not begun to live, and is wherever it was put.
-            let Some(thread) = *thread else { return };
-            let Some(anywhere) = allowed.or_else(|| sched_getaffinity(Some(thread)).ok()) else { return };
+            let (Some(thread), here) = (helper.thread, sched_getcpu()) else { return };
+            let anywhere = match helper.kept_from {
+                Some((processor, _)) if processor == here => return,
+                Some((_, anywhere)) => anywhere,
+                None => match sched_getaffinity(Some(thread)) {
+                    Ok(anywhere) => anywhere,
+                    Err(_) => return,
+                },
+            };
             let mut elsewhere = anywhere;
-            elsewhere.unset(sched_getcpu());
+            elsewhere.unset(here);
             if elsewhere.count() > 0 && elsewhere != anywhere && sched_setaffinity(Some(thread), &elsewhere).is_ok() {
-                *allowed = Some(anywhere);
+                helper.kept_from = Some((here, anywhere));
             }
         }
 
-        /// It is awake, and may be wherever it might before.
+        /// It is awake, has said so, and may be wherever it might before.
         pub(in crate::team) fn anywhere(&self) {
-            let (thread, allowed) = &mut *self.lock();
-            if let Some(allowed) = allowed.take() {
-                let _ = sched_setaffinity(*thread, &allowed);
+            let mut helper = self.lock();
+            if let Some((_, anywhere)) = helper.kept_from.take() {
+                let _ = sched_setaffinity(helper.thread, &anywhere);
             }
         }
 
-        fn lock(&self) -> std::sync::MutexGuard<'_, (Option<Pid>, Option<CpuSet>)> {
+        fn lock(&self) -> MutexGuard<'_, Helper> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
@@ -59,7 +85,7 @@ pub(super) struct Whereabouts;
 impl Whereabouts {
     pub(super) fn begin(&self) {}
 
-    pub(super) fn keep_away(&self) {}
+    pub(super) fn keep_away(&self, _asleep: &std::sync::atomic::AtomicBool) {}
 
     pub(super) fn anywhere(&self) {}
 }
@@ -67,6 +93,7 @@ impl Whereabouts {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use rustix::thread::sched_getcpu;
 
@@ -75,9 +102,9 @@ mod tests {
 
     #[test]
     fn who_is_called_is_elsewhere_and_then_anywhere() {
-        let (helper, turn) = (Whereabouts::default(), Barrier::new(2));
+        let (helper, turn, asleep) = (Whereabouts::default(), Barrier::new(2), AtomicBool::new(true));
         // It has no name yet.
-        helper.keep_away();
+        helper.keep_away(&asleep);
         let here = Processors::new([sched_getcpu()]);
         here.keep_thread();
         std::thread::scope(|scope| {
@@ -90,13 +117,20 @@ mod tests {
                 turn.wait();
                 turn.wait();
                 let called = Processors::allowed();
+                asleep.store(false, Ordering::SeqCst);
                 helper.anywhere();
+                turn.wait();
+                turn.wait();
                 (before, called, Processors::allowed())
             });
             turn.wait();
-            helper.keep_away();
+            helper.keep_away(&asleep);
             // Nor does it matter how often it is called before it is awake.
-            helper.keep_away();
+            helper.keep_away(&asleep);
+            turn.wait();
+            turn.wait();
+            // Who is awake is where it is.
+            helper.keep_away(&asleep);
             turn.wait();
             let (before, called, after) = there.join().unwrap();
             let elsewhere = Processors::new(before.numbers().iter().copied().filter(|number| !here.numbers().contains(number)));

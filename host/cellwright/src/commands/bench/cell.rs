@@ -94,7 +94,12 @@ impl<'a> Bench<'a> {
             worker = worker.accounting(Arc::clone(account));
         }
         let mut random = Random::new(self.arguments.seed);
-        Steps::new(Box::new(worker), &self.cell, batch, Drawn { random: &mut random, tokens: self.arguments.vocabulary as usize })
+        Steps::new(
+            Box::new(worker),
+            &self.cell,
+            batch,
+            Drawn { random: &mut random, tokens: self.arguments.vocabulary as usize, worker: 0 },
+        )
     }
 
     fn measure(&self, batch: u32) -> anyhow::Result<Figures> {

@@ -21,6 +21,8 @@ pub(super) struct Drawn<'a> {
     pub(super) random: &'a mut Random,
     /// How many tokens there are.
     pub(super) tokens: usize,
+    /// Which worker of those that share a memory it is for: each has slots of its own.
+    pub(super) worker: u32,
 }
 
 /// A worker with one cell and as many endless chains of it as a step has rows.
@@ -36,12 +38,14 @@ impl Steps {
     pub(super) fn new(mut worker: Box<dyn Backend>, cell: &Arc<TypedCell>, batch: u32, mut drawn: Drawn<'_>) -> anyhow::Result<Self> {
         worker.load(CELL, cell)?;
         let slots = NodeLayout::of(cell).slots * Retention::Double.places(STEPS);
-        let needed = slots.checked_mul(batch).filter(|needed| *needed <= worker.info().arena_slots);
-        ensure!(needed.is_some(), "{batch} rows of the cell `{}` do not fit the worker's memory; give a smaller --batch", cell.name);
+        let own = slots.checked_mul(batch);
+        let end = own.and_then(|own| own.checked_mul(drawn.worker + 1)).filter(|end| *end <= worker.info().arena_slots);
+        ensure!(end.is_some(), "{batch} rows of the cell `{}` do not fit the worker's memory", cell.name);
+        let first = own.unwrap_or_default() * drawn.worker;
         let joins = (0..batch).map(|number| {
             let (sources, tensors): (Vec<Source>, Vec<Option<Tensor>>) =
                 (0..cell.inputs.len()).map(|input| source(cell, input, &mut drawn)).unzip();
-            let growth = placed(cell, sources, tensors.into_iter().flatten().map(Arc::new).collect(), Slot(number * slots));
+            let growth = placed(cell, sources, tensors.into_iter().flatten().map(Arc::new).collect(), Slot(first + number * slots));
             (LaneIndex(number), Arc::new(Lane { growth: Arc::new(growth), chain: 0, stage: 0 }))
         });
         let joins = joins.collect();

@@ -1,7 +1,8 @@
 //! The same batches by themselves: on as many workers as the engine has, all of which run steps of a cell at the same time, while nothing else does
-//! anything. Steps gather and scatter their rows as tasks do, and each is computed whole when it comes, so that an engine which computes several
-//! steps' inputs at once may take less.
+//! anything. All steps are of the batches' mean size. They gather and scatter their rows as tasks do, and each is computed whole when it comes, so that an
+//! engine which computes several steps' inputs at once may take less.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,21 +41,35 @@ pub(super) fn share<'a>(
 
 /// Medians of the workers' steps, all of which run at the same time.
 fn steps(backends: Vec<Box<dyn Backend>>, cell: &Arc<TypedCell>, rows: u32, seed: u64) -> anyhow::Result<Vec<Duration>> {
-    let mut random = Random::new(seed);
-    let steps = backends.into_iter().map(|backend| Steps::new(backend, cell, rows, Drawn { random: &mut random, tokens: TOKENS }));
-    let steps = steps.collect::<anyhow::Result<Vec<_>>>()?;
-    let together = Barrier::new(steps.len());
+    let together = Barrier::new(backends.len());
     thread::scope(|scope| {
-        let running: Vec<_> = steps.into_iter().map(|steps| scope.spawn(|| run(steps, &together))).collect();
-        running.into_iter().map(|worker| worker.join().map_err(|_| anyhow!("steps of a cell failed"))?).collect()
+        // A worker keeps to the processors of the thread that it loads its cells on.
+        let running: Vec<_> = (0..)
+            .zip(backends)
+            .map(|(worker, backend)| {
+                let together = &together;
+                scope.spawn(move || {
+                    let warm = catch_unwind(AssertUnwindSafe(|| warm(backend, cell, rows, (worker, seed))));
+                    // Whoever fails goes no further, so that nobody waits for it there.
+                    together.wait();
+                    run(warm.map_err(|_| anyhow!("steps of the cell `{}` failed", cell.name))??)
+                })
+            })
+            .collect();
+        running.into_iter().map(|worker| worker.join().map_err(|_| anyhow!("steps of the cell `{}` failed", cell.name))?).collect()
     })
 }
 
-fn run(mut steps: Steps, together: &Barrier) -> anyhow::Result<Duration> {
-    // Whoever fails goes no further than the barrier, so that nobody waits for it there.
-    let warm: anyhow::Result<Vec<_>> = (0..WARM_UP).map(|_| steps.step()).collect();
-    together.wait();
-    warm?;
+fn warm(backend: Box<dyn Backend>, cell: &Arc<TypedCell>, rows: u32, (worker, seed): (u32, u64)) -> anyhow::Result<Steps> {
+    let mut random = Random::new(seed.wrapping_add(worker.into()));
+    let mut steps = Steps::new(backend, cell, rows, Drawn { random: &mut random, tokens: TOKENS, worker })?;
+    for _ in 0..WARM_UP {
+        steps.step()?;
+    }
+    Ok(steps)
+}
+
+fn run(mut steps: Steps) -> anyhow::Result<Duration> {
     let (began, mut times) = (Instant::now(), Vec::new());
     while times.is_empty() || began.elapsed() < MEASURED {
         times.push(steps.step()?);

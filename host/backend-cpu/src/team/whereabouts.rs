@@ -1,7 +1,7 @@
 //! Where a helper wakes up: not on the processor of the thread that calls it, which has that one for as long as the job takes.
 //!
-//! In a virtual machine (KVM, Xen) Linux prefers the waker's processor to an idle one whose virtual processor is halted, because it cannot tell whether that one
-//! would have a processor of its own (`available_idle_cpu`). So with nothing else to do a helper that was asleep would be put where it has to wait, beside an
+//! In a virtual machine (seen under KVM) Linux prefers the waker's processor to an idle one whose virtual processor is halted, likely because it cannot tell
+//! whether that one would have a processor of its own (`available_idle_cpu`). So with nothing else to do a helper that was asleep would be put where it has to wait, beside an
 //! idle processor, until the caller has done its part; and be asleep again by the next job.
 //!
 //! Where a helper may be is an explicit choice from then on, in the eyes of the system: of processors that a container is given later it may not have all.

@@ -111,6 +111,8 @@ struct State {
     /// When the scheduler was asked last.
     now: Instant,
     events: Vec<Event>,
+    /// Of the tasks that events tell of, when they ended, if somebody looks at that.
+    ended: Vec<Time>,
     commands: Commands,
     requests: Requests,
     models: Models,
@@ -143,6 +145,7 @@ impl State {
             started,
             now: started,
             events,
+            ended: Vec::new(),
             commands: Commands::default(),
             requests: Requests::default(),
             models: Models::default(),
@@ -227,7 +230,8 @@ impl Core {
         self.state.now = Instant::now();
         let now = self.time(self.state.now);
         if let Some(observer) = &mut self.observer {
-            observer.told(now, &self.state.events);
+            observer.told(now, &self.state.events, &self.state.ended);
+            self.state.ended.clear();
         }
         self.scheduler.handle(now, &mut self.state.events, &mut self.state.commands);
         if let Some(observer) = &mut self.observer {
@@ -264,7 +268,7 @@ impl Core {
     fn collect(&mut self) {
         while let Ok(message) = self.completions.try_recv() {
             match message {
-                FromWorker::Completed(worker, completed) => self.completed(worker, completed),
+                FromWorker::Completed(worker, completed, ended) => self.completed(worker, completed, ended),
                 FromWorker::Moved(number) => self.moved(number),
                 FromWorker::NotMoved(number) => self.not_moved(number),
                 FromWorker::Lost(worker, lost) => {
@@ -358,7 +362,10 @@ impl Core {
     }
 
     /// Hands out what a task computed, then tells the scheduler.
-    fn completed(&mut self, worker: WorkerId, mut completed: Completed) {
+    fn completed(&mut self, worker: WorkerId, mut completed: Completed, ended: Instant) {
+        if self.observer.is_some() {
+            self.state.ended.push(self.time(ended));
+        }
         self.count_completion(worker, completed.busy_ns);
         let state = &mut self.state;
         let ends = completed.delivered.iter().skip(1).map(|next| next.offset as usize).chain([completed.bytes.len()]);

@@ -11,8 +11,8 @@ pub type TraceFn = Box<dyn FnMut(&TaskTrace<'_>) + Send>;
 
 /// Sees what the scheduler is told and what it makes of it: first the one, then the other. Called on the thread that runs it.
 pub trait Observer: Send {
-    /// The scheduler is told this, at that time.
-    fn told(&mut self, now: Time, events: &[Event]);
+    /// The scheduler is told this, at that time; when the tasks of which [`Event::Done`] tells ended, in their order, as their workers saw it.
+    fn told(&mut self, now: Time, events: &[Event], ended: &[Time]);
     /// It decided this.
     fn decided(&mut self, commands: &Commands);
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Progress, Slot, TableInfo, Taken, Task};
 use cellwright_cell_graph::TypedCell;
@@ -36,8 +36,8 @@ pub(crate) enum ToWorker {
 
 /// What a worker tells the engine.
 pub(crate) enum FromWorker {
-    /// A task is done.
-    Completed(WorkerId, Completed),
+    /// A task is done, since then.
+    Completed(WorkerId, Completed, Instant),
     /// The state that a move is about is where it should be.
     Moved(u64),
     /// It could not be taken, and nothing writes where it should have come.
@@ -165,7 +165,7 @@ impl Worker {
     fn complete(&mut self) -> Result<(), DeviceLost> {
         if let Some(completed) = self.backend.complete()? {
             self.outstanding -= 1;
-            self.engine.say(FromWorker::Completed(self.id, completed));
+            self.engine.say(FromWorker::Completed(self.id, completed, Instant::now()));
         }
         Ok(())
     }

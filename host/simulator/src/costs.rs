@@ -5,22 +5,24 @@ use std::collections::BTreeMap;
 
 use cellwright_scheduler::{CellTypeId, CostTable, Knot};
 
-/// Hand-overs that are kept: of more, each second, each fourth and so on.
-const HANDOVERS_MAX: usize = 1 << 16;
-/// Parts of equal size, of whose means it is said how hand-overs are spread: a part is two of a hundred, so that what is rare and long is not lost.
+use crate::device::{Delays, Handover, Times};
+
+/// Delays of one kind that are kept: of more, each second, each fourth and so on.
+const KEPT_MAX: usize = 1 << 16;
+/// Parts of equal size, of whose means it is said how delays are spread: a part is two of a hundred, so that what is rare and long is not lost.
 const PARTS: usize = 50;
 /// Batch sizes of which fewer tasks were seen say nothing.
 const TIMES_LEAST: u64 = 5;
 
 /// Times of which only the mean is asked for.
 #[derive(Clone, Copy, Debug, Default)]
-struct Times {
+pub(crate) struct Mean {
     count: u64,
     sum_ns: u128,
 }
 
-impl Times {
-    fn add(&mut self, ns: u64) {
+impl Mean {
+    pub(crate) fn add(&mut self, ns: u64) {
         self.count += 1;
         self.sum_ns += u128::from(ns);
     }
@@ -31,27 +33,32 @@ impl Times {
 
     /// Nothing, if there are none.
     fn mean(self) -> u64 {
-        u64::try_from(self.sum_ns / u128::from(self.count.max(1))).unwrap_or(u64::MAX)
+        self.if_any().unwrap_or(0)
+    }
+
+    /// The mean, if there are any.
+    pub(crate) fn if_any(self) -> Option<u64> {
+        (self.count > 0).then(|| u64::try_from(self.sum_ns / u128::from(self.count)).unwrap_or(u64::MAX))
     }
 }
 
-/// How long ends of tasks took until they were heard of, each with how many times between two tasks are in it that nobody has seen.
+/// Delays, of which it is asked how they are spread.
 #[derive(Debug, Default)]
-struct Handovers {
-    kept: Vec<(u64, u32)>,
+pub(crate) struct Spread {
+    kept: Vec<u64>,
     seen: u64,
     /// Which of them are kept: those whose number has so many zeros at its end.
     zeros: u32,
 }
 
-impl Handovers {
-    fn add(&mut self, ns: u64, unseen: u32) {
+impl Spread {
+    pub(crate) fn add(&mut self, ns: u64) {
         let number = self.seen;
         self.seen += 1;
         if number.trailing_zeros() < self.zeros {
             return;
         }
-        if self.kept.len() == HANDOVERS_MAX {
+        if self.kept.len() == KEPT_MAX {
             self.zeros += 1;
             let mut second = 0;
             self.kept.retain(|_| {
@@ -59,12 +66,42 @@ impl Handovers {
                 second % 2 == 1
             });
         }
-        self.kept.push((ns, unseen));
+        self.kept.push(ns);
     }
 
-    /// Without those times between tasks.
-    fn without(&self, between_ns: u64) -> impl Iterator<Item = u64> {
-        self.kept.iter().map(move |(ns, unseen)| ns.saturating_sub(u64::from(*unseen) * between_ns))
+    /// Times that are equally likely, ascending, whose mean is that of all; none, if nothing was seen.
+    pub(crate) fn times(&self) -> Option<Vec<u64>> {
+        let mut kept = self.kept.clone();
+        kept.sort_unstable();
+        let parts = PARTS.min(kept.len());
+        let part = |number: usize| &kept[number * kept.len() / parts..(number + 1) * kept.len() / parts];
+        let mean = |times: &[u64]| times.iter().sum::<u64>() / times.len() as u64;
+        (parts > 0).then(|| (0..parts).map(|number| mean(part(number))).collect())
+    }
+}
+
+/// What was seen to pass beside tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Passed {
+    /// Until ends were heard of, while a worker had nothing to do, and while none had.
+    pub(crate) handovers: [Spread; 2],
+    /// Until a worker began that had had nothing to do.
+    pub(crate) wakes: Spread,
+    /// Until one began that could have begun.
+    pub(crate) between: Mean,
+}
+
+impl Passed {
+    /// That in place of what it was, as far as any was seen.
+    pub(crate) fn update(&self, delays: &mut Delays) {
+        let [idle, busy] = self.handovers.each_ref().map(|spread| spread.times().map(Times::new));
+        if idle.is_some() || busy.is_some() {
+            delays.handover = Handover::new(idle, busy);
+        }
+        if let Some(wake) = self.wakes.times() {
+            delays.wake = Times::new(wake);
+        }
+        delays.between_ns = self.between.if_any().unwrap_or(delays.between_ns);
     }
 }
 
@@ -72,11 +109,7 @@ impl Handovers {
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     /// By cell type and batch size: of tasks that began while others were at work, and while none was.
-    times: Vec<BTreeMap<u32, [Times; 2]>>,
-    /// While a worker had nothing to do, and while none had.
-    handovers: [Handovers; 2],
-    /// How many times between tasks were seen, and their sum.
-    between: (i64, i64),
+    times: Vec<BTreeMap<u32, [Mean; 2]>>,
 }
 
 impl Samples {
@@ -86,41 +119,6 @@ impl Samples {
             self.times.resize_with(cell_type.index() + 1, BTreeMap::new);
         }
         self.times[cell_type.index()].entry(rows).or_default()[usize::from(quiet)].add(step_ns);
-    }
-
-    /// The end of a task was heard of so long after it, which includes so many times between two tasks, while all workers were busy, or not.
-    pub(crate) fn add_handover(&mut self, ns: u64, unseen: u32, busy: bool) {
-        self.handovers[usize::from(busy)].add(ns, unseen);
-    }
-
-    /// How they are spread: times that are equally likely, ascending, whose mean is theirs, those included that waited for a processor.
-    pub(crate) fn handovers_ns(&self, busy: bool) -> Vec<u64> {
-        let mut handovers: Vec<u64> = self.handovers[usize::from(busy)].without(self.between_ns()).collect();
-        handovers.sort_unstable();
-        let parts = PARTS.min(handovers.len());
-        let part = |number: usize| &handovers[number * handovers.len() / parts..(number + 1) * handovers.len() / parts];
-        let mean = |times: &[u64]| times.iter().sum::<u64>() / times.len() as u64;
-        (0..parts).map(|number| mean(part(number))).collect()
-    }
-
-    /// So much passed between two tasks on a worker, by two clocks that do not quite agree: it may be less than nothing.
-    pub(crate) fn add_between(&mut self, ns: i64) {
-        let (count, sum) = &mut self.between;
-        (*count, *sum) = (*count + 1, sum.saturating_add(ns));
-    }
-
-    /// Begins anew with what passes between tasks and after them; the mean of what passed between, if any was seen.
-    pub(crate) fn begin_anew(&mut self) -> Option<u64> {
-        self.handovers = [Handovers::default(), Handovers::default()];
-        let between_ns = (self.between.0 > 0).then(|| self.between_ns());
-        self.between = (0, 0);
-        between_ns
-    }
-
-    /// The mean of those times.
-    pub(crate) fn between_ns(&self) -> u64 {
-        let (count, sum) = self.between;
-        u64::try_from(sum / count.max(1)).unwrap_or(0)
     }
 
     /// Means of a cell type by batch size, ascending: of tasks that began while no other worker had one, or while some had.
@@ -135,9 +133,9 @@ impl Samples {
     }
 
     /// Sizes of which a larger one took less time have their mean together: so none is faster than a smaller one, and what all of them took is as it was.
-    fn means(&self, cell_type: CellTypeId, which: impl Fn(&[Times; 2]) -> Times) -> Vec<Knot> {
+    fn means(&self, cell_type: CellTypeId, which: impl Fn(&[Mean; 2]) -> Mean) -> Vec<Knot> {
         let of_type = self.times.get(cell_type.index()).into_iter().flatten().map(|(rows, times)| (*rows, which(times)));
-        let mut levels: Vec<(Vec<u32>, Times)> = Vec::new();
+        let mut levels: Vec<(Vec<u32>, Mean)> = Vec::new();
         for (rows, times) in of_type.filter(|(_, times)| times.count >= TIMES_LEAST) {
             let mut level = (vec![rows], times);
             while let Some(before) = levels.pop_if(|(_, before)| before.mean() > level.1.mean()) {
@@ -145,7 +143,7 @@ impl Samples {
             }
             levels.push(level);
         }
-        let knots = |(rows, times): (Vec<u32>, Times)| rows.into_iter().map(move |rows| Knot { rows, nanoseconds: times.mean() });
+        let knots = |(rows, times): (Vec<u32>, Mean)| rows.into_iter().map(move |rows| Knot { rows, nanoseconds: times.mean() });
         levels.into_iter().flat_map(knots).collect()
     }
 
@@ -177,8 +175,6 @@ mod tests {
             samples.add(CellTypeId(2), 8, time, quiet);
         }
         samples.add(CellTypeId(2), 32, 1, false);
-        [9, 70, 8].into_iter().for_each(|ns| samples.add_handover(ns, 0, ns == 70));
-        assert_eq!([false, true].map(|busy| samples.handovers_ns(busy)), [vec![8, 9], vec![70]]);
         let table = samples.table(CellTypeId(2), &calibrated);
         assert_eq!(table.knots(), [knot(1, 152), knot(8, 305), knot(64, 1220)]);
         assert_eq!(samples.table(CellTypeId(0), &calibrated), calibrated);
@@ -196,18 +192,17 @@ mod tests {
     }
 
     #[test]
-    fn however_many_handovers_there_are_it_is_said_how_they_are_spread() {
-        let mut samples = Samples::default();
-        samples.add_between(1000);
-        let count = 5 * HANDOVERS_MAX as u64;
-        // Sixty-four in 640 take ten times as long; whether a time between tasks was seen makes no difference.
-        (0..count).for_each(|number| {
-            let (number, unseen) = (number / 64, (number % 64 % 3) as u32);
-            samples.add_handover(if number % 10 == 7 { 50_000 } else { 5_000 } + 1000 * u64::from(unseen), unseen, false);
-        });
-        assert!((HANDOVERS_MAX / 2..=HANDOVERS_MAX).contains(&samples.handovers[0].kept.len()));
-        let spread = samples.handovers_ns(false);
-        assert_eq!(spread.len(), PARTS);
-        assert!(spread[..44].iter().all(|ns| *ns == 5_000) && spread[46..].iter().all(|ns| *ns == 50_000), "{spread:?}");
+    fn however_many_delays_there_are_it_is_said_how_they_are_spread() {
+        let mut spread = Spread::default();
+        assert_eq!(spread.times(), None);
+        [9, 8].into_iter().for_each(|ns| spread.add(ns));
+        assert_eq!(spread.times(), Some(vec![8, 9]));
+        let mut spread = Spread::default();
+        // Sixty-four in 640 take ten times as long.
+        (0..5 * KEPT_MAX as u64).for_each(|number| spread.add(if number / 64 % 10 == 7 { 50_000 } else { 5_000 }));
+        assert!((KEPT_MAX / 2..=KEPT_MAX).contains(&spread.kept.len()));
+        let times = spread.times().unwrap();
+        assert_eq!(times.len(), PARTS);
+        assert!(times[..44].iter().all(|ns| *ns == 5_000) && times[46..].iter().all(|ns| *ns == 50_000), "{times:?}");
     }
 }

@@ -3,7 +3,7 @@
 //! A device is a TOML table; the built-in ones are such files too. Times are microseconds there and nanoseconds here.
 
 mod curve;
-mod handover;
+mod delays;
 mod knots;
 
 use std::collections::BTreeMap;
@@ -14,8 +14,9 @@ use serde::Deserialize;
 use crate::error::Error;
 
 pub use curve::Curve;
-pub use handover::Handover;
+pub use delays::{Delays, Handover, Times};
 
+use delays::Microseconds;
 use knots::Knots;
 
 /// Knots of one curve, and cells of one device, at most.
@@ -67,10 +68,10 @@ pub struct Device {
     pub name: String,
     /// How long it takes to bring a request's state to another device.
     pub move_ns: u64,
-    /// How long it takes until the scheduler hears of the end of a task, or of a request.
-    pub handover: Handover,
-    /// How long it does nothing between two tasks even if the second waits.
-    pub between_ns: u64,
+    /// What passes beside its tasks.
+    pub delays: Delays,
+    /// What a request and its answer take on their ways between a client and the scheduler; none: the scheduler hears of a request as of the end of a task.
+    pub request_ns: Option<u64>,
     /// Whether several of it share one memory, as a CPU's workers do: any of them may go on with any request.
     pub shares_memory: bool,
     /// What errors call its table.
@@ -84,8 +85,10 @@ pub struct Device {
 struct Table {
     name: String,
     move_us: Option<toml::Spanned<f64>>,
-    handover_us: Option<toml::Spanned<handover::Microseconds>>,
-    handover_busy_us: Option<toml::Spanned<handover::Microseconds>>,
+    handover_us: Option<toml::Spanned<Microseconds>>,
+    handover_busy_us: Option<toml::Spanned<Microseconds>>,
+    wake_us: Option<toml::Spanned<Microseconds>>,
+    request_us: Option<toml::Spanned<f64>>,
     between_us: Option<toml::Spanned<f64>>,
     #[serde(default)]
     shares_memory: bool,
@@ -136,9 +139,9 @@ impl Device {
             Some(us) if (0.0..=1e9).contains(us.get_ref()) => Ok(us.get_ref() * 1e3),
             Some(us) => Err(at(us.span(), format!("{} is no time from 0 to 1e9 microseconds", us.get_ref()))),
         };
-        let handover = |us: &Option<toml::Spanned<handover::Microseconds>>| -> Result<Option<Vec<u64>>, Error> {
+        let times = |us: &Option<toml::Spanned<Microseconds>>| -> Result<Option<Times>, Error> {
             let Some(us) = us else { return Ok(None) };
-            us.get_ref().nanoseconds().map(Some).map_err(|problem| at(us.span(), problem))
+            us.get_ref().times().map(Some).map_err(|problem| at(us.span(), problem))
         };
         let curve = |knots: &toml::Spanned<Knots>, least_ns: f64| {
             Curve::new(&knots.get_ref().0, least_ns).map_err(|problem| at(knots.span(), problem))
@@ -155,8 +158,12 @@ impl Device {
         let cells = table.cells.iter().map(|(name, cell)| Ok((name.clone(), costs(cell)?)));
         Ok(Self {
             move_ns: nanoseconds(&table.move_us)? as u64,
-            handover: Handover::new(handover(&table.handover_us)?, handover(&table.handover_busy_us)?),
-            between_ns: nanoseconds(&table.between_us)? as u64,
+            delays: Delays {
+                handover: Handover::new(times(&table.handover_us)?, times(&table.handover_busy_us)?),
+                wake: times(&table.wake_us)?.unwrap_or_default(),
+                between_ns: nanoseconds(&table.between_us)? as u64,
+            },
+            request_ns: table.request_us.as_ref().map(|_| nanoseconds(&table.request_us)).transpose()?.map(|ns| ns as u64),
             cells: cells.collect::<Result<_, Error>>()?,
             default: table.default.as_ref().map(costs).transpose()?,
             shares_memory: table.shares_memory,
@@ -182,8 +189,8 @@ impl Device {
         Self {
             name: "unit".to_owned(),
             move_ns: 0,
-            handover: Handover::default(),
-            between_ns: 0,
+            delays: Delays::default(),
+            request_ns: None,
             shares_memory: false,
             file: String::new(),
             cells: BTreeMap::new(),
@@ -266,7 +273,7 @@ mod tests {
         let whole = "[default]\ncompute_us = [[1, 5]]\n";
         for handovers in ["handover_us = 3", "handover_busy_us = [3, 3]", "handover_us = [3]\nhandover_busy_us = 3"] {
             let device = Device::from_toml("x.toml", &format!("name = \"x\"\n{handovers}\n{whole}")).unwrap();
-            assert_eq!([false, true].map(|busy| device.handover.draw(busy, &mut crate::random::Random::new(1))), [3000; 2]);
+            assert_eq!([false, true].map(|busy| device.delays.handover.draw(busy, &mut crate::random::Random::new(1))), [3000; 2]);
         }
         for (us, said) in [
             ("-1", "-1 is no time from 0 to 1e9 microseconds"),

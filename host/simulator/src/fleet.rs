@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use cellwright_scheduler::{CostTable, LaneId, Launch, Row, TaskSeq, WorkerId};
 
-use crate::device::{CellCosts, QUIET_NS};
+use crate::device::{CellCosts, Delays, QUIET_NS};
+use crate::random::Random;
 
 /// How putting a batch together is costed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -28,8 +29,7 @@ pub(crate) struct Machine {
     /// By cell type, whether rows go on from where they are; asked only where rows that moved are counted.
     pub(crate) recurrent: Vec<bool>,
     pub(crate) gathering: Gathering,
-    /// What passes between two tasks.
-    pub(crate) between_ns: u64,
+    pub(crate) delays: Delays,
     /// Whether batches are whole graphs, which nobody has to put together anew.
     pub(crate) whole: bool,
 }
@@ -51,8 +51,10 @@ struct Queued {
     launch: Launch,
     rows: Vec<Row>,
     overhead_ns: u64,
-    /// Not before it is scheduled.
+    /// Not before it is scheduled, and its device has woken up.
     ready_ns: u64,
+    /// Nor sooner than so long after that and the task before it.
+    between_ns: u64,
 }
 
 /// A task on a device: how long it takes is known once it begins.
@@ -70,10 +72,19 @@ struct Device {
     queue: VecDeque<Queued>,
     /// When the last task that has begun ends, or has ended.
     ended_ns: Option<u64>,
+    /// When an end was heard of last.
+    heard_ns: Option<u64>,
     /// Tasks that have begun, and of whose end nobody has heard.
     flying: VecDeque<Flight>,
     /// By cell type, whose values its last task left in which place, and for which step.
     last: Vec<Vec<(LaneId, u32)>>,
+}
+
+impl Device {
+    /// Whether it has had nothing to do, and so has to wake up: what is launched when its last end is heard of finds it awake.
+    fn sleeps(&self, now: u64) -> bool {
+        self.queue.is_empty() && self.flying.is_empty() && self.heard_ns.is_none_or(|heard_ns| heard_ns < now)
+    }
 }
 
 /// All devices of a run.
@@ -85,12 +96,13 @@ pub(crate) struct Fleet {
     spares: Vec<Vec<Row>>,
     /// When the scheduler's thread has done what it was asked.
     scheduled_ns: u64,
+    random: Random,
 }
 
 impl Fleet {
-    /// No device yet.
-    pub(crate) const fn new(machine: Machine) -> Self {
-        Self { machine, devices: Vec::new(), spares: Vec::new(), scheduled_ns: 0 }
+    /// No device yet; the seed is for how long they take to wake up.
+    pub(crate) const fn new(machine: Machine, seed: u64) -> Self {
+        Self { machine, devices: Vec::new(), spares: Vec::new(), scheduled_ns: 0, random: Random::new(seed) }
     }
 
     /// One more, which has nothing to do.
@@ -105,9 +117,9 @@ impl Fleet {
         self.machine.costs.iter().map(move |costs| (table(costs), costs.fill_first))
     }
 
-    /// From now on so much passes between two tasks.
-    pub(crate) const fn set_between_ns(&mut self, between_ns: u64) {
-        self.machine.between_ns = between_ns;
+    /// From now on so much passes beside tasks.
+    pub(crate) fn set_delays(&mut self, delays: &Delays) {
+        self.machine.delays.clone_from(delays);
     }
 
     /// Takes a task into its device's queue.
@@ -119,8 +131,12 @@ impl Fleet {
         }
         let mut kept = self.spares.pop().unwrap_or_default();
         kept.extend_from_slice(rows);
-        let queued = Queued { launch: launch.clone(), rows: kept, overhead_ns, ready_ns: now.max(self.scheduled_ns) };
-        self.devices[launch.worker.index()].queue.push_back(queued);
+        let device = &mut self.devices[launch.worker.index()];
+        let Delays { wake, between_ns, .. } = &self.machine.delays;
+        let scheduled_ns = now.max(self.scheduled_ns);
+        let (ready_ns, between_ns) =
+            if device.sleeps(now) { (scheduled_ns + wake.draw(&mut self.random), 0) } else { (scheduled_ns, *between_ns) };
+        device.queue.push_back(Queued { launch: launch.clone(), rows: kept, overhead_ns, ready_ns, between_ns });
     }
 
     /// When a device may begin its next task, if it has one and none is running by now.
@@ -129,8 +145,7 @@ impl Fleet {
         let first = device.queue.front()?;
         match device.ended_ns {
             Some(ended_ns) if ended_ns > now => None,
-            Some(ended_ns) => Some(first.ready_ns.max(ended_ns + self.machine.between_ns)),
-            None => Some(first.ready_ns),
+            ended_ns => Some(first.ready_ns.max(ended_ns.unwrap_or(0)) + first.between_ns),
         }
     }
 
@@ -181,10 +196,11 @@ impl Fleet {
         self.devices.iter().all(|device| !device.queue.is_empty() || device.ended_ns.is_some_and(|ended_ns| ended_ns > now))
     }
 
-    /// The task of that number is done; it is its device's first.
-    pub(crate) fn complete(&mut self, worker: WorkerId, seq: TaskSeq) -> Option<Flight> {
-        let flying = &mut self.devices.get_mut(worker.index())?.flying;
-        let flight = flying.pop_front()?;
+    /// It is heard of that the task of that number is done; it is its device's first.
+    pub(crate) fn complete(&mut self, now: u64, worker: WorkerId, seq: TaskSeq) -> Option<Flight> {
+        let device = self.devices.get_mut(worker.index())?;
+        device.heard_ns = Some(now);
+        let flight = device.flying.pop_front()?;
         assert!(flight.seq == seq, "tasks of a device end in their order");
         Some(flight)
     }

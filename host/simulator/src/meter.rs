@@ -1,20 +1,17 @@
 //! Measures what tasks cost a running host, as the device that [`crate::run()`] takes.
 //!
-//! It sees what the scheduler is told and what it decides, while somebody else makes load at every batch size. So it measures what a task takes while
-//! other workers are busy, with gathering and scattering, and not what a batch takes alone; what one takes that begins while they have had nothing to do for
-//! a while, whose threads may be lent to it; and what passes after a task until its end is heard of, which is long where whoever has to hear of it waits for
-//! a processor that a worker has.
+//! It sees what the scheduler is told and what it decides, and when tasks ended, while somebody else makes load at every batch size. So it measures what a
+//! task takes while other workers are busy, with gathering and scattering, and not what a batch takes alone; what one takes that begins while they have had
+//! nothing to do for a while, whose threads may be lent to it; and what passes beside tasks: until an end is heard of, which is long where whoever has to
+//! hear of it waits for a processor that a worker has, until a worker wakes up that had nothing to do, and between two tasks.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-use cellwright_scheduler::{CellTypeId, Commands, CostTable, Event, Knot, Launch, TaskSeq, Time};
+use cellwright_scheduler::{CellTypeId, Commands, CostTable, Event, Knot, Launch, RequestId, TaskSeq, Time};
 
-use crate::costs::Samples;
-use crate::device::{CellCosts, Curve, Handover, QUIET_NS};
-
-/// Tasks one after the other of which it is reckoned when they ended: what passes between two of them is not seen, and is taken to be the mean.
-const RECKONED_MAX: u32 = 2;
+use crate::costs::{Mean, Passed, Samples};
+use crate::device::{CellCosts, Curve, Delays, Handover, QUIET_NS};
 
 /// Tasks in flight.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +21,8 @@ struct Task {
     rows: u32,
     steps: u32,
     launched_ns: u64,
-    /// Whether its worker had nothing else to do.
-    alone: bool,
+    /// Whether its worker had had nothing to do until then.
+    wakes: bool,
     /// Whether no other worker had had anything to do for a while when it began, once it has.
     quiet: Option<bool>,
 }
@@ -34,36 +31,16 @@ struct Task {
 #[derive(Debug, Default)]
 struct Worker {
     flying: VecDeque<Task>,
-    /// When its last task ended, reckoned from when it had nothing to do and how long its tasks took since.
+    /// When its last task ended.
     ended_ns: u64,
-    /// Tasks since then.
-    reckoned: u32,
-    /// When its last task's end was heard of, and how long that took.
-    heard: Option<(u64, u64)>,
+    /// When that was heard of.
+    heard_ns: Option<u64>,
 }
 
 /// Whether all of them but that one have had nothing to do for a while.
 fn is_quiet(workers: &[Worker], but: usize, now_ns: u64) -> bool {
-    let is_idle = |worker: &Worker| worker.flying.is_empty() && worker.heard.is_none_or(|(heard_ns, _)| heard_ns + QUIET_NS <= now_ns);
+    let is_idle = |worker: &Worker| worker.flying.is_empty() && worker.heard_ns.is_none_or(|heard_ns| heard_ns + QUIET_NS <= now_ns);
     workers.len() > 1 && workers.iter().enumerate().all(|(other, worker)| other == but || is_idle(worker))
-}
-
-impl Worker {
-    /// Tasks are done that took so long together; when the last of them ended, as far as that can be reckoned.
-    fn done(&mut self, tasks: &[Task], busy_ns: u64) -> Option<u64> {
-        let first = tasks.first()?;
-        self.reckoned = if first.alone { 0 } else { self.reckoned.saturating_add(1) };
-        self.ended_ns = self.ended_ns.max(first.launched_ns).saturating_add(busy_ns);
-        Some(self.ended_ns)
-    }
-
-    /// What passed on it before a task that waited for the one before, if one did: what the two ends' news are late by cancels out over many tasks.
-    fn between(&mut self, tasks: &[Task], (now_ns, busy_ns): (u64, u64)) -> Option<i64> {
-        let (heard_ns, before_ns) = self.heard.replace((now_ns, busy_ns))?;
-        // Whoever was handed over before half of that time had passed was there when it ended.
-        let waited = tasks.first().is_some_and(|first| !first.alone && first.launched_ns + before_ns / 2 <= heard_ns);
-        waited.then_some(now_ns as i64 - heard_ns as i64 - busy_ns as i64)
-    }
 }
 
 /// A task that has ended.
@@ -81,51 +58,74 @@ pub struct Meter {
     now: Time,
     workers: Vec<Worker>,
     samples: Samples,
+    passed: Passed,
+    /// When requests in flight were heard of, by number.
+    submitted_ns: Vec<u64>,
+    /// What they took from then to their ends.
+    requests: Mean,
 }
 
 impl Meter {
-    /// The scheduler is told this, at that time.
-    pub fn told(&mut self, now: Time, events: &[Event]) {
-        self.told_and(now, events, |_, _| ());
+    /// The scheduler is told this, at that time; when the tasks of which [`Event::Done`] tells ended, in their order.
+    pub fn told(&mut self, now: Time, events: &[Event], ended: &[Time]) {
+        self.told_and(now, events, ended, |_, _| ());
     }
 
-    /// The same; `ended` is shown which tasks ended together and how long they took.
-    pub(crate) fn told_and(&mut self, now: Time, events: &[Event], mut ended: impl FnMut(&[Ended], u64)) {
+    /// The same; `seen` is shown which tasks ended together and how long they took.
+    pub(crate) fn told_and(&mut self, now: Time, events: &[Event], ended: &[Time], mut seen: impl FnMut(&[Ended], u64)) {
         self.now = now;
-        // The first of these ends is the one that the engine's thread was waiting to hear of; what came meanwhile did not wait as long, and whoever has
+        // The first of these ends is the one that somebody was waiting to hear of; what came meanwhile did not wait as long, and whoever has
         // nothing to do by now may have it because of that wait. At that end all were at work that had not ended yet.
         let were_at_work = self.workers.iter().all(|worker| !worker.flying.is_empty());
-        let mut first: Option<(u64, u32, bool)> = None;
+        let mut first: Option<(u64, bool)> = None;
+        let mut ends = ended.iter();
         for event in events {
-            if let Event::WorkerUp { worker, .. } = event {
-                self.know(worker.index());
-            }
-            let Event::Done { worker, up_to, busy_ns, .. } = event else { continue };
-            let Some(seen) = self.workers.get_mut(worker.index()) else { continue };
-            let count = seen.flying.iter().take_while(|task| task.seq <= *up_to).count();
-            let tasks: Vec<Task> = seen.flying.drain(..count).collect();
-            if let Some(ended_ns) = seen.done(&tasks, *busy_ns) {
-                let end = (ended_ns, seen.reckoned, were_at_work && !seen.flying.is_empty());
-                first = Some(first.map_or(end, |first| first.min(end)));
-            }
-            if let Some(between_ns) = seen.between(&tasks, (now.0, *busy_ns)) {
-                self.samples.add_between(between_ns);
-            }
-            // Which begins while the one before still runs begins beside the same others.
-            let quiet = tasks.first().and_then(|first| first.quiet).unwrap_or(false);
-            let all = tasks.iter().map(|&Task { cell_type, rows, steps, .. }| Ended { cell_type, rows, steps, quiet });
-            ended(&all.collect::<Vec<_>>(), *busy_ns);
-            // Of several tasks together it is not known how long each took.
-            if let [task] = tasks[..] {
-                // Of one that began and ended between two decisions it is not known beside whom it ran.
-                if let Some(quiet) = task.quiet {
-                    self.samples.add(task.cell_type, task.rows, busy_ns / u64::from(task.steps.max(1)), quiet);
+            match event {
+                Event::WorkerUp { worker, .. } => self.know(worker.index()),
+                Event::Submit(submission) => self.submitted(submission.request),
+                Event::Done { worker, up_to, busy_ns, .. } => {
+                    let ended_ns = ends.next().map_or(now.0, |ended| ended.0);
+                    let Some(tasks) = self.done(worker.index(), *up_to, ended_ns, *busy_ns) else { continue };
+                    let end = (ended_ns, were_at_work && !self.workers[worker.index()].flying.is_empty());
+                    first = Some(first.map_or(end, |first| first.min(end)));
+                    seen(&tasks, *busy_ns);
                 }
+                _ => {}
             }
         }
-        if let Some((ended_ns, reckoned, busy)) = first.filter(|(_, reckoned, _)| *reckoned < RECKONED_MAX) {
-            self.samples.add_handover(now.0.saturating_sub(ended_ns), reckoned, busy);
+        if let Some((ended_ns, busy)) = first {
+            self.passed.handovers[usize::from(busy)].add(now.0.saturating_sub(ended_ns));
         }
+    }
+
+    /// Tasks of a worker are done, the last of them since then, which took so long together.
+    fn done(&mut self, worker: usize, up_to: TaskSeq, ended_ns: u64, busy_ns: u64) -> Option<Vec<Ended>> {
+        let worker = self.workers.get_mut(worker)?;
+        let count = worker.flying.iter().take_while(|task| task.seq <= up_to).count();
+        let tasks: Vec<Task> = worker.flying.drain(..count).collect();
+        let first = tasks.first()?;
+        let began_ns = ended_ns.saturating_sub(busy_ns);
+        let delay_ns = began_ns.saturating_sub(first.launched_ns.max(worker.ended_ns));
+        (worker.ended_ns, worker.heard_ns) = (ended_ns, Some(self.now.0));
+        if first.wakes {
+            self.passed.wakes.add(delay_ns);
+        } else {
+            self.passed.between.add(delay_ns);
+        }
+        // Of several tasks together it is not known how long each took, and of one that began and ended between two decisions beside whom it ran.
+        if let [task @ Task { quiet: Some(quiet), .. }] = tasks[..] {
+            self.samples.add(task.cell_type, task.rows, busy_ns / u64::from(task.steps.max(1)), quiet);
+        }
+        // Which begins while the one before still runs begins beside the same others.
+        let quiet = first.quiet.unwrap_or(false);
+        Some(tasks.iter().map(|&Task { cell_type, rows, steps, .. }| Ended { cell_type, rows, steps, quiet }).collect())
+    }
+
+    fn submitted(&mut self, request: RequestId) {
+        if request.index() >= self.submitted_ns.len() {
+            self.submitted_ns.resize(request.index() + 1, 0);
+        }
+        self.submitted_ns[request.index()] = self.now.0;
     }
 
     /// It decided this.
@@ -133,17 +133,21 @@ impl Meter {
         for launch in &commands.launches {
             let worker = launch.worker.index();
             self.know(worker);
-            let rows = launch.rows.len() as u32;
-            let flying = &mut self.workers[worker].flying;
-            let (launched_ns, alone) = (self.now.0, flying.is_empty());
+            let Worker { flying, heard_ns, .. } = &mut self.workers[worker];
             let Launch { seq, cell_type, steps, .. } = *launch;
-            flying.push_back(Task { seq, cell_type, rows, steps, launched_ns, alone, quiet: None });
+            let wakes = flying.is_empty() && heard_ns.is_none_or(|heard_ns| heard_ns < self.now.0);
+            flying.push_back(Task { seq, cell_type, rows: launch.rows.len() as u32, steps, launched_ns: self.now.0, wakes, quiet: None });
         }
         // Not before all has been decided: who has ended a task has the next one by now, if there is one.
         for worker in 0..self.workers.len() {
             if self.workers[worker].flying.front().is_some_and(|first| first.quiet.is_none()) {
                 let quiet = is_quiet(&self.workers, worker, self.now.0);
                 self.workers[worker].flying[0].quiet = Some(quiet);
+            }
+        }
+        for request in &commands.finished {
+            if let Some(submitted_ns) = self.submitted_ns.get(request.index()) {
+                self.requests.add(self.now.0.saturating_sub(*submitted_ns));
             }
         }
     }
@@ -158,11 +162,14 @@ impl Meter {
         }
     }
 
-    /// What passed until ends of tasks were heard of, and between tasks, since the last time that this was asked, if any was seen.
-    pub(crate) fn cut(&mut self) -> (Option<Handover>, Option<u64>) {
-        let [idle, busy] = [false, true].map(|busy| Some(self.handovers_ns(busy)).filter(|times| !times.is_empty()));
-        let handover = (idle.is_some() || busy.is_some()).then(|| Handover::new(idle, busy));
-        (handover, self.samples.begin_anew())
+    /// What passed beside tasks since the last time that this was asked.
+    pub(crate) fn cut(&mut self) -> Passed {
+        std::mem::take(&mut self.passed)
+    }
+
+    /// What requests took on average, in nanoseconds, from when they were heard of until they had ended, of those that ended since the last time that this was asked.
+    pub fn cut_requests(&mut self) -> Option<u64> {
+        std::mem::take(&mut self.requests).if_any()
     }
 
     fn know(&mut self, worker: usize) {
@@ -184,17 +191,12 @@ impl Meter {
         CostTable::measured(self.samples.seen_while(cell_type, true)).knots().to_vec()
     }
 
-    /// What passes from a task's end until it is heard of, while every worker has something to do or not, as times that are equally likely; of a task that
-    /// was alone on its worker with what passed from its launch until it began.
+    /// What passes beside tasks: of each kind times that are equally likely, or their mean.
     #[must_use]
-    pub fn handovers_ns(&self, busy: bool) -> Vec<u64> {
-        self.samples.handovers_ns(busy)
-    }
-
-    /// What passes on average on a worker from a task's end until the next one begins that is there already: others have its processor then.
-    #[must_use]
-    pub fn between_ns(&self) -> u64 {
-        self.samples.between_ns()
+    pub fn delays(&self) -> Delays {
+        let mut delays = Delays::default();
+        self.passed.update(&mut delays);
+        delays
     }
 }
 
@@ -211,17 +213,20 @@ pub struct CellTimes {
     pub fill_first: bool,
 }
 
-/// A table in TOML of a device like a CPU's workers, which share their memory: how long it takes until ends of tasks are heard of (and, it is assumed,
-/// requests, by the same thread), as times that are equally likely, what passes between tasks, and its cells with their times.
-/// What a cell that it does not name costs is what the last one does.
+/// A table in TOML of a device like a CPU's workers, which share their memory: what passes beside its tasks, what requests take on their ways to the
+/// scheduler and back (nanoseconds, if that is known), and its cells with their times. What a cell that it does not name costs is what the last one does.
 #[must_use]
-pub fn table(name: &str, meter: &Meter, cells: &[CellTimes]) -> String {
-    let between_us = meter.between_ns() as f64 / 1e3;
-    let mut text = format!("name = {}\nshares_memory = true\nbetween_us = {between_us}\n", quoted(name));
-    for (field, busy) in [("handover_us", false), ("handover_busy_us", true)] {
-        let times_us: Vec<f64> = meter.handovers_ns(busy).into_iter().map(|ns| ns as f64 / 1e3).collect();
+pub fn table(name: &str, delays: &Delays, request_ns: Option<u64>, cells: &[CellTimes]) -> String {
+    let us = |ns: u64| ns as f64 / 1e3;
+    let mut text = format!("name = {}\nshares_memory = true\nbetween_us = {}\n", quoted(name), us(delays.between_ns));
+    let Delays { handover: Handover { idle, busy }, wake, .. } = delays;
+    // Writing to a String does not fail.
+    if let Some(ns) = request_ns {
+        let _ = writeln!(text, "request_us = {}", us(ns));
+    }
+    for (field, times) in [("wake_us", wake), ("handover_us", idle), ("handover_busy_us", busy)] {
+        let times_us: Vec<f64> = times.nanoseconds().iter().copied().map(us).collect();
         if !times_us.is_empty() {
-            // Writing to a String does not fail.
             let _ = writeln!(text, "{field} = {times_us:?}");
         }
     }
@@ -229,7 +234,7 @@ pub fn table(name: &str, meter: &Meter, cells: &[CellTimes]) -> String {
         let _ = write!(text, "\n[{head}]\n");
         for (field, knots) in [("compute_us", &cell.busy), ("compute_quiet_us", &cell.quiet)] {
             if !knots.is_empty() {
-                let knots: Vec<String> = knots.iter().map(|knot| format!("[{}, {}]", knot.rows, knot.nanoseconds as f64 / 1e3)).collect();
+                let knots: Vec<String> = knots.iter().map(|knot| format!("[{}, {}]", knot.rows, us(knot.nanoseconds))).collect();
                 let _ = writeln!(text, "{field} = [{}]", knots.join(", "));
             }
         }

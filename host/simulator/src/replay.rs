@@ -82,10 +82,10 @@ impl Player {
 
     /// Makes a call again; whether the same was decided.
     fn call(&mut self, call: Handled) -> bool {
-        let Handled { now, mut events, decisions } = call;
+        let Handled { now, mut events, ended, decisions } = call;
         let Self { meter, traffic, .. } = self;
         traffic.pace.at(now.0, meter);
-        meter.told_and(now, &events, |tasks, busy_ns| traffic.pace.took(tasks, busy_ns));
+        meter.told_and(now, &events, &ended, |tasks, busy_ns| traffic.pace.took(tasks, busy_ns));
         for event in &events {
             self.told(now, event);
         }

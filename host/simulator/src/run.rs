@@ -138,6 +138,8 @@ enum Due {
     Wake,
     /// A request, of those lengths; here, of a client who was answered and asks again.
     Came(Option<(u32, u32)>),
+    /// A request that came then reaches the scheduler, which was waited for already.
+    Reached(u64, Option<(u32, u32)>),
 }
 
 /// What the devices of a run have in common.
@@ -146,7 +148,7 @@ fn machine(setup: &Setup, workload: &Workload, whole: bool) -> Result<Machine, E
         costs: workload.cells().iter().map(|cell| setup.device.costs(&cell.name).cloned()).collect::<Result<_, _>>()?,
         recurrent: workload.cells().iter().map(|cell| cell.recurrent).collect(),
         gathering: setup.gathering,
-        between_ns: setup.device.between_ns,
+        delays: setup.device.delays.clone(),
         whole,
     })
 }
@@ -173,7 +175,7 @@ impl<'a> Simulation<'a> {
         let ids = Ids::default();
         let mut info = workload.model(ids, &setup.batch_max);
         let whole = matches!(setup.config.policy, PolicyKind::Graph { .. } | PolicyKind::Serial);
-        let mut fleet = Fleet::new(machine(setup, workload, whole)?);
+        let mut fleet = Fleet::new(machine(setup, workload, whole)?, setup.seed.rotate_left(16));
         for (cell, (cost, fill_first)) in info.cells.iter_mut().zip(fleet.tables()) {
             cell.batch.min = setup.batch_min.clamp(1, cell.batch.max);
             (cell.cost, cell.fill_first) = (cost, fill_first);
@@ -194,7 +196,7 @@ impl<'a> Simulation<'a> {
             random_shapes: Random::new(!setup.seed),
             next_arrival: None,
             due: BinaryHeap::new(),
-            hearing: Hearing::new(setup.device.handover.clone(), setup.seed.rotate_left(32)),
+            hearing: Hearing::new(setup.device.delays.handover.clone(), setup.seed.rotate_left(32)),
             fleet,
             requests: Requests::default(),
             recorder: Recorder::new((setup.warm_up.clamp(0.0, 0.99) * span_ns as f64) as u64, span_ns, setup.objective_ns),
@@ -222,19 +224,27 @@ impl<'a> Simulation<'a> {
     /// Everything that happens at that time, and, if the scheduler hears of it then, what it makes of it.
     fn happen(&mut self, now: u64, workload: &mut Workload) {
         while let Some(arrival) = self.next_arrival.filter(|arrival| arrival.at_ns <= now) {
-            self.hearing.happened(arrival.at_ns, Due::Came(arrival.lengths));
+            self.come(arrival.at_ns, arrival.lengths);
             self.advance_arrivals();
         }
         while let Some(Reverse((at, _))) = self.due.peek()
             && *at <= now
         {
             let Some(Reverse((at, happened))) = self.due.pop() else { break };
-            if let Due::Start(worker) | Due::Done(worker, _) = happened {
-                self.go_on(worker, at);
+            match happened {
+                Due::Start(worker) => {
+                    self.go_on(worker, at);
+                    continue;
+                }
+                Due::Came(lengths) => {
+                    self.come(at, lengths);
+                    continue;
+                }
+                Due::Done(worker, _) => self.go_on(worker, at),
+                Due::Reached(..) => self.hearing.at_once(now),
+                Due::Moved(_) | Due::Wake => {}
             }
-            if !matches!(happened, Due::Start(_)) {
-                self.hearing.happened(at, happened);
-            }
+            self.hearing.happened(at, happened);
         }
         if let Some(heard) = self.hearing.hears(now, || self.fleet.is_busy(now)) {
             self.hear(now, heard, workload);
@@ -245,15 +255,24 @@ impl<'a> Simulation<'a> {
     fn hear(&mut self, now: u64, mut heard: Vec<(u64, Due)>, workload: &mut Workload) {
         for (at_ns, happened) in heard.drain(..) {
             match happened {
-                Due::Done(worker, seq) => self.complete(worker, seq),
+                Due::Done(worker, seq) => self.complete(now, worker, seq),
                 Due::Moved(request) => self.driven.events.push(Event::Moved(request)),
                 Due::Wake => self.driven.events.push(Event::Wake),
                 Due::Came(lengths) => self.arrive(at_ns, lengths, workload),
+                Due::Reached(came_ns, lengths) => self.arrive(came_ns, lengths, workload),
                 Due::Start(_) => {}
             }
         }
         self.hearing.heard(heard);
         self.act(now);
+    }
+
+    /// A request comes at that time, and reaches the scheduler once its way to it and back has passed, if that is known.
+    fn come(&mut self, at_ns: u64, lengths: Option<(u32, u32)>) {
+        match self.setup.device.request_ns {
+            None => self.hearing.happened(at_ns, Due::Came(lengths)),
+            Some(request_ns) => self.due.push(Reverse((at_ns.saturating_add(request_ns), Due::Reached(at_ns, lengths)))),
+        }
     }
 
     /// A request that came at that time is heard of.
@@ -286,8 +305,8 @@ impl<'a> Simulation<'a> {
         });
     }
 
-    fn complete(&mut self, worker: WorkerId, seq: TaskSeq) {
-        let Some(Flight { start_ns, end_ns, busy_ns, stopped, .. }) = self.fleet.complete(worker, seq) else { return };
+    fn complete(&mut self, now: u64, worker: WorkerId, seq: TaskSeq) {
+        let Some(Flight { start_ns, end_ns, busy_ns, stopped, .. }) = self.fleet.complete(now, worker, seq) else { return };
         self.recorder.busy(start_ns, end_ns);
         self.driven.events.push(Event::Done { worker, up_to: seq, busy_ns, stopped, failed: Vec::new() });
     }

@@ -18,7 +18,7 @@ struct Hearing {
 }
 
 impl Observer for Hearing {
-    fn told(&mut self, _now: Time, events: &[Event]) {
+    fn told(&mut self, _now: Time, events: &[Event], _ended: &[Time]) {
         if !events.iter().any(|event| matches!(event, Event::Done { .. })) {
             return;
         }

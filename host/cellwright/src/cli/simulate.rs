@@ -26,9 +26,11 @@ The scheduler is the one that serves; only devices and time are made up. Its set
   fill_first = true                             # a device's batch is full before another of the same memory begins one; optional
   overhead_us = [[64, 65], [512, 117]]          # scheduling and gathering of a task; optional
 
-and before the cells, if need be, handover_us (until the end of a task, or a request, is heard of: a time, or a list of times that are equally
-likely), handover_busy_us (the same while every device is at work), between_us (from the end of a task until the next one begins that waits for it),
-move_us (of a request's state to another device) and shares_memory = true (devices that need not move it).
+and before the cells, if need be, handover_us (until the end of a task is heard of: a time, or a list of times that are equally likely),
+handover_busy_us (the same while every device is at work), wake_us (until a device begins that has had nothing to do: a time or a list), between_us (until
+one begins that goes on, from when it could), request_us (what a request and its answer take on their ways between client and scheduler; if it is not
+there, a request is heard of as the end of a task is), move_us (of a request's state to another device) and shares_memory = true (devices that need not
+move it).
 
 Lines of JSON have, for each run, policy, rate, throughput, mean_ms, p50_ms, p90_ms, p99_ms, queueing and computation (the same for the time
 before and after the first cell began), mean_batch, utilisation, answered, failed, unfinished and sla_violations.";

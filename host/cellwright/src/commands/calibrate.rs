@@ -32,6 +32,8 @@ const IN_FLIGHT_MAX: usize = 1 << 14;
 const CONNECTIONS_MAX: usize = 1 << 11;
 /// Of what was answered at most, at which rates requests then come by themselves: while a batch is small, other workers have sometimes nothing to do.
 const SHARES: [f64; 3] = [0.25, 0.5, 0.75];
+/// Up to which of these no request waits for a connection, so that the rest of what it takes beside the engine is its way there and back.
+const UNHINDERED: f64 = 0.5;
 
 /// A meter that the engine shows everything to.
 struct Watching(Arc<Mutex<Meter>>);
@@ -43,8 +45,8 @@ impl Watching {
 }
 
 impl Observer for Watching {
-    fn told(&mut self, now: Time, events: &[Event]) {
-        self.meter().told(now, events);
+    fn told(&mut self, now: Time, events: &[Event], ended: &[Time]) {
+        self.meter().told(now, events, ended);
     }
 
     fn decided(&mut self, commands: &Commands) {
@@ -61,12 +63,33 @@ enum Load {
     Rate(f64, usize),
 }
 
+impl Load {
+    /// Of a load that is counted for so long, how much longer before. Of requests that come by themselves all are counted, as the meter counts them.
+    fn warm_up(self, measured: Duration) -> Duration {
+        match self {
+            Self::InFlight(_) => measured / 10,
+            Self::Rate(..) => Duration::ZERO,
+        }
+    }
+}
+
+/// What came of a load.
+#[derive(Clone, Copy, Debug)]
+struct Answered {
+    /// A second.
+    throughput: f64,
+    /// The mean, from when a request was meant to come to its answer.
+    latency: Duration,
+}
+
 /// What was loaded, and on what.
 struct Measured {
     bundle: String,
     model: Arc<ServedModel>,
     device: String,
     workers: usize,
+    /// What requests and their answers took on their ways between client and scheduler.
+    request: Option<Duration>,
 }
 
 pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
@@ -80,17 +103,18 @@ pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
         observer: Some(Box::new(Watching(Arc::clone(&watching.0)))),
         recalibrate: false,
     };
-    let Measured { bundle, model, device, workers } = match &arguments.bundle {
-        Some(folder) if arguments.http => over_http(arguments, folder, setup)?,
-        _ => in_process(arguments, setup)?,
+    let Measured { bundle, model, device, workers, request } = match &arguments.bundle {
+        Some(folder) if arguments.http => over_http(arguments, folder, setup, &watching)?,
+        _ => in_process(arguments, setup, &watching)?,
     };
     let meter = watching.meter();
     let cells = cells(&model, &meter)?;
+    let request_ns = request.map(|request| u64::try_from(request.as_nanos()).unwrap_or(u64::MAX));
     let how = if arguments.http { "with clients over HTTP on the same processors" } else { "asked in this process" };
     let text = format!(
         "# Measured by `cellwright calibrate`: {bundle} on {workers} x {device} under `{}`, {how}; `simulate --devices {workers}` is this machine.\n{}",
         arguments.policy,
-        meter::table(&device, &meter, &cells)
+        meter::table(&device, &meter.delays(), request_ns, &cells)
     );
     match &arguments.output {
         Some(file) => std::fs::write(file, text).with_context(|| format!("{} cannot be written", file.display())),
@@ -98,7 +122,7 @@ pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
     }
 }
 
-fn in_process(arguments: &CalibrateArguments, setup: Setup) -> anyhow::Result<Measured> {
+fn in_process(arguments: &CalibrateArguments, setup: Setup, watching: &Watching) -> anyhow::Result<Measured> {
     let mut random = Random::new(arguments.seed);
     let (bundle, work) = load(arguments, &mut random)?;
     let serving = arguments.host.start(setup)?;
@@ -106,20 +130,21 @@ fn in_process(arguments: &CalibrateArguments, setup: Setup) -> anyhow::Result<Me
     let model = host::load_bundle(&serving, &bundle)?;
     spinner.finish_and_clear();
     let workers = serving.engine().devices().count().max(1);
-    with_each_load(&levels(&model, workers, IN_FLIGHT_MAX), |load| {
+    let request = with_each_load(&levels(&model, workers, IN_FLIGHT_MAX), watching, |load| {
         let measured = Duration::from_secs_f64(arguments.seconds);
         let (rate, in_flight_max) = match load {
             Load::InFlight(in_flight) => (None, in_flight),
             Load::Rate(rate, in_flight_max) => (Some(rate), in_flight_max),
         };
-        let arrivals = Arrivals { rate, in_flight_max, warm_up: measured / 10, measured };
-        Ok(generator::run(&serving, &model, &work, arrivals, &mut random)?.throughput)
+        let arrivals = Arrivals { rate, in_flight_max, warm_up: load.warm_up(measured), measured };
+        let seen = generator::run(&serving, &model, &work, arrivals, &mut random)?;
+        Ok(Answered { throughput: seen.throughput, latency: seen.latencies.mean() })
     })?;
     let device = serving.engine().devices().next().map_or("cpu".to_owned(), |device| device.name.clone());
-    Ok(Measured { bundle: bundle.name().to_owned(), model, device, workers })
+    Ok(Measured { bundle: bundle.name().to_owned(), model, device, workers, request })
 }
 
-fn over_http(arguments: &CalibrateArguments, folder: &Path, setup: Setup) -> anyhow::Result<Measured> {
+fn over_http(arguments: &CalibrateArguments, folder: &Path, setup: Setup, watching: &Watching) -> anyhow::Result<Measured> {
     let asked = asked(folder, arguments.requests.as_deref())?;
     let service = Service::start(&arguments.host, setup)?;
     let spinner = progress::spinner(format!("loading {}", asked.name));
@@ -127,8 +152,8 @@ fn over_http(arguments: &CalibrateArguments, folder: &Path, setup: Setup) -> any
     spinner.finish_and_clear();
     let measured = Duration::from_secs_f64(arguments.seconds);
     let levels = levels(&model, service.workers, CONNECTIONS_MAX);
-    with_each_load(&levels, |load| service.load(&asked, load, measured, arguments.seed))?;
-    Ok(Measured { bundle: asked.name, model, device: service.device.clone(), workers: service.workers })
+    let request = with_each_load(&levels, watching, |load| service.load(&asked, load, measured, arguments.seed))?;
+    Ok(Measured { bundle: asked.name, model, device: service.device.clone(), workers: service.workers, request })
 }
 
 /// The model, and requests for it.
@@ -145,24 +170,33 @@ fn load(arguments: &CalibrateArguments, random: &mut Random) -> anyhow::Result<(
     Ok((bundle, Work { requests, order: drawn.order }))
 }
 
-/// Has each load made, by what says how many requests were answered a second: so many in flight, and rates that are shares of what the last of these gave.
-fn with_each_load(levels: &[usize], mut make: impl FnMut(Load) -> anyhow::Result<f64>) -> anyhow::Result<()> {
+/// Has each load made: so many in flight, and rates that are shares of what the last of these gave. What requests took, of all that passed until they were
+/// answered, before the scheduler heard of them and after it had done with them.
+fn with_each_load(
+    levels: &[usize],
+    watching: &Watching,
+    mut make: impl FnMut(Load) -> anyhow::Result<Answered>,
+) -> anyhow::Result<Option<Duration>> {
     let bar = progress::counter("loads", Some((levels.len() + SHARES.len()) as u64));
     let mut most = (0.0, 0);
     for level in levels {
-        most = (make(Load::InFlight(*level))?, *level);
+        most = (make(Load::InFlight(*level))?.throughput, *level);
         bar.inc(1);
     }
     let (rate, in_flight) = most;
+    let mut ways = Vec::new();
     for share in SHARES {
         // Where nothing was answered in so short a time, nothing is learnt from less.
         if rate > 0.0 {
-            make(Load::Rate(rate * share, in_flight))?;
+            watching.meter().cut_requests();
+            let answered = make(Load::Rate(rate * share, in_flight))?;
+            let in_engine = watching.meter().cut_requests().map(Duration::from_nanos).filter(|_| share <= UNHINDERED);
+            ways.extend(in_engine.map(|in_engine| answered.latency.saturating_sub(in_engine)));
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(())
+    Ok(ways.iter().sum::<Duration>().checked_div(ways.len() as u32))
 }
 
 /// Numbers of requests in flight: one alone, and those that fill batches of one row, two, four, up to the largest limit and three times as many that wait.
@@ -197,9 +231,10 @@ mod tests {
             let mut made = Vec::new();
             let make = |load| {
                 made.push(load);
-                Ok(if let Load::InFlight(level) = load { answered(level) } else { 1.0 })
+                let throughput = if let Load::InFlight(level) = load { answered(level) } else { 1.0 };
+                Ok(Answered { throughput, latency: Duration::from_millis(1) })
             };
-            with_each_load(&[2, 64], make).unwrap();
+            assert_eq!(with_each_load(&[2, 64], &Watching(Arc::default()), make).unwrap(), None, "no request was seen");
             made
         };
         let levels = [Load::InFlight(2), Load::InFlight(64)];

@@ -99,8 +99,8 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<Arc<Platform>> {
 struct Recording(Recorder);
 
 impl Observer for Recording {
-    fn told(&mut self, now: Time, events: &[Event]) {
-        self.0.told(now, events);
+    fn told(&mut self, now: Time, events: &[Event], ended: &[Time]) {
+        self.0.told(now, events, ended);
     }
 
     fn decided(&mut self, commands: &Commands) {

@@ -1,10 +1,9 @@
 //! What a meter makes of tasks whose times are known.
 
-use cellwright_scheduler::{ModelId, Row, WorkerId};
+use cellwright_scheduler::{ModelId, Row, Submission, WorkerId};
 
 use super::*;
-use crate::device::Device;
-use crate::random::Random;
+use crate::device::{Device, Times};
 
 #[test]
 fn the_mean_of_each_batch_size_is_a_devices_table() {
@@ -14,21 +13,28 @@ fn the_mean_of_each_batch_size_is_a_devices_table() {
         let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }; rows], ..Commands::default() };
         let (cell_type, model) = (CellTypeId(3), ModelId(0));
         commands.launches.push(Launch { worker, cell_type, model, seq, steps: 2, rows: 0..rows });
-        // Each is alone: a microsecond and half passes beside it.
+        // Each is alone: a microsecond passes before it, and half of one after it.
         let launched = 1_000_000 * seq.0;
-        meter.told(Time(launched), &[]);
+        meter.told(Time(launched), &[], &[]);
         meter.decided(&commands);
-        let heard = Time(launched + 2 * busy_ns + 1500);
-        meter.told(heard, &[Event::Done { worker, up_to: seq, busy_ns: 2 * busy_ns, stopped: Vec::new(), failed: Vec::new() }]);
+        let ended = launched + 1000 + 2 * busy_ns;
+        let done = Event::Done { worker, up_to: seq, busy_ns: 2 * busy_ns, stopped: Vec::new(), failed: Vec::new() };
+        meter.told(Time(ended + 500), &[done], &[Time(ended)]);
     }
     let knots = meter.knots(CellTypeId(3));
     assert_eq!(knots, [Knot { rows: 4, nanoseconds: 80_000 }]);
-    assert_eq!(meter.handovers_ns(false), [1500; 6]);
     let quiet = vec![Knot { rows: 1, nanoseconds: 30_000 }];
-    let text = table("two \"cpus\"", &meter, &[CellTimes { name: "a.cell".to_owned(), busy: knots, quiet, fill_first: true }]);
+    let text = table(
+        "two \"cpus\"",
+        &meter.delays(),
+        Some(2500),
+        &[CellTimes { name: "a.cell".to_owned(), busy: knots, quiet, fill_first: true }],
+    );
     let device = Device::from_toml("x.toml", &text).unwrap_or_else(|error| panic!("{error} in {text}"));
     assert_eq!((device.name.as_str(), device.shares_memory), ("two \"cpus\"", true));
-    assert_eq!((device.handover.draw(false, &mut Random::new(1)), device.between_ns), (1500, 0));
+    let times = |ns| Times::new(vec![ns; 6]);
+    assert_eq!(device.delays, Delays { handover: Handover::new(Some(times(500)), None), wake: times(1000), between_ns: 0 });
+    assert_eq!(device.request_ns, Some(2500));
     for cell in ["a.cell", "any other"] {
         let costs = device.costs(cell).unwrap();
         // Beyond what was seen it is as much less as there.
@@ -37,19 +43,19 @@ fn the_mean_of_each_batch_size_is_a_devices_table() {
     }
 }
 
-/// A task of a millisecond for each of these is launched at that moment.
+/// A task for each of these is launched at that moment.
 fn launch(meter: &mut Meter, at: u64, seqs: &[u64]) {
     let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }], ..Commands::default() };
     let (worker, cell_type, model) = (WorkerId(0), CellTypeId(0), ModelId(0));
     let launches = seqs.iter().map(|seq| Launch { worker, cell_type, model, seq: TaskSeq(*seq), steps: 1, rows: 0..1 });
     commands.launches.extend(launches);
-    meter.told(Time(at), &[]);
+    meter.told(Time(at), &[], &[]);
     meter.decided(&commands);
 }
 
-fn done(meter: &mut Meter, at: u64, up_to: u64, busy_ns: u64) {
-    let up_to = TaskSeq(up_to);
-    meter.told(Time(at), &[Event::Done { worker: WorkerId(0), up_to, busy_ns, stopped: Vec::new(), failed: Vec::new() }]);
+/// A task of a worker is done.
+fn end((worker, up_to): (u32, u64), busy_ns: u64) -> Event {
+    Event::Done { worker: WorkerId(worker), up_to: TaskSeq(up_to), busy_ns, stopped: Vec::new(), failed: Vec::new() }
 }
 
 #[test]
@@ -60,13 +66,10 @@ fn what_begins_while_no_other_worker_is_at_work_is_counted_apart() {
         let (cell_type, model) = (CellTypeId(0), ModelId(0));
         let tasks = tasks.iter().map(|(worker, seq)| (WorkerId(*worker), TaskSeq(*seq)));
         commands.launches.extend(tasks.map(|(worker, seq)| Launch { worker, cell_type, model, seq, steps: 1, rows: 0..1 }));
-        meter.told(Time(at), &[]);
+        meter.told(Time(at), &[], &[]);
         meter.decided(&commands);
     };
-    let done = |meter: &mut Meter, at, (worker, up_to), busy_ns| {
-        let (worker, up_to) = (WorkerId(worker), TaskSeq(up_to));
-        meter.told(Time(at), &[Event::Done { worker, up_to, busy_ns, stopped: Vec::new(), failed: Vec::new() }]);
-    };
+    let done = |meter: &mut Meter, at, task, busy_ns| meter.told(Time(at), &[end(task, busy_ns)], &[Time(at)]);
     // Two at once, several times: neither begins alone, nor does the one that waited for the first, as the second worker's goes on.
     for number in 0..5 {
         let at = 10_000_000 * number;
@@ -90,7 +93,7 @@ fn what_begins_while_no_other_worker_is_at_work_is_counted_apart() {
     // A worker that is there and has never had a task has nothing to do either.
     let mut meter = Meter::default();
     let up = |worker| Event::WorkerUp { worker: WorkerId(worker), domain: Default::default(), class: Default::default(), arena_slots: 1 };
-    meter.told(Time(0), &[up(0), up(1)]);
+    meter.told(Time(0), &[up(0), up(1)], &[]);
     for number in 0..5 {
         launch(&mut meter, 10_000 * number, &[(0, number + 1)]);
         done(&mut meter, 10_000 * number + 1_000, (0, number + 1), 1_000);
@@ -98,28 +101,36 @@ fn what_begins_while_no_other_worker_is_at_work_is_counted_apart() {
     assert_eq!(meter.quiet_knots(CellTypeId(0)), knot(1_000));
 }
 
+/// Times that are equally likely: of hand-overs while a worker has nothing to do and while none has, and until one has woken up.
+fn spread(meter: &Meter) -> [Vec<u64>; 3] {
+    let [idle, busy] = meter.passed.handovers.each_ref();
+    [idle, busy, &meter.passed.wakes].map(|spread| spread.times().unwrap_or_default())
+}
+
 #[test]
-fn ends_of_tasks_that_wait_are_reckoned_from_the_first_of_them() {
+fn what_passes_beside_tasks_is_told_apart() {
     let mut meter = Meter::default();
-    let heard = |meter: &Meter| [false, true].map(|busy| meter.handovers_ns(busy));
+    let mut ended = |meter: &mut Meter, heard_ns, seq, ended_ns| meter.told(Time(heard_ns), &[end((0, seq), 1000)], &[Time(ended_ns)]);
+    // It has had nothing to do, and begins fifty after it could; the second begins a hundred after the first has ended.
     launch(&mut meter, 0, &[1, 2]);
-    done(&mut meter, 1_000_100, 1, 1_000_000);
-    // It has been running since a million.
-    launch(&mut meter, 1_000_100, &[3]);
-    done(&mut meter, 2_000_300, 2, 1_000_000);
-    // Two hundred passed between the two, which was seen.
-    assert_eq!(heard(&meter), [vec![], vec![100, 100]]);
-    // After some, what is not seen between them has added up: they are not asked any more, until the worker has had nothing to do.
-    for seq in 3..20 {
-        launch(&mut meter, seq * 2_000_000, &[seq + 1]);
-        done(&mut meter, seq * 2_000_000, seq, 1_000_000);
-    }
-    let before = heard(&meter);
-    done(&mut meter, 100_000_000, 20, 1_000_000);
-    assert_eq!(heard(&meter), before);
-    launch(&mut meter, 200_000_000, &[21]);
-    done(&mut meter, 300_000_000, 21, 1_000_000);
-    assert_eq!(heard(&meter).map(|times| times.len()), [1, 2]);
+    ended(&mut meter, 1080, 1, 1050);
+    ended(&mut meter, 2190, 2, 2150);
+    assert_eq!((spread(&meter), meter.delays().between_ns), ([vec![40], vec![30], vec![50]], 100));
+    // Launched as soon as the end of the last one is heard of: it is awake, and begins after ten.
+    launch(&mut meter, 2190, &[3]);
+    ended(&mut meter, 3205, 3, 3200);
+    assert_eq!((spread(&meter), meter.delays().between_ns), ([vec![5, 40], vec![30], vec![50]], 55));
+    // By now it has had nothing to do for a while.
+    launch(&mut meter, 5000, &[4]);
+    ended(&mut meter, 6070, 4, 6070);
+    assert_eq!((spread(&meter), meter.delays().between_ns), ([vec![0, 5, 40], vec![30], vec![50, 70]], 55));
+    let mut before = Delays { between_ns: 7, ..Delays::default() };
+    meter.cut().update(&mut before);
+    assert_eq!((before.between_ns, &before.wake), (55, &Times::new(vec![50, 70])));
+    // Of what was not seen since then nothing changes.
+    let after = before.clone();
+    meter.cut().update(&mut before);
+    assert_eq!(before, after);
 }
 
 #[test]
@@ -132,47 +143,28 @@ fn of_ends_that_are_heard_of_together_the_first_was_waited_for() {
         commands.launches.extend(launches.map(|(worker, seq)| Launch { worker, cell_type, model, seq, steps: 1, rows: 0..1 }));
         meter.decided(&commands);
     };
-    let end = |(worker, seq), busy_ns| Event::Done {
-        worker: WorkerId(worker),
-        up_to: TaskSeq(seq),
-        busy_ns,
-        stopped: Vec::new(),
-        failed: Vec::new(),
-    };
-    let heard = |meter: &Meter| [true, false].map(|busy| meter.handovers_ns(busy));
+    let handovers = |meter: &Meter| spread(meter)[..2].to_vec();
     // The second worker has another to run when its first ends, and the other is at it still: both were at work, if they are not any more.
-    meter.told(Time(0), &[]);
+    meter.told(Time(0), &[], &[]);
     launch(&mut meter, &[(0, 1), (1, 1), (1, 2)]);
-    meter.told(Time(1_000), &[end((0, 1), 900), end((1, 1), 300), end((1, 2), 500)]);
-    assert_eq!(heard(&meter), [vec![700], vec![]]);
+    meter.told(Time(1_000), &[end((0, 1), 900), end((1, 1), 300), end((1, 2), 500)], &[900, 300, 800].map(Time));
+    assert_eq!(handovers(&meter), [vec![], vec![700]]);
     // It has no other.
     launch(&mut meter, &[(0, 2), (1, 3)]);
-    meter.told(Time(2_000), &[end((0, 2), 900), end((1, 3), 400)]);
-    assert_eq!(heard(&meter), [vec![700], vec![600]]);
+    meter.told(Time(2_000), &[end((0, 2), 900), end((1, 3), 400)], &[1_900, 1_400].map(Time));
+    assert_eq!(handovers(&meter), [vec![600], vec![700]]);
 }
 
 #[test]
-fn what_passes_between_tasks_that_wait_is_their_time_on_the_worker_beyond_themselves() {
+fn requests_take_what_passes_from_when_they_are_heard_of_to_their_ends() {
     let mut meter = Meter::default();
-    launch(&mut meter, 0, &[1, 2]);
-    done(&mut meter, 1_000_000, 1, 1_000_000);
-    // Each ends a hundred microseconds later than if it had begun with the end of the one before; one end in two is heard of late.
-    for seq in 2..=21 {
-        launch(&mut meter, (seq - 1) * 1_100_000, &[seq + 1]);
-        done(&mut meter, seq * 1_100_000 + (seq % 2) * 30_000 - 100_000, seq, 1_000_000);
-    }
-    assert_eq!(meter.between_ns(), (100_000 * 20 + 30_000) / 20);
-    // The worker may have been waiting for this one.
-    launch(&mut meter, 50_000_000, &[]);
-    done(&mut meter, 50_000_000, 22, 1_000_000);
-    assert!(meter.between_ns() > 1_000_000, "so far it was there in time");
-    let before = meter.between_ns();
-    launch(&mut meter, 60_000_000, &[23]);
-    done(&mut meter, 62_000_000, 23, 1_000_000);
-    assert_eq!(meter.between_ns(), before, "it was alone");
-    launch(&mut meter, 70_000_000, &[24]);
-    launch(&mut meter, 70_900_000, &[25]);
-    done(&mut meter, 71_000_000, 24, 1_000_000);
-    done(&mut meter, 73_000_000, 25, 1_000_000);
-    assert_eq!(meter.between_ns(), before, "it came when the one before was about to end");
+    let growth = crate::replay::tests::growths().remove(0);
+    let submit = |request| {
+        Event::Submit(Submission { request: RequestId(request), model: ModelId(0), rank: 0, deadline: None, growth: growth.clone() })
+    };
+    meter.told(Time(100), &[submit(3)], &[]);
+    meter.told(Time(200), &[submit(1)], &[]);
+    meter.told(Time(500), &[], &[]);
+    meter.decided(&Commands { finished: vec![RequestId(3), RequestId(1)], ..Commands::default() });
+    assert_eq!((meter.cut_requests(), meter.cut_requests()), (Some(350), None));
 }

@@ -22,8 +22,8 @@ pub(super) struct Header {
 pub(super) enum Entry {
     /// A graph that requests after it name by that number; it takes the place of one that had the number before.
     Growth { number: u32, growth: UnfoldedGrowth },
-    /// A call of the scheduler.
-    Handled { now: Time, told: Vec<Told>, decisions: u64 },
+    /// A call of the scheduler; when the tasks that it was told of ended, in their order.
+    Handled { now: Time, told: Vec<Told>, ended: Vec<Time>, decisions: u64 },
 }
 
 /// An event, with graphs by number.

@@ -20,6 +20,8 @@ pub struct Handled {
     pub now: Time,
     /// What it was told.
     pub events: Vec<Event>,
+    /// When each task of which [`Event::Done`] tells ended, in their order.
+    pub ended: Vec<Time>,
     /// A fingerprint of what it decided.
     pub decisions: u64,
 }
@@ -95,10 +97,10 @@ impl Recording {
                         return Err(self.damaged());
                     }
                 }
-                Some(Entry::Handled { now, told, decisions }) => {
+                Some(Entry::Handled { now, told, ended, decisions }) => {
                     let growth = |number: u32| self.growths.get(number as usize).cloned();
                     let events: Option<Vec<Event>> = told.into_iter().map(|told| told.event(growth)).collect();
-                    return Ok(Some(Handled { now, events: events.ok_or_else(|| self.damaged())?, decisions }));
+                    return Ok(Some(Handled { now, events: events.ok_or_else(|| self.damaged())?, ended, decisions }));
                 }
             }
         }

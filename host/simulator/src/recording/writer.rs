@@ -25,6 +25,7 @@ const GROWTHS_BYTES_MAX: usize = 64 << 20;
 struct Call {
     now: Time,
     events: Vec<Event>,
+    ended: Vec<Time>,
     decisions: u64,
 }
 
@@ -34,7 +35,7 @@ pub struct Recorder {
     /// None once the recording has ended.
     calls: Option<SyncSender<Call>>,
     /// What the scheduler is told at the moment.
-    told: Option<(Time, Vec<Event>)>,
+    told: Option<(Time, Vec<Event>, Vec<Time>)>,
     thread: Option<JoinHandle<()>>,
     file: String,
 }
@@ -67,17 +68,17 @@ impl Recorder {
         Ok(Self { calls: Some(calls), told: None, thread: Some(thread), file: name })
     }
 
-    /// The scheduler is told this.
-    pub fn told(&mut self, now: Time, events: &[Event]) {
+    /// The scheduler is told this; when the tasks of which [`Event::Done`] tells ended, in their order.
+    pub fn told(&mut self, now: Time, events: &[Event], ended: &[Time]) {
         if self.calls.is_some() {
-            self.told = Some((now, events.to_vec()));
+            self.told = Some((now, events.to_vec(), ended.to_vec()));
         }
     }
 
     /// It decided this.
     pub fn decided(&mut self, commands: &Commands) {
-        let (Some(calls), Some((now, events))) = (&self.calls, self.told.take()) else { return };
-        match calls.try_send(Call { now, events, decisions: fingerprint::of_commands(commands) }) {
+        let (Some(calls), Some((now, events, ended))) = (&self.calls, self.told.take()) else { return };
+        match calls.try_send(Call { now, events, ended, decisions: fingerprint::of_commands(commands) }) {
             Ok(()) => {}
             Err(error) => {
                 // A recording with a gap would be worth nothing from there on.
@@ -140,7 +141,7 @@ impl Frames {
     fn call(&mut self, call: Call) -> io::Result<()> {
         let events = call.events.into_iter();
         let told = events.map(|event| Told::of(event, &mut |growth| self.number(growth))).collect::<io::Result<Vec<_>>>()?;
-        self.frame(&Entry::Handled { now: call.now, told, decisions: call.decisions })
+        self.frame(&Entry::Handled { now: call.now, told, ended: call.ended, decisions: call.decisions })
     }
 
     /// The number of a graph, which is written before if it has none.

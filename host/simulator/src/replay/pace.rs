@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use cellwright_scheduler::CellTypeId;
 
-use crate::device::{CellCosts, Handover};
+use crate::device::{CellCosts, Delays};
 use crate::meter::{Ended, Meter};
 
 /// A part of the time in which a host is taken to have been equally fast.
@@ -16,10 +16,8 @@ const PART_NS: u64 = 1_000_000_000;
 pub(super) struct Part {
     /// How many times as long tasks took as their costs say.
     pub(super) longer: f64,
-    /// What passed on a worker between two tasks.
-    pub(super) between_ns: u64,
-    /// What passed until the end of a task was heard of.
-    pub(super) handover: Handover,
+    /// What passed beside them.
+    pub(super) delays: Delays,
 }
 
 /// What was seen in a part of the time.
@@ -30,14 +28,15 @@ struct Seen {
     steps: BTreeMap<(CellTypeId, u32, bool), u64>,
     /// How long all of them took.
     busy_ns: u64,
-    between_ns: Option<u64>,
-    handover: Option<Handover>,
+    delays: Delays,
 }
 
 /// How fast a host was.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
     seen: Vec<Seen>,
+    /// What passes beside tasks, as far as it was seen.
+    delays: Delays,
     /// By the number of its first moment, ascending.
     parts: Vec<(u64, Part)>,
 }
@@ -54,7 +53,8 @@ impl Pace {
 
     fn cut(&mut self, meter: &mut Meter) {
         if let Some(last) = self.seen.last_mut() {
-            (last.handover, last.between_ns) = meter.cut();
+            meter.cut().update(&mut self.delays);
+            last.delays.clone_from(&self.delays);
         }
     }
 
@@ -79,8 +79,7 @@ impl Pace {
             if expected_ns > 0 {
                 part.longer = seen.busy_ns as f64 / expected_ns as f64;
             }
-            part.between_ns = seen.between_ns.unwrap_or(part.between_ns);
-            part.handover = seen.handover.unwrap_or(part.handover);
+            part.delays = seen.delays;
             self.parts.push((seen.number, part.clone()));
         }
     }

@@ -59,6 +59,7 @@ struct Host {
     scheduler: Scheduler,
     recorder: Recorder,
     events: Vec<Event>,
+    ended: Vec<Time>,
     commands: Commands,
     queues: Vec<VecDeque<Task>>,
     stops: Vec<Option<(u32, u32)>>,
@@ -69,7 +70,8 @@ struct Host {
 impl Host {
     fn call(&mut self, now: u64) {
         loop {
-            self.recorder.told(Time(now), &self.events);
+            self.recorder.told(Time(now), &self.events, &self.ended);
+            self.ended.clear();
             self.scheduler.handle(Time(now), &mut self.events, &mut self.commands);
             self.recorder.decided(&self.commands);
             self.carry_out(now);
@@ -135,6 +137,7 @@ fn record_load(path: &Path, config: Config, load: Load) {
         scheduler: Scheduler::new(config),
         recorder: Recorder::create(path, &config).unwrap(),
         events,
+        ended: Vec::new(),
         commands: Commands::default(),
         queues: vec![VecDeque::new(); workers as usize],
         stops: Vec::new(),
@@ -160,8 +163,10 @@ fn record_load(path: &Path, config: Config, load: Load) {
             host.events.push(Event::Submit(Submission { request, model: ModelId(0), rank: 0, deadline, growth: drawn.growth }));
         }
         for (worker, queue) in (0..).map(WorkerId).zip(&mut host.queues) {
-            while let Some((_, up_to, busy_ns, stopped)) = queue.pop_front_if(|task| done.is_some_and(|done| done <= now) && task.0 <= now)
+            while let Some((ended, up_to, busy_ns, stopped)) =
+                queue.pop_front_if(|task| done.is_some_and(|done| done <= now) && task.0 <= now)
             {
+                host.ended.push(Time(ended));
                 host.events.push(Event::Done { worker, up_to, busy_ns, stopped, failed: Vec::new() });
             }
         }

@@ -14,7 +14,7 @@ use cellwright_scheduler::{BatchSizes, Config, Event, ModelInfo, PolicyKind, Req
 use super::books::Books;
 use super::pace::Part;
 use super::traffic::{Asked, Further, Traffic};
-use crate::device::Handover;
+use crate::device::Delays;
 use crate::driven::{Driven, World};
 use crate::fleet::{Fleet, Flight, Machine, Work};
 use crate::hearing::Hearing;
@@ -93,8 +93,8 @@ impl<'a> Replay<'a> {
             driven: Driven::new(Config { policy: change.policy.unwrap_or(traffic.config.policy), ..traffic.config }),
             books: Books::default(),
             due,
-            hearing: Hearing::new(Handover::default(), SEED),
-            fleet: Fleet::new(Machine { costs: traffic.costs.clone(), ..Machine::default() }),
+            hearing: Hearing::new(Delays::default().handover, SEED),
+            fleet: Fleet::new(Machine { costs: traffic.costs.clone(), ..Machine::default() }, SEED),
             part: None,
             ids: vec![None; traffic.requests.len()],
             further: vec![(0, false); traffic.requests.len()],
@@ -146,8 +146,8 @@ impl<'a> Replay<'a> {
             return;
         };
         self.part = Some(part);
-        self.fleet.set_between_ns(part.between_ns);
-        self.hearing.set_handover(&part.handover);
+        self.fleet.set_delays(&part.delays);
+        self.hearing.set_handover(&part.delays.handover);
     }
 
     fn hear(&mut self, now: u64, happened: Due) {
@@ -269,7 +269,7 @@ impl<'a> Replay<'a> {
     }
 
     fn complete(&mut self, now: u64, worker: WorkerId, seq: TaskSeq) {
-        let Some(Flight { start_ns, end_ns, busy_ns, stopped, .. }) = self.fleet.complete(worker, seq) else { return };
+        let Some(Flight { start_ns, end_ns, busy_ns, stopped, .. }) = self.fleet.complete(now, worker, seq) else { return };
         self.recorder.busy(start_ns, end_ns);
         let Some(flight) = self.books.next_flight(worker, seq) else { return };
         let rows = flight.rows.clone();

@@ -67,7 +67,7 @@ fn clients_ask_again_when_they_are_answered() {
 #[test]
 fn what_a_handover_takes_is_waited_for_twice() {
     let mut device = Device::unit(UNIT);
-    device.handover = Handover::constant(UNIT / 4);
+    device.delays.handover = Handover::constant(UNIT / 4);
     let setup = Setup { warm_up: 0.0, drain: true, ..Setup::new(device, trace(&[(0, 1), (10, 1)])) };
     let outcome = run(&setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
     let of_clients = Setup { arrivals: Arrivals::Clients(1), seconds: 0.01, drain: false, ..setup };
@@ -82,7 +82,7 @@ fn what_a_handover_takes_is_waited_for_twice() {
 #[test]
 fn what_happens_during_a_handover_is_heard_of_at_its_end() {
     let mut device = Device::unit(UNIT);
-    device.handover = Handover::constant(UNIT / 2);
+    device.delays.handover = Handover::constant(UNIT / 2);
     let times = vec![Arrival { at_ns: 0, lengths: None }, Arrival { at_ns: UNIT / 4, lengths: None }];
     let setup = Setup { warm_up: 0.0, drain: true, ..Setup::new(device, Arrivals::Trace(times)) };
     let outcome = run(&setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
@@ -105,11 +105,43 @@ fn handovers_are_drawn_by_seed() {
 #[test]
 fn what_passes_between_tasks_is_waited_for_by_those_that_wait() {
     let mut device = Device::unit(UNIT);
-    device.between_ns = UNIT / 4;
+    device.delays.between_ns = UNIT / 4;
     let setup = Setup { warm_up: 0.0, drain: true, batch_max: vec![1], ..Setup::new(device, trace(&[(0, 1), (0, 1), (10, 1)])) };
     let outcome = run(&setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
     assert_eq!(outcome.answered, 3);
     assert!((outcome.p50_ms - 1.0).abs() < 0.01 && (outcome.p99_ms - 2.25).abs() < 0.01, "{outcome:?}");
+}
+
+/// A device that has had nothing to do begins late, one that goes on does not: here the second request comes while the first is under way, and the third when nothing is.
+#[test]
+fn a_device_that_has_had_nothing_to_do_wakes_up_first() {
+    let table = "name = \"x\"\nwake_us = 250\n[default]\ncompute_us = [[1, 1000]]\n";
+    let times = [0, 500_000, 10_000_000].into_iter().map(|at_ns| Arrival { at_ns, lengths: None }).collect();
+    let setup = Setup { warm_up: 0.0, drain: true, ..Setup::new(Device::from_toml("x.toml", table).unwrap(), Arrivals::Trace(times)) };
+    let ended = |low_water| {
+        let config = Config { low_water, ..setup.config };
+        let ran = run(&Setup { config, timeline_tasks: 9, ..setup.clone() }, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap();
+        let mut ends: Vec<u64> = ran.timeline.requests.iter().map(|(_, _, end)| end / 1000).collect();
+        ends.sort_unstable();
+        ends
+    };
+    // Launched when the first one's end is heard of, or while it runs.
+    assert_eq!([ended(0), ended(2)], [[1250, 2250, 11_250]; 2]);
+}
+
+/// What requests and answers take on their ways is waited for once; nothing waits for the scheduler's thread then but the ends of tasks.
+#[test]
+fn requests_take_their_way_to_the_scheduler() {
+    let table = "name = \"x\"\nhandover_us = 100\nrequest_us = 3000\n[default]\ncompute_us = [[1, 1000]]\n";
+    let times = [0, 10_000_000].into_iter().map(|at_ns| Arrival { at_ns, lengths: None }).collect();
+    let setup = Setup { warm_up: 0.0, drain: true, ..Setup::new(Device::from_toml("x.toml", table).unwrap(), Arrivals::Trace(times)) };
+    let outcome = |setup: &Setup| run(setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
+    let of_trace = outcome(&setup);
+    let of_clients = outcome(&Setup { arrivals: Arrivals::Clients(1), seconds: 0.0415, drain: false, ..setup });
+    assert_eq!((of_trace.answered, of_clients.answered), (2, 10));
+    for outcome in [of_trace, of_clients] {
+        assert!((outcome.p50_ms - 4.1).abs() < 0.01 && (outcome.p99_ms - 4.1).abs() < 0.01, "{outcome:?}");
+    }
 }
 
 /// One request alone; two at once, on devices of their own; one right after their ends, when nobody knows yet that the other device will have nothing to do;

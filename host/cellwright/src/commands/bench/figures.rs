@@ -24,6 +24,11 @@ impl Times {
         self.0.len()
     }
 
+    /// Their mean.
+    pub(crate) fn mean(&self) -> Duration {
+        Duration::from_nanos(self.0.mean() as u64)
+    }
+
     /// The time that this share (0 to 1) of those seen did not exceed.
     pub(crate) fn quantile(&self, share: f64) -> Duration {
         Duration::from_nanos(self.0.value_at_quantile(share))

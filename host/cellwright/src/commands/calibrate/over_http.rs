@@ -22,10 +22,7 @@ use crate::commands::remote::{block_on, connect};
 use crate::host::{self, Setup};
 use crate::worker;
 
-use super::Load;
-
-/// Of a load's time, before it.
-const WARM_UP_SHARE: f64 = 0.1;
+use super::{Answered, Load};
 
 /// A server with its data in a temporary folder. Dropping it stops it.
 pub(super) struct Service {
@@ -75,8 +72,8 @@ impl Service {
         Ok(Arc::clone(self.platform.find(&TenantName::default_tenant(), name, None)?.served()))
     }
 
-    /// Makes that load, with a connection for each request under way; what was answered a second.
-    pub(super) fn load(&self, asked: &Asked, load: Load, measured: Duration, seed: u64) -> anyhow::Result<f64> {
+    /// Makes that load, with a connection for each request under way.
+    pub(super) fn load(&self, asked: &Asked, load: Load, measured: Duration, seed: u64) -> anyhow::Result<Answered> {
         let (arrivals, connections) = match load {
             Load::InFlight(in_flight) => (load::Arrivals::Closed, in_flight),
             Load::Rate(rate, in_flight_max) => (load::Arrivals::Poisson(rate), in_flight_max),
@@ -88,13 +85,13 @@ impl Service {
             arrivals,
             connections,
             threads: 1,
-            warm_up: measured.mul_f64(WARM_UP_SHARE),
+            warm_up: load.warm_up(measured),
             measured,
             seed,
         };
         let total = load::run(&plan)?.total;
         match total.first_fault {
-            None => Ok(total.throughput),
+            None => Ok(Answered { throughput: total.throughput, latency: Duration::from_secs_f64(total.latency.mean_us / 1e6) }),
             Some(fault) => bail!("some requests failed, the first because {fault}"),
         }
     }

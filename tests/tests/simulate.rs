@@ -241,6 +241,8 @@ fn a_machine_that_was_measured_is_a_device() {
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);
     let text = std::fs::read_to_string(&file).expect("a table");
     assert!(text.contains("bench-chain on 1 x cpu") && text.contains("shares_memory = true"), "{text}");
+    let beside = ["\nbetween_us = ", "\nrequest_us = ", "\nwake_us = [", "\nhandover_us = ["];
+    assert!(beside.iter().all(|field| text.contains(field)), "{text}");
     let run = &runs(&["--device", name, "--devices", "2", "--rate", "1000", "--seconds", "0.5"])[0];
     assert!(run["answered"].as_u64().is_some_and(|answered| answered > 300), "{run}");
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use cellwright_scheduler::{CellTypeId, CostTable, Knot};
 
-use crate::device::{Delays, Handover, Times};
+use crate::device::{Delays, Handover, Durations};
 
 /// Delays of one kind that are kept: of more, each second, each fourth and so on.
 const KEPT_MAX: usize = 1 << 16;
@@ -31,8 +31,13 @@ impl Mean {
         Self { count: self.count + other.count, sum_ns: self.sum_ns + other.sum_ns }
     }
 
+    /// How many there are.
+    pub(crate) const fn count(self) -> u64 {
+        self.count
+    }
+
     /// Nothing, if there are none.
-    fn mean(self) -> u64 {
+    pub(crate) fn mean(self) -> u64 {
         self.if_any().unwrap_or(0)
     }
 
@@ -42,16 +47,16 @@ impl Mean {
     }
 }
 
-/// Delays, of which it is asked how they are spread.
+/// Delays that were seen, of which it is asked how they are spread.
 #[derive(Debug, Default)]
-pub(crate) struct Spread {
+pub(crate) struct Sampled {
     kept: Vec<u64>,
     seen: u64,
     /// Which of them are kept: those whose number has so many zeros at its end.
     zeros: u32,
 }
 
-impl Spread {
+impl Sampled {
     pub(crate) fn add(&mut self, ns: u64) {
         let number = self.seen;
         self.seen += 1;
@@ -69,14 +74,14 @@ impl Spread {
         self.kept.push(ns);
     }
 
-    /// Times that are equally likely, ascending, whose mean is that of all; none, if nothing was seen.
-    pub(crate) fn times(&self) -> Option<Vec<u64>> {
+    /// Some that are equally likely, ascending, whose mean is that of all; none, if nothing was seen.
+    pub(crate) fn durations(&self) -> Option<Durations> {
         let mut kept = self.kept.clone();
         kept.sort_unstable();
         let parts = PARTS.min(kept.len());
         let part = |number: usize| &kept[number * kept.len() / parts..(number + 1) * kept.len() / parts];
         let mean = |times: &[u64]| times.iter().sum::<u64>() / times.len() as u64;
-        (parts > 0).then(|| (0..parts).map(|number| mean(part(number))).collect())
+        (parts > 0).then(|| Durations::new((0..parts).map(|number| mean(part(number))).collect()))
     }
 }
 
@@ -84,9 +89,9 @@ impl Spread {
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
     /// Until ends were heard of, while a worker had nothing to do, and while none had.
-    pub(crate) handovers: [Spread; 2],
+    pub(crate) handovers: [Sampled; 2],
     /// Until a worker began that had had nothing to do.
-    pub(crate) wakes: Spread,
+    pub(crate) wakes: Sampled,
     /// Until one began that could have begun.
     pub(crate) between: Mean,
 }
@@ -94,12 +99,12 @@ pub(crate) struct Passed {
 impl Passed {
     /// That in place of what it was, as far as any was seen.
     pub(crate) fn update(&self, delays: &mut Delays) {
-        let [idle, busy] = self.handovers.each_ref().map(|spread| spread.times().map(Times::new));
-        if idle.is_some() || busy.is_some() {
-            delays.handover = Handover::new(idle, busy);
-        }
-        if let Some(wake) = self.wakes.times() {
-            delays.wake = Times::new(wake);
+        let Handover { idle, busy } = &mut delays.handover;
+        let [seen_idle, seen_busy] = &self.handovers;
+        for (of, seen) in [(idle, seen_idle), (busy, seen_busy), (&mut delays.wake, &self.wakes)] {
+            if let Some(durations) = seen.durations() {
+                *of = durations;
+            }
         }
         delays.between_ns = self.between.if_any().unwrap_or(delays.between_ns);
     }
@@ -193,15 +198,16 @@ mod tests {
 
     #[test]
     fn however_many_delays_there_are_it_is_said_how_they_are_spread() {
-        let mut spread = Spread::default();
-        assert_eq!(spread.times(), None);
-        [9, 8].into_iter().for_each(|ns| spread.add(ns));
-        assert_eq!(spread.times(), Some(vec![8, 9]));
-        let mut spread = Spread::default();
+        let mut sampled = Sampled::default();
+        assert_eq!(sampled.durations(), None);
+        [9, 8].into_iter().for_each(|ns| sampled.add(ns));
+        assert_eq!(sampled.durations(), Some(Durations::new(vec![8, 9])));
+        let mut sampled = Sampled::default();
         // Sixty-four in 640 take ten times as long.
-        (0..5 * KEPT_MAX as u64).for_each(|number| spread.add(if number / 64 % 10 == 7 { 50_000 } else { 5_000 }));
-        assert!((KEPT_MAX / 2..=KEPT_MAX).contains(&spread.kept.len()));
-        let times = spread.times().unwrap();
+        (0..5 * KEPT_MAX as u64).for_each(|number| sampled.add(if number / 64 % 10 == 7 { 50_000 } else { 5_000 }));
+        assert!((KEPT_MAX / 2..=KEPT_MAX).contains(&sampled.kept.len()));
+        let durations = sampled.durations().unwrap();
+        let times = durations.nanoseconds();
         assert_eq!(times.len(), PARTS);
         assert!(times[..44].iter().all(|ns| *ns == 5_000) && times[46..].iter().all(|ns| *ns == 50_000), "{times:?}");
     }

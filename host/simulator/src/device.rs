@@ -1,6 +1,6 @@
 //! Devices as cost curves: how long a batch of a cell takes, and what it costs to put the batch together.
 //!
-//! A device is a TOML table; the built-in ones are such files too. Times are microseconds there and nanoseconds here.
+//! A device is a TOML table; the built-in ones are such files too. Durations are microseconds there and nanoseconds here.
 
 mod curve;
 mod delays;
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use crate::error::Error;
 
 pub use curve::Curve;
-pub use delays::{Delays, Handover, Times};
+pub use delays::{Delays, Handover, Durations};
 
 use delays::Microseconds;
 use knots::Knots;
@@ -135,13 +135,13 @@ impl Device {
             return Err(wrong(format!("it has {} cells, at most {CELLS_MAX} are read", table.cells.len())));
         }
         let nanoseconds = |value: &Option<toml::Spanned<f64>>| match value {
-            None => Ok(0.0),
-            Some(us) if (0.0..=1e9).contains(us.get_ref()) => Ok(us.get_ref() * 1e3),
+            None => Ok(None),
+            Some(us) if (0.0..=1e9).contains(us.get_ref()) => Ok(Some(us.get_ref() * 1e3)),
             Some(us) => Err(at(us.span(), format!("{} is no time from 0 to 1e9 microseconds", us.get_ref()))),
         };
-        let times = |us: &Option<toml::Spanned<Microseconds>>| -> Result<Option<Times>, Error> {
-            let Some(us) = us else { return Ok(None) };
-            us.get_ref().times().map(Some).map_err(|problem| at(us.span(), problem))
+        let durations = |us: &Option<toml::Spanned<Microseconds>>| -> Result<Durations, Error> {
+            let Some(us) = us else { return Ok(Durations::default()) };
+            us.get_ref().durations().map_err(|problem| at(us.span(), problem))
         };
         let curve = |knots: &toml::Spanned<Knots>, least_ns: f64| {
             Curve::new(&knots.get_ref().0, least_ns).map_err(|problem| at(knots.span(), problem))
@@ -152,18 +152,18 @@ impl Device {
                 compute_quiet: cell.compute_quiet_us.as_ref().map(|knots| curve(knots, 1.0)).transpose()?,
                 fill_first: cell.fill_first,
                 overhead: cell.overhead_us.as_ref().map(|knots| curve(knots, 0.0)).transpose()?.unwrap_or_default(),
-                gather_ns_per_row: nanoseconds(&cell.gather_us_per_row)?,
+                gather_ns_per_row: nanoseconds(&cell.gather_us_per_row)?.unwrap_or(0.0),
             })
         };
         let cells = table.cells.iter().map(|(name, cell)| Ok((name.clone(), costs(cell)?)));
         Ok(Self {
-            move_ns: nanoseconds(&table.move_us)? as u64,
+            move_ns: nanoseconds(&table.move_us)?.unwrap_or(0.0) as u64,
             delays: Delays {
-                handover: Handover::new(times(&table.handover_us)?, times(&table.handover_busy_us)?),
-                wake: times(&table.wake_us)?.unwrap_or_default(),
-                between_ns: nanoseconds(&table.between_us)? as u64,
+                handover: Handover { idle: durations(&table.handover_us)?, busy: durations(&table.handover_busy_us)? },
+                wake: durations(&table.wake_us)?,
+                between_ns: nanoseconds(&table.between_us)?.unwrap_or(0.0) as u64,
             },
-            request_ns: table.request_us.as_ref().map(|_| nanoseconds(&table.request_us)).transpose()?.map(|ns| ns as u64),
+            request_ns: nanoseconds(&table.request_us)?.map(|ns| ns as u64),
             cells: cells.collect::<Result<_, Error>>()?,
             default: table.default.as_ref().map(costs).transpose()?,
             shares_memory: table.shares_memory,
@@ -283,6 +283,12 @@ mod tests {
         ] {
             let error = read(&format!("name = \"x\"\nhandover_us = {us}")).unwrap_err();
             assert_eq!(error, format!("gpu.toml: line 2: handover_us: {said}"));
+        }
+        for (field, said) in [
+            ("wake_us = [0, -1]", "wake_us: -1 is no time from 0 to 1e9 microseconds"),
+            ("request_us = 2e9", "request_us: 2000000000 is no time from 0 to 1e9 microseconds"),
+        ] {
+            assert_eq!(read(&format!("name = \"x\"\n{field}")).unwrap_err(), format!("gpu.toml: line 2: {said}"));
         }
         let quiet = read(&format!("{}compute_quiet_us = []\n", cell("[[1, 5.0]]"))).unwrap_err();
         assert_eq!(quiet, "gpu.toml: line 5: cells.lstm.compute_quiet_us: it has no knots");

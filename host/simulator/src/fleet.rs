@@ -81,7 +81,7 @@ struct Device {
 }
 
 impl Device {
-    /// Whether it has had nothing to do, and so has to wake up: what is launched when its last end is heard of finds it awake.
+    /// Whether it has had nothing to do since before now, and so has to wake up: what is launched when its last end is heard of goes on from there.
     fn sleeps(&self, now: u64) -> bool {
         self.queue.is_empty() && self.flying.is_empty() && self.heard_ns.is_none_or(|heard_ns| heard_ns < now)
     }

@@ -167,9 +167,10 @@ impl Meter {
         std::mem::take(&mut self.passed)
     }
 
-    /// What requests took on average, in nanoseconds, from when they were heard of until they had ended, of those that ended since the last time that this was asked.
-    pub fn cut_requests(&mut self) -> Option<u64> {
-        std::mem::take(&mut self.requests).if_any()
+    /// How many requests ended since the last time that this was asked, and what they took on average, in nanoseconds, from when they were heard of.
+    pub fn cut_requests(&mut self) -> (u64, u64) {
+        let requests = std::mem::take(&mut self.requests);
+        (requests.count(), requests.mean())
     }
 
     fn know(&mut self, worker: usize) {

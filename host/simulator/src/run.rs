@@ -30,6 +30,10 @@ const ARENA_SLOTS: u32 = 1 << 23;
 /// How often progress is told: once for so many instants.
 const PROGRESS_EVERY: u64 = 1 << 14;
 
+/// Tell apart what is drawn with one seed: how late ends are heard of, and how long devices take to wake up.
+const HEARING: u64 = 0x68 << 56;
+const WAKING: u64 = 0x77 << 56;
+
 /// How long a client takes to ask again. Not nothing: where everything is refused at once, time has to pass too.
 const AGAIN_NS: u64 = 1000;
 
@@ -138,7 +142,7 @@ enum Due {
     Wake,
     /// A request, of those lengths; here, of a client who was answered and asks again.
     Came(Option<(u32, u32)>),
-    /// A request that came then reaches the scheduler, which was waited for already.
+    /// A request that came then reaches the scheduler, which was waited for already, and what has happened is heard of with it.
     Reached(u64, Option<(u32, u32)>),
 }
 
@@ -175,7 +179,7 @@ impl<'a> Simulation<'a> {
         let ids = Ids::default();
         let mut info = workload.model(ids, &setup.batch_max);
         let whole = matches!(setup.config.policy, PolicyKind::Graph { .. } | PolicyKind::Serial);
-        let mut fleet = Fleet::new(machine(setup, workload, whole)?, setup.seed.rotate_left(16));
+        let mut fleet = Fleet::new(machine(setup, workload, whole)?, setup.seed ^ WAKING);
         for (cell, (cost, fill_first)) in info.cells.iter_mut().zip(fleet.tables()) {
             cell.batch.min = setup.batch_min.clamp(1, cell.batch.max);
             (cell.cost, cell.fill_first) = (cost, fill_first);
@@ -196,7 +200,7 @@ impl<'a> Simulation<'a> {
             random_shapes: Random::new(!setup.seed),
             next_arrival: None,
             due: BinaryHeap::new(),
-            hearing: Hearing::new(setup.device.delays.handover.clone(), setup.seed.rotate_left(32)),
+            hearing: Hearing::new(setup.device.delays.handover.clone(), setup.seed ^ HEARING),
             fleet,
             requests: Requests::default(),
             recorder: Recorder::new((setup.warm_up.clamp(0.0, 0.99) * span_ns as f64) as u64, span_ns, setup.objective_ns),

@@ -18,8 +18,10 @@ struct Hearing {
 }
 
 impl Observer for Hearing {
-    fn told(&mut self, _now: Time, events: &[Event], _ended: &[Time]) {
-        if !events.iter().any(|event| matches!(event, Event::Done { .. })) {
+    fn told(&mut self, now: Time, events: &[Event], ended: &[Time]) {
+        let done = events.iter().filter(|event| matches!(event, Event::Done { .. })).count();
+        assert!(ended.len() == done && ended.iter().all(|ended| (Time(1)..=now).contains(ended)), "{done} ended by {now:?}: {ended:?}");
+        if done == 0 {
             return;
         }
         let name = std::thread::current().name().unwrap_or_default().to_owned();

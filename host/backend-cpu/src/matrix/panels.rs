@@ -27,8 +27,8 @@ const BLOCK_BYTES: usize = 512 << 10;
 const BLOCK_ROWS_LEAST: usize = 256;
 /// Rows of a panel at most that all tiles pass before the next.
 const PIECE: usize = 1024;
-/// Lines by which a single tile asks ahead: so many that memory has answered by then, where the last cache is too small for the weights.
-const AHEAD: usize = 1024;
+/// Lines by which a single tile asks ahead: so many that memory has answered by then, and few enough that they and the tile's rows fit the nearest cache.
+const AHEAD: usize = 192;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 

@@ -33,7 +33,7 @@ there, a request is heard of as the end of a task is), move_us (of a request's s
 move it).
 
 Lines of JSON have, for each run, policy, rate, throughput, mean_ms, p50_ms, p90_ms, p99_ms, queueing and computation (the same for the time
-before and after the first cell began), mean_batch, utilisation, answered, failed, unfinished and sla_violations.";
+before the first cell began, request_us included, and after it), mean_batch, utilisation, answered, failed, unfinished and sla_violations.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SIMULATE_EXAMPLES)]

@@ -136,7 +136,8 @@ impl Worker {
 impl Shared {
     /// One connection's life.
     async fn keep_asking(self: Rc<Self>) -> io::Result<()> {
-        let mut connection = None;
+        // Before there is anything to ask, so that it is not in what the first request takes; if there is none, that request says why.
+        let mut connection = Connection::open(self.server, self.tls.as_ref()).await.ok();
         while let Some(arrival) = self.next().await? {
             let answer = self.ask(&mut connection, &arrival).await;
             if answer.is_err() {

@@ -9,11 +9,11 @@ const TIMES_MAX: usize = 4096;
 /// The longest of them, microseconds: a quarter of an hour.
 const LONGEST_US: f64 = 1e9;
 
-/// Times that are equally likely, in nanoseconds; if there are none, no time passes.
+/// Durations that are equally likely, in nanoseconds; if there are none, no time passes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Times(Vec<u64>);
+pub struct Durations(Vec<u64>);
 
-impl Times {
+impl Durations {
     /// These.
     #[must_use]
     pub const fn new(nanoseconds: Vec<u64>) -> Self {
@@ -43,27 +43,22 @@ impl Times {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handover {
     /// While a device has nothing to do.
-    pub idle: Times,
+    pub idle: Durations,
     /// While all are at work.
-    pub busy: Times,
+    pub busy: Durations,
 }
 
 impl Handover {
-    /// While a device has nothing to do, and while all are at work; where only one of the two is said, it is both.
-    pub(crate) fn new(idle: Option<Times>, busy: Option<Times>) -> Self {
-        let (idle, busy) = (idle.clone().or_else(|| busy.clone()), busy.or(idle));
-        Self { idle: idle.unwrap_or_default(), busy: busy.unwrap_or_default() }
-    }
-
     /// Always the same time.
     #[must_use]
     pub fn constant(ns: u64) -> Self {
-        Self::new(Some(Times(vec![ns])), None)
+        Self { idle: Durations(vec![ns]), busy: Durations::default() }
     }
 
-    /// One of the times, in nanoseconds.
+    /// One of those while every device is at work, or while one is not; where nothing is said of the one, of the other.
     pub(crate) fn draw(&self, busy: bool, random: &mut Random) -> u64 {
-        if busy { &self.busy } else { &self.idle }.draw(random)
+        let (of, other) = if busy { (&self.busy, &self.idle) } else { (&self.idle, &self.busy) };
+        if of.0.is_empty() { other } else { of }.draw(random)
     }
 }
 
@@ -73,7 +68,7 @@ pub struct Delays {
     /// Until the scheduler hears of the end of a task.
     pub handover: Handover,
     /// From a task's launch until a device begins it that had had nothing to do, and so has to wake up.
-    pub wake: Times,
+    pub wake: Durations,
     /// From when any other task could begin, which may have waited for the one before or been launched when that ended, until it does.
     pub between_ns: u64,
 }
@@ -91,7 +86,7 @@ impl Microseconds {
     ///
     /// # Errors
     /// Which time is none that can be waited for.
-    pub(super) fn times(&self) -> Result<Times, String> {
+    pub(super) fn durations(&self) -> Result<Durations, String> {
         let times = match self {
             Self::Always(time) => std::slice::from_ref(time),
             Self::EquallyLikely(times) if times.is_empty() => return Err("it has no times".to_owned()),
@@ -102,7 +97,7 @@ impl Microseconds {
         };
         match times.iter().find(|time| !(0.0..=LONGEST_US).contains(*time)) {
             Some(time) => Err(format!("{time} is no time from 0 to 1e9 microseconds")),
-            None => Ok(Times(times.iter().map(|time| (time * 1e3) as u64).collect())),
+            None => Ok(Durations(times.iter().map(|time| (time * 1e3) as u64).collect())),
         }
     }
 }

@@ -3,7 +3,7 @@
 use cellwright_scheduler::{ModelId, Row, Submission, WorkerId};
 
 use super::*;
-use crate::device::{Device, Times};
+use crate::device::{Device, Durations};
 
 #[test]
 fn the_mean_of_each_batch_size_is_a_devices_table() {
@@ -32,8 +32,8 @@ fn the_mean_of_each_batch_size_is_a_devices_table() {
     );
     let device = Device::from_toml("x.toml", &text).unwrap_or_else(|error| panic!("{error} in {text}"));
     assert_eq!((device.name.as_str(), device.shares_memory), ("two \"cpus\"", true));
-    let times = |ns| Times::new(vec![ns; 6]);
-    assert_eq!(device.delays, Delays { handover: Handover::new(Some(times(500)), None), wake: times(1000), between_ns: 0 });
+    let times = |ns| Durations::new(vec![ns; 6]);
+    assert_eq!(device.delays, Delays { handover: Handover { idle: times(500), busy: Durations::default() }, wake: times(1000), between_ns: 0 });
     assert_eq!(device.request_ns, Some(2500));
     for cell in ["a.cell", "any other"] {
         let costs = device.costs(cell).unwrap();
@@ -104,7 +104,7 @@ fn what_begins_while_no_other_worker_is_at_work_is_counted_apart() {
 /// Times that are equally likely: of hand-overs while a worker has nothing to do and while none has, and until one has woken up.
 fn spread(meter: &Meter) -> [Vec<u64>; 3] {
     let [idle, busy] = meter.passed.handovers.each_ref();
-    [idle, busy, &meter.passed.wakes].map(|spread| spread.times().unwrap_or_default())
+    [idle, busy, &meter.passed.wakes].map(|sampled| sampled.durations().unwrap_or_default().nanoseconds().to_vec())
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn what_passes_beside_tasks_is_told_apart() {
     assert_eq!((spread(&meter), meter.delays().between_ns), ([vec![0, 5, 40], vec![30], vec![50, 70]], 55));
     let mut before = Delays { between_ns: 7, ..Delays::default() };
     meter.cut().update(&mut before);
-    assert_eq!((before.between_ns, &before.wake), (55, &Times::new(vec![50, 70])));
+    assert_eq!((before.between_ns, &before.wake), (55, &Durations::new(vec![50, 70])));
     // Of what was not seen since then nothing changes.
     let after = before.clone();
     meter.cut().update(&mut before);
@@ -166,5 +166,5 @@ fn requests_take_what_passes_from_when_they_are_heard_of_to_their_ends() {
     meter.told(Time(200), &[submit(1)], &[]);
     meter.told(Time(500), &[], &[]);
     meter.decided(&Commands { finished: vec![RequestId(3), RequestId(1)], ..Commands::default() });
-    assert_eq!((meter.cut_requests(), meter.cut_requests()), (Some(350), None));
+    assert_eq!((meter.cut_requests(), meter.cut_requests()), ((2, 350), (0, 0)));
 }

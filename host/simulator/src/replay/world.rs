@@ -2,7 +2,7 @@
 //!
 //! Requests and clients who leave come when the scheduler heard of them; those of a closed loop's clients as long after as many have ended as they did. What
 //! a request does next comes as long after so many of its nodes are complete as it did. Chains stop in the step in which they stopped. What tasks cost and
-//! how late their ends are heard of is what [`Meter`](crate::Meter) makes of the recording, in the same second, on devices that are those of
+//! what passes beside them is what [`Meter`](crate::Meter) makes of the recording, in the same second, on devices that are those of
 //! [`crate::run()`].
 
 use std::cmp::Reverse;
@@ -14,14 +14,15 @@ use cellwright_scheduler::{BatchSizes, Config, Event, ModelInfo, PolicyKind, Req
 use super::books::Books;
 use super::pace::Part;
 use super::traffic::{Asked, Further, Traffic};
-use crate::device::Delays;
+use crate::device::Handover;
 use crate::driven::{Driven, World};
 use crate::fleet::{Fleet, Flight, Machine, Work};
 use crate::hearing::Hearing;
 use crate::outcome::{Outcome, Recorder};
 
-/// Draws how late ends are heard of: the same what-if gives the same numbers.
-const SEED: u64 = 1;
+/// Draw how late ends are heard of, and how long workers take to wake up: the same what-if gives the same numbers.
+const HEARING_SEED: u64 = 1;
+const WAKING_SEED: u64 = 2;
 
 /// What is to be different.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,8 +94,8 @@ impl<'a> Replay<'a> {
             driven: Driven::new(Config { policy: change.policy.unwrap_or(traffic.config.policy), ..traffic.config }),
             books: Books::default(),
             due,
-            hearing: Hearing::new(Delays::default().handover, SEED),
-            fleet: Fleet::new(Machine { costs: traffic.costs.clone(), ..Machine::default() }, SEED),
+            hearing: Hearing::new(Handover::default(), HEARING_SEED),
+            fleet: Fleet::new(Machine { costs: traffic.costs.clone(), ..Machine::default() }, WAKING_SEED),
             part: None,
             ids: vec![None; traffic.requests.len()],
             further: vec![(0, false); traffic.requests.len()],

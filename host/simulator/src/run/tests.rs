@@ -3,7 +3,7 @@
 use cellwright_scheduler::Release;
 
 use super::*;
-use crate::device::Handover;
+use crate::device::{Delays, Handover};
 use crate::workload::{Decoding, Layers, Lengths, Pairs, Trees};
 
 const UNIT: u64 = 1_000_000;
@@ -110,6 +110,18 @@ fn what_passes_between_tasks_is_waited_for_by_those_that_wait() {
     let outcome = run(&setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
     assert_eq!(outcome.answered, 3);
     assert!((outcome.p50_ms - 1.0).abs() < 0.01 && (outcome.p99_ms - 2.25).abs() < 0.01, "{outcome:?}");
+}
+
+/// Nobody waits when the first one's end is heard of, half a unit late; what is launched then begins a quarter after that.
+#[test]
+fn what_passes_between_tasks_comes_after_what_was_waited_for() {
+    let mut device = Device::unit(UNIT);
+    device.delays = Delays { handover: Handover::constant(UNIT / 2), between_ns: UNIT / 4, ..Delays::default() };
+    let config = Config { low_water: 0, max_tasks_to_submit: 1, ..Config::default() };
+    let setup = Setup { config, warm_up: 0.0, drain: true, batch_max: vec![1], ..Setup::new(device, trace(&[(0, 1), (0, 1)])) };
+    let outcome = run(&setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
+    // Both are heard of at a half, the first is answered at two, and the second runs from two and a quarter on.
+    assert!((outcome.p50_ms - 2.0).abs() < 0.01 && (outcome.p99_ms - 3.75).abs() < 0.01, "{outcome:?}");
 }
 
 /// A device that has had nothing to do begins late, one that goes on does not: here the second request comes while the first is under way, and the third when nothing is.

@@ -29,6 +29,8 @@ pub(super) type TileFn = unsafe fn(&Call);
 
 /// How often a tile asks for weights in two values of k: as often as its share of the lines takes where there are six tiles or more, three, two, one.
 pub(super) const ASKING: [usize; 4] = [1, 2, 4, 6];
+/// That of a single tile. What it asks for it uses soon, and wants in the nearest cache; other tiles ask for a whole piece, which only the second has room for.
+pub(super) const ALONE: usize = ASKING[3];
 
 /// The same number, of which the compiler knows nothing. Through rows whose distances it knows it goes one by one, with an addition for each, and additions
 /// take turns with multiply-adds.
@@ -49,7 +51,7 @@ macro_rules! tiles {
     ) => {
         use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
-        use super::tile::{ASKING, Call, TileFn, apart};
+        use super::tile::{ALONE, ASKING, Call, TileFn, apart};
         use super::{LINE, VECTORS};
 
         /// Rows of a tile at most.
@@ -119,7 +121,11 @@ macro_rules! tiles {
                     // Of two k the first asks the more often.
                     for _ in 0..if k % 2 == 0 { ASKS.div_ceil(2) } else { ASKS / 2 } {
                         // Asking for what is not there does nothing.
-                        _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+                        if ASKS == ALONE {
+                            _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                        } else {
+                            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+                        }
                         ahead = ahead.wrapping_byte_add(ahead_step);
                     }
                     step(x.wrapping_add(k), w.wrapping_add(k * PANEL * LANES), &mut sums);

@@ -91,7 +91,10 @@ impl Service {
         };
         let total = load::run(&plan)?.total;
         match total.first_fault {
-            None => Ok(Answered { throughput: total.throughput, latency: Duration::from_secs_f64(total.latency.mean_us / 1e6) }),
+            None => {
+                let latency = Duration::from_secs_f64(total.latency.mean_us / 1e6);
+                Ok(Answered { throughput: total.throughput, count: total.ok, latency })
+            }
             Some(fault) => bail!("some requests failed, the first because {fault}"),
         }
     }

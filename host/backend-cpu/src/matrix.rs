@@ -152,8 +152,11 @@ struct Rest<'a> {
 }
 
 impl Rest<'_> {
-    fn take(&self) -> Option<usize> {
-        self.units.clone().nth(self.taken.fetch_add(1, Ordering::Relaxed))
+    /// The next so many, or what is left of them.
+    fn take(&self, most: usize) -> Range<usize> {
+        let taken = self.taken.fetch_add(most, Ordering::Relaxed).min(self.units.len());
+        let first = self.units.start + taken;
+        first..(first + most).min(self.units.end)
     }
 }
 
@@ -170,13 +173,23 @@ impl<'a> Units<'a> {
 
     /// Every unit, and the one that comes after it.
     fn each(self) -> impl Iterator<Item = (usize, Option<usize>)> + use<'a> {
-        let Self { mut own, left } = self;
-        let mut take = move || own.next().or_else(|| left.as_ref()?.take());
-        let mut next = take();
+        let mut units = self.together(1).map(|units| units.start);
+        let mut next = units.next();
         std::iter::from_fn(move || {
             let unit = next?;
-            next = take();
+            next = units.next();
             Some((unit, next))
+        })
+    }
+
+    /// All units, so many that lie side by side at once, or fewer.
+    fn together(self, most: usize) -> impl Iterator<Item = Range<usize>> + use<'a> {
+        let Self { mut own, left } = self;
+        std::iter::from_fn(move || {
+            let first = own.start;
+            own.start = (first + most).min(own.end);
+            let units = if first < own.start { first..own.start } else { left.as_ref()?.take(most) };
+            (!units.is_empty()).then_some(units)
         })
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use cellwright_scheduler::{CellTypeId, CostTable, Knot};
 
-use crate::device::{Delays, Handover, Durations};
+use crate::device::{Delays, Durations, Handover};
 
 /// Delays of one kind that are kept: of more, each second, each fourth and so on.
 const KEPT_MAX: usize = 1 << 16;

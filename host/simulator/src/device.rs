@@ -14,7 +14,7 @@ use serde::Deserialize;
 use crate::error::Error;
 
 pub use curve::Curve;
-pub use delays::{Delays, Handover, Durations};
+pub use delays::{Delays, Durations, Handover};
 
 use delays::Microseconds;
 use knots::Knots;

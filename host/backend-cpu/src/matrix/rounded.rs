@@ -17,6 +17,8 @@ mod plain;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiles;
 
+use std::ops::Range;
+
 use cellwright_cell_graph::typed::Precision;
 
 use super::{Left, PANEL, Product, Target, Units};
@@ -111,6 +113,15 @@ impl Rounded {
         }
     }
 
+    /// Rows of a tile of two panels at most: of so few a panel has too few sums to keep the processor from waiting for one of them.
+    const fn height_of_pairs(self) -> usize {
+        match self.kernel {
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Dot => dot::HEIGHT_OF_PAIRS,
+            _ => 0,
+        }
+    }
+
     /// Whether rows and weights are packed as the processor's tiles.
     const fn is_tiled(self) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -146,16 +157,18 @@ struct Tile {
     left: *const u8,
     left_stride: usize,
     rows: usize,
+    /// The first panel, and how many that lie one behind the other.
     panel: *const u8,
+    panels: usize,
     groups: usize,
     /// What the sums are added to: rows of a panel's width, floats apart (0: one for all).
     from: *const f32,
     from_stride: usize,
     into: *mut f32,
     into_stride: usize,
-    /// Of the panel that the result has.
+    /// Of the panels that the result has.
     columns: usize,
-    /// Of integers: the rows' scales, and what is known of the columns.
+    /// Of integers: the rows' scales, and what is known of each panel's columns.
     row_scales: *const f32,
     scales: *const Columns,
     /// What to ask for while this is computed, and how many lines in each sixteen groups.
@@ -278,48 +291,60 @@ struct Block<'a> {
     rows: usize,
 }
 
-/// What sums begin with where there is no bias.
-static NOTHING: [f32; PANEL] = [0.0; PANEL];
+/// What the sums of two panels begin with where there is no bias.
+static NOTHING: [f32; 2 * PANEL] = [0.0; 2 * PANEL];
 
 impl Block<'_> {
     /// # Safety
     /// As for [`run`].
     unsafe fn run(&self, units: Units<'_>) {
-        let height = self.rounded.height();
-        let tiles = self.rows.div_ceil(height);
-        for (panel, next) in units.each() {
-            for (term, weight) in self.terms.iter().zip(&self.product.weights) {
-                let groups = self.rounded.groups(weight.k);
-                let panel_bytes = groups * PANEL * GROUP;
-                let w = weight.data.pointer().wrapping_add(panel * panel_bytes);
-                let next_w = weight.data.pointer().wrapping_add(next.unwrap_or(panel) * panel_bytes);
-                let (from, from_stride) = if std::ptr::eq(term, &raw const self.terms[0]) && !self.product.onto_result {
-                    (self.product.bias().map_or(NOTHING.as_ptr(), |bias| bias.wrapping_add(panel * PANEL)), 0)
-                } else {
-                    (self.result.rows.cast_const().wrapping_add(panel * PANEL), self.result.stride)
+        if self.rows <= self.rounded.height_of_pairs() {
+            // SAFETY: the caller's promise.
+            return units.together(2).for_each(|panels| unsafe { self.panels(panels, None) });
+        }
+        // SAFETY: the caller's promise.
+        units.each().for_each(|(panel, next)| unsafe { self.panels(panel..panel + 1, next) });
+    }
+
+    /// Computes a panel, before that which comes next, or two, which is one tile.
+    ///
+    /// # Safety
+    /// As for [`run`].
+    unsafe fn panels(&self, panels: Range<usize>, next: Option<usize>) {
+        let (panel, panels) = (panels.start, panels.len());
+        let tiles = self.rows.div_ceil(self.rounded.height());
+        for (term, weight) in self.terms.iter().zip(&self.product.weights) {
+            let groups = self.rounded.groups(weight.k);
+            let panel_bytes = groups * PANEL * GROUP;
+            let w = weight.data.pointer().wrapping_add(panel * panel_bytes);
+            let next_w = weight.data.pointer().wrapping_add(next.unwrap_or(panel) * panel_bytes);
+            let (from, from_stride) = if std::ptr::eq(term, &raw const self.terms[0]) && !self.product.onto_result {
+                (self.product.bias().map_or(NOTHING.as_ptr(), |bias| bias.wrapping_add(panel * PANEL)), 0)
+            } else {
+                (self.result.rows.cast_const().wrapping_add(panel * PANEL), self.result.stride)
+            };
+            for tile in 0..tiles {
+                // Of about equal size: sums of a tile of few rows would wait for one another.
+                let (first, end) = (self.rows * tile / tiles, self.rows * (tile + 1) / tiles);
+                let tile = Tile {
+                    left: term.rows.wrapping_add(first * term.stride),
+                    left_stride: term.stride,
+                    rows: end - first,
+                    panel: w,
+                    panels,
+                    groups,
+                    from: from.wrapping_add(first * from_stride),
+                    from_stride,
+                    into: self.result.rows.wrapping_add(first * self.result.stride + panel * PANEL),
+                    into_stride: self.result.stride,
+                    columns: (panels * PANEL).min(self.product.n - panel * PANEL),
+                    row_scales: term.scales.wrapping_add(first),
+                    scales: weight.columns.pointer().cast::<Columns>().wrapping_add(panel),
+                    next: if tiles == 1 { w.wrapping_add(AHEAD / panels) } else { next_w.wrapping_add(panel_bytes * tile / tiles) },
+                    next_lines: LINES.div_ceil(tiles),
                 };
-                for tile in 0..tiles {
-                    // Of about equal size: sums of a tile of few rows would wait for one another.
-                    let (first, end) = (self.rows * tile / tiles, self.rows * (tile + 1) / tiles);
-                    let tile = Tile {
-                        left: term.rows.wrapping_add(first * term.stride),
-                        left_stride: term.stride,
-                        rows: end - first,
-                        panel: w,
-                        groups,
-                        from: from.wrapping_add(first * from_stride),
-                        from_stride,
-                        into: self.result.rows.wrapping_add(first * self.result.stride + panel * PANEL),
-                        into_stride: self.result.stride,
-                        columns: PANEL.min(self.product.n - panel * PANEL),
-                        row_scales: term.scales.wrapping_add(first),
-                        scales: weight.columns.pointer().cast::<Columns>().wrapping_add(panel),
-                        next: ahead(w, next_w, (panel_bytes, tile, tiles)),
-                        next_lines: LINES.div_ceil(tiles),
-                    };
-                    // SAFETY: the caller's promise; kernels are chosen by what the processor has.
-                    unsafe { self.tile(tile) };
-                }
+                // SAFETY: the caller's promise; kernels are chosen by what the processor has.
+                unsafe { self.tile(tile) };
             }
         }
     }
@@ -346,13 +371,8 @@ impl Block<'_> {
 
 /// Lines of sixteen groups of a panel.
 const LINES: usize = PANEL * GROUP * GROUPS / 64;
-/// How far ahead of its use a weight is asked for where a panel is used once.
+/// How far ahead of its use a weight is asked for where a panel is used once; of two panels half as far in each.
 const AHEAD: usize = 8 << 10;
-
-/// What a tile asks for: what comes a little later, or, where several tiles use a panel, its part of the next one.
-fn ahead(panel: *const u8, next: *const u8, (panel_bytes, tile, tiles): (usize, usize, usize)) -> *const u8 {
-    if tiles == 1 { panel.wrapping_add(AHEAD) } else { next.wrapping_add(panel_bytes * tile / tiles) }
-}
 
 #[cfg(test)]
 mod tests;

@@ -33,7 +33,10 @@ fn the_mean_of_each_batch_size_is_a_devices_table() {
     let device = Device::from_toml("x.toml", &text).unwrap_or_else(|error| panic!("{error} in {text}"));
     assert_eq!((device.name.as_str(), device.shares_memory), ("two \"cpus\"", true));
     let times = |ns| Durations::new(vec![ns; 6]);
-    assert_eq!(device.delays, Delays { handover: Handover { idle: times(500), busy: Durations::default() }, wake: times(1000), between_ns: 0 });
+    assert_eq!(
+        device.delays,
+        Delays { handover: Handover { idle: times(500), busy: Durations::default() }, wake: times(1000), between_ns: 0 }
+    );
     assert_eq!(device.request_ns, Some(2500));
     for cell in ["a.cell", "any other"] {
         let costs = device.costs(cell).unwrap();

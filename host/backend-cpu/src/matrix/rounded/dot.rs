@@ -7,29 +7,37 @@ use std::arch::x86_64::{
 };
 
 use super::super::PANEL;
-use super::{Columns, GROUP, Tile};
+use super::{GROUP, Tile};
 
 /// Rows of a tile at most: two vectors of sums for each, two of weights and one of a row's group fill 27 of 32 registers.
 pub(super) const HEIGHT: usize = 12;
+/// The same of a tile of two panels, whose vectors are twice as many.
+pub(super) const HEIGHT_OF_PAIRS: usize = 6;
 /// Columns of a vector.
 const LANES: usize = 16;
 
-/// A tile of that many rows by that function of the number of rows.
+/// A tile of that many rows and panels by that function of the number of rows and vectors.
 macro_rules! by_rows {
     ($function:ident, $tile:ident) => {
-        match $tile.rows {
-            1 => $function::<1>($tile),
-            2 => $function::<2>($tile),
-            3 => $function::<3>($tile),
-            4 => $function::<4>($tile),
-            5 => $function::<5>($tile),
-            6 => $function::<6>($tile),
-            7 => $function::<7>($tile),
-            8 => $function::<8>($tile),
-            9 => $function::<9>($tile),
-            10 => $function::<10>($tile),
-            11 => $function::<11>($tile),
-            _ => $function::<HEIGHT>($tile),
+        match ($tile.panels, $tile.rows) {
+            (1, 1) => $function::<1, 2>($tile),
+            (1, 2) => $function::<2, 2>($tile),
+            (1, 3) => $function::<3, 2>($tile),
+            (1, 4) => $function::<4, 2>($tile),
+            (1, 5) => $function::<5, 2>($tile),
+            (1, 6) => $function::<6, 2>($tile),
+            (1, 7) => $function::<7, 2>($tile),
+            (1, 8) => $function::<8, 2>($tile),
+            (1, 9) => $function::<9, 2>($tile),
+            (1, 10) => $function::<10, 2>($tile),
+            (1, 11) => $function::<11, 2>($tile),
+            (1, _) => $function::<HEIGHT, 2>($tile),
+            (_, 1) => $function::<1, 4>($tile),
+            (_, 2) => $function::<2, 4>($tile),
+            (_, 3) => $function::<3, 4>($tile),
+            (_, 4) => $function::<4, 4>($tile),
+            (_, 5) => $function::<5, 4>($tile),
+            (..) => $function::<HEIGHT_OF_PAIRS, 4>($tile),
         }
     };
 }
@@ -50,19 +58,24 @@ pub(super) unsafe fn bytes(tile: Tile) {
     unsafe { by_rows!(bytes_tile, tile) }
 }
 
-/// A group of all columns of a panel.
+/// A group of all columns of the panels.
 ///
 /// # Safety
-/// The panel has this group.
+/// The panels have this group, and as many vectors.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn columns(tile: &Tile, group: usize) -> [__m512i; 2] {
-    let at = tile.panel.wrapping_add(group.wrapping_mul(PANEL * GROUP)).cast::<__m512i>();
+#[expect(clippy::needless_range_loop, reason = "loops over constant ranges unroll; iterators do not")]
+unsafe fn columns<const VECTORS: usize>(tile: &Tile, group: usize) -> [__m512i; VECTORS] {
+    let panel_bytes = tile.groups.wrapping_mul(PANEL * GROUP);
     let next = tile.next.wrapping_add(group.wrapping_mul(PANEL * GROUP) / super::LINES * tile.next_lines);
-    _mm_prefetch::<_MM_HINT_T0>(next.cast());
-    _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64).cast());
-    // SAFETY: the caller's promise.
-    unsafe { [_mm512_loadu_si512(at), _mm512_loadu_si512(at.wrapping_add(1))] }
+    let mut columns = [_mm512_setzero_si512(); VECTORS];
+    for v in 0..VECTORS {
+        let apart = (v / 2 * panel_bytes).wrapping_add(v % 2 * 64);
+        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(apart).cast());
+        // SAFETY: the caller's promise.
+        columns[v] = unsafe { _mm512_loadu_si512(tile.panel.wrapping_add(group.wrapping_mul(PANEL * GROUP)).wrapping_add(apart).cast()) };
+    }
+    columns
 }
 
 /// A group of a row, in every column.
@@ -82,18 +95,19 @@ unsafe fn spread(tile: &Tile, row: usize, group: usize) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[expect(clippy::needless_range_loop, reason = "loops over constant ranges unroll, and the sums stay in registers; iterators do not")]
-unsafe fn halves_tile<const ROWS: usize>(tile: Tile) {
+unsafe fn halves_tile<const ROWS: usize, const VECTORS: usize>(tile: Tile) {
     // SAFETY: the types differ in name alone.
     let halves = |bits: __m512i| unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) };
-    let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
+    let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
     for group in 0..tile.groups {
         // SAFETY: the caller's promise.
-        let w = unsafe { columns(&tile, group) }.map(halves);
+        let w = unsafe { columns::<VECTORS>(&tile, group) }.map(halves);
         for r in 0..ROWS {
             // SAFETY: the caller's promise.
             let x = halves(unsafe { spread(&tile, r, group) });
-            sums[r][0] = _mm512_dpbf16_ps(sums[r][0], x, w[0]);
-            sums[r][1] = _mm512_dpbf16_ps(sums[r][1], x, w[1]);
+            for v in 0..VECTORS {
+                sums[r][v] = _mm512_dpbf16_ps(sums[r][v], x, w[v]);
+            }
         }
     }
     for r in 0..ROWS {
@@ -107,27 +121,30 @@ unsafe fn halves_tile<const ROWS: usize>(tile: Tile) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[expect(clippy::needless_range_loop, reason = "loops over constant ranges unroll, and the sums stay in registers; iterators do not")]
-unsafe fn bytes_tile<const ROWS: usize>(tile: Tile) {
-    let mut sums = [[_mm512_setzero_si512(); 2]; ROWS];
+unsafe fn bytes_tile<const ROWS: usize, const VECTORS: usize>(tile: Tile) {
+    let mut sums = [[_mm512_setzero_si512(); VECTORS]; ROWS];
     for group in 0..tile.groups {
         // SAFETY: the caller's promise.
-        let w = unsafe { columns(&tile, group) };
+        let w = unsafe { columns::<VECTORS>(&tile, group) };
         for r in 0..ROWS {
             // SAFETY: the caller's promise.
             let x = unsafe { spread(&tile, r, group) };
-            sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], x, w[0]);
-            sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], x, w[1]);
+            for v in 0..VECTORS {
+                sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], x, w[v]);
+            }
         }
     }
-    // SAFETY: the caller's promise.
-    let Columns { sums: moved, .. } = unsafe { &*tile.scales };
-    // SAFETY: there is one for each column of the panel.
-    let moved = unsafe { [_mm512_loadu_si512(moved.as_ptr().cast()), _mm512_loadu_si512(moved.as_ptr().add(LANES).cast())] };
+    for v in 0..VECTORS {
+        // SAFETY: the caller's promise, and there is one for each column of a panel.
+        let moved = unsafe { _mm512_loadu_si512((*tile.scales.wrapping_add(v / 2)).sums.as_ptr().add(v % 2 * LANES).cast()) };
+        for r in 0..ROWS {
+            // Left-hand integers were moved up by 128.
+            sums[r][v] = _mm512_sub_epi32(sums[r][v], moved);
+        }
+    }
     for r in 0..ROWS {
-        // Left-hand integers were moved up by 128.
-        let exact = [_mm512_sub_epi32(sums[r][0], moved[0]), _mm512_sub_epi32(sums[r][1], moved[1])];
         // SAFETY: the caller's promise.
-        unsafe { add_scaled(&tile, r, exact) };
+        unsafe { add_scaled(&tile, r, sums[r]) };
     }
 }
 
@@ -137,14 +154,14 @@ unsafe fn bytes_tile<const ROWS: usize>(tile: Tile) {
 /// As for [`bytes`].
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn add_scaled(tile: &Tile, row: usize, sums: [__m512i; 2]) {
+unsafe fn add_scaled<const VECTORS: usize>(tile: &Tile, row: usize, sums: [__m512i; VECTORS]) {
     // SAFETY: the caller's promise.
-    let (row_scale, scales) = unsafe { (_mm512_set1_ps(*tile.row_scales.wrapping_add(row)), (*tile.scales).scales.as_ptr()) };
-    for (half, sum) in sums.into_iter().enumerate() {
-        let (mask, from, into) = places(tile, row, half);
+    let row_scale = unsafe { _mm512_set1_ps(*tile.row_scales.wrapping_add(row)) };
+    for (vector, sum) in sums.into_iter().enumerate() {
+        let (mask, from, into) = places(tile, row, vector);
         // SAFETY: there is a scale for each column of the panel; masks end at the result's last column.
         unsafe {
-            let scale = _mm512_loadu_ps(scales.wrapping_add(half * LANES));
+            let scale = _mm512_loadu_ps((*tile.scales.wrapping_add(vector / 2)).scales.as_ptr().add(vector % 2 * LANES));
             // Never a product of two scales: it could overflow where the sum is zero, or underflow where it is large.
             let of_row = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), row_scale);
             let y = _mm512_fmadd_ps(of_row, scale, _mm512_maskz_loadu_ps(mask, from));
@@ -159,19 +176,19 @@ unsafe fn add_scaled(tile: &Tile, row: usize, sums: [__m512i; 2]) {
 /// As for [`halves`].
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn add(tile: &Tile, row: usize, sums: [__m512; 2]) {
-    for (half, sum) in sums.into_iter().enumerate() {
-        let (mask, from, into) = places(tile, row, half);
+unsafe fn add<const VECTORS: usize>(tile: &Tile, row: usize, sums: [__m512; VECTORS]) {
+    for (vector, sum) in sums.into_iter().enumerate() {
+        let (mask, from, into) = places(tile, row, vector);
         // SAFETY: masks end at the result's last column.
         unsafe { _mm512_mask_storeu_ps(into, mask, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, from), sum)) };
     }
 }
 
-/// The lanes of half a panel that the result has, what is added to, and where it goes.
+/// The lanes of a vector that the result has, what is added to, and where it goes.
 #[inline]
-fn places(tile: &Tile, row: usize, half: usize) -> (__mmask16, *const f32, *mut f32) {
-    let left = tile.columns.saturating_sub(half * LANES);
+fn places(tile: &Tile, row: usize, vector: usize) -> (__mmask16, *const f32, *mut f32) {
+    let left = tile.columns.saturating_sub(vector * LANES);
     let mask = if left >= LANES { !0 } else { (1 << left) - 1 };
-    let at = |stride: usize| row.wrapping_mul(stride).wrapping_add(half * LANES);
+    let at = |stride: usize| row.wrapping_mul(stride).wrapping_add(vector * LANES);
     (mask, tile.from.wrapping_add(at(tile.from_stride)), tile.into.wrapping_add(at(tile.into_stride)))
 }

@@ -105,6 +105,23 @@ fn a_row_is_the_same_at_every_batch_size_and_for_every_number_of_threads() {
 }
 
 #[test]
+fn without_a_bias_sums_begin_at_zero() {
+    for (ks, n) in SHAPES {
+        for rounded in kernels(Width::Half).into_iter().chain(kernels(Width::Byte)) {
+            let mut product = product(rounded, ks, n);
+            product.set_bias(&vec![0.0; n]);
+            let x = pool(ks);
+            for rows in [vec![0], (0..7).collect::<Vec<_>>()] {
+                let zeros = run(&product, ks, &x, &rows, 1);
+                let bias = product.bias.take();
+                assert!(run(&product, ks, &x, &rows, 1) == zeros, "{rounded:?} {ks:?} × {n}");
+                product.bias = bias;
+            }
+        }
+    }
+}
+
+#[test]
 fn every_kernel_sums_integers_to_the_same_bits() {
     for (ks, n) in SHAPES {
         let rows: Vec<usize> = (0..40).collect();

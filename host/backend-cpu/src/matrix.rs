@@ -166,6 +166,11 @@ impl<'a> Units<'a> {
         Self { own, left: None }
     }
 
+    /// The first of them, or one that may be.
+    fn first(&self) -> usize {
+        if let (true, Some(left)) = (self.own.is_empty(), &self.left) { left.units.start } else { self.own.start }
+    }
+
     /// Whether there are none for certain.
     fn is_empty(&self) -> bool {
         self.own.is_empty() && self.left.is_none()

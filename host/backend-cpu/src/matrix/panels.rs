@@ -150,10 +150,11 @@ pub(super) unsafe fn run(product: &Product, layout: &Layout, lefts: &[Left], res
     let blocks = rows.div_ceil(block_rows(product));
     for block in 0..blocks {
         let rows = rows * block / blocks..rows * (block + 1) / blocks;
+        let first = units.first();
         for (unit, next) in units.clone().each() {
             let panel = layout.panel(unit);
-            // The next time begins where this one ends.
-            let next = layout.panel(next.unwrap_or(unit));
+            // The next time begins where this one did.
+            let next = layout.panel(next.unwrap_or(first));
             let at = Target { rows: result.rows.wrapping_add(rows.start * result.stride + panel.column), stride: result.stride };
             let work = Work { product, layout, lefts, rows: rows.clone() };
             // SAFETY: the caller's promise, for some of the rows and columns.
@@ -192,6 +193,7 @@ impl Work<'_> {
                 let row = |row: usize| left.rows.wrapping_add((self.rows.start + row) * left.stride + piece.start);
                 let ahead =
                     if tiles == 1 { piece.w.wrapping_byte_add(AHEAD * LINE) } else { next_w.wrapping_byte_add(tile * ahead_lines * LINE) };
+                let turn = (AHEAD * LINE / row_bytes).min(piece.depth);
                 let call = Call {
                     x: row(first),
                     stride: left.stride,
@@ -199,6 +201,8 @@ impl Work<'_> {
                     depth: piece.depth,
                     ahead,
                     ahead_lines,
+                    turn,
+                    then: next_w,
                     bias: if is_first && !self.product.onto_result {
                         Some(self.product.bias().map(|bias| bias.wrapping_add(panel.column)))
                     } else {

@@ -12,6 +12,9 @@ pub(super) struct Call {
     /// Weights to be brought near: so many lines, evenly over the piece.
     pub(super) ahead: *const f32,
     pub(super) ahead_lines: usize,
+    /// Of a single tile: when so many values of k are left, it goes on to ask for what lies there.
+    pub(super) turn: usize,
+    pub(super) then: *const f32,
     /// At a product's first piece: the bias of these columns, if there is one.
     pub(super) bias: Option<Option<*const f32>>,
     pub(super) y: *mut f32,
@@ -115,8 +118,11 @@ macro_rules! tiles {
                     }
                 }
             };
-            let mut left = call.depth;
+            let (mut left, mut has_turned) = (call.depth, false);
             while left >= STRIDE {
+                if ASKS == ALONE && (left <= call.turn) != has_turned {
+                    (ahead, has_turned) = (call.then, true);
+                }
                 for k in 0..STRIDE {
                     // Of two k the first asks the more often.
                     for _ in 0..if k % 2 == 0 { ASKS.div_ceil(2) } else { ASKS / 2 } {

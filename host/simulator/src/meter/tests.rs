@@ -113,7 +113,7 @@ fn spread(meter: &Meter) -> [Vec<u64>; 3] {
 #[test]
 fn what_passes_beside_tasks_is_told_apart() {
     let mut meter = Meter::default();
-    let mut ended = |meter: &mut Meter, heard_ns, seq, ended_ns| meter.told(Time(heard_ns), &[end((0, seq), 1000)], &[Time(ended_ns)]);
+    let ended = |meter: &mut Meter, heard_ns, seq, ended_ns| meter.told(Time(heard_ns), &[end((0, seq), 1000)], &[Time(ended_ns)]);
     // It has had nothing to do, and begins fifty after it could; the second begins a hundred after the first has ended.
     launch(&mut meter, 0, &[1, 2]);
     ended(&mut meter, 1080, 1, 1050);

@@ -73,6 +73,8 @@ impl Form {
 
 /// Of how many units of columns one is left to whoever is done first.
 const LEFT: usize = 4;
+/// Into how many takings what is left is divided at least.
+const TAKES_LEAST: usize = 8;
 
 /// A packed weight.
 #[derive(Debug)]
@@ -152,8 +154,9 @@ struct Rest<'a> {
 }
 
 impl Rest<'_> {
-    /// The next so many, or what is left of them.
+    /// The next so many, or what is left of them; one, if there are too few to keep all threads busy to the end.
     fn take(&self, most: usize) -> Range<usize> {
+        let most = if self.units.len() < TAKES_LEAST * most { 1 } else { most };
         let taken = self.taken.fetch_add(most, Ordering::Relaxed).min(self.units.len());
         let first = self.units.start + taken;
         first..(first + most).min(self.units.end)

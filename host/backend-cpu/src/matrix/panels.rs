@@ -27,7 +27,7 @@ const BLOCK_BYTES: usize = 512 << 10;
 const BLOCK_ROWS_LEAST: usize = 256;
 /// Rows of a panel at most that all tiles pass before the next.
 const PIECE: usize = 1024;
-/// Lines by which a single tile asks ahead: so many that memory has answered by then, and few enough that they and the tile's rows fit the nearest cache.
+/// Lines by which a single tile asks ahead: so many that memory has answered by then, and few enough that they are still in the nearest cache when they are used.
 const AHEAD: usize = 192;
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -153,12 +153,13 @@ pub(super) unsafe fn run(product: &Product, layout: &Layout, lefts: &[Left], res
         let first = units.first();
         for (unit, next) in units.clone().each() {
             let panel = layout.panel(unit);
-            // The next time begins where this one did.
+            // The next time begins where this one did; its results are not these.
+            let after = next.map_or(0, |next| layout.panel(next).column.wrapping_sub(panel.column));
             let next = layout.panel(next.unwrap_or(first));
             let at = Target { rows: result.rows.wrapping_add(rows.start * result.stride + panel.column), stride: result.stride };
             let work = Work { product, layout, lefts, rows: rows.clone() };
             // SAFETY: the caller's promise, for some of the rows and columns.
-            unsafe { work.panel(panel, next, at) };
+            unsafe { work.panel(panel, (next, after), at) };
         }
     }
 }
@@ -171,11 +172,11 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Computes a panel's columns of all rows, the first of which is to be at `result`, and asks for the next one.
+    /// Computes a panel's columns of all rows, the first of which is to be at `result`, and asks for the next one, whose results are so many floats after these.
     ///
     /// # Safety
     /// As for [`run`].
-    unsafe fn panel(&self, panel: Panel, next: Panel, result: Target) {
+    unsafe fn panel(&self, panel: Panel, (next, after): (Panel, usize), result: Target) {
         let tiles = self.rows.len().div_ceil(self.layout.isa.height());
         let row_bytes = panel.vectors * self.layout.isa.lanes() * size_of::<f32>();
         // A single tile uses the panel once, so nothing is gained by keeping a piece of it near.
@@ -185,7 +186,7 @@ impl Work<'_> {
         while let Some(piece) = pieces.next() {
             let next_w = pieces.peek().map_or_else(|| self.beginning(next), |next| next.w);
             // After the last tile the first one's turn comes again, of the next piece or panel.
-            let after = if pieces.peek().is_some() { 0 } else { next.column.wrapping_sub(panel.column) };
+            let after = if pieces.peek().is_some() { 0 } else { after };
             let ahead_lines = (piece.depth * row_bytes).div_ceil(LINE * tiles);
             for tile in 0..tiles {
                 let (first, end) = (self.rows.len() * tile / tiles, self.rows.len() * (tile + 1) / tiles);

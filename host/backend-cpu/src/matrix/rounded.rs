@@ -150,7 +150,7 @@ struct Columns {
     sums: [i32; PANEL],
 }
 
-/// Some rows of a block, and a panel of one term.
+/// Some rows of a block, and a panel of one term, or two.
 #[derive(Clone, Copy, Debug)]
 struct Tile {
     /// The packed rows, and bytes from one to the next.
@@ -161,7 +161,7 @@ struct Tile {
     panel: *const u8,
     panels: usize,
     groups: usize,
-    /// What the sums are added to: rows of a panel's width, floats apart (0: one for all).
+    /// What the sums are added to: rows of the panels' width, floats apart (0: one for all).
     from: *const f32,
     from_stride: usize,
     into: *mut f32,

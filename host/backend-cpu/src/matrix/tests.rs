@@ -200,6 +200,26 @@ fn units_that_are_left_are_each_taken_once() {
 }
 
 #[test]
+fn units_that_are_taken_together_are_each_taken_once() {
+    let rounded = Form::Rounded(Rounded { width: super::rounded::Width::Half, kernel: super::rounded::Kernel::Plain });
+    for n in [1, 33, 500, 1024, 4096 + 32 * 6, 9999] {
+        for threads in 1..=5 {
+            let product = Product::new(rounded, Level::detect(), n);
+            let taken = AtomicUsize::new(0);
+            let mut together: Vec<_> = (0..threads).map(|thread| product.share_of_rows(1, (thread, threads), &taken).together(2)).collect();
+            let (mut seen, mut pairs) = (vec![0; product.units()], 0);
+            for thread in (0..product.units()).flat_map(|_| 1..threads).chain((0..=product.units()).map(|_| 0)) {
+                let Some(units) = together[thread].next() else { continue };
+                pairs += usize::from(units.len() == 2);
+                units.for_each(|unit| seen[unit] += 1);
+            }
+            assert!(seen.iter().all(|times| *times == 1), "{n} columns, {threads} threads: {seen:?}");
+            assert!(pairs >= product.units() / 4 || product.units() < 2 * threads, "{n} columns, {threads} threads: {pairs} pairs");
+        }
+    }
+}
+
+#[test]
 fn the_form_follows_the_processor_and_the_option() {
     #[cfg(target_arch = "x86_64")]
     {

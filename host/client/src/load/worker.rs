@@ -20,6 +20,8 @@ use super::report::Tally;
 use super::{Arrivals, DRAIN_MAX, Plan, Target};
 use crate::trust::Tls;
 
+/// How long opening a connection may take that nobody asks yet: one that takes longer is opened again with its first request, which says so if that fails.
+const OPENING_MAX: Duration = Duration::from_secs(1);
 /// How long a connection rests after it could not be opened, in a closed loop, where nothing else would slow it down.
 const REST: Duration = Duration::from_millis(10);
 /// Arrivals that were never sent are counted up to here.
@@ -136,8 +138,9 @@ impl Worker {
 impl Shared {
     /// One connection's life.
     async fn keep_asking(self: Rc<Self>) -> io::Result<()> {
-        // Before there is anything to ask, so that it is not in what the first request takes; if there is none, that request says why.
-        let mut connection = Connection::open(self.server, self.tls.as_ref()).await.ok();
+        // At the beginning, so that it is not in what some request takes later.
+        let opening = Connection::open(self.server, self.tls.as_ref());
+        let mut connection = tokio::time::timeout(OPENING_MAX, opening).await.ok().and_then(Result::ok);
         while let Some(arrival) = self.next().await? {
             let answer = self.ask(&mut connection, &arrival).await;
             if answer.is_err() {

@@ -120,7 +120,7 @@ macro_rules! tiles {
             };
             let (mut left, mut has_turned) = (call.depth, false);
             while left >= STRIDE {
-                if ASKS == ALONE && (left <= call.turn) != has_turned {
+                if ASKS == ALONE && !has_turned && left <= call.turn {
                     (ahead, has_turned) = (call.then, true);
                 }
                 for k in 0..STRIDE {

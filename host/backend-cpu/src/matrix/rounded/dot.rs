@@ -16,7 +16,7 @@ pub(super) const HEIGHT_OF_PAIRS: usize = 6;
 /// Columns of a vector.
 const LANES: usize = 16;
 
-/// A tile of that many rows and panels by that function of the number of rows and vectors.
+/// A tile of that many rows and panels (of two panels six rows at most) by that function of the number of rows and vectors.
 macro_rules! by_rows {
     ($function:ident, $tile:ident) => {
         match ($tile.panels, $tile.rows) {

@@ -74,7 +74,7 @@ impl Form {
 /// Of how many units of columns one is left to whoever is done first.
 const LEFT: usize = 4;
 /// Into how many takings what is left is divided at least.
-const TAKES_LEAST: usize = 8;
+const TAKES_LEAST: usize = 4;
 
 /// A packed weight.
 #[derive(Debug)]

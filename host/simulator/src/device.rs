@@ -1,6 +1,6 @@
 //! Devices as cost curves: how long a batch of a cell takes, and what it costs to put the batch together.
 //!
-//! A device is a TOML table; the built-in ones are such files too. Durations are microseconds there and nanoseconds here.
+//! A device is a TOML table; the built-in ones are such files too. Times are microseconds there and nanoseconds here.
 
 mod curve;
 mod delays;

@@ -100,6 +100,8 @@ fn bad_input_is_named_by_file_line_and_field() {
 #[test]
 fn a_number_that_will_not_do_is_named_with_its_bounds() {
     let rate = "is no number of requests per second above 0 and up to 100000000";
+    let apart = cellwright(&["simulate", "--rate", "-3"], "").stderr;
+    assert!(apart.contains(&format!("`-3` {rate}")), "{apart}");
     let cases: &[(&str, &[&str], &str)] = &[
         ("--rate", &["0", "-3", "1e9", "nan", "inf", "many"], rate),
         ("--faster", &["0", "-1", "2e9", "nan", "inf"], "is no factor above 0 and up to 1000000000"),

@@ -51,7 +51,14 @@ pub(crate) struct SimulateArguments {
     #[arg(long, value_enum, default_value_t = WorkloadKind::Lstm)]
     pub(crate) workload: WorkloadKind,
     /// Requests per second, at random (Poisson); several, with commas between them
-    #[arg(long, default_value = "5000", value_delimiter = ',', value_name = "RATE", conflicts_with = "trace")]
+    #[arg(
+        long,
+        default_value = "5000",
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+        value_name = "RATE",
+        conflicts_with = "trace"
+    )]
     pub(crate) rate: Vec<RequestRate>,
     /// So many clients instead, each of which asks again when it is answered
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with_all = ["rate", "trace"])]

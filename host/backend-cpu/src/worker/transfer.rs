@@ -16,7 +16,7 @@ use crate::plan::{Memory, Plan, Terminal, share};
 use crate::team::Team;
 
 /// Bytes below which one thread copies alone.
-const WORTH_SHARING: usize = 256 << 10;
+const WORTH_SHARING: usize = 64 << 10;
 
 /// What transfers of one step need.
 #[derive(Clone, Copy)]

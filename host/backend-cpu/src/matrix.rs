@@ -305,6 +305,11 @@ impl Product {
         matches!(self.form, Form::Rounded(_))
     }
 
+    /// Whether the processor multiplies whole tiles: so fast that reading weights is most of the time, unless it is for many rows.
+    pub(crate) fn is_tiled(&self) -> bool {
+        matches!(self.form, Form::Rounded(rounded) if rounded.is_tiled())
+    }
+
     /// Floating-point operations of one row.
     pub(crate) fn flops(&self) -> usize {
         self.weights.iter().map(|weight| 2 * weight.k * self.n).sum()

@@ -123,7 +123,7 @@ impl Rounded {
     }
 
     /// Whether rows and weights are packed as the processor's tiles.
-    const fn is_tiled(self) -> bool {
+    pub(super) const fn is_tiled(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return matches!(self.kernel, Kernel::Tiles);
         #[cfg(not(target_arch = "x86_64"))]

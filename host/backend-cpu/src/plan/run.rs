@@ -1,11 +1,11 @@
 //! Carries a plan out over the rows of a frame. Nothing here allocates.
 
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Assembly, Group, Instruction, Linear, Lookup, Place, Plan, Source, StepKind, Whole};
+use super::{Assembly, Group, Instruction, Linear, Lookup, Place, Plan, Source, Step, StepKind, Whole};
 use crate::kernels::element::Element;
 use crate::kernels::rows::Rows;
 use crate::matrix::{Left, TERMS, Target, Units};
@@ -17,6 +17,13 @@ const WORTH_SHARING_PS: usize = 4_000_000;
 
 /// Bytes of a frame that stay near while a thread works on its part of them.
 const NEAR_BYTES: usize = 1280 << 10;
+/// Rows of each thread from which on it computes all of its own, where it can read all weights for them: nobody waits for others between steps, and what a step
+/// leaves is near to whoever goes on with it.
+const ROWS_EACH: usize = 16;
+/// Bytes of weights that every thread can read all of, because its last cache mostly has them.
+const READ_BY_ALL: usize = 20 << 20;
+/// Rows of each thread that are worked on together where that is so.
+const ROWS_NEAR: usize = 32;
 /// Rows of each thread for which weights are read once, so that reading them stays in the background however many threads there are; and how many
 /// they are at least: a weight as large as the last cache comes from memory each time.
 const ROWS_WORTH: usize = 16;
@@ -52,6 +59,8 @@ pub(crate) struct Memory<'a> {
     strides: &'a [usize],
     registers: (usize, usize),
     scratch: (usize, usize),
+    /// What is its row 0, of those that the frame has.
+    first: usize,
 }
 
 // SAFETY: threads that share it write different rows or columns of a buffer, and registers of their own.
@@ -63,7 +72,13 @@ impl Memory<'_> {
     /// A row's value at a place.
     pub(crate) fn at(&self, place: Place, row: usize) -> *mut u8 {
         // The frame has room for every row of every buffer (`Frame::prepare`).
-        self.base.wrapping_add(self.offsets[place.buffer] + place.offset + row * self.strides[place.buffer])
+        self.base.wrapping_add(self.offsets[place.buffer] + place.offset + (self.first + row) * self.strides[place.buffer])
+    }
+
+    /// As one thread has it that computes alone from that row on.
+    fn of_thread(self, thread: usize, first: usize) -> Self {
+        let own = |(begin, bytes): (usize, usize)| (begin + thread * bytes, bytes);
+        Self { registers: own(self.registers), scratch: own(self.scratch), first: self.first + first, ..self }
     }
 
     pub(super) fn stride(&self, place: Place) -> usize {
@@ -95,7 +110,7 @@ impl Frame {
         self.scratch = (end, (plan.scratch(rows) * size_of::<f32>()).next_multiple_of(64));
         self.lines.reserve(end + self.scratch.1 * threads);
         let Self { lines, offsets, registers, scratch } = self;
-        Memory { base: lines.pointer_mut(), offsets, strides: &plan.strides, registers: *registers, scratch: *scratch }
+        Memory { base: lines.pointer_mut(), offsets, strides: &plan.strides, registers: *registers, scratch: *scratch, first: 0 }
     }
 }
 
@@ -124,21 +139,37 @@ impl Plan {
     /// outputs, or so many that reading all weights for them is worth it; fewer if they are so long that they would take too much memory.
     pub(crate) fn rows_most(&self, threads: usize) -> usize {
         let row = self.strides.iter().sum::<usize>().max(1);
+        if self.is_read_by_all() {
+            return (NEAR_BYTES * threads / row).max(ROWS_NEAR * threads).min(FRAME_BYTES / row).max(1);
+        }
         // Rounded numbers are multiplied several times as fast as they are read.
         let is_rounded = self.steps.iter().any(|step| step.kind.product().is_some_and(|(product, _)| product.is_rounded()));
         let worth = (ROWS_WORTH * threads * if is_rounded { 4 } else { 1 }).max(ROWS_LEAST);
         (NEAR_BYTES * threads / row).max(worth).min(FRAME_BYTES / row).max(1)
     }
 
+    /// Whether every thread can read all weights, and often.
+    fn is_read_by_all(&self) -> bool {
+        let mut products = self.steps.iter().filter_map(|step| step.kind.product());
+        self.products().1 <= READ_BY_ALL && products.all(|(product, _)| !product.is_tiled())
+    }
+
+    /// Whether each of several threads computes all of its rows, and not some columns of all.
+    fn is_split_by_rows(&self, rows: usize, threads: usize) -> bool {
+        threads > 1 && rows >= ROWS_EACH * threads && self.is_worth_sharing(rows) && self.is_read_by_all()
+    }
+
+    fn is_worth_sharing(&self, rows: usize) -> bool {
+        self.steps.iter().map(|step| step.row_ps).sum::<usize>().saturating_mul(rows) >= WORTH_SHARING_PS
+    }
+
     /// Computes outputs from inputs for the first `rows` rows of a frame that was prepared for this plan and at least as many rows. Rows that
     /// name what is not there are reported, and computed on something else.
     pub(crate) fn run(&self, memory: Memory<'_>, rows: usize, team: &mut Team, refused: &Mutex<Vec<RefusedRow>>) {
-        for step in &self.steps {
-            self.step(&step.kind, step.row_ps, memory, rows, team, refused);
-        }
+        self.run_steps((memory, rows), team, refused, None);
     }
 
-    /// As [`Self::run`], saying how long products took, and everything else.
+    /// As [`Self::run`], saying how long products took, and everything else: of one thread, if each computes rows of its own.
     pub(crate) fn run_timed(
         &self,
         memory: Memory<'_>,
@@ -146,38 +177,74 @@ impl Plan {
         team: &mut Team,
         refused: &Mutex<Vec<RefusedRow>>,
     ) -> (Duration, Duration) {
-        let (mut products, mut others) = (Duration::ZERO, Duration::ZERO);
-        for step in &self.steps {
-            let began = Instant::now();
-            self.step(&step.kind, step.row_ps, memory, rows, team, refused);
-            *(if step.kind.product().is_some() { &mut products } else { &mut others }) += began.elapsed();
-        }
-        (products, others)
+        let times = Mutex::default();
+        self.run_steps((memory, rows), team, refused, Some(&times));
+        times.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn step(&self, kind: &StepKind, row_ps: usize, memory: Memory<'_>, rows: usize, team: &mut Team, refused: &Mutex<Vec<RefusedRow>>) {
-        let threads = if row_ps.saturating_mul(rows) < WORTH_SHARING_PS { 1 } else { team.size() };
-        let mut run = |job: &(dyn Fn(usize) + Sync)| if threads == 1 { job(0) } else { team.run(job) };
-        if let StepKind::Project(projection) = kind {
+    fn run_steps(
+        &self,
+        (memory, rows): (Memory<'_>, usize),
+        team: &mut Team,
+        refused: &Mutex<Vec<RefusedRow>>,
+        times: Option<&Mutex<(Duration, Duration)>>,
+    ) {
+        let threads = team.size();
+        if self.is_split_by_rows(rows, threads) {
+            return team.run(&|thread| {
+                let mine = share(rows, thread, threads);
+                let memory = memory.of_thread(thread, mine.start);
+                for step in &self.steps {
+                    timed(step, times.filter(|_| thread == 0), || step.run(self, (memory, mine.len()), 1, refused, |job| job(0)));
+                }
+            });
+        }
+        for step in &self.steps {
+            let threads = if step.row_ps.saturating_mul(rows) < WORTH_SHARING_PS { 1 } else { threads };
+            let run = |job: &(dyn Fn(usize) + Sync)| if threads == 1 { job(0) } else { team.run(job) };
+            timed(step, times, || step.run(self, (memory, rows), threads, refused, run));
+        }
+    }
+}
+
+/// Does a step, and adds how long it took to the times of products or to those of everything else, if anybody wants to know.
+fn timed(step: &Step, times: Option<&Mutex<(Duration, Duration)>>, run: impl FnOnce()) {
+    let Some(times) = times else { return run() };
+    let began = Instant::now();
+    run();
+    let (products, others) = &mut *times.lock().unwrap_or_else(PoisonError::into_inner);
+    *(if step.kind.product().is_some() { products } else { others }) += began.elapsed();
+}
+
+impl Step {
+    /// As a team of so many threads: `run` has each of them do a part.
+    fn run(
+        &self,
+        plan: &Plan,
+        (memory, rows): (Memory<'_>, usize),
+        threads: usize,
+        refused: &Mutex<Vec<RefusedRow>>,
+        mut run: impl FnMut(&(dyn Fn(usize) + Sync)),
+    ) {
+        if let StepKind::Project(projection) = &self.kind {
             return projection.run(memory, rows, threads, run);
         }
         let taken = AtomicUsize::new(0);
-        let job = |thread: usize| {
+        run(&|thread: usize| {
             let mine = share(rows, thread, threads);
             // SAFETY: the frame was prepared for this plan and these rows; threads take different columns of a product and different rows of
             // everything else; kernels were chosen for this processor when the plan was compiled.
             unsafe {
-                match kind {
+                match &self.kind {
                     StepKind::Linear(linear) => linear.run(memory, rows, (thread, threads), &taken),
-                    StepKind::Group(group) => group.run(&self.constants, memory, mine, thread),
-                    StepKind::Assembly(assembly) => assembly.run(&self.constants, memory, mine),
+                    StepKind::Group(group) => group.run(&plan.constants, memory, mine, thread),
+                    StepKind::Assembly(assembly) => assembly.run(&plan.constants, memory, mine),
                     StepKind::Lookup(lookup) => lookup.run(memory, mine, refused),
                     StepKind::Whole(whole) => whole.run(memory, mine),
                     StepKind::Project(_) => {}
                 }
             }
-        };
-        run(&job);
+        });
     }
 }
 
@@ -285,8 +352,8 @@ impl Lookup {
                 // Once for a row, so that what is reported never outgrows the batch.
                 if found.is_none() && !is_refused {
                     is_refused = true;
-                    let mut refused = refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    refused.push(RefusedRow { row, index, table_rows: self.table_rows as u64 });
+                    let mut refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
+                    refused.push(RefusedRow { row: memory.first + row, index, table_rows: self.table_rows as u64 });
                 }
                 // SAFETY: the table's row exists; the rest is the caller's promise.
                 unsafe {

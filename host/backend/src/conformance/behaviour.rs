@@ -114,11 +114,11 @@ fn stops_and_says_so(make: &mut Make<'_>) {
 }
 
 fn refuses_one_row_alone(make: &mut Make<'_>) {
-    for batch in [2, 5, 40] {
+    for batch in [2, 5, 40, 400] {
         let mut driver = Driver::new(make(), &[cells::countdown(8).resolve()]);
         // Left after counting down: the index. 8 is one too many, -9 one too few; -8 is the first row.
         let bad = |request: usize| match request {
-            1 => 9,
+            1 | 390 => 9,
             3 => -8,
             _ => 1 + (request as i64 % 8),
         };
@@ -128,11 +128,14 @@ fn refuses_one_row_alone(make: &mut Make<'_>) {
         let completed = driver.task(CELL, &rows, 1);
         let refused: Vec<_> = completed.refused.iter().map(|refused| (refused.lane, refused.error.clone())).collect();
         let error = |index| RowError::Index { index, rows: 8, cell: "countdown".to_owned() };
-        let mut expected = vec![(requests[1].lanes[0][0], error(8))];
-        expected.extend((batch > 3).then(|| (requests[3.min(batch - 1)].lanes[0][0], error(-9))));
+        let expected: Vec<_> = [(1, 8), (3, -9), (390, 8)]
+            .into_iter()
+            .filter(|(number, _)| *number < batch)
+            .map(|(number, index)| (requests[number].lanes[0][0], error(index)))
+            .collect();
         assert_eq!(refused, expected);
         for (number, request) in requests.iter().enumerate() {
-            let is_bad = number == 1 || number == 3;
+            let is_bad = [1, 3, 390].contains(&number);
             assert_eq!(request.growth.flags.dead.load(Ordering::Acquire), is_bad, "a refused row's request, and no other, is dead");
             assert_eq!(driver.delivered.contains_key(&(request.lanes[0][0], 1, 0)), !is_bad);
             if !is_bad {

@@ -61,11 +61,19 @@ impl Compiled {
             && pre.cell.flops >= TABLE_WORTH.saturating_mul(values(&pre.cell))
             && let Some(table) = Table::new(&pre.cell, tokens, hoisting.table_bytes)
         {
-            let split = Split { pre: body(&pre)?, step: body(&step)?, table: Some(table) };
+            let mut split = Split { pre: body(&pre)?, step: body(&step)?, table: Some(table) };
+            // Once the table is full the second half is by itself.
+            split.pre.plan.stands_beside(split.step.plan.products().1);
             return Ok(Self { whole: None, split: Some(split) });
         }
         let split = match hoist::ahead(cell) {
-            Some(Hoisted { pre, step }) => Some(Split { pre: body(&pre)?, step: body(&step)?, table: None }),
+            Some(Hoisted { pre, step }) => {
+                let mut split = Split { pre: body(&pre)?, step: body(&step)?, table: None };
+                let (pre, step) = (split.pre.plan.products().1, split.step.plan.products().1);
+                split.pre.plan.stands_beside(step);
+                split.step.plan.stands_beside(pre);
+                Some(split)
+            }
             None => None,
         };
         let split = split.filter(|split| split.pre.plan.products().1 as u64 >= hoisting.ahead_weights_least);

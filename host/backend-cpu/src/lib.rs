@@ -9,6 +9,7 @@
 )]
 
 mod arena;
+mod cache;
 mod compiled;
 mod domain;
 mod kernels;

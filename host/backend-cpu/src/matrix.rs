@@ -3,7 +3,7 @@
 //! A weight is packed once, when its cell is loaded, in the form of the kernel that will read it; the form depends on K and N alone, never on a
 //! batch. Within a product an element of y is the bias plus one sum over k, in order, term by term: so a row's bits depend on nothing but the
 //! row. Instead of a bias, sums may begin with what lies where the result is to be: what an earlier product put down is taken up again, bit by bit.
-//! Threads share a product by columns: each has some of its own, and of the last quarter whoever is done takes what comes next, because threads that read
+//! Threads that share a product share its columns: each has some of its own, and of the last quarter whoever is done takes what comes next, because threads that read
 //! the same caches are seldom equally fast.
 
 mod halves;
@@ -99,6 +99,8 @@ pub(crate) struct Product {
     onto_result: bool,
     /// Whether both sides are rounded to f16.
     in_halves: bool,
+    /// Whether the last cache mostly keeps the weights, and those of the same plan.
+    is_cached: bool,
 }
 
 /// Weights that were packed already, so that the whole of a cell and its halves share them: by tensor, whether it is transposed, factor, form and
@@ -204,7 +206,7 @@ impl<'a> Units<'a> {
 
 impl Product {
     pub(crate) fn new(form: Form, level: Level, n: usize) -> Self {
-        Self { form, level, n, weights: Vec::new(), bias: None, onto_result: false, in_halves: false }
+        Self { form, level, n, weights: Vec::new(), bias: None, onto_result: false, in_halves: false, is_cached: false }
     }
 
     /// Adds a term with the weight `w(k, n)`.
@@ -305,9 +307,19 @@ impl Product {
         matches!(self.form, Form::Rounded(_))
     }
 
-    /// Whether the processor multiplies whole tiles: so fast that reading weights is most of the time, unless it is for many rows.
-    pub(crate) fn is_tiled(&self) -> bool {
-        matches!(self.form, Form::Rounded(rounded) if rounded.is_tiled())
+    /// Whether it multiplies slowly enough for weights from the last cache to be read meanwhile, once for a few rows. AMX does not; the library packs what it
+    /// multiplies, for each of its threads.
+    pub(crate) fn is_read_meanwhile(&self) -> bool {
+        match self.form {
+            #[cfg(target_arch = "x86_64")]
+            Form::Panels(_) => true,
+            Form::Rounded(rounded) => !rounded.is_tiled(),
+            Form::Library | Form::Plain => false,
+        }
+    }
+
+    pub(crate) fn set_cached(&mut self, is_cached: bool) {
+        self.is_cached = is_cached;
     }
 
     /// Floating-point operations of one row.

@@ -18,6 +18,7 @@ use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 pub(crate) use run::{Frame, Memory, RefusedRow, share};
 
+use crate::cache;
 use crate::kernels::element::{Element, Kernel};
 use crate::kernels::rows::{RowKernel, Shape};
 use crate::level::{Kernels, Level};
@@ -149,6 +150,14 @@ struct Step {
 }
 
 impl StepKind {
+    fn product_mut(&mut self) -> Option<&mut Product> {
+        match self {
+            Self::Linear(linear) => Some(&mut linear.product),
+            Self::Project(projection) => Some(&mut projection.product),
+            _ => None,
+        }
+    }
+
     /// The product that it is, and how many rows it has for one of the batch.
     fn product(&self) -> Option<(&Product, usize)> {
         match self {
@@ -170,6 +179,8 @@ pub(crate) struct Plan {
     register_bytes: usize,
     constants: Vec<Lines>,
     steps: Vec<Step>,
+    /// Whether every thread can read all weights, for a few rows at a time.
+    is_read_by_all: bool,
 }
 
 impl Plan {
@@ -185,6 +196,13 @@ impl Plan {
         let unsupported = |what: String| LoadError::Unsupported { cell: cell.name.clone(), device: "the CPU worker".to_owned(), what };
         let lowered = lower::lower((cell, sums), (level, kernels), packs).map_err(unsupported)?;
         fuse::plan(lowered, level).map_err(unsupported)
+    }
+
+    /// So many bytes of other weights are used in turns with these.
+    pub(crate) fn stands_beside(&mut self, others: usize) {
+        let own = self.products().1;
+        let mut products = self.steps.iter().filter_map(|step| step.kind.product());
+        self.is_read_by_all = cache::keeps(own.saturating_add(others)) && products.all(|(product, _)| product.is_read_meanwhile());
     }
 
     /// Floating-point operations of one row in matrix products, and bytes of their packed weights.

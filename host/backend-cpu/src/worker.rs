@@ -211,9 +211,8 @@ impl CpuWorker {
         };
         let account = self.account.as_deref();
         let body = loaded.plan.ahead().filter(|_| ahead).map_or_else(|| loaded.plan.one_step(), |split| &split.step);
-        let rows_most = body.plan.rows_most(self.team.size());
         let rows = self.batch.len();
-        let part_rows = rows.div_ceil(rows.div_ceil(rows_most).max(1));
+        let part_rows = rows.div_ceil(body.plan.parts(rows, self.team.size()));
         for batch in self.batch.chunks_mut(part_rows.max(1)) {
             let memory = self.frame.prepare(&body.plan, batch.len(), self.team.size());
             let (arena, cells, lanes) = (&self.domain.arena, &*self.cells, &*self.lanes);
@@ -352,8 +351,7 @@ impl CpuWorker {
         };
         let rows = rows.max(1) as usize;
         let plan = &loaded.plan.one_step().plan;
-        let rows_most = plan.rows_most(self.team.size());
-        let part_rows = rows.div_ceil(rows.div_ceil(rows_most));
+        let part_rows = rows.div_ceil(plan.parts(rows, self.team.size()));
         let memory = self.frame.prepare(plan, part_rows, self.team.size());
         transfer::zero_inputs(plan, memory, part_rows);
         let budget = Instant::now();

@@ -29,10 +29,8 @@ const BLOCK_ROWS_LEAST: usize = 256;
 const PIECE: usize = 1024;
 /// Lines by which a single tile asks ahead: so many that memory has answered by then, and few enough that they are still in the nearest cache when they are used.
 const AHEAD: usize = 192;
-/// The same of weights that the last cache mostly has, which answers sooner: what is asked for later is less in the way of what is used now.
+/// The same of weights that the last cache keeps, which answers sooner: what is asked for later is less in the way of what is used now.
 const AHEAD_IN_CACHE: usize = 96;
-/// Bytes of a product's weights that the last cache mostly has, beside whatever else passes it.
-const IN_CACHE: usize = 20 << 20;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -186,7 +184,7 @@ impl Work<'_> {
         // A single tile uses the panel once, so nothing is gained by keeping a piece of it near.
         let most = if tiles == 1 { usize::MAX } else { PIECE };
         let mut is_first = true;
-        let single_ahead = self.single_ahead();
+        let single_ahead = if self.product.is_cached { AHEAD_IN_CACHE } else { AHEAD };
         let mut pieces = self.pieces(panel, most).peekable();
         while let Some(piece) = pieces.next() {
             let next_w = pieces.peek().map_or_else(|| self.beginning(next), |next| next.w);
@@ -239,12 +237,6 @@ impl Work<'_> {
                 Piece { term, start, depth: end - start, w }
             })
         })
-    }
-
-    /// Lines by which a single tile asks ahead.
-    fn single_ahead(&self) -> usize {
-        let depth: usize = self.product.weights.iter().map(|weight| weight.k).sum();
-        if depth * self.layout.columns() * size_of::<f32>() <= IN_CACHE { AHEAD_IN_CACHE } else { AHEAD }
     }
 
     /// Where a panel's weights begin.

@@ -7,6 +7,7 @@ use super::storage::Storage;
 use super::{
     Assembly, Group, Instruction, Linear, Lookup, Place, Plan, Projection, Source, Step, StepKind, TILE, Terminal, Whole, project,
 };
+use crate::cache;
 use crate::kernels::element::{Element, ElementOp};
 use crate::kernels::rows::Shape;
 use crate::level::Level;
@@ -53,7 +54,12 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
             }
         }
     }
-    Ok(Plan { inputs, outputs, strides, register_bytes: builder.register_bytes, constants: builder.constants, steps: builder.steps })
+    let Builder { constants, register_bytes, steps, .. } = builder;
+    let mut plan = Plan { inputs, outputs, strides, register_bytes, constants, steps, is_read_by_all: false };
+    plan.stands_beside(0);
+    let is_cached = cache::keeps(plan.products().1);
+    plan.steps.iter_mut().filter_map(|step| step.kind.product_mut()).for_each(|product| product.set_cached(is_cached));
+    Ok(plan)
 }
 
 fn values_of(operands: &[Operand]) -> impl Iterator<Item = Val> {

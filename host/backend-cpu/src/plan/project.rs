@@ -158,7 +158,7 @@ impl Projection {
     /// Looks at this thread's columns of all rows.
     ///
     /// # Safety
-    /// The frame has room for `rows` rows (two at least), and no other thread has this one's number.
+    /// The frame has room for `rows` rows (two at least), and no other thread has this one's scratch memory.
     unsafe fn pass(&self, keeper: &Keeper, memory: Memory<'_>, rows: usize, (thread, threads): (usize, usize)) {
         let words = keeper.words();
         let kept = self.kept(memory, rows, thread);

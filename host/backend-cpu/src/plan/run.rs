@@ -20,9 +20,7 @@ const NEAR_BYTES: usize = 1280 << 10;
 /// Rows of each thread from which on it computes all of its own, where it can read all weights for them: nobody waits for others between steps, and what a step
 /// leaves is near to whoever goes on with it.
 const ROWS_EACH: usize = 16;
-/// Bytes of weights that every thread can read all of, because its last cache mostly has them.
-const READ_BY_ALL: usize = 20 << 20;
-/// Rows of each thread that are worked on together where that is so.
+/// Rows of each thread that are worth reading such weights for.
 const ROWS_NEAR: usize = 32;
 /// Rows of each thread for which weights are read once, so that reading them stays in the background however many threads there are; and how many
 /// they are at least: a weight as large as the last cache comes from memory each time.
@@ -59,7 +57,7 @@ pub(crate) struct Memory<'a> {
     strides: &'a [usize],
     registers: (usize, usize),
     scratch: (usize, usize),
-    /// What is its row 0, of those that the frame has.
+    /// The row of the frame that is its row 0.
     first: usize,
 }
 
@@ -135,28 +133,28 @@ impl Plan {
         (bytes / self.strides.iter().sum::<usize>().max(1)).max(1)
     }
 
-    /// How many rows a frame takes at once: as many as stay in the threads' near caches from the gathering of their inputs to the scattering of their
-    /// outputs, or so many that reading all weights for them is worth it; fewer if they are so long that they would take too much memory.
-    pub(crate) fn rows_most(&self, threads: usize) -> usize {
+    /// In how many parts of about equal size so many rows are computed, one at least. Parts have as many rows as stay in the threads' near caches from the
+    /// gathering of their inputs to the scattering of their outputs, or so many that reading all weights for them is worth it; fewer if they are so long that
+    /// they would take too much memory.
+    pub(crate) fn parts(&self, rows: usize, threads: usize) -> usize {
         let row = self.strides.iter().sum::<usize>().max(1);
-        if self.is_read_by_all() {
-            return (NEAR_BYTES * threads / row).max(ROWS_NEAR * threads).min(FRAME_BYTES / row).max(1);
-        }
-        // Rounded numbers are multiplied several times as fast as they are read.
-        let is_rounded = self.steps.iter().any(|step| step.kind.product().is_some_and(|(product, _)| product.is_rounded()));
-        let worth = (ROWS_WORTH * threads * if is_rounded { 4 } else { 1 }).max(ROWS_LEAST);
-        (NEAR_BYTES * threads / row).max(worth).min(FRAME_BYTES / row).max(1)
-    }
-
-    /// Whether every thread can read all weights, and often.
-    fn is_read_by_all(&self) -> bool {
-        let mut products = self.steps.iter().filter_map(|step| step.kind.product());
-        self.products().1 <= READ_BY_ALL && products.all(|(product, _)| !product.is_tiled())
+        let near = NEAR_BYTES * threads / row;
+        let parts = if self.is_read_by_all {
+            // Few more rows than that are no reason for parts of half the size.
+            let near = near.max(ROWS_NEAR * threads);
+            (rows + near / 2) / near
+        } else {
+            // Rounded numbers are multiplied several times as fast as they are read.
+            let is_rounded = self.steps.iter().any(|step| step.kind.product().is_some_and(|(product, _)| product.is_rounded()));
+            let worth = (ROWS_WORTH * threads * if is_rounded { 4 } else { 1 }).max(ROWS_LEAST);
+            rows.div_ceil(near.max(worth))
+        };
+        parts.max(rows.div_ceil((FRAME_BYTES / row).max(1))).max(1)
     }
 
     /// Whether each of several threads computes all of its rows, and not some columns of all.
-    fn is_split_by_rows(&self, rows: usize, threads: usize) -> bool {
-        threads > 1 && rows >= ROWS_EACH * threads && self.is_worth_sharing(rows) && self.is_read_by_all()
+    pub(super) fn is_split_by_rows(&self, rows: usize, threads: usize) -> bool {
+        threads > 1 && rows >= ROWS_EACH * threads && self.is_read_by_all && self.is_worth_sharing(rows)
     }
 
     fn is_worth_sharing(&self, rows: usize) -> bool {
@@ -169,7 +167,7 @@ impl Plan {
         self.run_steps((memory, rows), team, refused, None);
     }
 
-    /// As [`Self::run`], saying how long products took, and everything else: of one thread, if each computes rows of its own.
+    /// As [`Self::run`], saying how long products took, the first thread's if each computes rows of its own, and everything else.
     pub(crate) fn run_timed(
         &self,
         memory: Memory<'_>,
@@ -191,13 +189,20 @@ impl Plan {
     ) {
         let threads = team.size();
         if self.is_split_by_rows(rows, threads) {
-            return team.run(&|thread| {
+            let began = Instant::now();
+            team.run(&|thread| {
                 let mine = share(rows, thread, threads);
                 let memory = memory.of_thread(thread, mine.start);
                 for step in &self.steps {
                     timed(step, times.filter(|_| thread == 0), || step.run(self, (memory, mine.len()), 1, refused, |job| job(0)));
                 }
             });
+            if let Some(times) = times {
+                // What the first thread waited for the others is no product.
+                let (products, others) = &mut *times.lock().unwrap_or_else(PoisonError::into_inner);
+                *others = began.elapsed().saturating_sub(*products);
+            }
+            return;
         }
         for step in &self.steps {
             let threads = if step.row_ps.saturating_mul(rows) < WORTH_SHARING_PS { 1 } else { threads };
@@ -232,8 +237,8 @@ impl Step {
         let taken = AtomicUsize::new(0);
         run(&|thread: usize| {
             let mine = share(rows, thread, threads);
-            // SAFETY: the frame was prepared for this plan and these rows; threads take different columns of a product and different rows of
-            // everything else; kernels were chosen for this processor when the plan was compiled.
+            // SAFETY: the frame was prepared for this plan and these rows; of threads that share them each takes different columns of a product and different rows
+            // of everything else, and one that has them for itself has registers and scratch memory of its own (`Memory::of_thread`); kernels were chosen for this processor when the plan was compiled.
             unsafe {
                 match &self.kind {
                     StepKind::Linear(linear) => linear.run(memory, rows, (thread, threads), &taken),
@@ -250,7 +255,7 @@ impl Step {
 
 impl Linear {
     /// # Safety
-    /// The frame has room for `rows` rows (two at least), and no other thread has this one's number; all count what is `taken` together.
+    /// The frame has room for `rows` rows (two at least), and no other thread has this one's scratch memory; all count what is `taken` together.
     unsafe fn run(&self, memory: Memory<'_>, rows: usize, (thread, threads): (usize, usize), taken: &AtomicUsize) {
         let float = size_of::<f32>();
         let result_stride = memory.stride(self.result);

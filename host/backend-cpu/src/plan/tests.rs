@@ -136,3 +136,29 @@ fn intermediate_values_of_a_group_take_no_memory() {
     assert_eq!(plan.register_bytes % 3, 0);
     assert!(plan.register_bytes <= 3 * 1024 * 8);
 }
+
+#[test]
+fn threads_take_rows_of_their_own_where_all_weights_stay_near() {
+    let lstm = weight(&[("weight_ih", &[180, 37]), ("weight_hh", &[180, 45]), ("bias_ih", &[180]), ("bias_hh", &[180])]);
+    let cell = cells::lstm("lstm", 37, 45, &lstm).resolve();
+    let how = (Level::detect(), if Level::detect() > Level::Portable { Kernels::Best } else { Kernels::Library });
+    let mut plan = Plan::compile((&cell, &sums::find(&cell)), how, &mut Packs::within(u64::MAX)).expect("it compiles");
+    // Where there are no kernels of ours the library shares columns.
+    let is_ours = how.1 == Kernels::Best;
+    assert_eq!(
+        [(31, 2), (32, 2), (64, 3), (512, 1)].map(|(rows, threads)| plan.is_split_by_rows(rows, threads)),
+        [false, is_ours, is_ours, false]
+    );
+    if is_ours {
+        let most = |threads| (1..).find(|rows| plan.parts(*rows, threads) == 2).expect("some are too many") - 1;
+        let near = most(1) * 2 / 3;
+        assert_eq!(
+            [1, near, 2 * near, 10 * near].map(|rows| plan.parts(rows, 1)),
+            [1, 1, 2, 10],
+            "parts of about {near} rows, or half as many again"
+        );
+        assert!(most(2).abs_diff(2 * most(1)) <= 2, "two threads have twice as many near");
+    }
+    plan.stands_beside(1 << 30);
+    assert!(!plan.is_split_by_rows(512, 2), "other weights take their turns");
+}

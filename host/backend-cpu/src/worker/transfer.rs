@@ -34,7 +34,7 @@ pub(super) struct Transfer<'a> {
 
 /// Calls `work` with the part of the rows that each thread has; one thread alone if there are few bytes.
 pub(super) fn by_rows(team: &mut Team, rows: usize, row_bytes: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
-    if rows * row_bytes < WORTH_SHARING {
+    if rows < 2 || rows * row_bytes < WORTH_SHARING {
         return work(0..rows);
     }
     let threads = team.size();

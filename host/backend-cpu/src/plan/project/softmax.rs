@@ -84,7 +84,7 @@ impl Projection {
     /// Computes a thread's blocks of some rows and shows them: elements and floats from row to row, rows, columns.
     ///
     /// # Safety
-    /// The frame has room for these rows, and no other thread has this one's number.
+    /// The frame has room for these rows, and no other thread has this one's scratch memory.
     unsafe fn show_blocks(
         &self,
         softmax: &Softmax,

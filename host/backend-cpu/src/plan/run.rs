@@ -237,8 +237,9 @@ impl Step {
         let taken = AtomicUsize::new(0);
         run(&|thread: usize| {
             let mine = share(rows, thread, threads);
-            // SAFETY: the frame was prepared for this plan and these rows; of threads that share them each takes different columns of a product and different rows
-            // of everything else, and one that has them for itself has registers and scratch memory of its own (`Memory::of_thread`); kernels were chosen for this processor when the plan was compiled.
+            // SAFETY: the frame was prepared for this plan and these rows; of threads that share them each takes different columns of a product and different
+            // rows of everything else, and one that has them for itself has registers and scratch memory of its own (`Memory::of_thread`); kernels were
+            // chosen for this processor when the plan was compiled.
             unsafe {
                 match &self.kind {
                     StepKind::Linear(linear) => linear.run(memory, rows, (thread, threads), &taken),

@@ -52,6 +52,11 @@ impl Arena {
         unsafe { self.base.add(offset).as_ptr() }
     }
 
+    /// Where some bytes are.
+    pub(crate) fn bytes(&self, offset: usize, length: usize) -> *const u8 {
+        self.at(offset, length)
+    }
+
     /// Copies bytes out.
     ///
     /// # Safety

@@ -27,6 +27,7 @@ use crate::memory::Lines;
 #[cfg(target_arch = "x86_64")]
 use panels::{Isa, Layout};
 use rounded::Rounded;
+pub(crate) use rounded::{PackedRows, Packing};
 
 pub(crate) use cellwright_cell_graph::sums::TERMS;
 
@@ -128,8 +129,31 @@ impl Packs {
 /// Where the rows of a term's left-hand side are: `rows` of `k` floats, `stride` floats apart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Left {
-    pub(crate) rows: *const f32,
-    pub(crate) stride: usize,
+    rows: *const f32,
+    stride: usize,
+    /// Where they are as the product packs them: then they need not be there as floats.
+    packed: Option<PackedRows>,
+}
+
+impl Left {
+    pub(crate) const NONE: Self = Self::floats(std::ptr::null(), 0);
+
+    pub(crate) const fn floats(rows: *const f32, stride: usize) -> Self {
+        Self { rows, stride, packed: None }
+    }
+
+    pub(crate) const fn packed(rows: PackedRows) -> Self {
+        Self { packed: Some(rows), ..Self::NONE }
+    }
+
+    /// The same from a row on; of packed rows one with which a block of them begins.
+    fn beginning_at(self, row: usize) -> Self {
+        Self {
+            rows: self.rows.wrapping_add(row * self.stride),
+            stride: self.stride,
+            packed: self.packed.map(|packed| packed.beginning_at(row)),
+        }
+    }
 }
 
 /// Where the result's rows are.
@@ -320,6 +344,14 @@ impl Product {
 
     pub(crate) fn set_cached(&mut self, is_cached: bool) {
         self.is_cached = is_cached;
+    }
+
+    /// How its rows of so many elements are packed, if they need not be there as floats: any product that packs rows of as many like that can share them.
+    pub(crate) fn packing(&self, k: usize) -> Option<Packing> {
+        match self.form {
+            Form::Rounded(rounded) => Some(Packing::new((rounded, self.level), k)),
+            _ => None,
+        }
     }
 
     /// Floating-point operations of one row.

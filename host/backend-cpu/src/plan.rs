@@ -4,6 +4,7 @@
 //! resolved, [`project`] puts products together with what alone reads them, [`storage`] says which values share memory so that splits and concatenations need no copies, [`fuse`] orders steps and forms groups,
 //! [`run`] carries them out.
 
+mod frame;
 mod fuse;
 mod lower;
 mod project;
@@ -16,13 +17,14 @@ use cellwright_backend::LoadError;
 use cellwright_cell_graph::sums::Summed;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
-pub(crate) use run::{Frame, Memory, RefusedRow, share};
+pub(crate) use frame::{Frame, Memory};
+pub(crate) use run::{RefusedRow, share};
 
 use crate::cache;
 use crate::kernels::element::{Element, Kernel};
 use crate::kernels::rows::{RowKernel, Shape};
 use crate::level::{Kernels, Level};
-use crate::matrix::{Packs, Product};
+use crate::matrix::{Packing, Packs, Product};
 use crate::memory::Lines;
 
 /// Elements that a fused group works on at a time: few enough that they and its intermediate values stay in the nearest cache.
@@ -36,12 +38,35 @@ pub(crate) struct Place {
     pub(crate) offset: usize,
 }
 
-/// Where an input is gathered to or an output scattered from.
+/// Where rows are that are packed for products as they are gathered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terminal {
-    pub(crate) place: Place,
+pub(crate) struct Packed {
+    pub(crate) packing: Packing,
+    /// Among those of the plan.
+    number: usize,
+}
+
+/// Where an input is gathered to: as it is, packed, or both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Input {
+    pub(crate) place: Option<Place>,
+    pub(crate) packed: Option<Packed>,
     pub(crate) bytes: usize,
     pub(crate) element: Element,
+}
+
+/// Where an output is scattered from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    pub(crate) place: Place,
+    pub(crate) bytes: usize,
+}
+
+/// Where left-hand sides of a product are.
+#[derive(Clone, Copy, Debug)]
+enum LeftPlace {
+    Floats(Place),
+    Packed(Packed),
 }
 
 /// Something a step reads.
@@ -76,7 +101,7 @@ struct Group {
 #[derive(Debug)]
 struct Linear {
     product: Product,
-    lefts: Vec<(Place, usize)>,
+    lefts: Vec<(LeftPlace, usize)>,
     lead: usize,
     n: usize,
     result: Place,
@@ -171,10 +196,12 @@ impl StepKind {
 /// A compiled cell.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) inputs: Vec<Terminal>,
-    pub(crate) outputs: Vec<Terminal>,
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) outputs: Vec<Output>,
     /// Bytes from row to row of each buffer.
     strides: Vec<usize>,
+    /// What is packed as it is gathered.
+    packings: Vec<Packing>,
     /// Bytes of registers a thread needs.
     register_bytes: usize,
     constants: Vec<Lines>,

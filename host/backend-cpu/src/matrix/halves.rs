@@ -33,12 +33,12 @@ pub(super) fn scratch(product: &Product, rows: usize) -> usize {
 /// # Safety
 /// As for [`Product::run`].
 pub(super) unsafe fn round(product: &Product, lefts: &[Left], rows: usize, scratch: *mut f32) -> [Left; TERMS] {
-    let mut halves = [Left { rows: std::ptr::null(), stride: 0 }; TERMS];
+    let mut halves = [Left::NONE; TERMS];
     let mut free = scratch;
     let run = dispatch!(product.level, round_row::<>, [], (row: &[f32], into: *mut f32));
     for ((half, weight), left) in halves.iter_mut().zip(&product.weights).zip(lefts) {
         let k = weight.k;
-        *half = Left { rows: free, stride: k };
+        *half = Left::floats(free, k);
         for row in 0..rows {
             // SAFETY: the caller's promise: there are these rows, and scratch memory for as many; the level is one that the processor has.
             unsafe { run(std::slice::from_raw_parts(left.rows.add(row * left.stride), k), free.add(row * k)) };

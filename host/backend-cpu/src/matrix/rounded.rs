@@ -13,6 +13,7 @@
 mod dot;
 mod layout;
 mod numbers;
+mod packing;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiles;
@@ -22,10 +23,9 @@ use std::ops::Range;
 use cellwright_cell_graph::typed::Precision;
 
 use super::{Left, PANEL, Product, Target, Units};
-use crate::kernels::dispatch;
 use crate::level::{Kernels, Level};
 
-use numbers::pack_row;
+pub(crate) use packing::{PackedRows, Packing};
 
 /// Bytes of a group: what one column or row has of it.
 const GROUP: usize = 4;
@@ -179,21 +179,13 @@ struct Tile {
 /// Floats of scratch memory that a thread needs for so many rows of a product.
 pub(super) fn scratch(rounded: Rounded, product: &Product, rows: usize) -> usize {
     let rows = rows.min(block_rows(rounded, product));
-    product.weights.iter().map(|weight| rows * (rounded.stride(weight.k) / GROUP + 1) + GROUPS).sum()
+    product.weights.iter().map(|weight| Packing::new((rounded, product.level), weight.k).bytes(rows) / size_of::<f32>()).sum()
 }
 
 /// How many rows are worked on before the next: a tile's at least, however long they are.
 pub(super) fn block_rows(rounded: Rounded, product: &Product) -> usize {
     let row_bytes: usize = product.weights.iter().map(|weight| rounded.stride(weight.k)).sum();
     (BLOCK_BYTES / row_bytes.max(1)).max(1).next_multiple_of(rounded.height())
-}
-
-/// The packed rows of one term.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rows {
-    rows: *const u8,
-    stride: usize,
-    scales: *const f32,
 }
 
 /// # Safety
@@ -210,10 +202,8 @@ pub(super) unsafe fn run(
     let mut first = 0;
     while first < rows {
         let count = block.min(rows - first);
-        let mut block_lefts = [Left { rows: std::ptr::null(), stride: 0 }; super::TERMS];
-        for (of, left) in block_lefts.iter_mut().zip(lefts) {
-            *of = Left { rows: left.rows.wrapping_add(first * left.stride), stride: left.stride };
-        }
+        let mut block_lefts = [Left::NONE; super::TERMS];
+        block_lefts.iter_mut().zip(lefts).for_each(|(of, left)| *of = left.beginning_at(first));
         let result = Target { rows: result.rows.wrapping_add(first * result.stride), stride: result.stride };
         // SAFETY: the caller's promise, for some of the rows.
         unsafe {
@@ -224,7 +214,7 @@ pub(super) unsafe fn run(
     }
 }
 
-/// Packs the rows of all terms, no more than a block of them.
+/// Packs the rows of all terms that are not packed yet, no more than a block of them.
 ///
 /// # Safety
 /// As for [`Product::run`].
@@ -233,12 +223,21 @@ pub(super) unsafe fn pack_terms(
     lefts: &[Left],
     rows: usize,
     scratch: *mut f32,
-) -> [Rows; super::TERMS] {
-    let mut terms = [Rows { rows: std::ptr::null(), stride: 0, scales: std::ptr::null() }; super::TERMS];
+) -> [PackedRows; super::TERMS] {
+    let mut terms = [PackedRows::NONE; super::TERMS];
     let mut free = scratch;
     for ((term, weight), left) in terms.iter_mut().zip(&product.weights).zip(lefts) {
-        // SAFETY: the caller's promise: there are these rows, and the scratch memory was asked for.
-        (*term, free) = unsafe { pack_rows((rounded, product.level), weight.k, *left, rows, free) };
+        if let Some(packed) = left.packed {
+            *term = packed;
+            continue;
+        }
+        let packing = Packing::new((rounded, product.level), weight.k);
+        *term = packing.rows_at(free.cast(), rows);
+        for row in 0..rows {
+            // SAFETY: the caller's promise: there are these rows, and the scratch memory was asked for.
+            unsafe { packing.pack(left.rows.wrapping_add(row * left.stride).cast(), *term, (row, rows)) };
+        }
+        free = free.wrapping_add(packing.bytes(rows) / size_of::<f32>());
     }
     terms
 }
@@ -249,7 +248,7 @@ pub(super) unsafe fn pack_terms(
 /// As for [`Product::run`].
 pub(super) unsafe fn run_packed(
     (rounded, product): (Rounded, &Product),
-    terms: &[Rows; super::TERMS],
+    terms: &[PackedRows; super::TERMS],
     result: Target,
     units: Units<'_>,
     rows: usize,
@@ -265,28 +264,11 @@ pub(super) unsafe fn run_packed(
     }
 }
 
-/// Rounds the rows of a term into scratch memory; where they are, and what is left of it.
-///
-/// # Safety
-/// There are so many rows of k floats, and scratch memory for what they become.
-unsafe fn pack_rows((rounded, level): (Rounded, Level), k: usize, left: Left, rows: usize, scratch: *mut f32) -> (Rows, *mut f32) {
-    let stride = rounded.stride(k);
-    let packed: *mut u8 = scratch.cast();
-    let scales = scratch.wrapping_add(rows * stride / GROUP);
-    let pack = dispatch!(level, pack_row::<>, [], (rounded: Rounded, row: &[f32], lines: *mut u8, apart: usize, scale: *mut f32));
-    for row in 0..rows {
-        let (at, apart) = rounded.row_place(row, rows, stride);
-        // SAFETY: the caller's promise; a row's lines are within what rows take.
-        unsafe { pack(rounded, std::slice::from_raw_parts(left.rows.add(row * left.stride), k), packed.add(at), apart, scales.add(row)) };
-    }
-    (Rows { rows: packed, stride, scales }, scales.wrapping_add(rows.next_multiple_of(GROUPS)))
-}
-
 /// A block of rows, packed, and all that is made of it.
 struct Block<'a> {
     rounded: Rounded,
     product: &'a Product,
-    terms: &'a [Rows],
+    terms: &'a [PackedRows],
     result: Target,
     rows: usize,
 }

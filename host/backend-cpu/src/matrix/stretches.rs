@@ -111,10 +111,7 @@ impl Product {
         for at in 0..blocks {
             let (first, end) = (rows * at / blocks, rows * (at + 1) / blocks);
             let count = end - first;
-            let lefts: [Left; TERMS] = std::array::from_fn(|term| {
-                let left = lefts[term.min(lefts.len() - 1)];
-                Left { rows: left.rows.wrapping_add(first * left.stride), stride: left.stride }
-            });
+            let lefts: [Left; TERMS] = std::array::from_fn(|term| lefts[term.min(lefts.len() - 1)].beginning_at(first));
             // Rounded once for all stretches.
             // SAFETY: the caller's promise, for some of the rows.
             let lefts = if self.in_halves { unsafe { halves::round(self, &lefts, count, scratch) } } else { lefts };

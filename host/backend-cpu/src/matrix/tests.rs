@@ -44,7 +44,7 @@ pub(super) fn run(product: &Product, ks: &[usize], pool: &[Vec<f32>], rows: &[us
 
 /// `inputs` have a row more than `rows`.
 pub(super) fn run_inputs(product: &Product, ks: &[usize], inputs: &[Vec<f32>], rows: usize, threads: usize) -> Vec<f32> {
-    let lefts: Vec<Left> = inputs.iter().zip(ks).map(|(input, k)| Left { rows: input.as_ptr(), stride: *k }).collect();
+    let lefts: Vec<Left> = inputs.iter().zip(ks).map(|(input, k)| Left::floats(input.as_ptr(), *k)).collect();
     let mut y = vec![f32::NAN; (rows + 1) * product.n];
     let mut scratch = crate::memory::Lines::zeroed(product.scratch(rows) * size_of::<f32>());
     scratch.floats_mut().fill(f32::NAN);

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use super::lower::{LowOp, Lowered, Operand, Val};
 use super::storage::Storage;
 use super::{
-    Assembly, Group, Instruction, Linear, Lookup, Place, Plan, Projection, Source, Step, StepKind, TILE, Terminal, Whole, project,
+    Assembly, Group, Input, Instruction, LeftPlace, Linear, Lookup, Output, Packed, Place, Plan, Projection, Source, Step, StepKind, TILE,
+    Whole, project,
 };
 use crate::cache;
 use crate::kernels::element::{Element, ElementOp};
 use crate::kernels::rows::Shape;
 use crate::level::Level;
+use crate::matrix::Packing;
 use crate::memory::Lines;
 
 /// What is done at once: an operation by itself, or several element-wise ones of equal width.
@@ -28,16 +30,23 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
     let registers = registers(&lowered, &storage, &order);
     let mut is_made = vec![false; lowered.values.len()];
     lowered.inputs.iter().copied().chain(lowered.ops.iter().flat_map(LowOp::results)).for_each(|value| is_made[value.0] = true);
-    let (places, strides) = storage.allocate(&lowered, |value| is_made[value.0] && !registers[value.0]);
-    let terminals = |values: &[Val]| -> Result<Vec<Terminal>, String> {
-        let terminal = |value: &Val| {
-            let low = lowered.values[value.0];
-            places[value.0].map(|place| Terminal { place, bytes: low.bytes(), element: low.element })
-        };
-        values.iter().map(|value| terminal(value).ok_or_else(|| "a value without a place".to_owned())).collect()
+    let packed = packed(&lowered);
+    let is_packed_alone = |value: Val| packed.get(&value).is_some_and(|packed| packed.alone) && !storage.is_shared(value);
+    let (places, strides) = storage.allocate(&lowered, |value| is_made[value.0] && !registers[value.0] && !is_packed_alone(value));
+    let output = |value: &Val| {
+        let place = places[value.0].ok_or_else(|| "a value without a place".to_owned())?;
+        Ok(Output { place, bytes: lowered.values[value.0].bytes() })
     };
-    let (inputs, outputs) = (terminals(&lowered.inputs)?, terminals(&lowered.outputs)?);
-    let mut builder = Builder { level, places, constants: Vec::new(), constant_of: BTreeMap::new(), register_bytes: 0, steps: Vec::new() };
+    let outputs = lowered.outputs.iter().map(output).collect::<Result<_, String>>()?;
+    let input = |value: &Val| {
+        let low = lowered.values[value.0];
+        Input { place: places[value.0], packed: packed.get(value).map(|packed| packed.at), bytes: low.bytes(), element: low.element }
+    };
+    let inputs = lowered.inputs.iter().map(input).collect();
+    let packings = packed.values().map(|packed| packed.at.packing).collect();
+    let packed = packed.into_iter().map(|(value, packed)| (value, packed.at)).collect();
+    let mut builder =
+        Builder { level, places, packed, constants: Vec::new(), constant_of: BTreeMap::new(), register_bytes: 0, steps: Vec::new() };
     let Lowered { values, constants, ops, .. } = lowered;
     let sizes: Vec<(Element, usize)> = values.iter().map(|value| (value.element, value.count)).collect();
     let mut ops: Vec<Option<LowOp>> = ops.into_iter().map(Some).collect();
@@ -55,7 +64,7 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
         }
     }
     let Builder { constants, register_bytes, steps, .. } = builder;
-    let mut plan = Plan { inputs, outputs, strides, register_bytes, constants, steps, is_read_by_all: false };
+    let mut plan = Plan { inputs, outputs, strides, packings, register_bytes, constants, steps, is_read_by_all: false };
     plan.stands_beside(0);
     let is_cached = cache::keeps(plan.products().1);
     plan.steps.iter_mut().filter_map(|step| step.kind.product_mut()).for_each(|product| product.set_cached(is_cached));
@@ -126,9 +135,36 @@ fn registers(lowered: &Lowered, storage: &Storage, order: &[Work]) -> Vec<bool> 
     is_register
 }
 
+/// An input that products read.
+struct PackedInput {
+    at: Packed,
+    /// Whether they alone do.
+    alone: bool,
+}
+
+/// Inputs that products pack, all alike, and read whole: they are packed as they are gathered, once for all of them and for every thread.
+fn packed(lowered: &Lowered) -> BTreeMap<Val, PackedInput> {
+    let mut packed = BTreeMap::new();
+    for value in &lowered.inputs {
+        let readers = lowered.ops.iter().filter(|op| op.operands().contains(&Operand::Value(*value)));
+        let packings: Vec<Option<Packing>> = readers
+            .map(|op| match op {
+                LowOp::Linear { product, lead: 1, begin, .. } if *begin != Some(*value) => product.packing(lowered.values[value.0].count),
+                _ => None,
+            })
+            .collect();
+        let Some(packing) = packings.iter().flatten().next().copied() else { continue };
+        let alone = packings.iter().all(Option::is_some) && !lowered.outputs.contains(value);
+        packed.insert(*value, PackedInput { at: Packed { packing, number: 0 }, alone });
+    }
+    packed.values_mut().enumerate().for_each(|(number, packed)| packed.at.number = number);
+    packed
+}
+
 struct Builder {
     level: Level,
     places: Vec<Option<Place>>,
+    packed: BTreeMap<Val, Packed>,
     constants: Vec<Lines>,
     /// Constants by number and how often they are repeated.
     constant_of: BTreeMap<(usize, usize), usize>,
@@ -139,6 +175,14 @@ struct Builder {
 impl Builder {
     fn place(&self, value: Val) -> Result<Place, String> {
         self.places[value.0].ok_or_else(|| "a value without a place".to_owned())
+    }
+
+    /// Where a product reads a value that has so many of its rows.
+    fn left(&self, value: Val, lead: usize) -> Result<LeftPlace, String> {
+        match self.packed.get(&value) {
+            Some(packed) if lead == 1 => Ok(LeftPlace::Packed(*packed)),
+            _ => self.place(value).map(LeftPlace::Floats),
+        }
     }
 
     /// A constant, so many times one after the other.
@@ -159,7 +203,7 @@ impl Builder {
     fn single(&mut self, op: LowOp, sizes: &[(Element, usize)], constants: &[Vec<u8>]) -> Result<(), String> {
         match op {
             LowOp::Linear { product, lefts, lead, n, result, .. } => {
-                let lefts = lefts.into_iter().map(|(left, k)| Ok((self.place(left)?, k))).collect::<Result<_, String>>()?;
+                let lefts = lefts.into_iter().map(|(left, k)| Ok((self.left(left, lead)?, k))).collect::<Result<_, String>>()?;
                 let row_ps = product.flops() * lead * 10;
                 let result = self.place(result)?;
                 self.push(StepKind::Linear(Linear { product, lefts, lead, n, result }), row_ps);

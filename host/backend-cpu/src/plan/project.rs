@@ -4,8 +4,9 @@
 mod softmax;
 
 use super::Projection;
+use super::frame::Memory;
 use super::lower::{LowOp, Lowered, Val};
-use super::run::{Memory, share};
+use super::run::share;
 use crate::kernels::rows::RowOp;
 use crate::kernels::running::Keeper;
 use crate::kernels::softmax::{BLOCK, Softmax};
@@ -129,9 +130,9 @@ impl Projection {
 
     /// The left-hand sides of the product, from a row on.
     fn lefts(&self, memory: Memory<'_>, row: usize) -> [Left; TERMS] {
-        let mut lefts = [Left { rows: std::ptr::null(), stride: 0 }; TERMS];
+        let mut lefts = [Left::NONE; TERMS];
         for (left, place) in lefts.iter_mut().zip(&self.lefts) {
-            *left = Left { rows: memory.at(*place, row).cast(), stride: memory.stride(*place) / size_of::<f32>() };
+            *left = Left::floats(memory.at(*place, row).cast(), memory.stride(*place) / size_of::<f32>());
         }
         lefts
     }

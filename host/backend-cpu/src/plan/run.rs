@@ -5,10 +5,11 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Assembly, Group, Instruction, Linear, Lookup, Place, Plan, Source, Step, StepKind, Whole};
+use super::frame::Memory;
+use super::{Assembly, Group, Instruction, LeftPlace, Linear, Lookup, Place, Plan, Source, Step, StepKind, Whole};
 use crate::kernels::element::Element;
 use crate::kernels::rows::Rows;
-use crate::matrix::{Left, TERMS, Target, Units};
+use crate::matrix::{Left, Packing, TERMS, Target, Units};
 use crate::memory::Lines;
 use crate::team::Team;
 
@@ -29,87 +30,12 @@ const ROWS_LEAST: usize = 256;
 /// Bytes that a frame takes at most, if it has more than one row.
 const FRAME_BYTES: usize = 256 << 20;
 
-/// The memory in which a plan runs, reused from task to task.
-#[derive(Debug, Default)]
-pub(crate) struct Frame {
-    lines: Lines,
-    /// Where each buffer begins.
-    offsets: Vec<usize>,
-    /// Where registers begin, and how many bytes of them a thread has.
-    registers: (usize, usize),
-    /// The same of products' scratch memory.
-    scratch: (usize, usize),
-}
-
 /// A row that asked for a row its table does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RefusedRow {
     pub(crate) row: usize,
     pub(crate) index: i64,
     pub(crate) table_rows: u64,
-}
-
-/// A frame's memory as threads see it.
-#[derive(Clone, Copy)]
-pub(crate) struct Memory<'a> {
-    base: *mut u8,
-    offsets: &'a [usize],
-    strides: &'a [usize],
-    registers: (usize, usize),
-    scratch: (usize, usize),
-    /// The row of the frame that is its row 0.
-    first: usize,
-}
-
-// SAFETY: threads that share it write different rows or columns of a buffer, and registers of their own.
-unsafe impl Send for Memory<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for Memory<'_> {}
-
-impl Memory<'_> {
-    /// A row's value at a place.
-    pub(crate) fn at(&self, place: Place, row: usize) -> *mut u8 {
-        // The frame has room for every row of every buffer (`Frame::prepare`).
-        self.base.wrapping_add(self.offsets[place.buffer] + place.offset + (self.first + row) * self.strides[place.buffer])
-    }
-
-    /// As one thread has it that computes alone from that row on.
-    fn of_thread(self, thread: usize, first: usize) -> Self {
-        let own = |(begin, bytes): (usize, usize)| (begin + thread * bytes, bytes);
-        Self { registers: own(self.registers), scratch: own(self.scratch), first: self.first + first, ..self }
-    }
-
-    pub(super) fn stride(&self, place: Place) -> usize {
-        self.strides[place.buffer]
-    }
-
-    pub(super) fn scratch(&self, thread: usize) -> *mut f32 {
-        self.base.wrapping_add(self.scratch.0 + thread * self.scratch.1).cast()
-    }
-
-    fn register(&self, thread: usize, offset: usize) -> *mut u8 {
-        self.base.wrapping_add(self.registers.0 + thread * self.registers.1 + offset)
-    }
-}
-
-impl Frame {
-    /// Makes room for a plan's buffers of that many rows and for its threads' registers.
-    pub(crate) fn prepare<'a>(&'a mut self, plan: &'a Plan, rows: usize, threads: usize) -> Memory<'a> {
-        // Two at least: a product of one row may be computed as two.
-        let rows = rows.max(2);
-        let mut end = 0;
-        self.offsets.clear();
-        for stride in &plan.strides {
-            self.offsets.push(end);
-            end += (stride * rows).next_multiple_of(64);
-        }
-        self.registers = (end, plan.register_bytes.next_multiple_of(64));
-        end += self.registers.1 * threads;
-        self.scratch = (end, (plan.scratch(rows) * size_of::<f32>()).next_multiple_of(64));
-        self.lines.reserve(end + self.scratch.1 * threads);
-        let Self { lines, offsets, registers, scratch } = self;
-        Memory { base: lines.pointer_mut(), offsets, strides: &plan.strides, registers: *registers, scratch: *scratch, first: 0 }
-    }
 }
 
 /// The part of `rows` that one of several threads has.
@@ -119,8 +45,10 @@ pub(crate) fn share(rows: usize, thread: usize, threads: usize) -> Range<usize> 
 
 impl Plan {
     /// Floats of scratch memory that a thread needs for products of so many rows of a batch.
-    fn scratch(&self, rows: usize) -> usize {
+    pub(super) fn scratch(&self, rows: usize) -> usize {
         let of = |step: &super::Step| match &step.kind {
+            // What is packed already is where it was gathered.
+            StepKind::Linear(linear) if linear.lefts.iter().all(|(left, _)| matches!(left, LeftPlace::Packed(_))) => 0,
             StepKind::Linear(linear) => linear.product.scratch(rows * linear.lead),
             StepKind::Project(projection) => projection.scratch(rows),
             _ => 0,
@@ -128,16 +56,21 @@ impl Plan {
         self.steps.iter().map(of).max().unwrap_or(0)
     }
 
+    /// Bytes of a row in all buffers.
+    fn row_bytes(&self) -> usize {
+        (self.strides.iter().sum::<usize>() + self.packings.iter().map(Packing::row_bytes).sum::<usize>()).max(1)
+    }
+
     /// How many rows take no more than so many bytes; one at least.
     pub(crate) fn rows_within(&self, bytes: usize) -> usize {
-        (bytes / self.strides.iter().sum::<usize>().max(1)).max(1)
+        (bytes / self.row_bytes()).max(1)
     }
 
     /// In how many parts of about equal size so many rows are computed, one at least. Parts have as many rows as stay in the threads' near caches from the
     /// gathering of their inputs to the scattering of their outputs, or so many that reading all weights for them is worth it; fewer if they are so long that
     /// they would take too much memory.
     pub(crate) fn parts(&self, rows: usize, threads: usize) -> usize {
-        let row = self.strides.iter().sum::<usize>().max(1);
+        let row = self.row_bytes();
         let near = NEAR_BYTES * threads / row;
         let parts = if self.is_read_by_all {
             // Few more rows than that are no reason for parts of half the size.
@@ -261,9 +194,11 @@ impl Linear {
         let float = size_of::<f32>();
         let result_stride = memory.stride(self.result);
         // All rows of the matrix at once if they are evenly apart, else those of one row of the batch at a time.
-        let is_even = self.lead == 1
-            || (result_stride == self.lead * self.n * float
-                && self.lefts.iter().all(|(left, k)| memory.stride(*left) == self.lead * k * float));
+        let is_apart = |(left, k): &(LeftPlace, usize)| match left {
+            LeftPlace::Floats(place) => memory.stride(*place) == self.lead * k * float,
+            LeftPlace::Packed(_) => false,
+        };
+        let is_even = self.lead == 1 || (result_stride == self.lead * self.n * float && self.lefts.iter().all(is_apart));
         let (calls, rows_a_call) = if is_even { (1, rows * self.lead) } else { (rows, self.lead) };
         let units = if is_even {
             self.product.share_of_rows(rows_a_call, (thread, threads), taken)
@@ -271,10 +206,12 @@ impl Linear {
             Units::own(self.product.share(thread, threads))
         };
         for call in 0..calls {
-            let mut lefts = [Left { rows: std::ptr::null(), stride: 0 }; TERMS];
+            let mut lefts = [Left::NONE; TERMS];
             for (left, (place, k)) in lefts.iter_mut().zip(&self.lefts) {
-                let stride = if self.lead == 1 { memory.stride(*place) / float } else { *k };
-                *left = Left { rows: memory.at(*place, call).cast(), stride };
+                *left = match place {
+                    LeftPlace::Floats(place) if self.lead > 1 => Left::floats(memory.at(*place, call).cast(), *k),
+                    place => memory.left(place, call),
+                };
             }
             let stride = if self.lead == 1 { result_stride / float } else { self.n };
             let target = Target { rows: memory.at(self.result, call).cast(), stride };

@@ -106,6 +106,30 @@ fn scores_of_which_the_best_are_read_are_not_written_down() {
 }
 
 #[test]
+fn inputs_that_products_round_are_packed_as_they_are_gathered() {
+    let inputs = |cell: &Arc<TypedCell>| {
+        let how = (Level::detect(), Kernels::Best);
+        let plan = Plan::compile((cell, &sums::find(cell)), how, &mut Packs::within(u64::MAX)).expect("it compiles");
+        assert_eq!(plan.inputs.iter().filter(|input| input.packed.is_some()).count(), plan.packings.len());
+        plan.inputs.iter().map(|input| (input.place.is_some(), input.packed.is_some())).collect::<Vec<_>>()
+    };
+    let (as_it_is, packed, both) = ((true, false), (false, true), (true, true));
+    let lstm = weight(&[("weight_ih", &[28, 5]), ("weight_hh", &[28, 7]), ("bias_ih", &[28]), ("bias_hh", &[28])]);
+    let lstm = |precision: Precision| cells::lstm("lstm", 5, 7, &lstm).at(precision).resolve();
+    assert_eq!(inputs(&lstm(Precision::F32)), [as_it_is; 3]);
+    assert_eq!(inputs(&lstm(Precision::Bf16)), [packed, packed, as_it_is], "c meets no product");
+    let gru = weight(&[("weight_ih", &[21, 5]), ("weight_hh", &[21, 7]), ("bias_ih", &[21]), ("bias_hh", &[21])]);
+    assert_eq!(
+        inputs(&cells::gru("gru", 5, 7, &gru).at(Precision::Int8).resolve()),
+        [packed, both],
+        "the last state is mixed with the next"
+    );
+    let node = weight(&[("node.weight", &[35, 14]), ("node.bias", &[35])]);
+    let node = inputs(&cells::tree_node(7, &node).at(Precision::Bf16).resolve());
+    assert!(node.iter().all(|input| *input == as_it_is), "a product reads two states as one row");
+}
+
+#[test]
 fn sums_of_integers_that_could_overflow_are_refused() {
     let over = |k: usize, precision: Precision| {
         let draft = Draft::new("deep").input("x", Datatype::Fp32, &[k]).weight(Tensor::from_f32("w", &[k, 1], &vec![0.5; k]));

@@ -12,7 +12,7 @@ use super::{Active, Loaded};
 use crate::arena::Arena;
 use crate::compiled::Body;
 use crate::kernels::element::Element;
-use crate::plan::{Memory, Plan, Terminal, share};
+use crate::plan::{Input, Memory, Plan, share};
 use crate::team::Team;
 
 /// Bytes below which one thread copies alone.
@@ -56,63 +56,70 @@ impl Transfer<'_> {
                     match feed {
                         Feed::Own(index) => {
                             let from = lane.map_or(InputRef::Zeros, |lane| lane.input(*index as usize, batch[row].row.step));
-                            self.fill(from, input, row);
+                            self.fill(from, input, (row, batch.len()));
                         }
-                        Feed::Pre(output) => self.fill_given(&batch[row], *output as usize, input, row),
+                        Feed::Pre(output) => self.fill_given(&batch[row], *output as usize, input, (row, batch.len())),
                     }
                 }
             }
         });
     }
 
-    /// Writes one row of one input.
-    pub(super) fn fill(&self, from: InputRef<'_>, input: &Terminal, row: usize) {
-        let into = self.memory.at(input.place, row);
-        // SAFETY (all blocks): the frame has this row of this input, and no other thread writes it.
+    /// Writes a row of one input, of which there are so many.
+    pub(super) fn fill(&self, from: InputRef<'_>, input: &Input, row: (usize, usize)) {
         match from {
             InputRef::Slot { first, place, output, cell } => {
                 let producer = self.cells.get(cell.index()).and_then(Option::as_ref);
-                let Some(layout) = producer.map(|producer| &producer.layout) else { return zero(into, input.bytes) };
+                let Some(layout) = producer.map(|producer| &producer.layout) else { return zero(input, self.memory, row) };
                 let output = output as usize;
                 if layout.sizes.get(output) != Some(&input.bytes) {
                     debug_assert!(false, "the graph was checked");
-                    return zero(into, input.bytes);
+                    return zero(input, self.memory, row);
                 }
                 let offset = layout.slot(first, place).index() * SLOT_BYTES + layout.offsets[output];
-                // SAFETY: above; what wrote the node has run, and nothing writes it now (the scheduler's promise).
-                unsafe { self.arena.read(offset, into, input.bytes) }
+                // SAFETY: these bytes are in the arena; what wrote the node has run, and nothing writes it now (the scheduler's promise).
+                unsafe { self.put(self.arena.bytes(offset, input.bytes), input, row) }
             }
-            InputRef::Host(bytes) if bytes.len() == input.bytes => {
-                // SAFETY: above.
-                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), into, input.bytes) }
-            }
-            InputRef::Int(number) => {
-                // SAFETY: above; the value is aligned to its element.
-                unsafe {
-                    match input.element {
-                        Element::I64 => into.cast::<i64>().write(number),
-                        Element::I32 => into.cast::<i32>().write(number as i32),
-                        _ => zero(into, input.bytes),
-                    }
-                }
-            }
+            // SAFETY: so many bytes are there.
+            InputRef::Host(bytes) if bytes.len() == input.bytes => unsafe { self.put(bytes.as_ptr(), input, row) },
+            InputRef::Int(number) => match input.element {
+                // SAFETY: so many bytes are there, if it is one number.
+                Element::I64 if input.bytes == size_of::<i64>() => unsafe { self.put(number.to_ne_bytes().as_ptr(), input, row) },
+                // SAFETY: as above.
+                Element::I32 if input.bytes == size_of::<i32>() => unsafe { self.put((number as i32).to_ne_bytes().as_ptr(), input, row) },
+                _ => zero(input, self.memory, row),
+            },
             InputRef::Zeros | InputRef::Host(_) => {
                 debug_assert!(matches!(from, InputRef::Zeros), "the graph was checked");
-                zero(into, input.bytes);
+                zero(input, self.memory, row);
             }
         }
     }
 
     /// Writes one row of one input from what the first half gave.
-    fn fill_given(&self, active: &Active, output: usize, input: &Terminal, row: usize) {
-        let into = self.memory.at(input.place, row);
+    fn fill_given(&self, active: &Active, output: usize, input: &Input, row: (usize, usize)) {
         match self.given.and_then(|rows| rows.at(active.given, output)) {
-            // SAFETY: the frame has this row of this input, which no other thread writes; the first half gave as many bytes.
-            Some(from) => unsafe { std::ptr::copy_nonoverlapping(from, into, input.bytes) },
+            // SAFETY: the first half gave as many bytes.
+            Some(from) => unsafe { self.put(from, input, row) },
             None => {
                 debug_assert!(active.is_padding, "the first half ran before the second");
-                zero(into, input.bytes);
+                zero(input, self.memory, row);
             }
+        }
+    }
+
+    /// Copies a row of an input to where it is read, and packs it for products.
+    ///
+    /// # Safety
+    /// As many bytes can be read as the input has.
+    unsafe fn put(&self, from: *const u8, input: &Input, (row, of): (usize, usize)) {
+        if let Some(place) = input.place {
+            // SAFETY: the caller's promise; the frame has this row of this input, which no other thread writes.
+            unsafe { std::ptr::copy_nonoverlapping(from, self.memory.at(place, row), input.bytes) }
+        }
+        if let Some(packed) = &input.packed {
+            // SAFETY: as above; kernels were chosen for this processor.
+            unsafe { packed.packing.pack(from, self.memory.packed(packed), (row, of)) }
         }
     }
 
@@ -145,15 +152,21 @@ impl Transfer<'_> {
     }
 }
 
-/// Zeroes a row of an input.
-fn zero(into: *mut u8, bytes: usize) {
-    // SAFETY: callers pass a row of an input, which no other thread writes.
-    unsafe { std::ptr::write_bytes(into, 0, bytes) }
+/// Zeroes a row of an input, of which there are so many.
+fn zero(input: &Input, memory: Memory<'_>, (row, of): (usize, usize)) {
+    if let Some(place) = input.place {
+        // SAFETY: callers pass a row that the frame has of this input, and that no other thread writes.
+        unsafe { std::ptr::write_bytes(memory.at(place, row), 0, input.bytes) }
+    }
+    if let Some(packed) = &input.packed {
+        // SAFETY: as above.
+        unsafe { packed.packing.pack_zeros(memory.packed(packed), (row, of)) }
+    }
 }
 
 /// Makes every input of a frame zeros.
 pub(super) fn zero_inputs(plan: &Plan, memory: Memory<'_>, rows: usize) {
     for input in &plan.inputs {
-        (0..rows).for_each(|row| zero(memory.at(input.place, row), input.bytes));
+        (0..rows).for_each(|row| zero(input, memory, (row, rows)));
     }
 }

@@ -8,6 +8,24 @@ const LINE: usize = GROUP * GROUPS;
 /// The largest integer.
 const STEPS: f32 = 127.0;
 
+/// A float that may stand anywhere in memory: rows come from requests as they were sent.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(super) struct Float([u8; 4]);
+
+impl Float {
+    #[inline(always)]
+    fn get(self) -> f32 {
+        f32::from_ne_bytes(self.0)
+    }
+
+    /// The same floats.
+    pub(super) const fn all(floats: &[f32]) -> &[Self] {
+        // SAFETY: as large as a float, less aligned, and any bytes are one.
+        unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), floats.len()) }
+    }
+}
+
 /// What a row's or a column's numbers are multiplied by, and what a step of them is worth.
 #[derive(Clone, Copy)]
 struct Scale {
@@ -19,13 +37,14 @@ impl Rounded {
     /// Rounds a row or column into packed groups; what a step of it is worth.
     #[inline(always)]
     pub(super) fn round(self, values: &[f32], packed: &mut [u8], is_offset: bool) -> f32 {
+        let values = Float::all(values);
         let scale = self.scale(values);
         self.put(values, scale, packed, is_offset);
         scale.step
     }
 
     #[inline(always)]
-    fn scale(self, values: &[f32]) -> Scale {
+    fn scale(self, values: &[Float]) -> Scale {
         let (inverse, step) = match self.width {
             Width::Half => (1.0, 1.0),
             Width::Byte => steps(values),
@@ -35,11 +54,11 @@ impl Rounded {
 
     /// Rounds some of the values that have that scale.
     #[inline(always)]
-    fn put(self, values: &[f32], scale: Scale, packed: &mut [u8], is_offset: bool) {
+    fn put(self, values: &[Float], scale: Scale, packed: &mut [u8], is_offset: bool) {
         match self.width {
             Width::Half => {
                 let halves = packed.as_chunks_mut::<2>().0;
-                halves.iter_mut().zip(values).for_each(|(half, value)| *half = to_bf16(*value).to_le_bytes());
+                halves.iter_mut().zip(values).for_each(|(half, value)| *half = to_bf16(value.get()).to_le_bytes());
             }
             Width::Byte => {
                 let flip = if is_offset { 0x80 } else { 0 };
@@ -49,7 +68,7 @@ impl Rounded {
                 }
                 for (byte, value) in packed.iter_mut().zip(values) {
                     // SAFETY: the scale is a number, so every value is one and no larger than 127 steps (and a little, by rounding): see `steps`.
-                    let step: i32 = unsafe { (value * scale.inverse).round_ties_even().to_int_unchecked() };
+                    let step: i32 = unsafe { (value.get() * scale.inverse).round_ties_even().to_int_unchecked() };
                     *byte = step as u8 ^ flip;
                 }
             }
@@ -62,7 +81,7 @@ impl Rounded {
 /// # Safety
 /// There are as many lines as the row fills, and the scale can be written.
 #[inline(always)]
-pub(super) unsafe fn pack_row(rounded: Rounded, row: &[f32], lines: *mut u8, apart: usize, scale: *mut f32) {
+pub(super) unsafe fn pack_row(rounded: Rounded, row: &[Float], lines: *mut u8, apart: usize, scale: *mut f32) {
     let of = rounded.scale(row);
     let is_offset = rounded.is_offset();
     for (at, values) in row.chunks(LINE / rounded.bytes()).enumerate() {
@@ -89,9 +108,9 @@ pub(super) fn to_bf16(value: f32) -> u16 {
 
 /// What to multiply by for whole steps, and what a step is worth.
 #[inline(always)]
-pub(super) fn steps(values: &[f32]) -> (f32, f32) {
+pub(super) fn steps(values: &[Float]) -> (f32, f32) {
     // As integers, magnitudes are in order, with infinities and NaN above all numbers.
-    let most = f32::from_bits(values.iter().fold(0, |most, value| most.max(value.to_bits() & 0x7fff_ffff)));
+    let most = f32::from_bits(values.iter().fold(0, |most, value| most.max(value.get().to_bits() & 0x7fff_ffff)));
     let inverse = STEPS / most;
     if !most.is_finite() {
         // No value times zero would do for those either.

@@ -2,7 +2,7 @@
 
 use super::super::tests::{ROWS, SHAPES, pool, run, run_inputs, value};
 use super::super::{Form, PANEL, Product};
-use super::numbers::{steps, to_bf16};
+use super::numbers::{Float, to_bf16};
 use super::{Kernel, Rounded, Width};
 use crate::level::Level;
 
@@ -33,6 +33,10 @@ fn product_at(level: Level, rounded: Rounded, ks: &[usize], n: usize) -> Product
     ks.iter().enumerate().for_each(|(term, k)| product.push(*k, &|row, column| weight(term, row, column)));
     product.set_bias(&(0..n).map(|column| value(77_000_000 + column)).collect::<Vec<_>>());
     product
+}
+
+fn steps(values: &[f32]) -> (f32, f32) {
+    super::numbers::steps(Float::all(values))
 }
 
 /// What is multiplied.

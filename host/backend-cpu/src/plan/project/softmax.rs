@@ -7,7 +7,8 @@
 use std::ops::Range;
 
 use super::super::Projection;
-use super::super::run::{Memory, share};
+use super::super::frame::Memory;
+use super::super::run::share;
 use crate::kernels::running::{KEPT_MOST, Keeper};
 use crate::kernels::softmax::{BLOCK, Scale, Softmax, are_apart};
 use crate::matrix::Target;

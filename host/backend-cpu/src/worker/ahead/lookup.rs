@@ -109,7 +109,7 @@ impl Misses {
                 }
                 let Some(lane) = transfer.lane(active).filter(is_known) else { continue };
                 let Some(row) = wanted(lane, active.row, later) else { continue };
-                transfer.fill(lane.input(input, row.step), terminal, at);
+                transfer.fill(lane.input(input, row.step), terminal, (at, batch.len()));
                 let token = table.token(index_at(pre, memory, at));
                 if token.is_some_and(|token| table.find(token).is_none()) && self.find(token).is_none() {
                     self.tokens.push(token);
@@ -121,8 +121,8 @@ impl Misses {
 
 /// The index in a row of a half that has one input alone.
 fn index_at(pre: &Body, memory: Memory<'_>, row: usize) -> i64 {
-    let Some(input) = pre.plan.inputs.first() else { return 0 };
-    let at = memory.at(input.place, row);
+    let Some((input, place)) = pre.plan.inputs.first().and_then(|input| Some((input, input.place?))) else { return 0 };
+    let at = memory.at(place, row);
     // SAFETY: the frame has this row of this input, which was gathered.
     unsafe {
         match input.element {
@@ -132,10 +132,11 @@ fn index_at(pre: &Body, memory: Memory<'_>, row: usize) -> i64 {
     }
 }
 
-/// Moves a row's inputs to the front.
+/// Moves a row's inputs to the front. They are indices, which no product packs.
 fn move_row(pre: &Body, memory: Memory<'_>, from: usize, to: usize) {
     for input in &pre.plan.inputs {
+        let Some(place) = input.place else { continue };
         // SAFETY: the frame has both rows; they may be one.
-        unsafe { std::ptr::copy(memory.at(input.place, from), memory.at(input.place, to), input.bytes) };
+        unsafe { std::ptr::copy(memory.at(place, from), memory.at(place, to), input.bytes) };
     }
 }

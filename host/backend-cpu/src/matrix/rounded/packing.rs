@@ -1,0 +1,149 @@
+//! Rows of a batch as products multiply them: rounded where they arrive, once for all products and threads, or by each thread for itself.
+
+use super::numbers::{Float, pack_row};
+use super::{GROUP, GROUPS, Rounded, Width};
+use crate::kernels::dispatch;
+use crate::level::Level;
+use crate::memory::Lines;
+
+/// How rows of so many elements are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packing {
+    rounded: Rounded,
+    level: Level,
+    k: usize,
+}
+
+/// Packed rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PackedRows {
+    pub(super) rows: *const u8,
+    /// Bytes that each takes.
+    pub(super) stride: usize,
+    pub(super) scales: *const f32,
+}
+
+impl PackedRows {
+    pub(super) const NONE: Self = Self { rows: std::ptr::null(), stride: 0, scales: std::ptr::null() };
+
+    /// The same from a row on, with which a tile begins.
+    pub(crate) fn beginning_at(self, row: usize) -> Self {
+        Self { rows: self.rows.wrapping_add(row * self.stride), scales: self.scales.wrapping_add(row), ..self }
+    }
+}
+
+impl Packing {
+    pub(crate) const fn new((rounded, level): (Rounded, Level), k: usize) -> Self {
+        Self { rounded, level, k }
+    }
+
+    /// Bytes that a row takes, but for its scale.
+    pub(crate) const fn row_bytes(&self) -> usize {
+        self.rounded.stride(self.k)
+    }
+
+    /// Bytes that so many rows take.
+    pub(crate) const fn bytes(&self, rows: usize) -> usize {
+        Lines::rounded(rows * self.row_bytes()) + Lines::rounded(rows * size_of::<f32>())
+    }
+
+    /// Those for which there are so many bytes.
+    pub(crate) fn rows_at(&self, at: *mut u8, rows: usize) -> PackedRows {
+        PackedRows { rows: at, stride: self.row_bytes(), scales: at.wrapping_add(Lines::rounded(rows * self.row_bytes())).cast() }
+    }
+
+    /// Packs a row of floats, which need not be aligned, as one of so many.
+    ///
+    /// # Safety
+    /// The row can be read, `rows` was made by [`Self::rows_at`] for memory that nobody else reads or writes this row of, and the processor has the level.
+    pub(crate) unsafe fn pack(&self, from: *const u8, rows: PackedRows, (row, of): (usize, usize)) {
+        let Self { rounded, level, k } = *self;
+        let (at, apart) = rounded.row_place(row, of, rows.stride);
+        let pack = dispatch!(level, pack_row::<>, [], (rounded: Rounded, row: &[Float], lines: *mut u8, apart: usize, scale: *mut f32));
+        // SAFETY: the caller's promise; a row's lines are within what rows take.
+        unsafe {
+            let row_of = std::slice::from_raw_parts(from.cast(), k);
+            pack(rounded, row_of, rows.rows.cast_mut().wrapping_add(at), apart, rows.scales.cast_mut().wrapping_add(row));
+        }
+    }
+
+    /// Packs a row of zeros.
+    ///
+    /// # Safety
+    /// As for [`Self::pack`].
+    pub(crate) unsafe fn pack_zeros(&self, rows: PackedRows, (row, of): (usize, usize)) {
+        let (at, apart) = self.rounded.row_place(row, of, rows.stride);
+        let zero = if self.rounded.is_offset() { 0x80 } else { 0 };
+        let scale = if self.rounded.width == Width::Half { 1.0 } else { 0.0 };
+        for line in 0..self.rounded.groups(self.k) / GROUPS {
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::write_bytes(rows.rows.cast_mut().wrapping_add(at + line * apart), zero, GROUP * GROUPS) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { *rows.scales.cast_mut().wrapping_add(row) = scale };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cellwright_cell_graph::typed::Precision;
+
+    use super::*;
+    use crate::level::Kernels;
+
+    fn packings(k: usize) -> impl Iterator<Item = Packing> {
+        [Precision::Bf16, Precision::Int8].into_iter().flat_map(move |precision| {
+            let levels = Level::ALL;
+            levels
+                .into_iter()
+                .filter(|level| *level <= Level::detect())
+                .filter_map(move |level| Some(Packing::new((Rounded::choose(precision, level, Kernels::Best)?, level), k)))
+        })
+    }
+
+    #[test]
+    fn a_row_may_begin_anywhere_in_memory_and_touches_no_other() {
+        for (k, packing) in [1, 31, 64, 200].into_iter().flat_map(|k| packings(k).map(move |packing| (k, packing))) {
+            let rows = 70;
+            let values: Vec<f32> = (0..k).map(|at| (at as f32 - 3.3) * 0.7).collect();
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+            for row in [0, 17, 40, 69] {
+                let pack = |before: usize| {
+                    let moved: Vec<u8> = std::iter::repeat_n(0xff, before).chain(bytes.iter().copied()).collect();
+                    let mut memory = Lines::zeroed(packing.bytes(rows));
+                    memory.bytes_mut().fill(0x5a);
+                    let packed = packing.rows_at(memory.pointer_mut(), rows);
+                    // SAFETY: the row is there, and memory for all rows.
+                    unsafe { packing.pack(moved[before..].as_ptr(), packed, (row, rows)) };
+                    memory.bytes_mut().to_vec()
+                };
+                let aligned = pack(0);
+                assert!((1..8).all(|before| pack(before) == aligned), "{packing:?}, row {row}");
+                let touched = aligned.iter().filter(|byte| **byte != 0x5a).count();
+                assert!(touched > 0 && touched <= packing.row_bytes() + size_of::<f32>(), "{packing:?}, row {row}: {touched} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_of_zeros_is_packed_zeros() {
+        for (k, packing) in [1, 64, 200].into_iter().flat_map(|k| packings(k).map(move |packing| (k, packing))) {
+            let rows = 3;
+            let (mut one, mut other) = (Lines::zeroed(packing.bytes(rows)), Lines::zeroed(packing.bytes(rows)));
+            one.bytes_mut().fill(0x5a);
+            other.bytes_mut().fill(0x5a);
+            let (packed, zeros) = (packing.rows_at(one.pointer_mut(), rows), packing.rows_at(other.pointer_mut(), rows));
+            // SAFETY: the row is there, and memory for all rows.
+            unsafe {
+                packing.pack(vec![0_u8; k * size_of::<f32>()].as_ptr(), packed, (1, rows));
+                packing.pack_zeros(zeros, (1, rows));
+                assert_eq!((*packed.scales.add(1)).to_bits(), (*zeros.scales.add(1)).to_bits(), "{packing:?}");
+            }
+            // Behind the row's last number is what weights of zero are multiplied with.
+            let numbers = k * packing.rounded.bytes();
+            let (at, apart) = packing.rounded.row_place(1, rows, packing.row_bytes());
+            let number = |memory: &mut Lines, number: usize| memory.bytes_mut()[at + number / 64 * apart + number % 64];
+            assert!((0..numbers).all(|byte| number(&mut one, byte) == number(&mut other, byte)), "{packing:?}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The memory in which a plan runs, and how threads find their way in it.
+
+use super::{LeftPlace, Packed, Place, Plan};
+use crate::matrix::{Left, PackedRows};
+use crate::memory::Lines;
+
+/// The memory in which a plan runs, reused from task to task.
+#[derive(Debug, Default)]
+pub(crate) struct Frame {
+    lines: Lines,
+    /// Where each buffer begins, and behind them where packed rows do.
+    offsets: Vec<usize>,
+    /// Where registers begin, and how many bytes of them a thread has.
+    registers: (usize, usize),
+    /// The same of products' scratch memory.
+    scratch: (usize, usize),
+}
+
+/// A frame's memory as threads see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory<'a> {
+    base: *mut u8,
+    offsets: &'a [usize],
+    strides: &'a [usize],
+    registers: (usize, usize),
+    scratch: (usize, usize),
+    /// Rows that there is room for.
+    rows: usize,
+    /// The row of the frame that is its row 0.
+    pub(super) first: usize,
+}
+
+// SAFETY: threads that share it write different rows or columns of a buffer, and registers of their own.
+unsafe impl Send for Memory<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Memory<'_> {}
+
+impl Memory<'_> {
+    /// A row's value at a place.
+    pub(crate) fn at(&self, place: Place, row: usize) -> *mut u8 {
+        // The frame has room for every row of every buffer (`Frame::prepare`).
+        self.base.wrapping_add(self.offsets[place.buffer] + place.offset + (self.first + row) * self.strides[place.buffer])
+    }
+
+    /// As one thread has it that computes alone from that row on.
+    pub(super) fn of_thread(self, thread: usize, first: usize) -> Self {
+        let own = |(begin, bytes): (usize, usize)| (begin + thread * bytes, bytes);
+        Self { registers: own(self.registers), scratch: own(self.scratch), first: self.first + first, ..self }
+    }
+
+    pub(super) fn stride(&self, place: Place) -> usize {
+        self.strides[place.buffer]
+    }
+
+    /// Rows that are packed.
+    pub(crate) fn packed(&self, packed: &Packed) -> PackedRows {
+        let begin = self.offsets[self.strides.len() + packed.number];
+        packed.packing.rows_at(self.base.wrapping_add(begin), self.rows).beginning_at(self.first)
+    }
+
+    /// Left-hand sides of a product of one row for each of the batch, from a row on, with which a tile begins.
+    pub(super) fn left(&self, left: &LeftPlace, row: usize) -> Left {
+        match left {
+            LeftPlace::Floats(place) => Left::floats(self.at(*place, row).cast(), self.stride(*place) / size_of::<f32>()),
+            LeftPlace::Packed(packed) => Left::packed(self.packed(packed).beginning_at(row)),
+        }
+    }
+
+    pub(super) fn scratch(&self, thread: usize) -> *mut f32 {
+        self.base.wrapping_add(self.scratch.0 + thread * self.scratch.1).cast()
+    }
+
+    pub(super) fn register(&self, thread: usize, offset: usize) -> *mut u8 {
+        self.base.wrapping_add(self.registers.0 + thread * self.registers.1 + offset)
+    }
+}
+
+impl Frame {
+    /// Makes room for a plan's buffers of that many rows and for its threads' registers.
+    pub(crate) fn prepare<'a>(&'a mut self, plan: &'a Plan, rows: usize, threads: usize) -> Memory<'a> {
+        // Two at least: a product of one row may be computed as two.
+        let rows = rows.max(2);
+        let mut end = 0;
+        self.offsets.clear();
+        for stride in &plan.strides {
+            self.offsets.push(end);
+            end += (stride * rows).next_multiple_of(64);
+        }
+        for packing in &plan.packings {
+            self.offsets.push(end);
+            end += packing.bytes(rows);
+        }
+        self.registers = (end, plan.register_bytes.next_multiple_of(64));
+        end += self.registers.1 * threads;
+        self.scratch = (end, (plan.scratch(rows) * size_of::<f32>()).next_multiple_of(64));
+        self.lines.reserve(end + self.scratch.1 * threads);
+        let Self { lines, offsets, registers, scratch } = self;
+        Memory { base: lines.pointer_mut(), offsets, strides: &plan.strides, registers: *registers, scratch: *scratch, rows, first: 0 }
+    }
+}

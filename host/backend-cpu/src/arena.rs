@@ -52,7 +52,7 @@ impl Arena {
         unsafe { self.base.add(offset).as_ptr() }
     }
 
-    /// Where some bytes are.
+    /// Where some bytes are, to be read while nobody writes them.
     pub(crate) fn bytes(&self, offset: usize, length: usize) -> *const u8 {
         self.at(offset, length)
     }

@@ -411,7 +411,8 @@ impl Product {
     ///
     /// # Safety
     /// `lefts` has one entry for each term, whose rows are readable; `result`'s rows are writable and no other thread touches these columns.
-    /// Both have room for two rows even if `rows` is one, and `scratch`, which is this thread's alone, for what [`Self::scratch`] says. The processor has
+    /// Both have room for two rows even if `rows` is one, and `scratch`, which is this thread's alone, for what [`Self::scratch`] says; where all terms are packed it is not
+    /// touched. Packed rows were packed as so many. The processor has
     /// what the weights were packed for, and the product's level.
     pub(crate) unsafe fn run(&self, lefts: &[Left], result: Target, rows: usize, units: Units<'_>, scratch: *mut f32) {
         debug_assert_eq!(lefts.len(), self.weights.len());

@@ -53,7 +53,7 @@ pub struct Shares {
     pub products: Duration,
     /// Everything else of the plans.
     pub others: Duration,
-    /// Gathering inputs, looking up in tables and scattering outputs.
+    /// Gathering inputs, rounding rows for products on the way, looking up in tables and scattering outputs.
     pub transfer: Duration,
 }
 
@@ -344,7 +344,7 @@ impl Backend for CpuWorker {
 }
 
 impl CpuWorker {
-    /// How long a batch takes on the threads that are there. Of a cell that has a table: the rest of the cell, as if every token were in it already.
+    /// How long a batch takes on the threads that are there, from gathered inputs on. Of a cell that has a table: the rest of the cell, as if every token were in it already.
     fn timed(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
         let Some(loaded) = self.cells.get(index.index()).and_then(Option::as_ref) else {
             return Err(self.lost(format!("cell {} is to be timed, but is not loaded", index.0)));

@@ -22,11 +22,15 @@ fn random(seed: u64, shape: &[usize], scale: f32) -> Tensor {
 
 /// So large that its steps are worth more than one thread, and of a width that no unit of work divides.
 fn lstm(hidden: usize) -> Arc<TypedCell> {
+    lstm_at(hidden, Precision::F32)
+}
+
+fn lstm_at(hidden: usize, precision: Precision) -> Arc<TypedCell> {
     let weight = |name: &str| {
         let shape = if name.starts_with("bias") { vec![4 * hidden] } else { vec![4 * hidden, hidden] };
         Tensor { name: name.to_owned(), ..random(name.len() as u64 * 3 + u64::from(name.ends_with("hh")), &shape, 0.2) }
     };
-    cells::lstm("lstm", hidden, hidden, &weight).resolve()
+    cells::lstm("lstm", hidden, hidden, &weight).at(precision).resolve()
 }
 
 fn domain(options: DomainOptions) -> Arc<CpuDomain> {
@@ -59,13 +63,17 @@ fn outputs(worker: CpuWorker, cell: &Arc<TypedCell>, chains: Range<usize>) -> Ve
 
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
-    let cell = lstm(163);
-    for (kernels, level) in [(Kernels::Best, None), (Kernels::Best, Some(Level::Avx2)), (Kernels::Library, None)] {
+    let in_f32 = [(Kernels::Best, None), (Kernels::Best, Some(Level::Avx2)), (Kernels::Library, None)].map(|how| (Precision::F32, how));
+    let rounded = [Precision::Bf16, Precision::Int8]
+        .into_iter()
+        .flat_map(|precision| [None, Some(Level::Avx512Bf16), Some(Level::Portable)].map(|level| (precision, (Kernels::Best, level))));
+    for (precision, (kernels, level)) in in_f32.into_iter().chain(rounded) {
+        let cell = lstm_at(163, precision);
         let options = DomainOptions { kernels, level, ..DomainOptions::default() };
         let one = outputs(worker(&domain(options), 1), &cell, 0..70);
         for threads in [2, 3, 5] {
             let several = outputs(worker(&domain(options), threads), &cell, 0..70);
-            assert!(several == one, "{kernels:?}, {level:?}, {threads} threads");
+            assert!(several == one, "{precision}, {kernels:?}, {level:?}, {threads} threads");
         }
     }
 }
@@ -83,14 +91,16 @@ fn results_do_not_depend_on_threads_that_are_lent() {
 
 #[test]
 fn results_do_not_depend_on_the_parts_that_a_batch_is_computed_in() {
-    let cell = lstm(163);
-    let outputs = |chains| outputs(worker(&domain(DomainOptions::default()), 1), &cell, chains);
-    // More rows than stay near.
-    let many = outputs(0..700);
-    let each = many.len() / 700;
-    for first in (0..700).step_by(20) {
-        let few = outputs(first..first + 20);
-        assert!(many[first * each..(first + 20) * each] == few[..], "chains from {first} on");
+    for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+        let cell = lstm_at(163, precision);
+        let outputs = |chains| outputs(worker(&domain(DomainOptions::default()), 1), &cell, chains);
+        // More rows than stay near.
+        let many = outputs(0..700);
+        let each = many.len() / 700;
+        for first in (0..700).step_by(20) {
+            let few = outputs(first..first + 20);
+            assert!(many[first * each..(first + 20) * each] == few[..], "{precision}: chains from {first} on");
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Products of rounded numbers: bf16, and integers of eight bits with a scale for each row and each column.
 //!
 //! Both are summed in groups of four bytes: two numbers of 16 bits or four of eight, one behind the other in k. A weight is packed in panels whose
-//! rows are one group of each column, zeros behind the last; rows of a batch are rounded while they are copied next to one another, in blocks that
-//! stay in a near cache. For AMX both are packed as its tiles. Each term of a product is summed by itself, from zero, in an order that depends on K alone, and is then added to what
+//! rows are one group of each column, zeros behind the last; rows of a batch are rounded while they are copied next to one another, where they are gathered or, in blocks that
+//! stay in a near cache, by each thread that multiplies them ([`packing`]). For AMX both are packed as its tiles. Each term of a product is summed by itself, from zero, in an order that depends on K alone, and is then added to what
 //! stands: the bias, the terms before, or what the product is added onto. That order is the kernel's:
 //!
 //! - bf16, by loops: k by k, with fused multiply-adds, the same bits on every processor;

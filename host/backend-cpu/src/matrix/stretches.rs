@@ -111,6 +111,7 @@ impl Product {
         for at in 0..blocks {
             let (first, end) = (rows * at / blocks, rows * (at + 1) / blocks);
             let count = end - first;
+            debug_assert!(lefts.iter().all(|left| left.packed.is_none()), "parts need not begin with a tile");
             let lefts: [Left; TERMS] = std::array::from_fn(|term| lefts[term.min(lefts.len() - 1)].beginning_at(first));
             // Rounded once for all stretches.
             // SAFETY: the caller's promise, for some of the rows.

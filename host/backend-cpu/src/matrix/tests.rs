@@ -45,6 +45,11 @@ pub(super) fn run(product: &Product, ks: &[usize], pool: &[Vec<f32>], rows: &[us
 /// `inputs` have a row more than `rows`.
 pub(super) fn run_inputs(product: &Product, ks: &[usize], inputs: &[Vec<f32>], rows: usize, threads: usize) -> Vec<f32> {
     let lefts: Vec<Left> = inputs.iter().zip(ks).map(|(input, k)| Left::floats(input.as_ptr(), *k)).collect();
+    run_lefts(product, &lefts, rows, threads)
+}
+
+/// `lefts` have a row more than `rows`, or are packed.
+pub(super) fn run_lefts(product: &Product, lefts: &[Left], rows: usize, threads: usize) -> Vec<f32> {
     let mut y = vec![f32::NAN; (rows + 1) * product.n];
     let mut scratch = crate::memory::Lines::zeroed(product.scratch(rows) * size_of::<f32>());
     scratch.floats_mut().fill(f32::NAN);
@@ -53,7 +58,7 @@ pub(super) fn run_inputs(product: &Product, ks: &[usize], inputs: &[Vec<f32>], r
         let target = Target { rows: y.as_mut_ptr(), stride: product.n };
         // SAFETY: the buffers have a row more than `rows`, and threads run one after the other.
         unsafe {
-            product.run(&lefts, target, rows, product.share_of_rows(rows, (thread, threads), &taken), scratch.floats_mut().as_mut_ptr())
+            product.run(lefts, target, rows, product.share_of_rows(rows, (thread, threads), &taken), scratch.floats_mut().as_mut_ptr())
         };
     }
     y.truncate(rows * product.n);

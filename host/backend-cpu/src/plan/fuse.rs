@@ -154,6 +154,7 @@ fn packed(lowered: &Lowered) -> BTreeMap<Val, PackedInput> {
             })
             .collect();
         let Some(packing) = packings.iter().flatten().next().copied() else { continue };
+        debug_assert!(packings.iter().flatten().all(|other| *other == packing), "a cell has one precision");
         let alone = packings.iter().all(Option::is_some) && !lowered.outputs.contains(value);
         packed.insert(*value, PackedInput { at: Packed { packing, number: 0 }, alone });
     }

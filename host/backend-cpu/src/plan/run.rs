@@ -95,7 +95,7 @@ impl Plan {
     }
 
     /// Computes outputs from inputs for the first `rows` rows of a frame that was prepared for this plan and at least as many rows. Rows that
-    /// name what is not there are reported, and computed on something else.
+    /// name what is not there are reported, and computed on something else. Packed inputs were packed as so many rows, or are zeros.
     pub(crate) fn run(&self, memory: Memory<'_>, rows: usize, team: &mut Team, refused: &Mutex<Vec<RefusedRow>>) {
         self.run_steps((memory, rows), team, refused, None);
     }

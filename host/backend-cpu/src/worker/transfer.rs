@@ -15,7 +15,7 @@ use crate::kernels::element::Element;
 use crate::plan::{Input, Memory, Plan, share};
 use crate::team::Team;
 
-/// Bytes below which one thread copies alone.
+/// Bytes below which one thread copies and packs alone.
 const WORTH_SHARING: usize = 64 << 10;
 
 /// What transfers of one step need.
@@ -65,7 +65,7 @@ impl Transfer<'_> {
         });
     }
 
-    /// Writes a row of one input, of which there are so many.
+    /// Writes a row of one input, of which so many are gathered, or packs it.
     pub(super) fn fill(&self, from: InputRef<'_>, input: &Input, row: (usize, usize)) {
         match from {
             InputRef::Slot { first, place, output, cell } => {

@@ -1,10 +1,11 @@
 //! Products of rounded numbers against exact sums of the same, and every kernel's promises.
 
-use super::super::tests::{ROWS, SHAPES, pool, run, run_inputs, value};
-use super::super::{Form, PANEL, Product};
+use super::super::tests::{ROWS, SHAPES, pool, run, run_inputs, run_lefts, value};
+use super::super::{Form, Left, PANEL, Product};
 use super::numbers::{Float, to_bf16};
 use super::{Kernel, Rounded, Width};
 use crate::level::Level;
+use crate::memory::Lines;
 
 /// Every kernel that this processor has.
 fn kernels(width: Width) -> Vec<Rounded> {
@@ -120,6 +121,44 @@ fn without_a_bias_sums_begin_at_zero() {
                 let bias = product.bias.take();
                 assert!(run(&product, ks, &x, &rows, 1) == zeros, "{rounded:?} {ks:?} × {n}");
                 product.bias = bias;
+            }
+        }
+    }
+}
+
+/// More rows than a block has, of which the second shape's are cut in two by all kernels.
+#[test]
+fn rows_that_are_packed_beforehand_give_the_same_bits() {
+    let bits = |y: Vec<f32>| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+    for (ks, n, counts) in [(&[300, 41][..], 97, &[1, 5, 40, 75][..]), (&[2100, 3], 65, &[600])] {
+        for rounded in kernels(Width::Half).into_iter().chain(kernels(Width::Byte)) {
+            let product = product(rounded, ks, n);
+            assert!(counts != [600] || super::block_rows(rounded, &product) < 600, "{rounded:?}");
+            for rows in counts.iter().copied() {
+                let inputs: Vec<Vec<f32>> = ks.iter().map(|k| (0..(rows + 1) * k).map(|at| value(at * 3 + k)).collect()).collect();
+                let expected = bits(run_inputs(&product, ks, &inputs, rows, 1));
+                for (which, threads) in [([true, true], 1), ([true, false], 3), ([false, true], 2)] {
+                    let mut memory = Vec::new();
+                    let lefts: Vec<Left> = (0..ks.len())
+                        .map(|term| {
+                            let (input, k) = (&inputs[term], ks[term]);
+                            if !which[term] {
+                                return Left::floats(input.as_ptr(), k);
+                            }
+                            // Room for more rows than there are, as a frame may have.
+                            let packing = product.packing(k).expect("it packs");
+                            let mut lines = Lines::zeroed(packing.bytes(rows + 1));
+                            lines.bytes_mut().fill(0x5a);
+                            let packed = packing.rows_at(lines.pointer_mut(), rows + 1);
+                            // SAFETY: every row is there, and memory for it.
+                            (0..rows).rev().for_each(|row| unsafe { packing.pack(input[row * k..].as_ptr().cast(), packed, (row, rows)) });
+                            memory.push(lines);
+                            Left::packed(packed)
+                        })
+                        .collect();
+                    let y = bits(run_lefts(&product, &lefts, rows, threads));
+                    assert!(y == expected, "{rounded:?} {ks:?} × {n}, {rows} rows, packed: {which:?}, {threads} threads");
+                }
             }
         }
     }

@@ -51,6 +51,7 @@ impl Ahead {
     ) {
         let memory = self.frame.prepare(&pre.plan, batch.len().max(pre.fit()), team.size());
         let transfer = Transfer { body: pre, memory, given: None, ..*transfer };
+        debug_assert!(pre.plan.inputs.iter().all(|input| input.packed.is_none()), "it is an index, and rows are moved");
         transfer.gather(batch, team);
         self.given.reset(batch.len(), pre.plan.outputs.len());
         self.bad.clear();
@@ -109,7 +110,7 @@ impl Misses {
                 }
                 let Some(lane) = transfer.lane(active).filter(is_known) else { continue };
                 let Some(row) = wanted(lane, active.row, later) else { continue };
-                transfer.fill(lane.input(input, row.step), terminal, (at, batch.len()));
+                transfer.fill(lane.input(input, row.step), terminal, (at, pre.fit()));
                 let token = table.token(index_at(pre, memory, at));
                 if token.is_some_and(|token| table.find(token).is_none()) && self.find(token).is_none() {
                     self.tokens.push(token);

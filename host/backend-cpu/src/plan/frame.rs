@@ -58,11 +58,11 @@ impl Memory<'_> {
         packed.packing.rows_at(self.base.wrapping_add(begin), self.rows).beginning_at(self.first)
     }
 
-    /// Left-hand sides of a product of one row for each of the batch, from a row on, with which a tile begins.
-    pub(super) fn left(&self, left: &LeftPlace, row: usize) -> Left {
+    /// Left-hand sides of a product of one row for each of the batch.
+    pub(super) fn left(&self, left: &LeftPlace) -> Left {
         match left {
-            LeftPlace::Floats(place) => Left::floats(self.at(*place, row).cast(), self.stride(*place) / size_of::<f32>()),
-            LeftPlace::Packed(packed) => Left::packed(self.packed(packed).beginning_at(row)),
+            LeftPlace::Floats(place) => Left::floats(self.at(*place, 0).cast(), self.stride(*place) / size_of::<f32>()),
+            LeftPlace::Packed(packed) => Left::packed(self.packed(packed)),
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
     let registers = registers(&lowered, &storage, &order);
     let mut is_made = vec![false; lowered.values.len()];
     lowered.inputs.iter().copied().chain(lowered.ops.iter().flat_map(LowOp::results)).for_each(|value| is_made[value.0] = true);
-    let packed = packed(&lowered);
+    let (packed, packings) = packed(&lowered);
     let is_packed_alone = |value: Val| packed.get(&value).is_some_and(|packed| packed.alone) && !storage.is_shared(value);
     let (places, strides) = storage.allocate(&lowered, |value| is_made[value.0] && !registers[value.0] && !is_packed_alone(value));
     let output = |value: &Val| {
@@ -43,7 +43,6 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
         Input { place: places[value.0], packed: packed.get(value).map(|packed| packed.at), bytes: low.bytes(), element: low.element }
     };
     let inputs = lowered.inputs.iter().map(input).collect();
-    let packings = packed.values().map(|packed| packed.at.packing).collect();
     let packed = packed.into_iter().map(|(value, packed)| (value, packed.at)).collect();
     let mut builder =
         Builder { level, places, packed, constants: Vec::new(), constant_of: BTreeMap::new(), register_bytes: 0, steps: Vec::new() };
@@ -142,9 +141,10 @@ struct PackedInput {
     alone: bool,
 }
 
-/// Inputs that products pack, all alike, and read whole: they are packed as they are gathered, once for all of them and for every thread.
-fn packed(lowered: &Lowered) -> BTreeMap<Val, PackedInput> {
-    let mut packed = BTreeMap::new();
+/// Inputs that products pack, all alike, and read whole: they are packed as they are gathered, once for all of them and for every thread. How each
+/// is packed, by number.
+fn packed(lowered: &Lowered) -> (BTreeMap<Val, PackedInput>, Vec<Packing>) {
+    let (mut packed, mut all) = (BTreeMap::new(), Vec::new());
     for value in &lowered.inputs {
         let readers = lowered.ops.iter().filter(|op| op.operands().contains(&Operand::Value(*value)));
         let packings: Vec<Option<Packing>> = readers
@@ -156,10 +156,10 @@ fn packed(lowered: &Lowered) -> BTreeMap<Val, PackedInput> {
         let Some(packing) = packings.iter().flatten().next().copied() else { continue };
         debug_assert!(packings.iter().flatten().all(|other| *other == packing), "a cell has one precision");
         let alone = packings.iter().all(Option::is_some) && !lowered.outputs.contains(value);
-        packed.insert(*value, PackedInput { at: Packed { packing, number: 0 }, alone });
+        packed.insert(*value, PackedInput { at: Packed { packing, number: all.len() }, alone });
+        all.push(packing);
     }
-    packed.values_mut().enumerate().for_each(|(number, packed)| packed.at.number = number);
-    packed
+    (packed, all)
 }
 
 struct Builder {

@@ -210,7 +210,7 @@ impl Linear {
             for (left, (place, k)) in lefts.iter_mut().zip(&self.lefts) {
                 *left = match place {
                     LeftPlace::Floats(place) if self.lead > 1 => Left::floats(memory.at(*place, call).cast(), *k),
-                    place => memory.left(place, call),
+                    place => memory.left(place),
                 };
             }
             let stride = if self.lead == 1 { result_stride / float } else { self.n };

@@ -2,9 +2,9 @@
 //!
 //! A weight is packed once, when its cell is loaded, in the form of the kernel that will read it; the form depends on K and N alone, never on a
 //! batch. Within a product an element of y is the bias plus one sum over k, in order, term by term: so a row's bits depend on nothing but the
-//! row. Instead of a bias, sums may begin with what lies where the result is to be: what an earlier product put down is taken up again, bit by bit.
-//! Threads that share a product share its columns: each has some of its own, and of the last quarter whoever is done takes what comes next, because threads that read
-//! the same caches are seldom equally fast.
+//! row. Instead of a bias, sums may begin with a row of the batch: what an earlier product put down is taken up again, bit by bit, from where the result is to be
+//! or from wherever it lies.
+//! Threads that share a product share its columns ([`units`]).
 
 mod halves;
 mod library;
@@ -13,11 +13,11 @@ mod panels;
 mod plain;
 pub(crate) mod rounded;
 mod stretches;
+mod units;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cellwright_cell_graph::Tensor;
 
@@ -28,6 +28,7 @@ use crate::memory::Lines;
 use panels::{Isa, Layout};
 use rounded::Rounded;
 pub(crate) use rounded::{PackedRows, Packing};
+pub(crate) use units::{Sharing, Units};
 
 pub(crate) use cellwright_cell_graph::sums::TERMS;
 
@@ -72,11 +73,6 @@ impl Form {
     }
 }
 
-/// Of how many units of columns one is left to whoever is done first.
-const LEFT: usize = 4;
-/// Into how many takings what is left is divided at least.
-const TAKES_LEAST: usize = 4;
-
 /// A packed weight.
 #[derive(Debug)]
 pub(crate) struct Packed {
@@ -96,8 +92,8 @@ pub(crate) struct Product {
     weights: Vec<Arc<Packed>>,
     /// In the order of packed columns.
     bias: Option<Lines>,
-    /// Whether sums begin with what is there already where the result is to be.
-    onto_result: bool,
+    /// Whether sums begin with rows of the batch, and not with the bias.
+    onto_rows: bool,
     /// Whether both sides are rounded to f16.
     in_halves: bool,
     /// Whether the last cache mostly keeps the weights, and those of the same plan.
@@ -159,78 +155,33 @@ impl Left {
 /// Where the result's rows are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
-    pub(crate) rows: *mut f32,
-    pub(crate) stride: usize,
+    rows: *mut f32,
+    stride: usize,
+    /// Where each of the rows is that sums begin with; none: where the result is to be.
+    begins: *const *const f32,
 }
 
-/// Units of columns that one of several threads computes: some are its own, and of what is left each takes one after the other, so that nobody waits long
-/// for one that was kept from its work.
-#[derive(Clone, Debug)]
-pub(crate) struct Units<'a> {
-    own: Range<usize>,
-    left: Option<Rest<'a>>,
-}
-
-/// Units that are nobody's yet.
-#[derive(Clone, Debug)]
-struct Rest<'a> {
-    units: Range<usize>,
-    /// How many of them were taken.
-    taken: &'a AtomicUsize,
-}
-
-impl Rest<'_> {
-    /// The next so many, or what is left of them; one, if there are too few to keep all threads busy to the end.
-    fn take(&self, most: usize) -> Range<usize> {
-        let most = if self.units.len() < TAKES_LEAST * most { 1 } else { most };
-        let taken = self.taken.fetch_add(most, Ordering::Relaxed).min(self.units.len());
-        let first = self.units.start + taken;
-        first..(first + most).min(self.units.end)
-    }
-}
-
-impl<'a> Units<'a> {
-    /// Those, and no others.
-    pub(crate) const fn own(own: Range<usize>) -> Self {
-        Self { own, left: None }
+impl Target {
+    /// Rows that are so many floats apart.
+    pub(crate) const fn rows(rows: *mut f32, stride: usize) -> Self {
+        Self { rows, stride, begins: std::ptr::null() }
     }
 
-    /// The first of them, or one that may be.
-    fn first(&self) -> usize {
-        if let (true, Some(left)) = (self.own.is_empty(), &self.left) { left.units.start } else { self.own.start }
+    /// The same of sums that begin with other rows: there is a pointer for each, and one more that leads nowhere.
+    pub(crate) const fn begun(self, begins: *const *const f32) -> Self {
+        Self { begins, ..self }
     }
 
-    /// Whether there are none for certain.
-    fn is_empty(&self) -> bool {
-        self.own.is_empty() && self.left.is_none()
-    }
-
-    /// Every unit, and the one that comes after it.
-    fn each(self) -> impl Iterator<Item = (usize, Option<usize>)> + use<'a> {
-        let mut units = self.together(1).map(|units| units.start);
-        let mut next = units.next();
-        std::iter::from_fn(move || {
-            let unit = next?;
-            next = units.next();
-            Some((unit, next))
-        })
-    }
-
-    /// All units, so many that lie side by side at once, or fewer.
-    fn together(self, most: usize) -> impl Iterator<Item = Range<usize>> + use<'a> {
-        let Self { mut own, left } = self;
-        std::iter::from_fn(move || {
-            let first = own.start;
-            own.start = (first + most).min(own.end);
-            let units = if first < own.start { first..own.start } else { left.as_ref()?.take(most) };
-            (!units.is_empty()).then_some(units)
-        })
+    /// The same from a row on.
+    const fn beginning_at(self, row: usize) -> Self {
+        let rows = self.rows.wrapping_add(row * self.stride);
+        if self.begins.is_null() { Self { rows, ..self } } else { Self { rows, begins: self.begins.wrapping_add(row), ..self } }
     }
 }
 
 impl Product {
     pub(crate) fn new(form: Form, level: Level, n: usize) -> Self {
-        Self { form, level, n, weights: Vec::new(), bias: None, onto_result: false, in_halves: false, is_cached: false }
+        Self { form, level, n, weights: Vec::new(), bias: None, onto_rows: false, in_halves: false, is_cached: false }
     }
 
     /// Adds a term with the weight `w(k, n)`.
@@ -300,9 +251,9 @@ impl Product {
         self.in_halves = true;
     }
 
-    /// Sums begin with what is there already where the result is to be.
-    pub(crate) fn begin_with_result(&mut self) {
-        self.onto_result = true;
+    /// Sums begin with rows of the batch.
+    pub(crate) fn begin_with_rows(&mut self) {
+        self.onto_rows = true;
     }
 
     pub(crate) fn set_bias(&mut self, bias: &[f32]) {
@@ -386,12 +337,11 @@ impl Product {
 
     /// The part of the columns, in units, that one of several threads computes.
     pub(crate) fn share(&self, thread: usize, threads: usize) -> Range<usize> {
-        let units = self.units();
-        units * thread / threads..units * (thread + 1) / threads
+        units::share(self.units(), thread, threads)
     }
 
-    /// The same for so many rows, of which a part is left to whoever is done first; all threads have the one count of what was `taken`, from zero.
-    pub(crate) fn share_of_rows<'a>(&self, rows: usize, (thread, threads): (usize, usize), taken: &'a AtomicUsize) -> Units<'a> {
+    /// The same for so many rows, of which a rest is left to whoever is done first.
+    pub(crate) fn share_of_rows<'a>(&self, rows: usize, sharing: Sharing<'a>) -> Units<'a> {
         let blocks = match self.form {
             #[cfg(target_arch = "x86_64")]
             Form::Panels(_) => rows.div_ceil(panels::block_rows(self)),
@@ -399,18 +349,17 @@ impl Product {
             Form::Library | Form::Plain => usize::MAX,
         };
         // Where columns are computed for one block of rows after the other, or several of them together, who computes them is settled beforehand.
-        if threads == 1 || blocks > 1 {
-            return Units::own(self.share(thread, threads));
+        if blocks > 1 {
+            return Units::own(self.share(sharing.thread, sharing.threads)).turned(sharing.backwards);
         }
-        let units = self.units();
-        let settled = units - units / LEFT;
-        Units { own: settled * thread / threads..settled * (thread + 1) / threads, left: Some(Rest { units: settled..units, taken }) }
+        Units::shared(self.units(), sharing)
     }
 
     /// Computes the columns of those units for `rows` rows, with [`Self::scratch`] at hand.
     ///
     /// # Safety
-    /// `lefts` has one entry for each term, whose rows are readable; `result`'s rows are writable and no other thread touches these columns.
+    /// `lefts` has one entry for each term, whose rows are readable; `result`'s rows are writable and no other thread touches these columns. What sums begin with is
+    /// readable, and either lies where the result is to be or overlaps nothing that is written.
     /// Both have room for two rows even if `rows` is one, and `scratch`, which is this thread's alone, for what [`Self::scratch`] says; where all terms are packed it is not
     /// touched. Packed rows were packed as so many. The processor has
     /// what the weights were packed for, and the product's level.
@@ -437,11 +386,11 @@ impl Product {
             // SAFETY: the caller's promise; panels are packed only for what was found.
             Form::Panels(isa) => unsafe { panels::run(self, &Layout::new(isa, self.n), lefts, result, rows, units) },
             // SAFETY: the caller's promise.
-            Form::Library => unsafe { library::run(self, lefts, result, rows, self.columns(units.own)) },
+            Form::Library => unsafe { library::run(self, lefts, result, rows, self.columns(units.settled())) },
             // SAFETY: the caller's promise; kernels are chosen by what was found.
             Form::Rounded(rounded) => unsafe { rounded::run(rounded, self, lefts, result, units, (rows, scratch)) },
             // SAFETY: the caller's promise.
-            Form::Plain => unsafe { plain::run(self, lefts, result, rows, self.columns(units.own)) },
+            Form::Plain => unsafe { plain::run(self, lefts, result, rows, self.columns(units.settled())) },
         }
     }
 
@@ -467,19 +416,20 @@ impl Product {
         self.bias.as_ref().map(|lines| lines.pointer().cast())
     }
 
-    /// Sets columns of the result to the bias, or to zeros.
+    /// Sets columns of the result to what sums begin with.
     ///
     /// # Safety
     /// As for [`Self::run`].
     unsafe fn begin(&self, result: Target, rows: usize, columns: &Range<usize>) {
-        if self.onto_result {
+        if self.onto_rows && result.begins.is_null() {
             return;
         }
         for row in 0..rows {
-            // SAFETY: the result has these rows and columns.
+            // SAFETY: the result has these rows and columns, and so has what they begin with.
             unsafe {
                 let target = result.rows.wrapping_add(row * result.stride + columns.start);
                 match self.bias() {
+                    _ if self.onto_rows => std::ptr::copy((*result.begins.add(row)).add(columns.start), target, columns.len()),
                     Some(bias) => std::ptr::copy_nonoverlapping(bias.add(columns.start), target, columns.len()),
                     None => std::ptr::write_bytes(target, 0, columns.len()),
                 }

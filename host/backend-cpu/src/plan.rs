@@ -46,11 +46,17 @@ pub(crate) struct Packed {
     number: usize,
 }
 
+/// Rows that a product alone reads, to begin with: they are not gathered, but read where they lie. By number, of those of the plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pointed(usize);
+
 /// Where an input is gathered to: as it is, packed, or both.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input {
     pub(crate) place: Option<Place>,
     pub(crate) packed: Option<Packed>,
+    /// If its rows are only pointed to: then the place is for those that cannot be read where they lie.
+    pub(crate) pointed: Option<Pointed>,
     pub(crate) bytes: usize,
     pub(crate) element: Element,
 }
@@ -105,6 +111,8 @@ struct Linear {
     lead: usize,
     n: usize,
     result: Place,
+    /// What sums begin with, if that is pointed to.
+    begin: Option<Pointed>,
 }
 
 /// Bytes copied from one place of a row to another.
@@ -202,6 +210,8 @@ pub(crate) struct Plan {
     strides: Vec<usize>,
     /// What is packed as it is gathered.
     packings: Vec<Packing>,
+    /// How many inputs are pointed to.
+    pointed: usize,
     /// Bytes of registers a thread needs.
     register_bytes: usize,
     constants: Vec<Lines>,

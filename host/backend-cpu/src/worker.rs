@@ -8,6 +8,7 @@ mod epilogue;
 mod transfer;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,8 @@ struct Loaded {
     name: String,
     plan: Arc<Compiled>,
     layout: NodeLayout,
+    /// Whether its next step begins with the last of its columns.
+    backwards: AtomicBool,
 }
 
 /// A row of the batch at hand.
@@ -195,7 +198,7 @@ impl CpuWorker {
             };
             let step = row.step.saturating_add(first).saturating_add(at);
             let is_padding = step >= lane.chain().length.bound;
-            if is_padding || (step < lane.executed() && !lane.growth.flags.dead.load(std::sync::atomic::Ordering::Relaxed)) {
+            if is_padding || (step < lane.executed() && !lane.growth.flags.dead.load(Ordering::Relaxed)) {
                 let given = position * of as usize + at as usize;
                 self.batch.push(Active { row: Row { lane: row.lane, step }, is_padding, is_refused: false, given });
             }
@@ -223,6 +226,7 @@ impl CpuWorker {
             }
             let transfer = transfer::Transfer { given: Some(self.ahead.given()), ..plain };
             transfer.gather(batch, &mut self.team);
+            let memory = memory.turned(loaded.backwards.fetch_not(Ordering::Relaxed));
             clock.run(&body.plan, (memory, batch.len()), &mut self.team, &self.refused);
             let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);
             if ahead || loaded.plan.table().is_some() {
@@ -271,7 +275,8 @@ impl Backend for CpuWorker {
             self.cells.resize_with(index.index() + 1, || None);
         }
         self.ahead.forget_cell(index);
-        self.cells[index.index()] = Some(Loaded { name: cell.name.clone(), plan, layout: NodeLayout::of(cell) });
+        self.cells[index.index()] =
+            Some(Loaded { name: cell.name.clone(), plan, layout: NodeLayout::of(cell), backwards: AtomicBool::default() });
         Ok(())
     }
 
@@ -362,6 +367,7 @@ impl CpuWorker {
             }
             let began = Instant::now();
             for part in (0..rows).step_by(part_rows) {
+                let memory = memory.turned(loaded.backwards.fetch_not(Ordering::Relaxed));
                 plan.run(memory, part_rows.min(rows - part), &mut self.team, &self.refused);
                 // A cell may refuse zeros. They are nobody's, and must not meet the rows of the task that comes next.
                 self.refused.get_mut().unwrap_or_else(PoisonError::into_inner).clear();

@@ -14,10 +14,10 @@ const DEPTH: usize = 512;
 /// # Safety
 /// As for [`Product::run`].
 pub(super) unsafe fn run(product: &Product, lefts: &[Left], result: Target, rows: usize, columns: Range<usize>) {
-    // There is room for two rows (the caller's promise); what the second holds is nobody's.
-    let rows = rows.max(2);
     // SAFETY: the caller's promise.
     unsafe { product.begin(result, rows, &columns) };
+    // There is room for two rows (the caller's promise); what the second holds is nobody's.
+    let rows = rows.max(2);
     for (weight, left) in product.weights.iter().zip(lefts) {
         for depth in pieces(weight.k) {
             // SAFETY: x has `rows` rows of k floats, w is k × n, the result has `rows` rows and these columns.

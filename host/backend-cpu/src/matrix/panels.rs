@@ -1,6 +1,6 @@
 //! Products on x86-64 with fused multiply-adds: weights in panels of up to three vectors of columns, tiles of a few rows with their sums in registers.
 //!
-//! An element's sum is one chain of fused multiply-adds that starts at the bias (or at what lies where the result is to be) and runs over all k
+//! An element's sum is one chain of fused multiply-adds that starts at the bias (or at an element of a row of the batch) and runs over all k
 //! of all terms. Where that chain is cut, because
 //! a piece of a panel is to stay in a near cache while many rows pass, the sum is put down and taken up again as it is. So the bits depend
 //! neither on the shape of a tile nor on the length of a piece.
@@ -16,7 +16,7 @@ mod tile;
 use std::ops::Range;
 
 use super::{Left, Product, Target, Units};
-use tile::{Call, TileFn};
+use tile::{Call, Start, TileFn};
 
 /// Vectors of a panel at most, on every instruction set.
 pub(super) const VECTORS: usize = 3;
@@ -152,16 +152,14 @@ pub(super) unsafe fn run(product: &Product, layout: &Layout, lefts: &[Left], res
     let blocks = rows.div_ceil(block_rows(product));
     for block in 0..blocks {
         let rows = rows * block / blocks..rows * (block + 1) / blocks;
-        let first = units.first();
-        for (unit, next) in units.clone().each() {
+        // Every block begins where the one before ended.
+        for (unit, next) in units.clone().turned(block % 2 == 1).each() {
             let panel = layout.panel(unit);
-            // The next time begins where this one did; its results are not these.
-            let after = next.map_or(0, |next| layout.panel(next).column.wrapping_sub(panel.column));
-            let next = layout.panel(next.unwrap_or(first));
-            let at = Target { rows: result.rows.wrapping_add(rows.start * result.stride + panel.column), stride: result.stride };
-            let work = Work { product, layout, lefts, rows: rows.clone() };
+            let next = layout.panel(next.unwrap_or(unit));
+            let after = next.column.wrapping_sub(panel.column);
+            let work = Work { product, layout, lefts, rows: rows.clone(), result: result.beginning_at(rows.start) };
             // SAFETY: the caller's promise, for some of the rows and columns.
-            unsafe { work.panel(panel, (next, after), at) };
+            unsafe { work.panel(panel, (next, after)) };
         }
     }
 }
@@ -171,25 +169,38 @@ struct Work<'a> {
     layout: &'a Layout,
     lefts: &'a [Left],
     rows: Range<usize>,
+    /// Of these rows.
+    result: Target,
 }
 
 impl Work<'_> {
-    /// Computes a panel's columns of all rows, the first of which is to be at `result`, and asks for the next one, whose results are so many floats after these.
+    /// What sums of these columns begin with, from a row on.
+    fn start(&self, row: usize, column: usize) -> Start {
+        if !self.product.onto_rows {
+            return self.product.bias().map_or(Start::Zeros, |bias| Start::Bias(bias.wrapping_add(column)));
+        }
+        let begins = self.result.beginning_at(row).begins;
+        if begins.is_null() { Start::Result } else { Start::Rows(begins, column) }
+    }
+
+    /// Computes a panel's columns of all rows, and asks for the next one, whose results are so many floats after these.
     ///
     /// # Safety
     /// As for [`run`].
-    unsafe fn panel(&self, panel: Panel, (next, after): (Panel, usize), result: Target) {
+    unsafe fn panel(&self, panel: Panel, (next, after): (Panel, usize)) {
         let tiles = self.rows.len().div_ceil(self.layout.isa.height());
         let row_bytes = panel.vectors * self.layout.isa.lanes() * size_of::<f32>();
         // A single tile uses the panel once, so nothing is gained by keeping a piece of it near.
         let most = if tiles == 1 { usize::MAX } else { PIECE };
+        let y = |row: usize| self.result.beginning_at(row).rows.wrapping_add(panel.column);
         let mut is_first = true;
         let single_ahead = if self.product.is_cached { AHEAD_IN_CACHE } else { AHEAD };
         let mut pieces = self.pieces(panel, most).peekable();
         while let Some(piece) = pieces.next() {
             let next_w = pieces.peek().map_or_else(|| self.beginning(next), |next| next.w);
             // After the last tile the first one's turn comes again, of the next piece or panel.
-            let after = if pieces.peek().is_some() { 0 } else { after };
+            let is_last = pieces.peek().is_none();
+            let after = if is_last { after } else { 0 };
             let ahead_lines = (piece.depth * row_bytes).div_ceil(LINE * tiles);
             for tile in 0..tiles {
                 let (first, end) = (self.rows.len() * tile / tiles, self.rows.len() * (tile + 1) / tiles);
@@ -210,14 +221,15 @@ impl Work<'_> {
                     ahead_lines,
                     turn,
                     then: next_w,
-                    bias: if is_first && !self.product.onto_result {
-                        Some(self.product.bias().map(|bias| bias.wrapping_add(panel.column)))
-                    } else {
-                        None
+                    start: if is_first { self.start(first, panel.column) } else { Start::Result },
+                    y: y(first),
+                    y_stride: self.result.stride,
+                    next_y: if tile + 1 < tiles { y(end) } else { y(0).wrapping_add(after) },
+                    next_start: match tile + 1 < tiles {
+                        true if is_first => self.start(end, panel.column),
+                        false if is_last => self.start(0, next.column),
+                        _ => Start::Result,
                     },
-                    y: result.rows.wrapping_add(first * result.stride),
-                    y_stride: result.stride,
-                    next_y: result.rows.wrapping_add(if tile + 1 < tiles { end * result.stride } else { after }),
                     columns: panel.columns,
                 };
                 // SAFETY: rows and columns are the product's (the caller's promise), pieces are within its weights.

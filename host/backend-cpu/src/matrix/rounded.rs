@@ -150,6 +150,30 @@ struct Columns {
     sums: [i32; PANEL],
 }
 
+/// What sums are added to: rows of the panels' width.
+#[derive(Clone, Copy, Debug)]
+enum Onto {
+    /// So many floats apart (0: one for all).
+    Apart(*const f32, usize),
+    /// Wherever each of them lies, from so many floats on.
+    Rows(*const *const f32, usize),
+}
+
+impl Onto {
+    /// The first that a row is added to.
+    ///
+    /// # Safety
+    /// There is this row.
+    #[inline(always)]
+    unsafe fn row(&self, row: usize) -> *const f32 {
+        match self {
+            Self::Apart(from, stride) => from.wrapping_add(row.wrapping_mul(*stride)),
+            // SAFETY: the caller's promise.
+            Self::Rows(rows, column) => unsafe { *rows.wrapping_add(row) }.wrapping_add(*column),
+        }
+    }
+}
+
 /// Some rows of a block, and a panel of one term, or two.
 #[derive(Clone, Copy, Debug)]
 struct Tile {
@@ -161,9 +185,7 @@ struct Tile {
     panel: *const u8,
     panels: usize,
     groups: usize,
-    /// What the sums are added to: rows of the panels' width, floats apart (0: one for all).
-    from: *const f32,
-    from_stride: usize,
+    onto: Onto,
     into: *mut f32,
     into_stride: usize,
     /// Of the panels that the result has.
@@ -199,18 +221,17 @@ pub(super) unsafe fn run(
     (rows, scratch): (usize, *mut f32),
 ) {
     let block = block_rows(rounded, product);
-    let mut first = 0;
-    while first < rows {
+    for (number, first) in (0..rows).step_by(block).enumerate() {
         let count = block.min(rows - first);
+        // Every block begins where the one before ended.
+        let units = units.clone().turned(number % 2 == 1);
         let mut block_lefts = [Left::NONE; super::TERMS];
         block_lefts.iter_mut().zip(lefts).for_each(|(of, left)| *of = left.beginning_at(first));
-        let result = Target { rows: result.rows.wrapping_add(first * result.stride), stride: result.stride };
         // SAFETY: the caller's promise, for some of the rows.
         unsafe {
             let terms = pack_terms((rounded, product), &block_lefts[..lefts.len()], count, scratch);
-            run_packed((rounded, product), &terms, result, units.clone(), count);
+            run_packed((rounded, product), &terms, result.beginning_at(first), units, count);
         }
-        first += count;
     }
 }
 
@@ -300,11 +321,7 @@ impl Block<'_> {
             let panel_bytes = groups * PANEL * GROUP;
             let w = weight.data.pointer().wrapping_add(panel * panel_bytes);
             let next_w = weight.data.pointer().wrapping_add(next.unwrap_or(panel) * panel_bytes);
-            let (from, from_stride) = if std::ptr::eq(term, &raw const self.terms[0]) && !self.product.onto_result {
-                (self.product.bias().map_or(NOTHING.as_ptr(), |bias| bias.wrapping_add(panel * PANEL)), 0)
-            } else {
-                (self.result.rows.cast_const().wrapping_add(panel * PANEL), self.result.stride)
-            };
+            let is_first = std::ptr::eq(term, &raw const self.terms[0]);
             for tile in 0..tiles {
                 // Of about equal size: sums of a tile of few rows would wait for one another.
                 let (first, end) = (self.rows * tile / tiles, self.rows * (tile + 1) / tiles);
@@ -315,8 +332,7 @@ impl Block<'_> {
                     panel: w,
                     panels,
                     groups,
-                    from: from.wrapping_add(first * from_stride),
-                    from_stride,
+                    onto: if is_first { self.begins(first, panel) } else { self.stands(first, panel) },
                     into: self.result.rows.wrapping_add(first * self.result.stride + panel * PANEL),
                     into_stride: self.result.stride,
                     columns: (panels * PANEL).min(self.product.n - panel * PANEL),
@@ -329,6 +345,21 @@ impl Block<'_> {
                 unsafe { self.tile(tile) };
             }
         }
+    }
+
+    /// What the first term's sums are added to, from a row on.
+    fn begins(&self, row: usize, panel: usize) -> Onto {
+        if !self.product.onto_rows {
+            return Onto::Apart(self.product.bias().map_or(NOTHING.as_ptr(), |bias| bias.wrapping_add(panel * PANEL)), 0);
+        }
+        let begins = self.result.beginning_at(row).begins;
+        if begins.is_null() { self.stands(row, panel) } else { Onto::Rows(begins, panel * PANEL) }
+    }
+
+    /// What stands where the result is to be.
+    fn stands(&self, row: usize, panel: usize) -> Onto {
+        let Target { rows, stride, .. } = self.result.beginning_at(row);
+        Onto::Apart(rows.cast_const().wrapping_add(panel * PANEL), stride)
     }
 
     /// # Safety

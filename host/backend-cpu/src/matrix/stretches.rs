@@ -92,7 +92,7 @@ impl Product {
     /// `into` says.
     ///
     /// # Safety
-    /// As for [`Product::run`], with `scratch` for what [`Self::stretch_scratch`] says; the product does not begin with its result.
+    /// As for [`Product::run`], with `scratch` for what [`Self::stretch_scratch`] says; sums do not begin with rows.
     pub(crate) unsafe fn run_in_stretches(
         &self,
         (lefts, rows): (&[Left], usize),
@@ -128,8 +128,8 @@ impl Product {
                 let units = start..(start + self.stretch_units()).min(units.end);
                 let columns = self.columns(units.clone());
                 let target = match into {
-                    Some(into) => Target { rows: into.rows.wrapping_add(first * into.stride), stride: into.stride },
-                    None => Target { rows: tile.wrapping_sub(begin), stride: tile_stride(*block) },
+                    Some(into) => into.beginning_at(first),
+                    None => Target::rows(tile.wrapping_sub(begin), tile_stride(*block)),
                 };
                 // SAFETY: the caller's promise, for some of the rows and columns; the tile has room for a stretch of a block of rows, and what was left of the last.
                 unsafe {

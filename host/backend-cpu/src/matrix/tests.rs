@@ -1,10 +1,10 @@
 //! Products against sums in 64 bits, and the promise of this module: a row's bits are the row's own.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::AtomicU64;
 
 #[cfg(target_arch = "x86_64")]
 use super::Isa;
-use super::{Form, Left, Product, Rounded, Target};
+use super::{Form, Left, Product, Rounded, Sharing, Target};
 use crate::level::{Kernels, Level};
 use cellwright_cell_graph::typed::Precision;
 
@@ -50,16 +50,26 @@ pub(super) fn run_inputs(product: &Product, ks: &[usize], inputs: &[Vec<f32>], r
 
 /// `lefts` have a row more than `rows`, or are packed.
 pub(super) fn run_lefts(product: &Product, lefts: &[Left], rows: usize, threads: usize) -> Vec<f32> {
-    let mut y = vec![f32::NAN; (rows + 1) * product.n];
+    let y = vec![f32::NAN; (rows + 1) * product.n];
+    run_onto(product, lefts, (rows, y), std::ptr::null(), threads)
+}
+
+/// The same with a result that has something in it already, or with pointers to what sums begin with. An even number of rows is computed from the last column on.
+pub(super) fn run_onto(
+    product: &Product,
+    lefts: &[Left],
+    (rows, mut y): (usize, Vec<f32>),
+    begins: *const *const f32,
+    threads: usize,
+) -> Vec<f32> {
     let mut scratch = crate::memory::Lines::zeroed(product.scratch(rows) * size_of::<f32>());
     scratch.floats_mut().fill(f32::NAN);
-    let taken = AtomicUsize::new(0);
+    let taken = AtomicU64::new(0);
     for thread in 0..threads {
-        let target = Target { rows: y.as_mut_ptr(), stride: product.n };
+        let target = Target::rows(y.as_mut_ptr(), product.n).begun(begins);
+        let units = product.share_of_rows(rows, Sharing { thread, threads, backwards: rows % 2 == 0, taken: &taken });
         // SAFETY: the buffers have a row more than `rows`, and threads run one after the other.
-        unsafe {
-            product.run(lefts, target, rows, product.share_of_rows(rows, (thread, threads), &taken), scratch.floats_mut().as_mut_ptr())
-        };
+        unsafe { product.run(lefts, target, rows, units, scratch.floats_mut().as_mut_ptr()) };
     }
     y.truncate(rows * product.n);
     y
@@ -150,13 +160,56 @@ fn a_row_is_the_same_at_every_batch_size_up_to_600_and_for_every_number_of_threa
     }
 }
 
+/// Forms of every precision.
+fn all_forms(k: usize, n: usize) -> Vec<Form> {
+    let rounded = [Precision::Bf16, Precision::Int8].into_iter().flat_map(|precision| {
+        let levels = Level::ALL.into_iter().filter(|level| *level <= Level::detect());
+        levels.filter_map(move |level| Rounded::choose(precision, level, Kernels::Best))
+    });
+    forms(k, n).into_iter().chain(rounded.map(Form::Rounded)).collect()
+}
+
+/// Wherever these lie, at whatever multiple of four.
+#[test]
+fn sums_begin_with_rows_wherever_they_are() {
+    for (ks, n) in SHAPES {
+        for (form, in_halves) in all_forms(*ks.iter().min().unwrap(), n).into_iter().flat_map(|form| [(form, false), (form, true)]) {
+            let is_rounded = matches!(form, Form::Rounded(_));
+            if is_rounded && in_halves {
+                continue;
+            }
+            let mut product = Product::new(form, Level::detect(), n);
+            if in_halves {
+                product.round_to_halves();
+            }
+            ks.iter().enumerate().for_each(|(term, k)| product.push(*k, &|row, column| value(term * 1_000_003 + row * 4099 + column)));
+            let x = pool(ks);
+            let lefts: Vec<Left> = x.iter().zip(ks).map(|(x, k)| Left::floats(x.as_ptr(), *k)).collect();
+            for (rows, threads) in [(1, 1), (2, 2), (29, 2), (70, 1), (301, 3)] {
+                let plain = run_lefts(&product, &lefts, rows, 1);
+                product.begin_with_rows();
+                let begins: Vec<Vec<f32>> = (0..rows).map(|row| (0..n + row % 3).map(|at| value(row * 911 + at) * 3.0).collect()).collect();
+                let begin = |row: usize| &begins[row][row % 3..];
+                let there: Vec<f32> = (0..rows).flat_map(|row| begin(row).to_vec()).chain(vec![f32::NAN; n]).collect();
+                let pointers: Vec<*const f32> = (0..rows).map(|row| begin(row).as_ptr()).chain([std::ptr::null()]).collect();
+                let onto = run_onto(&product, &lefts, (rows, there), std::ptr::null(), threads);
+                let apart = run_onto(&product, &lefts, (rows, vec![f32::NAN; (rows + 1) * n]), pointers.as_ptr(), threads);
+                product.onto_rows = false;
+                assert!(onto == apart, "{form:?} {ks:?} × {n}, {rows} rows, {threads} threads");
+                for (at, (sum, plain)) in apart.iter().zip(&plain).enumerate() {
+                    let expected = plain + begin(at / n)[at % n];
+                    assert!((sum - expected).abs() < 1e-4 * (1.0 + expected.abs()), "{form:?} {ks:?} × {n}: {sum} instead of {expected}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn what_a_weight_takes_is_known_before_it_is_packed() {
-    let rounded = [Precision::Bf16, Precision::Int8]
-        .map(|precision| Form::Rounded(Rounded::choose(precision, Level::Portable, Kernels::Best).expect("it rounds")));
     for (ks, n) in SHAPES {
         for k in ks {
-            for form in forms(*k, n).into_iter().chain(rounded) {
+            for form in all_forms(*k, n) {
                 let mut product = Product::new(form, Level::detect(), n);
                 product.push(*k, &|row, column| value(row + column));
                 assert_eq!(form.packed_bytes(*k, n), product.bytes(), "{form:?} {k} × {n}");
@@ -179,47 +232,6 @@ fn threads_share_all_columns_once() {
                 }
                 assert_eq!(next, product.units());
             }
-        }
-    }
-}
-
-#[test]
-fn units_that_are_left_are_each_taken_once() {
-    for n in [1, 64, 500, 4096] {
-        let settings = forms(8, n).into_iter().flat_map(|form| [(1, 1), (1, 2), (64, 2), (64, 5), (600, 5)].map(|setting| (form, setting)));
-        for (form, (rows, threads)) in settings {
-            let product = Product::new(form, Level::detect(), n);
-            let taken = AtomicUsize::new(0);
-            let mut each: Vec<_> = (0..threads).map(|thread| product.share_of_rows(rows, (thread, threads), &taken).each()).collect();
-            let mut seen = vec![0; product.units()];
-            let mut expected = vec![None; threads];
-            // The first is kept from its work, the others go on in turns.
-            for thread in (0..product.units()).flat_map(|_| 1..threads).chain((0..=product.units()).map(|_| 0)) {
-                let Some((unit, next)) = each[thread].next() else { continue };
-                assert!(expected[thread].is_none_or(|expected| expected == unit), "what comes next is known");
-                (seen[unit], expected[thread]) = (seen[unit] + 1, next);
-            }
-            assert!(seen.iter().all(|times| *times == 1), "{form:?} of {n} columns, {rows} rows, {threads} threads: {seen:?}");
-        }
-    }
-}
-
-#[test]
-fn units_that_are_taken_together_are_each_taken_once() {
-    let rounded = Form::Rounded(Rounded { width: super::rounded::Width::Half, kernel: super::rounded::Kernel::Plain });
-    for n in [1, 33, 500, 1024, 4096 + 32 * 6, 9999] {
-        for threads in 1..=5 {
-            let product = Product::new(rounded, Level::detect(), n);
-            let taken = AtomicUsize::new(0);
-            let mut together: Vec<_> = (0..threads).map(|thread| product.share_of_rows(1, (thread, threads), &taken).together(2)).collect();
-            let (mut seen, mut pairs) = (vec![0; product.units()], 0);
-            for thread in (0..product.units()).flat_map(|_| 1..threads).chain((0..=product.units()).map(|_| 0)) {
-                let Some(units) = together[thread].next() else { continue };
-                pairs += usize::from(units.len() == 2);
-                units.for_each(|unit| seen[unit] += 1);
-            }
-            assert!(seen.iter().all(|times| *times == 1), "{n} columns, {threads} threads: {seen:?}");
-            assert!(pairs >= product.units() / 4 || product.units() < 2 * threads, "{n} columns, {threads} threads: {pairs} pairs");
         }
     }
 }

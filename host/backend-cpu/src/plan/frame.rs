@@ -1,6 +1,6 @@
 //! The memory in which a plan runs, and how threads find their way in it.
 
-use super::{LeftPlace, Packed, Place, Plan};
+use super::{LeftPlace, Packed, Place, Plan, Pointed};
 use crate::matrix::{Left, PackedRows};
 use crate::memory::Lines;
 
@@ -8,7 +8,7 @@ use crate::memory::Lines;
 #[derive(Debug, Default)]
 pub(crate) struct Frame {
     lines: Lines,
-    /// Where each buffer begins, and behind them where packed rows do.
+    /// Where each buffer begins, behind them where packed rows do, and behind these where pointers to rows do.
     offsets: Vec<usize>,
     /// Where registers begin, and how many bytes of them a thread has.
     registers: (usize, usize),
@@ -28,6 +28,8 @@ pub(crate) struct Memory<'a> {
     rows: usize,
     /// The row of the frame that is its row 0.
     pub(super) first: usize,
+    /// Whether products begin with the last of their columns: in turns, what one run read last the next finds near.
+    pub(super) backwards: bool,
 }
 
 // SAFETY: threads that share it write different rows or columns of a buffer, and registers of their own.
@@ -48,6 +50,11 @@ impl Memory<'_> {
         Self { registers: own(self.registers), scratch: own(self.scratch), first: self.first + first, ..self }
     }
 
+    /// The same for a run whose products begin with the last of their columns, or not.
+    pub(crate) const fn turned(self, backwards: bool) -> Self {
+        Self { backwards, ..self }
+    }
+
     pub(super) fn stride(&self, place: Place) -> usize {
         self.strides[place.buffer]
     }
@@ -56,6 +63,12 @@ impl Memory<'_> {
     pub(crate) fn packed(&self, packed: &Packed) -> PackedRows {
         let begin = self.offsets[self.strides.len() + packed.number];
         packed.packing.rows_at(self.base.wrapping_add(begin), self.rows).beginning_at(self.first)
+    }
+
+    /// Where each row's pointer is that products begin with.
+    pub(crate) fn pointers(&self, pointed: Pointed) -> *mut *const f32 {
+        let begin = self.offsets[self.offsets.len() - 1 - pointed.0];
+        self.base.wrapping_add(begin).cast::<*const f32>().wrapping_add(self.first)
     }
 
     /// Left-hand sides of a product of one row for each of the batch.
@@ -90,11 +103,25 @@ impl Frame {
             self.offsets.push(end);
             end += packing.bytes(rows);
         }
+        for _ in 0..plan.pointed {
+            self.offsets.push(end);
+            // One more, which leads nowhere (`Target::begun`).
+            end += ((rows + 1) * size_of::<*const f32>()).next_multiple_of(64);
+        }
         self.registers = (end, plan.register_bytes.next_multiple_of(64));
         end += self.registers.1 * threads;
         self.scratch = (end, (plan.scratch(rows) * size_of::<f32>()).next_multiple_of(64));
         self.lines.reserve(end + self.scratch.1 * threads);
         let Self { lines, offsets, registers, scratch } = self;
-        Memory { base: lines.pointer_mut(), offsets, strides: &plan.strides, registers: *registers, scratch: *scratch, rows, first: 0 }
+        Memory {
+            base: lines.pointer_mut(),
+            offsets,
+            strides: &plan.strides,
+            registers: *registers,
+            scratch: *scratch,
+            rows,
+            first: 0,
+            backwards: false,
+        }
     }
 }

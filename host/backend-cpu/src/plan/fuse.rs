@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::lower::{LowOp, Lowered, Operand, Val};
 use super::storage::Storage;
 use super::{
-    Assembly, Group, Input, Instruction, LeftPlace, Linear, Lookup, Output, Packed, Place, Plan, Projection, Source, Step, StepKind, TILE,
-    Whole, project,
+    Assembly, Group, Input, Instruction, LeftPlace, Linear, Lookup, Output, Packed, Place, Plan, Pointed, Projection, Source, Step,
+    StepKind, TILE, Whole, project,
 };
 use crate::cache;
 use crate::kernels::element::{Element, ElementOp};
@@ -31,6 +31,7 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
     let mut is_made = vec![false; lowered.values.len()];
     lowered.inputs.iter().copied().chain(lowered.ops.iter().flat_map(LowOp::results)).for_each(|value| is_made[value.0] = true);
     let (packed, packings) = packed(&lowered);
+    let pointed = pointed(&lowered);
     let is_packed_alone = |value: Val| packed.get(&value).is_some_and(|packed| packed.alone) && !storage.is_shared(value);
     let (places, strides) = storage.allocate(&lowered, |value| is_made[value.0] && !registers[value.0] && !is_packed_alone(value));
     let output = |value: &Val| {
@@ -40,12 +41,27 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
     let outputs = lowered.outputs.iter().map(output).collect::<Result<_, String>>()?;
     let input = |value: &Val| {
         let low = lowered.values[value.0];
-        Input { place: places[value.0], packed: packed.get(value).map(|packed| packed.at), bytes: low.bytes(), element: low.element }
+        Input {
+            place: places[value.0],
+            packed: packed.get(value).map(|packed| packed.at),
+            pointed: pointed.get(value).copied(),
+            bytes: low.bytes(),
+            element: low.element,
+        }
     };
     let inputs = lowered.inputs.iter().map(input).collect();
+    let pointed_count = pointed.len();
     let packed = packed.into_iter().map(|(value, packed)| (value, packed.at)).collect();
-    let mut builder =
-        Builder { level, places, packed, constants: Vec::new(), constant_of: BTreeMap::new(), register_bytes: 0, steps: Vec::new() };
+    let mut builder = Builder {
+        level,
+        places,
+        packed,
+        pointed,
+        constants: Vec::new(),
+        constant_of: BTreeMap::new(),
+        register_bytes: 0,
+        steps: Vec::new(),
+    };
     let Lowered { values, constants, ops, .. } = lowered;
     let sizes: Vec<(Element, usize)> = values.iter().map(|value| (value.element, value.count)).collect();
     let mut ops: Vec<Option<LowOp>> = ops.into_iter().map(Some).collect();
@@ -63,7 +79,8 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
         }
     }
     let Builder { constants, register_bytes, steps, .. } = builder;
-    let mut plan = Plan { inputs, outputs, strides, packings, register_bytes, constants, steps, is_read_by_all: false };
+    let mut plan =
+        Plan { inputs, outputs, strides, packings, pointed: pointed_count, register_bytes, constants, steps, is_read_by_all: false };
     plan.stands_beside(0);
     let is_cached = cache::keeps(plan.products().1);
     plan.steps.iter_mut().filter_map(|step| step.kind.product_mut()).for_each(|product| product.set_cached(is_cached));
@@ -162,10 +179,20 @@ fn packed(lowered: &Lowered) -> (BTreeMap<Val, PackedInput>, Vec<Packing>) {
     (packed, all)
 }
 
+/// Inputs that sums of a product begin with, and nothing else reads.
+fn pointed(lowered: &Lowered) -> BTreeMap<Val, Pointed> {
+    let is_read_once =
+        |value: Val| lowered.ops.iter().flat_map(LowOp::operands).filter(|operand| *operand == Operand::Value(value)).count() == 1;
+    let begins = lowered.ops.iter().filter_map(|op| if let LowOp::Linear { begin, lead: 1, .. } = op { *begin } else { None });
+    let inputs = begins.filter(|begin| lowered.inputs.contains(begin) && is_read_once(*begin) && !lowered.outputs.contains(begin));
+    inputs.enumerate().map(|(number, value)| (value, Pointed(number))).collect()
+}
+
 struct Builder {
     level: Level,
     places: Vec<Option<Place>>,
     packed: BTreeMap<Val, Packed>,
+    pointed: BTreeMap<Val, Pointed>,
     constants: Vec<Lines>,
     /// Constants by number and how often they are repeated.
     constant_of: BTreeMap<(usize, usize), usize>,
@@ -203,11 +230,12 @@ impl Builder {
 
     fn single(&mut self, op: LowOp, sizes: &[(Element, usize)], constants: &[Vec<u8>]) -> Result<(), String> {
         match op {
-            LowOp::Linear { product, lefts, lead, n, result, .. } => {
+            LowOp::Linear { product, lefts, begin, lead, n, result } => {
                 let lefts = lefts.into_iter().map(|(left, k)| Ok((self.left(left, lead)?, k))).collect::<Result<_, String>>()?;
+                let begin = begin.and_then(|begin| self.pointed.get(&begin).copied());
                 let row_ps = product.flops() * lead * 10;
                 let result = self.place(result)?;
-                self.push(StepKind::Linear(Linear { product, lefts, lead, n, result }), row_ps);
+                self.push(StepKind::Linear(Linear { product, lefts, lead, n, result, begin }), row_ps);
             }
             LowOp::Assemble { parts, result } => {
                 let result = self.place(result)?;

@@ -1,7 +1,7 @@
 //! Carries a plan out over the rows of a frame. Nothing here allocates.
 
 use std::ops::Range;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::frame::Memory;
 use super::{Assembly, Group, Instruction, LeftPlace, Linear, Lookup, Place, Plan, Source, Step, StepKind, Whole};
 use crate::kernels::element::Element;
 use crate::kernels::rows::Rows;
-use crate::matrix::{Left, Packing, TERMS, Target, Units};
+use crate::matrix::{Left, Packing, Sharing, TERMS, Target, Units};
 use crate::memory::Lines;
 use crate::team::Team;
 
@@ -167,7 +167,7 @@ impl Step {
         if let StepKind::Project(projection) = &self.kind {
             return projection.run(memory, rows, threads, run);
         }
-        let taken = AtomicUsize::new(0);
+        let taken = AtomicU64::new(0);
         run(&|thread: usize| {
             let mine = share(rows, thread, threads);
             // SAFETY: the frame was prepared for this plan and these rows; of threads that share them each takes different columns of a product and different
@@ -175,7 +175,9 @@ impl Step {
             // chosen for this processor when the plan was compiled.
             unsafe {
                 match &self.kind {
-                    StepKind::Linear(linear) => linear.run(memory, rows, (thread, threads), &taken),
+                    StepKind::Linear(linear) => {
+                        linear.run(memory, rows, Sharing { thread, threads, backwards: memory.backwards, taken: &taken })
+                    }
                     StepKind::Group(group) => group.run(&plan.constants, memory, mine, thread),
                     StepKind::Assembly(assembly) => assembly.run(&plan.constants, memory, mine),
                     StepKind::Lookup(lookup) => lookup.run(memory, mine, refused),
@@ -189,8 +191,8 @@ impl Step {
 
 impl Linear {
     /// # Safety
-    /// The frame has room for `rows` rows (two at least), and no other thread has this one's scratch memory; all count what is `taken` together.
-    unsafe fn run(&self, memory: Memory<'_>, rows: usize, (thread, threads): (usize, usize), taken: &AtomicUsize) {
+    /// The frame has room for `rows` rows (two at least), and no other thread has this one's scratch memory; all have one record of what is taken.
+    unsafe fn run(&self, memory: Memory<'_>, rows: usize, sharing: Sharing<'_>) {
         let float = size_of::<f32>();
         let result_stride = memory.stride(self.result);
         // All rows of the matrix at once if they are evenly apart, else those of one row of the batch at a time.
@@ -201,9 +203,9 @@ impl Linear {
         let is_even = self.lead == 1 || (result_stride == self.lead * self.n * float && self.lefts.iter().all(is_apart));
         let (calls, rows_a_call) = if is_even { (1, rows * self.lead) } else { (rows, self.lead) };
         let units = if is_even {
-            self.product.share_of_rows(rows_a_call, (thread, threads), taken)
+            self.product.share_of_rows(rows_a_call, sharing)
         } else {
-            Units::own(self.product.share(thread, threads))
+            Units::own(self.product.share(sharing.thread, sharing.threads))
         };
         for call in 0..calls {
             let mut lefts = [Left::NONE; TERMS];
@@ -214,9 +216,10 @@ impl Linear {
                 };
             }
             let stride = if self.lead == 1 { result_stride / float } else { self.n };
-            let target = Target { rows: memory.at(self.result, call).cast(), stride };
+            let rows = Target::rows(memory.at(self.result, call).cast(), stride);
+            let target = self.begin.map_or(rows, |begin| rows.begun(memory.pointers(begin)));
             // SAFETY: the caller's promise; `sums` makes no more than [`TERMS`] terms.
-            unsafe { self.product.run(&lefts[..self.lefts.len()], target, rows_a_call, units.clone(), memory.scratch(thread)) };
+            unsafe { self.product.run(&lefts[..self.lefts.len()], target, rows_a_call, units.clone(), memory.scratch(sharing.thread)) };
         }
     }
 }

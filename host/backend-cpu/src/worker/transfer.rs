@@ -12,7 +12,7 @@ use super::{Active, Loaded};
 use crate::arena::Arena;
 use crate::compiled::Body;
 use crate::kernels::element::Element;
-use crate::plan::{Input, Memory, Plan, share};
+use crate::plan::{Input, Memory, Place, Plan, share};
 use crate::team::Team;
 
 /// Bytes below which one thread copies and packs alone.
@@ -78,15 +78,17 @@ impl Transfer<'_> {
                 }
                 let offset = layout.slot(first, place).index() * SLOT_BYTES + layout.offsets[output];
                 // SAFETY: these bytes are in the arena; what wrote the node has run, and nothing writes it now (the scheduler's promise).
-                unsafe { self.put(self.arena.bytes(offset, input.bytes), input, row) }
+                unsafe { put(self.arena.bytes(offset, input.bytes), input, self.memory, row) }
             }
             // SAFETY: so many bytes are there.
-            InputRef::Host(bytes) if bytes.len() == input.bytes => unsafe { self.put(bytes.as_ptr(), input, row) },
+            InputRef::Host(bytes) if bytes.len() == input.bytes => unsafe { put(bytes.as_ptr(), input, self.memory, row) },
             InputRef::Int(number) => match input.element {
                 // SAFETY: so many bytes are there, if it is one number.
-                Element::I64 if input.bytes == size_of::<i64>() => unsafe { self.put(number.to_ne_bytes().as_ptr(), input, row) },
+                Element::I64 if input.bytes == size_of::<i64>() => unsafe { put(number.to_ne_bytes().as_ptr(), input, self.memory, row) },
                 // SAFETY: as above.
-                Element::I32 if input.bytes == size_of::<i32>() => unsafe { self.put((number as i32).to_ne_bytes().as_ptr(), input, row) },
+                Element::I32 if input.bytes == size_of::<i32>() => unsafe {
+                    put((number as i32).to_ne_bytes().as_ptr(), input, self.memory, row)
+                },
                 _ => zero(input, self.memory, row),
             },
             InputRef::Zeros | InputRef::Host(_) => {
@@ -100,26 +102,11 @@ impl Transfer<'_> {
     fn fill_given(&self, active: &Active, output: usize, input: &Input, row: (usize, usize)) {
         match self.given.and_then(|rows| rows.at(active.given, output)) {
             // SAFETY: the first half gave as many bytes.
-            Some(from) => unsafe { self.put(from, input, row) },
+            Some(from) => unsafe { put(from, input, self.memory, row) },
             None => {
                 debug_assert!(active.is_padding, "the first half ran before the second");
                 zero(input, self.memory, row);
             }
-        }
-    }
-
-    /// Copies a row of an input to where it is read, and packs it for products.
-    ///
-    /// # Safety
-    /// As many bytes can be read as the input has.
-    unsafe fn put(&self, from: *const u8, input: &Input, (row, of): (usize, usize)) {
-        if let Some(place) = input.place {
-            // SAFETY: the caller's promise; the frame has this row of this input, which no other thread writes.
-            unsafe { std::ptr::copy_nonoverlapping(from, self.memory.at(place, row), input.bytes) }
-        }
-        if let Some(packed) = &input.packed {
-            // SAFETY: as above; kernels were chosen for this processor.
-            unsafe { packed.packing.pack(from, self.memory.packed(packed), (row, of)) }
         }
     }
 
@@ -152,11 +139,43 @@ impl Transfer<'_> {
     }
 }
 
+/// Copies a row of an input, of which there are so many, to where it is read, packs it for products, or says where it lies.
+///
+/// # Safety
+/// As many bytes can be read as the input has, until the plan has run; no other thread writes the frame's row.
+unsafe fn put(from: *const u8, input: &Input, memory: Memory<'_>, (row, of): (usize, usize)) {
+    if let Some(pointed) = input.pointed
+        && from.cast::<f32>().is_aligned()
+    {
+        // SAFETY: the frame has a pointer for each row.
+        unsafe { *memory.pointers(pointed).add(row) = from.cast() };
+        return;
+    }
+    if let Some(place) = input.place {
+        // SAFETY: the caller's promise; the frame has this row of this input.
+        unsafe { std::ptr::copy_nonoverlapping(from, memory.at(place, row), input.bytes) }
+        point_to_place(input, place, memory, row);
+    }
+    if let Some(packed) = &input.packed {
+        // SAFETY: as above; kernels were chosen for this processor.
+        unsafe { packed.packing.pack(from, memory.packed(packed), (row, of)) }
+    }
+}
+
+/// Of an input that is pointed to: the row is in its own place.
+fn point_to_place(input: &Input, place: Place, memory: Memory<'_>, row: usize) {
+    if let Some(pointed) = input.pointed {
+        // SAFETY: the frame has a pointer for each row.
+        unsafe { *memory.pointers(pointed).add(row) = memory.at(place, row).cast_const().cast() };
+    }
+}
+
 /// Zeroes a row of an input, of which there are so many.
 fn zero(input: &Input, memory: Memory<'_>, (row, of): (usize, usize)) {
     if let Some(place) = input.place {
         // SAFETY: callers pass a row that the frame has of this input, and that no other thread writes.
         unsafe { std::ptr::write_bytes(memory.at(place, row), 0, input.bytes) }
+        point_to_place(input, place, memory, row);
     }
     if let Some(packed) = &input.packed {
         // SAFETY: as above.
@@ -168,5 +187,65 @@ fn zero(input: &Input, memory: Memory<'_>, (row, of): (usize, usize)) {
 pub(super) fn zero_inputs(plan: &Plan, memory: Memory<'_>, rows: usize) {
     for input in &plan.inputs {
         (0..rows).for_each(|row| zero(input, memory, (row, rows)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use cellwright_backend::conformance::cells::Draft;
+    use cellwright_cell_graph::typed::Precision;
+    use cellwright_cell_graph::{Datatype, Tensor, sums};
+
+    use super::*;
+    use crate::level::{Kernels, Level};
+    use crate::matrix::Packs;
+    use crate::plan::Frame;
+
+    #[test]
+    fn rows_that_sums_begin_with_are_read_where_they_lie_or_copied_if_they_cannot_be() {
+        let (n, k) = (33, 9);
+        let weight: Vec<f32> = (0..k * n).map(|at| (at % 7) as f32 - 3.0).collect();
+        for precision in Precision::ALL {
+            let cell = Draft::new("step")
+                .input("z", Datatype::Fp32, &[n])
+                .input("h", Datatype::Fp32, &[k])
+                .weight(Tensor::from_f32("u", &[k, n], &weight))
+                .operator("Gemm", &["h", "u", "z"], &["sum"])
+                .output("sum", Datatype::Fp32, &[n])
+                .at(precision)
+                .resolve();
+            let how = (Level::detect(), Kernels::Best);
+            let plan = Plan::compile((&cell, &sums::find(&cell)), how, &mut Packs::within(u64::MAX)).expect("it compiles");
+            let [z, h] = &plan.inputs[..] else { panic!("two inputs") };
+            let place = z.place.expect("room for rows that are copied");
+            assert!(z.pointed.is_some() && h.pointed.is_none());
+            let bytes = |values: &mut dyn Iterator<Item = f32>| values.flat_map(f32::to_ne_bytes).collect::<Vec<u8>>();
+            let (begin, state) = (bytes(&mut (0..n).map(|at| at as f32 * 0.5)), bytes(&mut (0..k).map(|at| at as f32 - 4.0)));
+            // The allocator aligns bytes to more than one; a byte further on they are not.
+            let moved: Vec<u8> = std::iter::once(0).chain(begin.iter().copied()).collect();
+            let mut frame = Frame::default();
+            let memory = frame.prepare(&plan, 3, 1);
+            // SAFETY: inputs have as many bytes, which outlive the run, and the frame as many rows.
+            let copied = unsafe {
+                put(begin.as_ptr(), z, memory, (0, 3));
+                put(moved[1..].as_ptr(), z, memory, (1, 3));
+                zero(z, memory, (2, 3));
+                (0..3).for_each(|row| put(state.as_ptr(), h, memory, (row, 3)));
+                [0, 1, 2].map(|row| std::slice::from_raw_parts(memory.at(place, row), z.bytes) == begin)
+            };
+            assert_eq!(copied, [false, true, false], "{precision}");
+            let mut team = Team::new(1, Duration::ZERO, None).expect("one thread");
+            plan.run(memory, 3, &mut team, &Mutex::default());
+            // SAFETY: the frame has these rows of the output.
+            let rows = [0, 1, 2].map(|row| unsafe { std::slice::from_raw_parts(memory.at(plan.outputs[0].place, row).cast::<f32>(), n) });
+            assert_eq!(rows[0], rows[1], "{precision}");
+            for (at, (sum, product)) in rows[0].iter().zip(rows[2]).enumerate() {
+                let begun = product + at as f32 * 0.5;
+                assert!((sum - begun).abs() < 1e-3, "{precision}: {sum} instead of {begun}");
+            }
+        }
     }
 }

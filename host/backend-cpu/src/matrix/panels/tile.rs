@@ -1,6 +1,18 @@
 //! The tile itself, written once for all instruction sets that have fused multiply-adds and masks.
 
-/// What one tile computes: `rows × vectors` sums over a piece of k, taken up from the result (or begun at the bias) and put down there.
+/// What the sums of a tile begin with.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Start {
+    /// What stands where they are put down.
+    Result,
+    /// That of these columns.
+    Bias(*const f32),
+    Zeros,
+    /// What stands in each of these rows, so many floats behind its first.
+    Rows(*const *const f32, usize),
+}
+
+/// What one tile computes: `rows × vectors` sums over a piece of k, begun or taken up where they were put down, and put down in the result.
 #[derive(Debug)]
 pub(super) struct Call {
     /// The first row's left-hand side at the piece's first k; rows are `stride` floats apart.
@@ -15,19 +27,19 @@ pub(super) struct Call {
     /// Of a single tile: when so many values of k are left, it goes on to ask for what lies there.
     pub(super) turn: usize,
     pub(super) then: *const f32,
-    /// At a product's first piece: the bias of these columns, if there is one.
-    pub(super) bias: Option<Option<*const f32>>,
+    pub(super) start: Start,
     pub(super) y: *mut f32,
     pub(super) y_stride: usize,
-    /// Where the tile that comes next puts its sums, to be brought near.
+    /// Where the tile that comes next puts its sums, and which rows they begin with, to be brought near.
     pub(super) next_y: *const f32,
-    /// Columns that the result has; weights and bias are there for whole vectors.
+    pub(super) next_start: Start,
+    /// Columns that the result has, and rows that sums begin with; weights and bias are there for whole vectors.
     pub(super) columns: usize,
 }
 
 /// # Safety
-/// The processor has the tile's instruction set. Left-hand sides, weights and bias are readable, the result's rows writable and nobody else's.
-/// What is brought near need not be there.
+/// The processor has the tile's instruction set. Left-hand sides, weights and what sums start with are readable, the result's rows writable and nobody else's.
+/// What is brought near need not be there; of the rows that are, there is a pointer for as many as this tile has.
 pub(super) type TileFn = unsafe fn(&Call);
 
 /// How often a tile asks for weights in two values of k: as often as its share of the lines takes where there are six tiles or more, three, two, one.
@@ -54,7 +66,7 @@ macro_rules! tiles {
     ) => {
         use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
-        use super::tile::{ALONE, ASKING, Call, TileFn, apart};
+        use super::tile::{ALONE, ASKING, Call, Start, TileFn, apart};
         use super::{LINE, VECTORS};
 
         /// Rows of a tile at most.
@@ -86,15 +98,27 @@ macro_rules! tiles {
                     _mm_prefetch::<_MM_HINT_T0>(y.cast());
                 }
             }
+            if let Start::Rows(starts, column) = call.next_start {
+                for r in 0..ROWS {
+                    // SAFETY: there is a pointer for each row.
+                    let start = unsafe { *starts.wrapping_add(r) }.wrapping_add(column);
+                    for v in 0..PANEL {
+                        _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(v * LANES).cast());
+                    }
+                }
+            }
             let mut sums = [[$zero; PANEL]; ROWS];
             for v in 0..PANEL {
                 for r in 0..ROWS {
-                    // SAFETY: the result has this row, and the mask ends at its last column; the bias has whole vectors.
+                    // SAFETY: the result has this row, and so has what it begins with; masks end at its last column; the bias has whole vectors.
                     sums[r][v] = unsafe {
-                        match call.bias {
-                            None => $load_masked(at(r, v), masks[v]),
-                            Some(None) => $zero,
-                            Some(Some(bias)) => $load(bias.wrapping_add(v * LANES)),
+                        match call.start {
+                            Start::Result => $load_masked(at(r, v), masks[v]),
+                            Start::Zeros => $zero,
+                            Start::Bias(bias) => $load(bias.wrapping_add(v * LANES)),
+                            Start::Rows(starts, column) => {
+                                $load_masked((*starts.wrapping_add(r)).wrapping_add(column + v * LANES), masks[v])
+                            }
                         }
                     };
                 }

@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 };
 
 use super::super::PANEL;
-use super::{GROUP, Tile};
+use super::{GROUP, Onto, Tile};
 
 /// Rows of a tile at most: two vectors of sums for each, two of weights and one of a row's group fill 27 of 32 registers.
 pub(super) const HEIGHT: usize = 12;
@@ -78,6 +78,23 @@ unsafe fn columns<const VECTORS: usize>(tile: &Tile, group: usize) -> [__m512i; 
     columns
 }
 
+/// Asks for what the sums are added to, if that lies where nothing was just written: it comes while they are summed.
+///
+/// # Safety
+/// There are so many rows.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn ask_for_rows<const ROWS: usize, const VECTORS: usize>(tile: &Tile) {
+    let Onto::Rows(..) = tile.onto else { return };
+    for row in 0..ROWS {
+        // SAFETY: the caller's promise.
+        let from = unsafe { tile.onto.row(row) };
+        for vector in 0..VECTORS {
+            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(vector * LANES).cast());
+        }
+    }
+}
+
 /// A group of a row, in every column.
 ///
 /// # Safety
@@ -98,6 +115,8 @@ unsafe fn spread(tile: &Tile, row: usize, group: usize) -> __m512i {
 unsafe fn halves_tile<const ROWS: usize, const VECTORS: usize>(tile: Tile) {
     // SAFETY: the types differ in name alone.
     let halves = |bits: __m512i| unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) };
+    // SAFETY: the caller's promise.
+    unsafe { ask_for_rows::<ROWS, VECTORS>(&tile) };
     let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
     for group in 0..tile.groups {
         // SAFETY: the caller's promise.
@@ -122,6 +141,8 @@ unsafe fn halves_tile<const ROWS: usize, const VECTORS: usize>(tile: Tile) {
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[expect(clippy::needless_range_loop, reason = "loops over constant ranges unroll, and the sums stay in registers; iterators do not")]
 unsafe fn bytes_tile<const ROWS: usize, const VECTORS: usize>(tile: Tile) {
+    // SAFETY: the caller's promise.
+    unsafe { ask_for_rows::<ROWS, VECTORS>(&tile) };
     let mut sums = [[_mm512_setzero_si512(); VECTORS]; ROWS];
     for group in 0..tile.groups {
         // SAFETY: the caller's promise.
@@ -158,7 +179,8 @@ unsafe fn add_scaled<const VECTORS: usize>(tile: &Tile, row: usize, sums: [__m51
     // SAFETY: the caller's promise.
     let row_scale = unsafe { _mm512_set1_ps(*tile.row_scales.wrapping_add(row)) };
     for (vector, sum) in sums.into_iter().enumerate() {
-        let (mask, from, into) = places(tile, row, vector);
+        // SAFETY: the tile has this row.
+        let (mask, from, into) = unsafe { places(tile, row, vector) };
         // SAFETY: there is a scale for each column of the panel; masks end at the result's last column.
         unsafe {
             let scale = _mm512_loadu_ps((*tile.scales.wrapping_add(vector / 2)).scales.as_ptr().add(vector % 2 * LANES));
@@ -178,17 +200,22 @@ unsafe fn add_scaled<const VECTORS: usize>(tile: &Tile, row: usize, sums: [__m51
 #[target_feature(enable = "avx512f")]
 unsafe fn add<const VECTORS: usize>(tile: &Tile, row: usize, sums: [__m512; VECTORS]) {
     for (vector, sum) in sums.into_iter().enumerate() {
-        let (mask, from, into) = places(tile, row, vector);
+        // SAFETY: the tile has this row.
+        let (mask, from, into) = unsafe { places(tile, row, vector) };
         // SAFETY: masks end at the result's last column.
         unsafe { _mm512_mask_storeu_ps(into, mask, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, from), sum)) };
     }
 }
 
 /// The lanes of a vector that the result has, what is added to, and where it goes.
+///
+/// # Safety
+/// The tile has this row.
 #[inline]
-fn places(tile: &Tile, row: usize, vector: usize) -> (__mmask16, *const f32, *mut f32) {
+unsafe fn places(tile: &Tile, row: usize, vector: usize) -> (__mmask16, *const f32, *mut f32) {
     let left = tile.columns.saturating_sub(vector * LANES);
     let mask = if left >= LANES { !0 } else { (1 << left) - 1 };
-    let at = |stride: usize| row.wrapping_mul(stride).wrapping_add(vector * LANES);
-    (mask, tile.from.wrapping_add(at(tile.from_stride)), tile.into.wrapping_add(at(tile.into_stride)))
+    // SAFETY: the caller's promise.
+    let from = unsafe { tile.onto.row(row) }.wrapping_add(vector * LANES);
+    (mask, from, tile.into.wrapping_add(row.wrapping_mul(tile.into_stride).wrapping_add(vector * LANES)))
 }

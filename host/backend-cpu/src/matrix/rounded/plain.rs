@@ -75,7 +75,7 @@ unsafe fn halves_tile<const ROWS: usize>(tile: Tile) {
     for (row, sums) in sums.iter().enumerate() {
         for (column, sum) in sums.iter().enumerate().take(tile.columns) {
             // SAFETY: the result has this row and column, and so has what it is added to.
-            unsafe { *tile.into.add(row * tile.into_stride + column) = *tile.from.add(row * tile.from_stride + column) + sum };
+            unsafe { *tile.into.add(row * tile.into_stride + column) = *tile.onto.row(row).add(column) + sum };
         }
     }
 }
@@ -110,7 +110,7 @@ unsafe fn bytes_tile<const ROWS: usize>(tile: Tile) {
             // SAFETY: the result has this row and column, and so has what it is added to; the row has its scale.
             unsafe {
                 let of_row = *sum as f32 * *tile.row_scales.add(row);
-                let from = *tile.from.add(row * tile.from_stride + column);
+                let from = *tile.onto.row(row).add(column);
                 *tile.into.add(row * tile.into_stride + column) = of_row.mul_add(scales[column], from);
             }
         }

@@ -10,13 +10,14 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m512, __mmask16, _mm512_add_ps, _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_fmadd_ps, _mm512_load_si512, _mm512_loadu_ps,
-    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_mul_ps, _mm512_set1_ps,
+    __m512, __mmask16, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_fmadd_ps,
+    _mm512_load_si512, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_mul_ps, _mm512_set1_ps,
 };
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use super::super::{PANEL, TERMS, Units};
-use super::{AHEAD, Block, Columns, GROUP, GROUPS, NOTHING, Width};
+use super::{AHEAD, Block, Columns, GROUP, GROUPS, Onto, Width};
 
 /// Rows that are multiplied at once, at most: two of the processor's tiles.
 pub(super) const HEIGHT: usize = 32;
@@ -219,7 +220,7 @@ pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
     };
     let mut all: All = [const { [const { MaybeUninit::uninit() }; PAIR / HEIGHT] }; TERMS];
     let mut shape = 0;
-    for (panel, _) in units.each() {
+    for (panel, next) in units.each() {
         let mut first = 0;
         while first < block.rows {
             let rows = match block.rows - first {
@@ -233,7 +234,7 @@ pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
                     shape = rows.min(HEIGHT);
                     set_up(shape);
                 }
-                let part = Part { block, panel, first, rows };
+                let part = Part { block, panel, next: next.unwrap_or(panel), first, rows };
                 part.sum(sum, heights, &mut all);
                 part.add(&all);
             }
@@ -250,6 +251,8 @@ pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
 struct Part<'a> {
     block: &'a Block<'a>,
     panel: usize,
+    /// The one that comes next.
+    next: usize,
     first: usize,
     rows: usize,
 }
@@ -260,7 +263,7 @@ impl Part<'_> {
     /// # Safety
     /// As for [`run`]; tiles are set up for these rows.
     unsafe fn sum(&self, sum: unsafe fn(Width, bool, Run), heights: usize, all: &mut All) {
-        let Self { block, panel, first, rows } = *self;
+        let Self { block, panel, next: next_panel, first, rows } = *self;
         let (width, height) = (block.rounded.width, rows.min(HEIGHT));
         for ((term, weight), all) in block.terms.iter().zip(&block.product.weights).zip(all) {
             let steps = block.rounded.groups(weight.k) / GROUPS;
@@ -269,7 +272,7 @@ impl Part<'_> {
             let left = term.rows.wrapping_add(first * term.stride);
             let mut next = match heights {
                 1 => w.wrapping_add(AHEAD),
-                _ => w.wrapping_add(panel_bytes + panel_bytes / heights * (first / HEIGHT)),
+                _ => weight.data.pointer().wrapping_add(next_panel * panel_bytes + panel_bytes / heights * (first / HEIGHT)),
             };
             let most = if rows > HEIGHT { STEPS } else { steps };
             let mut step = 0;
@@ -285,11 +288,33 @@ impl Part<'_> {
                         is_first: step == 0,
                         next,
                     };
+                    // Some rows at a time: so many lines at once would be in each other's way.
+                    let of = |step: usize| (at * HEIGHT + height * step / steps).min(rows);
                     // SAFETY: the caller's promise.
-                    unsafe { sum(width, rows <= SIDE, run) };
+                    unsafe {
+                        self.ask_for_rows(of(step)..of(step + count));
+                        sum(width, rows <= SIDE, run);
+                    }
                     next = next.wrapping_add(count * panel_bytes / steps / heights);
                 }
                 step += count;
+            }
+        }
+    }
+
+    /// Asks for what the sums are added to, if that lies where nothing was just written: it comes while they are summed.
+    ///
+    /// # Safety
+    /// As for [`run`].
+    unsafe fn ask_for_rows(&self, rows: Range<usize>) {
+        let onto = self.block.begins(self.first, self.panel);
+        let Onto::Rows(..) = onto else { return };
+        for row in rows {
+            // SAFETY: there is this row.
+            let row = unsafe { onto.row(row) };
+            for half in 0..2 {
+                // SAFETY: it asks, and touches nothing.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(half * SIDE).cast()) };
             }
         }
     }
@@ -300,15 +325,13 @@ impl Part<'_> {
     /// As for [`run`], on sums of these rows.
     #[target_feature(enable = "avx512f")]
     unsafe fn add(&self, all: &All) {
-        let Self { block, panel, first, rows } = *self;
+        let Self { block, panel, first, rows, .. } = *self;
         let (product, column) = (block.product, panel * PANEL);
+        let begins = block.begins(first, panel);
         for row in 0..rows {
             let into = block.result.rows.wrapping_add((first + row) * block.result.stride + column);
-            let from = match product.bias() {
-                _ if product.onto_result => into.cast_const(),
-                Some(bias) => bias.wrapping_add(column),
-                None => NOTHING.as_ptr(),
-            };
+            // SAFETY: there is this row.
+            let from = unsafe { begins.row(row) };
             for half in 0..2 {
                 let mask = lanes((product.n - column).saturating_sub(half * SIDE));
                 // SAFETY: masks end at the result's last column.

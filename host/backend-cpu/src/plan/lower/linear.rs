@@ -78,7 +78,7 @@ impl Lowering<'_> {
         }
         let begin = sum.begin.map(|begin| self.batched(begin)).transpose()?;
         if begin.is_some() {
-            product.begin_with_result();
+            product.begin_with_rows();
         } else if !sum.constants.is_empty() {
             product.set_bias(&sums::bias(self.cell, sum, like).ok_or("a bias that is not of floats")?);
         }

@@ -117,7 +117,7 @@ impl Projection {
     pub(super) unsafe fn run_softmax(&self, softmax: &Softmax, memory: Memory<'_>, rows: usize, threads: usize, run: Run<'_>) {
         let float = size_of::<f32>();
         let known = |row| self.known(memory, (row, rows), (0, softmax));
-        let into = || Target { rows: memory.at(self.result, 0).cast(), stride: memory.stride(self.result) / float };
+        let into = || Target::rows(memory.at(self.result, 0).cast(), memory.stride(self.result) / float);
         // SAFETY: the caller's promise; a thread takes columns of its own, and shows the blocks that are its alone.
         run(&|thread| unsafe {
             let (lefts, showing) = (self.lefts(memory, 0), self.product.showing_inner(thread, threads, BLOCK));

@@ -152,12 +152,12 @@ impl Left {
     }
 }
 
-/// Where the result's rows are.
+/// Where the result's rows are, and what their sums begin with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     rows: *mut f32,
     stride: usize,
-    /// Where each of the rows is that sums begin with; none: where the result is to be.
+    /// Where each of the rows is that sums begin with, of products that do; null: where the result is to be.
     begins: *const *const f32,
 }
 
@@ -167,7 +167,7 @@ impl Target {
         Self { rows, stride, begins: std::ptr::null() }
     }
 
-    /// The same of sums that begin with other rows: there is a pointer for each, and one more that leads nowhere.
+    /// The same of sums that begin with rows somewhere else, of which there is a pointer for each.
     pub(crate) const fn begun(self, begins: *const *const f32) -> Self {
         Self { begins, ..self }
     }

@@ -50,7 +50,7 @@ pub(crate) struct Packed {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pointed(usize);
 
-/// Where an input is gathered to: as it is, packed, or both.
+/// Where an input is gathered to: as it is, packed, or both; or that it is not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input {
     pub(crate) place: Option<Place>,

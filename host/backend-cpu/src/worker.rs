@@ -72,7 +72,7 @@ struct Loaded {
     name: String,
     plan: Arc<Compiled>,
     layout: NodeLayout,
-    /// Whether its next step begins with the last of its columns.
+    /// Whether its next step begins with the last of its columns. First halves do not turn: other weights are read between two of them.
     backwards: AtomicBool,
 }
 
@@ -226,7 +226,7 @@ impl CpuWorker {
             }
             let transfer = transfer::Transfer { given: Some(self.ahead.given()), ..plain };
             transfer.gather(batch, &mut self.team);
-            let memory = memory.turned(loaded.backwards.fetch_not(Ordering::Relaxed));
+            let memory = memory.running(loaded.backwards.fetch_not(Ordering::Relaxed));
             clock.run(&body.plan, (memory, batch.len()), &mut self.team, &self.refused);
             let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);
             if ahead || loaded.plan.table().is_some() {
@@ -367,7 +367,7 @@ impl CpuWorker {
             }
             let began = Instant::now();
             for part in (0..rows).step_by(part_rows) {
-                let memory = memory.turned(loaded.backwards.fetch_not(Ordering::Relaxed));
+                let memory = memory.running(loaded.backwards.fetch_not(Ordering::Relaxed));
                 plan.run(memory, part_rows.min(rows - part), &mut self.team, &self.refused);
                 // A cell may refuse zeros. They are nobody's, and must not meet the rows of the task that comes next.
                 self.refused.get_mut().unwrap_or_else(PoisonError::into_inner).clear();

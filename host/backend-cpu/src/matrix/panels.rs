@@ -153,9 +153,9 @@ pub(super) unsafe fn run(product: &Product, layout: &Layout, lefts: &[Left], res
     for block in 0..blocks {
         let rows = rows * block / blocks..rows * (block + 1) / blocks;
         // Every block begins where the one before ended.
-        for (unit, next) in units.clone().turned(block % 2 == 1).each() {
-            let panel = layout.panel(unit);
-            let next = layout.panel(next.unwrap_or(unit));
+        for (units, next) in units.clone().turned(block % 2 == 1).each(1) {
+            let panel = layout.panel(units.start);
+            let next = layout.panel(next.unwrap_or(units.start));
             let after = next.column.wrapping_sub(panel.column);
             let work = Work { product, layout, lefts, rows: rows.clone(), result: result.beginning_at(rows.start) };
             // SAFETY: the caller's promise, for some of the rows and columns.

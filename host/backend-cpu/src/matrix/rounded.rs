@@ -196,6 +196,9 @@ struct Tile {
     /// What to ask for while this is computed, and how many lines in each sixteen groups.
     next: *const u8,
     next_lines: usize,
+    /// Of a tile that asks for what it uses itself: the group from which on it asks for what comes after it, counted from there as well.
+    turn: usize,
+    then: *const u8,
 }
 
 /// Floats of scratch memory that a thread needs for so many rows of a product.
@@ -301,21 +304,19 @@ impl Block<'_> {
     /// # Safety
     /// As for [`run`].
     unsafe fn run(&self, units: Units<'_>) {
-        if self.rows <= self.rounded.height_of_pairs() {
-            // SAFETY: the caller's promise.
-            return units.together(2).for_each(|panels| unsafe { self.panels(panels, None) });
-        }
+        let most = if self.rows <= self.rounded.height_of_pairs() { 2 } else { 1 };
         // SAFETY: the caller's promise.
-        units.each().for_each(|(panel, next)| unsafe { self.panels(panel..panel + 1, next) });
+        units.each(most).for_each(|(panels, next)| unsafe { self.panels(panels, next) });
     }
 
-    /// Computes a panel, before that which comes next, or two, which is one tile.
+    /// Computes a panel, or two, which is one tile, before what comes next.
     ///
     /// # Safety
     /// As for [`run`].
     unsafe fn panels(&self, panels: Range<usize>, next: Option<usize>) {
         let (panel, panels) = (panels.start, panels.len());
         let tiles = self.rows.div_ceil(self.rounded.height());
+        let ahead = AHEAD / panels;
         for (term, weight) in self.terms.iter().zip(&self.product.weights) {
             let groups = self.rounded.groups(weight.k);
             let panel_bytes = groups * PANEL * GROUP;
@@ -338,8 +339,10 @@ impl Block<'_> {
                     columns: (panels * PANEL).min(self.product.n - panel * PANEL),
                     row_scales: term.scales.wrapping_add(first),
                     scales: weight.columns.pointer().cast::<Columns>().wrapping_add(panel),
-                    next: if tiles == 1 { w.wrapping_add(AHEAD / panels) } else { next_w.wrapping_add(panel_bytes * tile / tiles) },
+                    next: if tiles == 1 { w.wrapping_add(ahead) } else { next_w.wrapping_add(panel_bytes * tile / tiles) },
                     next_lines: LINES.div_ceil(tiles),
+                    turn: if tiles == 1 { groups.saturating_sub(ahead / (PANEL * GROUP)) } else { groups },
+                    then: next_w.wrapping_sub(panel_bytes.saturating_sub(ahead)),
                 };
                 // SAFETY: the caller's promise; kernels are chosen by what the processor has.
                 unsafe { self.tile(tile) };

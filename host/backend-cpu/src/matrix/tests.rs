@@ -191,7 +191,7 @@ fn sums_begin_with_rows_wherever_they_are() {
                 let begins: Vec<Vec<f32>> = (0..rows).map(|row| (0..n + row % 3).map(|at| value(row * 911 + at) * 3.0).collect()).collect();
                 let begin = |row: usize| &begins[row][row % 3..];
                 let there: Vec<f32> = (0..rows).flat_map(|row| begin(row).to_vec()).chain(vec![f32::NAN; n]).collect();
-                let pointers: Vec<*const f32> = (0..rows).map(|row| begin(row).as_ptr()).chain([std::ptr::null()]).collect();
+                let pointers: Vec<*const f32> = (0..rows).map(|row| begin(row).as_ptr()).collect();
                 let onto = run_onto(&product, &lefts, (rows, there), std::ptr::null(), threads);
                 let apart = run_onto(&product, &lefts, (rows, vec![f32::NAN; (rows + 1) * n]), pointers.as_ptr(), threads);
                 product.onto_rows = false;

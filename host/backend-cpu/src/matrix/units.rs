@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Of how many units of a part one is left to whoever is done first.
 const REST: usize = 4;
-/// Into how many takings the rest of a part is divided at least, if it has as many units.
+/// Into how many takings all rests are divided at least, if they have as many units.
 const TAKES_LEAST: usize = 4;
 
 /// The part of so many units that one of several threads has.
@@ -46,7 +46,7 @@ struct Rest<'a> {
 
 /// The units of a part that are its thread's for certain, and the rest.
 fn settle(part: Range<usize>, backwards: bool) -> (Range<usize>, Range<usize>) {
-    let rest = part.len() / REST;
+    let rest = (part.len() + REST / 2) / REST;
     if backwards {
         (part.start + rest..part.end, part.start..part.start + rest)
     } else {
@@ -55,14 +55,14 @@ fn settle(part: Range<usize>, backwards: bool) -> (Range<usize>, Range<usize>) {
 }
 
 impl Rest<'_> {
-    /// Units side by side that nobody has taken, of this thread's part first: so many, or one, if there are too few to keep all threads busy to the end; and more of very
-    /// many.
+    /// Units side by side that nobody has taken, of this thread's part first: so many, which must be the same for all threads, or one, if there are too few to keep all of them
+    /// busy to the end; and more of very many.
     fn take(&self, most: usize) -> Option<Range<usize>> {
         let Sharing { thread: own, threads, backwards, taken } = self.sharing;
         let bits = u64::BITS as usize / threads;
         for thread in (own..threads).chain(0..own) {
             let (_, rest) = settle(share(self.units, thread, threads), backwards);
-            let each = rest.len().div_ceil(bits).max(if rest.len() < TAKES_LEAST * most { 1 } else { most });
+            let each = rest.len().div_ceil(bits).max(if rest.len() * threads < TAKES_LEAST * most { 1 } else { most });
             let count = rest.len().div_ceil(each);
             for at in 0..count {
                 let bit = 1_u64 << (thread * bits + at);
@@ -86,7 +86,7 @@ impl<'a> Units<'a> {
     pub(super) fn shared(units: usize, sharing: Sharing<'a>) -> Self {
         let Sharing { thread, threads, backwards, .. } = sharing;
         let part = share(units, thread, threads);
-        if threads > u64::BITS as usize {
+        if threads == 1 || threads > u64::BITS as usize {
             return Self { own: part, backwards, rest: None };
         }
         Self { own: settle(part, backwards).0, backwards, rest: Some(Rest { units, sharing }) }
@@ -97,8 +97,9 @@ impl<'a> Units<'a> {
         self.own
     }
 
-    /// The same units, if all are settled, in the other direction.
-    pub(super) const fn turned(self, is_turned: bool) -> Self {
+    /// The same units, all of which are settled, in the other direction or not.
+    pub(super) fn turned(self, is_turned: bool) -> Self {
+        debug_assert!(self.rest.is_none() || !is_turned, "others take them in this direction");
         Self { backwards: self.backwards != is_turned, ..self }
     }
 
@@ -107,19 +108,18 @@ impl<'a> Units<'a> {
         self.own.is_empty() && self.rest.is_none()
     }
 
-    /// Every unit, and the one that comes after it.
-    pub(super) fn each(self) -> impl Iterator<Item = (usize, Option<usize>)> + use<'a> {
-        let mut units = self.together(1).map(|units| units.start);
-        let mut next = units.next();
+    /// All units, so many that lie side by side at once, or fewer, and which begin those that come after them.
+    pub(super) fn each(self, most: usize) -> impl Iterator<Item = (Range<usize>, Option<usize>)> + use<'a> {
+        let mut all = self.together(most);
+        let mut next = all.next();
         std::iter::from_fn(move || {
-            let unit = next?;
-            next = units.next();
-            Some((unit, next))
+            let units = next.take()?;
+            next = all.next();
+            Some((units, next.as_ref().map(|next| next.start)))
         })
     }
 
-    /// All units, so many that lie side by side at once, or fewer.
-    pub(super) fn together(self, most: usize) -> impl Iterator<Item = Range<usize>> + use<'a> {
+    fn together(self, most: usize) -> impl Iterator<Item = Range<usize>> + use<'a> {
         let Self { own: mut units, backwards, rest } = self;
         std::iter::from_fn(move || {
             if units.is_empty() {
@@ -141,79 +141,78 @@ impl<'a> Units<'a> {
 mod tests {
     use super::*;
 
-    const UNITS: [usize; 7] = [1, 2, 7, 22, 86, 128, 938];
+    const UNITS: [usize; 8] = [1, 2, 7, 16, 22, 86, 128, 938];
 
     /// Every number of units and threads, in both directions.
     fn all() -> impl Iterator<Item = (usize, usize, bool)> {
-        UNITS
-            .into_iter()
-            .flat_map(|units| [1, 2, 3, 5, 70].map(|threads| (units, threads)))
-            .flat_map(|(units, threads)| [false, true].map(|backwards| (units, threads, backwards)))
+        let threads = |units: usize| [1, 2, 3, 5, 8, 70].map(|threads| (units, threads));
+        UNITS.into_iter().flat_map(threads).flat_map(|(units, threads)| [false, true].map(|backwards| (units, threads, backwards)))
     }
 
-    fn units<'a>(units: usize, threads: usize, backwards: bool, taken: &'a AtomicU64) -> Vec<Units<'a>> {
-        (0..threads).map(|thread| Units::shared(units, Sharing { thread, threads, backwards, taken })).collect()
+    type Each = Box<dyn Iterator<Item = (Range<usize>, Option<usize>)> + Send>;
+
+    /// What each thread takes, so many at once.
+    fn each((units, threads, backwards): (usize, usize, bool), most: usize) -> Vec<Each> {
+        let taken: &'static AtomicU64 = Box::leak(Box::default());
+        let of = |thread| Units::shared(units, Sharing { thread, threads, backwards, taken }).each(most);
+        (0..threads).map(|thread| Box::new(of(thread)) as Each).collect()
     }
 
     #[test]
     fn each_is_taken_once_whoever_is_late() {
-        for (count, threads, backwards) in all() {
-            let taken = AtomicU64::new(0);
-            let mut each: Vec<_> = units(count, threads, backwards, &taken).into_iter().map(Units::each).collect();
-            let (mut seen, mut expected) = (vec![0; count], vec![None; threads]);
+        for (case, most) in all().flat_map(|case| [(case, 1), (case, 2)]) {
+            let (count, threads, _) = case;
+            let mut each = each(case, most);
+            let (mut seen, mut expected, mut pairs) = (vec![0; count], vec![None; threads], 0);
             // The first is kept from its work, the others go on in turns.
             for thread in (0..count).flat_map(|_| 1..threads).chain((0..=count).map(|_| 0)) {
-                let Some((unit, next)) = each[thread].next() else { continue };
-                assert!(expected[thread].is_none_or(|expected| expected == unit), "what comes next is known");
-                (seen[unit], expected[thread]) = (seen[unit] + 1, next);
-            }
-            assert!(seen.iter().all(|times| *times == 1), "{count} units, {threads} threads, backwards: {backwards}: {seen:?}");
-        }
-    }
-
-    #[test]
-    fn several_lie_side_by_side_and_each_is_taken_once() {
-        for (count, threads, backwards) in all() {
-            let taken = AtomicU64::new(0);
-            let mut together: Vec<_> = units(count, threads, backwards, &taken).into_iter().map(|units| units.together(2)).collect();
-            let (mut seen, mut pairs) = (vec![0; count], 0);
-            for thread in (0..count).flat_map(|_| 1..threads).chain((0..=count).map(|_| 0)) {
-                let Some(units) = together[thread].next() else { continue };
-                assert!((1..=2).contains(&units.len()));
-                pairs += usize::from(units.len() == 2);
+                let Some((units, next)) = each[thread].next() else { continue };
+                assert!(expected[thread].is_none_or(|expected| expected == units.start), "what comes next is known");
+                assert!((1..=most).contains(&units.len()));
+                (expected[thread], pairs) = (next, pairs + usize::from(units.len() == 2));
                 units.for_each(|unit| seen[unit] += 1);
             }
-            assert!(seen.iter().all(|times| *times == 1), "{count} units, {threads} threads: {seen:?}");
-            assert!(pairs >= count / 4 || count < 6 * threads, "{count} units, {threads} threads: {pairs} pairs");
+            assert!(seen.iter().all(|times| *times == 1), "{case:?}, {most} at once: {seen:?}");
+            assert!(most == 1 || pairs >= count / 4 || count < 3 * threads, "{case:?}: {pairs} pairs");
+            assert!(most == 1 || threads > 1 || pairs == count / 2, "{case:?}: one thread has pairs alone");
         }
     }
 
     #[test]
-    fn a_thread_that_nobody_helps_reads_the_same_weights_there_and_back() {
-        for (count, threads, _) in all() {
+    fn each_is_taken_once_by_threads_that_run_beside_one_another() {
+        for case in all().filter(|(_, threads, _)| *threads <= 8) {
+            let taken: Vec<Vec<usize>> = std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    each(case, 2).into_iter().map(|each| scope.spawn(|| each.flat_map(|(units, _)| units).collect())).collect();
+                threads.into_iter().map(|thread| thread.join().expect("it takes units")).collect()
+            });
+            let mut all = taken.concat();
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..case.0), "{case:?}: {taken:?}");
+        }
+    }
+
+    #[test]
+    fn threads_that_are_equally_fast_read_parts_of_their_own_there_and_back() {
+        for (count, threads, _) in all().filter(|(count, threads, _)| count % threads == 0) {
             let in_turns = |backwards: bool| {
-                let taken = AtomicU64::new(0);
-                let mut each: Vec<_> = units(count, threads, backwards, &taken).into_iter().map(Units::each).collect();
-                // As if all were equally fast: what they take last they take at the same time.
+                let mut each = each((count, threads, backwards), 1);
                 let mut read = vec![Vec::new(); threads];
-                for _ in 0..count.div_ceil(threads) {
-                    (0..threads).for_each(|thread| read[thread].extend(each[thread].next().map(|(unit, _)| unit)));
+                for _ in 0..count / threads {
+                    (0..threads).for_each(|thread| read[thread].extend(each[thread].next().map(|(units, _)| units.start)));
                 }
                 read
             };
             let (there, mut back) = (in_turns(false), in_turns(true));
-            if count % threads == 0 {
-                (0..threads).for_each(|thread| assert!(there[thread].iter().copied().eq(share(count, thread, threads)), "{there:?}"));
-                back.iter_mut().for_each(|units| units.reverse());
-                assert_eq!(there, back);
-            }
+            (0..threads).for_each(|thread| assert!(there[thread].iter().copied().eq(share(count, thread, threads)), "{there:?}"));
+            back.iter_mut().for_each(|units| units.reverse());
+            assert_eq!(there, back);
         }
     }
 
     #[test]
     fn who_is_done_takes_the_rest_of_who_is_not() {
-        let taken = AtomicU64::new(0);
-        let mut two = units(16, 2, false, &taken).into_iter().map(|units| units.together(1).map(|unit| unit.start));
+        let mut two = each((16, 2, false), 1).into_iter().map(|each| each.map(|(units, _)| units.start));
         let (first, second) = (two.next().expect("two"), two.next().expect("two"));
         assert_eq!(second.collect::<Vec<_>>(), [8, 9, 10, 11, 12, 13, 14, 15, 6, 7]);
         assert_eq!(first.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);

@@ -51,7 +51,7 @@ impl Memory<'_> {
     }
 
     /// The same for a run whose products begin with the last of their columns, or not.
-    pub(crate) const fn turned(self, backwards: bool) -> Self {
+    pub(crate) const fn running(self, backwards: bool) -> Self {
         Self { backwards, ..self }
     }
 
@@ -105,8 +105,7 @@ impl Frame {
         }
         for _ in 0..plan.pointed {
             self.offsets.push(end);
-            // One more, which leads nowhere (`Target::begun`).
-            end += ((rows + 1) * size_of::<*const f32>()).next_multiple_of(64);
+            end += (rows * size_of::<*const f32>()).next_multiple_of(64);
         }
         self.registers = (end, plan.register_bytes.next_multiple_of(64));
         end += self.registers.1 * threads;

@@ -179,12 +179,10 @@ fn packed(lowered: &Lowered) -> (BTreeMap<Val, PackedInput>, Vec<Packing>) {
     (packed, all)
 }
 
-/// Inputs that sums of a product begin with, and nothing else reads.
+/// Inputs that sums of a product begin with, one row of the product for each of the batch.
 fn pointed(lowered: &Lowered) -> BTreeMap<Val, Pointed> {
-    let is_read_once =
-        |value: Val| lowered.ops.iter().flat_map(LowOp::operands).filter(|operand| *operand == Operand::Value(value)).count() == 1;
     let begins = lowered.ops.iter().filter_map(|op| if let LowOp::Linear { begin, lead: 1, .. } = op { *begin } else { None });
-    let inputs = begins.filter(|begin| lowered.inputs.contains(begin) && is_read_once(*begin) && !lowered.outputs.contains(begin));
+    let inputs = begins.filter(|begin| lowered.inputs.contains(begin) && !lowered.outputs.contains(begin));
     inputs.enumerate().map(|(number, value)| (value, Pointed(number))).collect()
 }
 

@@ -1,5 +1,5 @@
 //! Which values share memory: a stretch of another value is a view of it, what is concatenated is computed where it will
-//! stand, and what a product is added onto is put where the product will be.
+//! stand, and what a product is added onto has its place, if it is put anywhere, where the product will be.
 
 use super::Place;
 use super::lower::{LowOp, Lowered, Operand, Val};
@@ -32,7 +32,7 @@ impl Storage {
                 is_view[result.0] = true;
             }
         }
-        // A product that is added onto a row is computed where that row is put.
+        // A product that is added onto a row is computed where that row is put, unless it is read where it lies.
         for op in &lowered.ops {
             if let LowOp::Linear { begin: Some(begin), result, .. } = op {
                 storage.parents[begin.0] = Some((*result, 0));

@@ -130,6 +130,18 @@ fn inputs_that_products_round_are_packed_as_they_are_gathered() {
 }
 
 #[test]
+fn rows_that_sums_begin_with_are_pointed_to() {
+    let draft = Draft::new("step").input("z", Datatype::Fp32, &[28]).input("h", Datatype::Fp32, &[7]);
+    let draft = draft.weight(Tensor::from_f32("u", &[7, 28], &[0.5; 196])).operator("Gemm", &["h", "u", "z"], &["y"]);
+    let cell = draft.output("y", Datatype::Fp32, &[28]).resolve();
+    let how = (Level::detect(), Kernels::Best);
+    let plan = Plan::compile((&cell, &sums::find(&cell)), how, &mut Packs::within(u64::MAX)).expect("it compiles");
+    let StepKind::Linear(linear) = &plan.steps[0].kind else { panic!("a product") };
+    assert!(linear.begin.is_some() && plan.inputs[0].pointed.is_some() && plan.inputs[1].pointed.is_none());
+    assert_eq!(plan.strides, [112, 28], "rows that are copied lie where the sums will be");
+}
+
+#[test]
 fn sums_of_integers_that_could_overflow_are_refused() {
     let over = |k: usize, precision: Precision| {
         let draft = Draft::new("deep").input("x", Datatype::Fp32, &[k]).weight(Tensor::from_f32("w", &[k, 1], &vec![0.5; k]));

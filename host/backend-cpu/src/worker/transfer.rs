@@ -46,10 +46,11 @@ impl Transfer<'_> {
         self.lanes.get(active.row.lane.index()).and_then(Option::as_deref)
     }
 
-    /// Fills the plan's inputs.
+    /// Fills the plan's inputs. What they point to is in the arena, the lanes' requests, a table or a frame of first halves, none of which is written before the plan has run.
     pub(super) fn gather(&self, batch: &[Active], team: &mut Team) {
         let inputs = &self.body.plan.inputs;
-        by_rows(team, batch.len(), inputs.iter().map(|input| input.bytes).sum(), &|rows| {
+        let moved = inputs.iter().filter(|input| input.pointed.is_none()).map(|input| input.bytes).sum();
+        by_rows(team, batch.len(), moved, &|rows| {
             for row in rows {
                 let lane = self.lane(&batch[row]).filter(|_| !batch[row].is_padding);
                 for (feed, input) in self.body.feeds.iter().zip(inputs) {
@@ -82,6 +83,7 @@ impl Transfer<'_> {
             }
             // SAFETY: so many bytes are there.
             InputRef::Host(bytes) if bytes.len() == input.bytes => unsafe { put(bytes.as_ptr(), input, self.memory, row) },
+            // What is pointed to is made of floats: no product begins with a number that is gone when the plan runs.
             InputRef::Int(number) => match input.element {
                 // SAFETY: so many bytes are there, if it is one number.
                 Element::I64 if input.bytes == size_of::<i64>() => unsafe { put(number.to_ne_bytes().as_ptr(), input, self.memory, row) },

@@ -39,7 +39,7 @@ pub(super) struct Call {
 
 /// # Safety
 /// The processor has the tile's instruction set. Left-hand sides, weights and what sums start with are readable, the result's rows writable and nobody else's.
-/// What is brought near need not be there; of the rows that are, there is a pointer for as many as this tile has.
+/// What is brought near need not be there; of rows that are brought near there is a pointer for as many as this tile has.
 pub(super) type TileFn = unsafe fn(&Call);
 
 /// How often a tile asks for weights in two values of k: as often as its share of the lines takes where there are six tiles or more, three, two, one.

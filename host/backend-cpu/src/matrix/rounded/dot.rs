@@ -67,7 +67,8 @@ pub(super) unsafe fn bytes(tile: Tile) {
 #[expect(clippy::needless_range_loop, reason = "loops over constant ranges unroll; iterators do not")]
 unsafe fn columns<const VECTORS: usize>(tile: &Tile, group: usize) -> [__m512i; VECTORS] {
     let panel_bytes = tile.groups.wrapping_mul(PANEL * GROUP);
-    let next = tile.next.wrapping_add(group.wrapping_mul(PANEL * GROUP) / super::LINES * tile.next_lines);
+    let next = if group < tile.turn { tile.next } else { tile.then };
+    let next = next.wrapping_add(group.wrapping_mul(PANEL * GROUP) / super::LINES * tile.next_lines);
     let mut columns = [_mm512_setzero_si512(); VECTORS];
     for v in 0..VECTORS {
         let apart = (v / 2 * panel_bytes).wrapping_add(v % 2 * 64);

@@ -31,6 +31,8 @@ pub(super) const ROW: usize = 64;
 pub(super) const TILE: usize = SIDE * ROW;
 /// Steps that a panel is multiplied for before other rows are: its weights and both heights' rows then share the nearest cache.
 const STEPS: usize = 8;
+/// Steps of a panel that lie between where weights are asked for and where they are used, by rows of one height.
+const TURN: usize = AHEAD / (2 * TILE);
 /// Lines of a step of a panel.
 const LINES: usize = PANEL * GROUP * GROUPS / 64;
 
@@ -86,8 +88,10 @@ struct Run {
     /// Sums so far, if it is not the first run.
     sums: *mut Sums,
     is_first: bool,
-    /// What to ask for meanwhile.
+    /// What to ask for meanwhile, and, when so many steps are left, from then on.
     next: *const u8,
+    turn: usize,
+    then: *const u8,
 }
 
 /// A quarter of a step's lines that are asked for.
@@ -114,6 +118,8 @@ macro_rules! two {
             "tileloadd tmm2, [{sums} + {row} + 2048]",
             "tileloadd tmm3, [{sums} + {row} + 3072]",
             "2:",
+            "cmp {steps}, {turn}",
+            "cmove {next}, {then}",
             "tileloadd tmm4, [{left} + {row}]",
             "tileloadd tmm6, [{w} + {row}]",
             "tileloadd tmm7, [{w} + {row} + 1024]",
@@ -141,6 +147,8 @@ macro_rules! two {
             row = in(reg) ROW,
             steps = inout(reg) $run.steps => _,
             next = inout(reg) $run.next => _,
+            turn = in(reg) $run.turn,
+            then = in(reg) $run.then,
             sums = in(reg) $run.sums,
             lines = const ASKED / 4,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
@@ -157,6 +165,8 @@ macro_rules! one {
             "tilezero tmm0",
             "tilezero tmm1",
             "2:",
+            "cmp {steps}, {turn}",
+            "cmove {next}, {then}",
             "tileloadd tmm4, [{left} + {row}]",
             "tileloadd tmm6, [{w} + {row}]",
             "tileloadd tmm7, [{w} + {row} + 1024]",
@@ -178,6 +188,8 @@ macro_rules! one {
             row = in(reg) ROW,
             steps = inout(reg) $run.steps => _,
             next = inout(reg) $run.next => _,
+            turn = in(reg) $run.turn,
+            then = in(reg) $run.then,
             sums = in(reg) $run.sums,
             lines = const ASKED / 4,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
@@ -220,7 +232,8 @@ pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
     };
     let mut all: All = [const { [const { MaybeUninit::uninit() }; PAIR / HEIGHT] }; TERMS];
     let mut shape = 0;
-    for (panel, next) in units.each() {
+    for (panels, next) in units.each(1) {
+        let panel = panels.start;
         let mut first = 0;
         while first < block.rows {
             let rows = match block.rows - first {
@@ -265,14 +278,16 @@ impl Part<'_> {
     unsafe fn sum(&self, sum: unsafe fn(Width, bool, Run), heights: usize, all: &mut All) {
         let Self { block, panel, next: next_panel, first, rows } = *self;
         let (width, height) = (block.rounded.width, rows.min(HEIGHT));
-        for ((term, weight), all) in block.terms.iter().zip(&block.product.weights).zip(all) {
+        for (number, ((term, weight), all)) in block.terms.iter().zip(&block.product.weights).zip(all).enumerate() {
             let steps = block.rounded.groups(weight.k) / GROUPS;
             let panel_bytes = steps * 2 * TILE;
             let w = weight.data.pointer().wrapping_add(panel * panel_bytes);
             let left = term.rows.wrapping_add(first * term.stride);
-            let mut next = match heights {
-                1 => w.wrapping_add(AHEAD),
-                _ => weight.data.pointer().wrapping_add(next_panel * panel_bytes + panel_bytes / heights * (first / HEIGHT)),
+            let then = weight.data.pointer().wrapping_add(next_panel * panel_bytes);
+            let (mut next, turn) = match heights {
+                1 if steps > TURN => (w.wrapping_add(AHEAD), TURN),
+                1 => (then, 0),
+                _ => (then.wrapping_add(panel_bytes / heights * (first / HEIGHT)), 0),
             };
             let most = if rows > HEIGHT { STEPS } else { steps };
             let mut step = 0;
@@ -287,12 +302,16 @@ impl Part<'_> {
                         sums: sums.as_mut_ptr(),
                         is_first: step == 0,
                         next,
+                        turn,
+                        then,
                     };
                     // Some rows at a time: so many lines at once would be in each other's way.
                     let of = |step: usize| (at * HEIGHT + height * step / steps).min(rows);
                     // SAFETY: the caller's promise.
                     unsafe {
-                        self.ask_for_rows(of(step)..of(step + count));
+                        if number == 0 {
+                            self.ask_for_rows(of(step)..of(step + count));
+                        }
                         sum(width, rows <= SIDE, run);
                     }
                     next = next.wrapping_add(count * panel_bytes / steps / heights);

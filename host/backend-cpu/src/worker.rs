@@ -72,7 +72,8 @@ struct Loaded {
     name: String,
     plan: Arc<Compiled>,
     layout: NodeLayout,
-    /// Whether its next step begins with the last of its columns. First halves do not turn: other weights are read between two of them.
+    /// Whether its next step begins with the last of its columns. First halves do not turn: other weights are read between two of them. Only the worker's own thread
+    /// changes it; it is atomic because others read the cells meanwhile.
     backwards: AtomicBool,
 }
 

@@ -66,7 +66,7 @@ impl Transfer<'_> {
         });
     }
 
-    /// Writes a row of one input, of which so many are gathered, or packs it.
+    /// Writes a row of one input, of which so many are gathered, packs it, or points to it.
     pub(super) fn fill(&self, from: InputRef<'_>, input: &Input, row: (usize, usize)) {
         match from {
             InputRef::Slot { first, place, output, cell } => {
@@ -100,7 +100,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Writes one row of one input from what the first half gave.
+    /// The same of a row that the first half gave.
     fn fill_given(&self, active: &Active, output: usize, input: &Input, row: (usize, usize)) {
         match self.given.and_then(|rows| rows.at(active.given, output)) {
             // SAFETY: the first half gave as many bytes.

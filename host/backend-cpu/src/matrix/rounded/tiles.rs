@@ -35,6 +35,9 @@ const STEPS: usize = 8;
 const TURN: usize = AHEAD / (2 * TILE);
 /// Lines of a step of a panel.
 const LINES: usize = PANEL * GROUP * GROUPS / 64;
+/// Lines of a step that are asked for where a panel is used once: the processor asks for those behind them by itself, and does other things meanwhile that so many would keep
+/// it from.
+const FIRST: usize = 8;
 
 /// What the processor reads when tiles are set up.
 #[repr(C, align(64))]
@@ -133,6 +136,7 @@ macro_rules! two {
             concat!($instruction, " tmm3, tmm5, tmm7"),
             ask!(),
             "add {left}, {left_bytes}",
+            "add {next}, {skipped}",
             "add {w}, 2048",
             "dec {steps}",
             "jnz 2b",
@@ -151,6 +155,7 @@ macro_rules! two {
             then = in(reg) $run.then,
             sums = in(reg) $run.sums,
             lines = const ASKED / 4,
+            skipped = const SKIPPED,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
@@ -177,6 +182,7 @@ macro_rules! one {
             ask!(),
             ask!(),
             "add {left}, {left_bytes}",
+            "add {next}, {skipped}",
             "add {w}, 2048",
             "dec {steps}",
             "jnz 2b",
@@ -192,6 +198,7 @@ macro_rules! one {
             then = in(reg) $run.then,
             sums = in(reg) $run.sums,
             lines = const ASKED / 4,
+            skipped = const SKIPPED,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
@@ -199,11 +206,11 @@ macro_rules! one {
     };
 }
 
-/// Asks for so many lines in a step.
+/// Asks for so many lines in a step, and skips so many bytes behind them.
 ///
 /// # Safety
 /// There are the run's tiles and room for its sums, and tiles are set up for so many rows: no more than sixteen if it is one tile's.
-unsafe fn sum<const ASKED: usize>(width: Width, is_one: bool, run: Run) {
+unsafe fn sum<const ASKED: usize, const SKIPPED: usize>(width: Width, is_one: bool, run: Run) {
     // SAFETY: the caller's promise: a step reads one tile's rows, or two, and two of the panel.
     unsafe {
         match (width, is_one) {
@@ -225,10 +232,10 @@ type All = [[MaybeUninit<Sums>; PAIR / HEIGHT]; TERMS];
 pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
     let heights = block.rows.div_ceil(HEIGHT);
     let sum = match LINES.div_ceil(heights) {
-        0..=4 => sum::<4>,
-        5..=8 => sum::<8>,
-        9..=16 => sum::<16>,
-        _ => sum::<LINES>,
+        0..=4 => sum::<4, 0>,
+        5..=8 => sum::<8, 0>,
+        9..=16 => sum::<16, 0>,
+        _ => sum::<FIRST, { (LINES - FIRST) * 64 }>,
     };
     let mut all: All = [const { [const { MaybeUninit::uninit() }; PAIR / HEIGHT] }; TERMS];
     let mut shape = 0;

@@ -60,6 +60,9 @@ pub enum DomainError {
         /// How large it should be.
         bytes: u64,
     },
+    /// Products of 32-bit floats cannot be AMX's.
+    #[error("this processor has no AMX, or the system does not let this process use it")]
+    Tiles,
     /// A worker's threads cannot be started.
     #[error("cannot start the threads of a CPU worker")]
     Threads(#[source] std::io::Error),
@@ -88,8 +91,12 @@ impl CpuDomain {
     /// Reserves the arena.
     ///
     /// # Errors
-    /// If the system refuses the reservation.
+    /// If the system refuses the reservation, or products are to be AMX's where there is none.
     pub fn new(options: DomainOptions) -> Result<Arc<Self>, DomainError> {
+        let level = Level::up_to(options.level.unwrap_or(Level::Amx));
+        if options.kernels == Kernels::Tiles && level < Level::Amx {
+            return Err(DomainError::Tiles);
+        }
         let memory = memory_bytes() / options.domains.map_or(1, |domains| u64::from(domains.get()));
         let bytes = options.arena_bytes.unwrap_or_else(|| ARENA_BYTES.min(memory / 4));
         let slots = u32::try_from(bytes / SLOT_BYTES as u64).unwrap_or(u32::MAX).max(1);
@@ -98,7 +105,7 @@ impl CpuDomain {
             number: DOMAINS.fetch_add(1, Ordering::Relaxed),
             node: options.node,
             arena,
-            level: Level::up_to(options.level.unwrap_or(Level::Amx)),
+            level,
             kernels: options.kernels,
             hardware: processor(),
             weight_bytes: options.weight_bytes.unwrap_or(memory / 2),
@@ -141,6 +148,7 @@ impl CpuDomain {
         let level = self.level.class();
         match self.kernels {
             Kernels::Best => format!("cpu-{level}"),
+            Kernels::Tiles => format!("cpu-{level}-tiles"),
             Kernels::Library => format!("cpu-{level}-library"),
         }
     }

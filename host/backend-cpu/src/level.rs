@@ -79,6 +79,8 @@ pub enum Kernels {
     /// The crate's own kernel where it has one for this processor, the library elsewhere.
     #[default]
     Best,
+    /// The same, and AMX for products of 32-bit floats as well: [`CpuDomain::new`](crate::CpuDomain::new) refuses it where there is none.
+    Tiles,
     /// The library `gemm` always, and for rounded numbers a loop.
     Library,
 }

@@ -55,8 +55,8 @@ impl Form {
         #[cfg(target_arch = "x86_64")]
         match (level, kernels) {
             (Level::Portable, _) | (_, Kernels::Library) => {}
-            (Level::Avx2, Kernels::Best) => return Self::Panels(Isa::Avx2),
-            (_, Kernels::Best) => return Self::Panels(Isa::Avx512),
+            (Level::Avx2, _) => return Self::Panels(Isa::Avx2),
+            _ => return Self::Panels(Isa::Avx512),
         }
         let _ = (level, kernels);
         if k <= 2 || n <= 1 { Self::Plain } else { Self::Library }

@@ -19,6 +19,7 @@ use cellwright_cell_graph::TypedCell;
 
 use crate::compiled::Compiled;
 use crate::domain::{CpuDomain, DomainError};
+use crate::level::Kernels;
 use crate::plan::{Frame, Memory, Plan, RefusedRow};
 use crate::team::Team;
 use crate::topology::Processors;
@@ -253,7 +254,12 @@ impl Backend for CpuWorker {
         let threads = self.team.own();
         let place = self.domain.node.map_or_else(String::new, |node| format!(" on node {node}"));
         DeviceInfo {
-            name: format!("cpu: {threads} {}{place}, {}", if threads == 1 { "thread" } else { "threads" }, self.domain.level.name()),
+            name: format!(
+                "cpu: {threads} {}{place}, {}{}",
+                if threads == 1 { "thread" } else { "threads" },
+                self.domain.level.name(),
+                if self.domain.kernels == Kernels::Tiles { " for f32 too" } else { "" }
+            ),
             numeric_class: self.domain.numeric_class(),
             domain: format!("cpu-{}", self.domain.number),
             arena_slots: self.domain.arena.slots(),

@@ -35,6 +35,18 @@ fn the_best_of_this_processor() {
     suite(None, Kernels::Best, 1);
 }
 
+/// Whether this processor has what they are made of; elsewhere there is nothing to test.
+fn has(kernels: Kernels) -> bool {
+    kernels != Kernels::Tiles || Level::detect() >= Level::Amx
+}
+
+#[test]
+fn with_tiles_for_floats() {
+    if has(Kernels::Tiles) {
+        suite(None, Kernels::Tiles, 2);
+    }
+}
+
 #[test]
 fn with_three_threads() {
     suite(None, Kernels::Best, 3);
@@ -74,7 +86,8 @@ fn halves_mean_the_whole() {
 fn whatever_is_computed_ahead_or_looked_up_no_bit_changes() {
     let ways = [(None, Kernels::Best, 1), (None, Kernels::Best, 2), (None, Kernels::Library, 1), (Some(Level::Avx2), Kernels::Best, 1)];
     let lower = [Level::Avx512Bf16, Level::Avx512, Level::Portable].map(|level| (Some(level), Kernels::Best, 1));
-    let ways = ways.into_iter().chain(lower);
+    let tiles = [(None, Kernels::Tiles, 1), (None, Kernels::Tiles, 2)];
+    let ways = ways.into_iter().chain(lower).chain(tiles.into_iter().filter(|(_, kernels, _)| has(*kernels)));
     for (level, kernels, threads) in ways {
         let domains = hoisting_domains(level, kernels);
         for recurrent in Precision::ALL.into_iter().flat_map(hoisting::recurrent_cells) {

@@ -88,7 +88,8 @@ mod tests {
             "cpu:threads=2",
             "cpu:node=1",
             "cpu:table_mib=0",
-            "cpu:threads=2,node=0,table_mib=64",
+            "cpu:amx=true",
+            "cpu:threads=2,node=0,table_mib=64,amx=true",
             "cuda:0",
             "cuda:12",
             "cuda:all",
@@ -115,7 +116,15 @@ mod tests {
         assert!(refused("cpu:threads=0").contains("`0` is no number of threads"));
         assert!(refused("cpu:table_mib=lots").contains("`lots` is no number of MiB from 0"));
         assert!(refused("cpu:node=all").contains("`all` is no number of a NUMA node"));
+        assert!(refused("cpu:amx=yes").contains("`yes` is neither `true` nor `false`"));
         assert!(refused("cpu:cores=2").contains("no setting `cores=2`"));
+    }
+
+    #[test]
+    fn all_workers_on_the_cpu_multiply_alike() {
+        let specs = ["cpu:amx=true", "cpu"].map(|text| text.parse().unwrap());
+        let told = backends(&specs).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(told.contains("write `amx=true` for all of those on the CPU, or for none"), "{told}");
     }
 
     #[test]

@@ -107,7 +107,7 @@ mod tests {
         for (ks, n) in SHAPES {
             let x = pool(ks);
             let halves: Vec<Vec<f32>> = x.iter().map(|x| x.iter().map(|value| rounded(*value)).collect()).collect();
-            for form in forms(*ks.iter().min().unwrap(), n) {
+            for form in forms(*ks.iter().min().unwrap(), n).into_iter().filter(|form| !matches!(form, Form::Rounded(_))) {
                 let (in_halves, in_floats) = (product(form, ks, n, true), product(form, ks, n, false));
                 for (count, threads) in [(1, 1), (2, 3), (29, 2)] {
                     let rows: Vec<usize> = (0..count).map(|at| at * 7).collect();

@@ -39,6 +39,8 @@ pub(crate) const BYTES_DEPTH_MAX: usize = 1 << 16;
 /// What numbers are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Width {
+    /// 32-bit floats as three numbers of bf16 each, whose sum they are: by AMX alone.
+    Thirds,
     /// bf16.
     Half,
     /// Integers from −127 to 127.
@@ -66,27 +68,44 @@ pub(crate) struct Rounded {
 }
 
 impl Rounded {
-    /// For products at that precision; none if it rounds nothing.
+    /// For products at that precision; none if vectors of floats multiply them.
     pub(crate) fn choose(precision: Precision, level: Level, kernels: Kernels) -> Option<Self> {
         let (width, dot) = match precision {
+            #[cfg(target_arch = "x86_64")]
+            Precision::F32 if kernels == Kernels::Tiles && level >= Level::Amx => {
+                return Some(Self { width: Width::Thirds, kernel: Kernel::Tiles });
+            }
             // f16 is that of 32-bit floats, whose operands are rounded: `halves`.
             Precision::F32 | Precision::F16 => return None,
             Precision::Bf16 => (Width::Half, Level::Avx512Bf16),
             Precision::Int8 => (Width::Byte, Level::Avx512Vnni),
         };
         #[cfg(target_arch = "x86_64")]
-        if kernels == Kernels::Best && level >= dot {
+        if kernels != Kernels::Library && level >= dot {
             return Some(Self { width, kernel: if level >= Level::Amx { Kernel::Tiles } else { Kernel::Dot } });
         }
         let _ = (level, kernels, dot);
         Some(Self { width, kernel: Kernel::Plain })
     }
 
+    /// Whether products of so many columns are its own. What decides that must be the same for a cell and its halves.
+    pub(crate) const fn is_worth(self, n: usize) -> bool {
+        !matches!(self.width, Width::Thirds) || n >= PANEL
+    }
+
     /// Bytes of a number.
     const fn bytes(self) -> usize {
         match self.width {
-            Width::Half => 2,
+            Width::Thirds | Width::Half => 2,
             Width::Byte => 1,
+        }
+    }
+
+    /// Lines of a packed row that so many lines of groups make.
+    const fn line_count(self, lines: usize) -> usize {
+        match self.width {
+            Width::Thirds => 3 * lines,
+            Width::Half | Width::Byte => lines,
         }
     }
 
@@ -97,7 +116,7 @@ impl Rounded {
 
     /// Bytes that a packed row takes.
     const fn stride(self, k: usize) -> usize {
-        let lines = self.groups(k) / GROUPS;
+        let lines = self.line_count(self.groups(k) / GROUPS);
         // Where rows lie apart they are an odd number of lines, so that they do not compete for the same places of the nearest cache.
         (if self.is_tiled() { lines } else { lines | 1 }) * GROUPS * GROUP
     }
@@ -210,7 +229,9 @@ pub(super) fn scratch(rounded: Rounded, product: &Product, rows: usize) -> usize
 /// How many rows are worked on before the next: a tile's at least, however long they are.
 pub(super) fn block_rows(rounded: Rounded, product: &Product) -> usize {
     let row_bytes: usize = product.weights.iter().map(|weight| rounded.stride(weight.k)).sum();
-    (BLOCK_BYTES / row_bytes.max(1)).max(1).next_multiple_of(rounded.height())
+    // Panels of floats are twice as large as others.
+    let bytes = if rounded.width == Width::Thirds { BLOCK_BYTES / 2 } else { BLOCK_BYTES };
+    (bytes / row_bytes.max(1)).max(1).next_multiple_of(rounded.height())
 }
 
 /// # Safety
@@ -380,6 +401,7 @@ impl Block<'_> {
                 // It has a loop of its own.
                 #[cfg(target_arch = "x86_64")]
                 (Kernel::Tiles, _) => debug_assert!(false, "tiles are run by themselves"),
+                (_, Width::Thirds) => debug_assert!(false, "only tiles multiply them"),
             }
         }
     }

@@ -85,6 +85,7 @@ pub(super) fn forms(k: usize, n: usize) -> Vec<Form> {
         let found = Level::detect();
         forms.extend((found >= Level::Avx2).then_some(Form::Panels(Isa::Avx2)));
         forms.extend((found >= Level::Avx512).then_some(Form::Panels(Isa::Avx512)));
+        forms.extend(Rounded::choose(Precision::F32, found, Kernels::Tiles).map(Form::Rounded));
     }
     forms
 }

@@ -53,6 +53,9 @@ pub(crate) struct CellArguments {
     /// Threads of the worker
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: u16,
+    /// Have AMX multiply at f32 too, as workers with `amx=true` do
+    #[arg(long)]
+    pub(crate) amx: bool,
     /// Seconds to measure for each batch size
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = super::at_most_an_hour)]
     pub(crate) seconds: f64,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use cellwright_backend::Backend;
-use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Node, Seat, Topology};
+use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Kernels, Node, Seat, Topology};
 
 /// Threads of a worker, and workers of a node, of which nothing is said, at most: beyond, memory is the bound.
 const DEFAULT_THREADS_MAX: usize = 8;
@@ -18,7 +18,7 @@ const THREADS_MAX: usize = 256;
 const TABLE_MIB_MAX: u64 = 1 << 20;
 
 /// How a worker is written.
-pub(super) const FORM: &str = "cpu:threads=N,node=N,table_mib=N";
+pub(super) const FORM: &str = "cpu:threads=N,node=N,table_mib=N,amx=true";
 
 /// A worker on processors: what may stand behind `cpu:`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub(crate) struct CpuSpec {
     node: Option<usize>,
     /// MiB that tables by token may take together. None: as it is without being said.
     table_mib: Option<u64>,
+    /// Whether AMX multiplies for models in 32-bit floats too.
+    amx: bool,
 }
 
 impl fmt::Display for CpuSpec {
@@ -37,6 +39,7 @@ impl fmt::Display for CpuSpec {
             self.threads.map(|threads| format!("threads={threads}")),
             self.node.map(|node| format!("node={node}")),
             self.table_mib.map(|mib| format!("table_mib={mib}")),
+            self.amx.then(|| "amx=true".to_owned()),
         ];
         let settings: Vec<String> = settings.into_iter().flatten().collect();
         f.write_str(&settings.join(","))
@@ -62,6 +65,7 @@ impl FromStr for CpuSpec {
                     Ok(number @ 0..=TABLE_MIB_MAX) => spec.table_mib = Some(number),
                     _ => return Err(format!("`{number}` is no number of MiB from 0 to {TABLE_MIB_MAX}")),
                 },
+                Some(("amx", answer)) => spec.amx = answer.parse().map_err(|_| format!("`{answer}` is neither `true` nor `false`"))?,
                 _ => return Err(format!("a cpu worker has no setting `{setting}`; write `{FORM}`")),
             }
         }
@@ -72,6 +76,12 @@ impl FromStr for CpuSpec {
 /// The devices of these workers, those of a node in a memory domain of its own, for which what workers do not say is as in `base`. Without any: a worker of
 /// one thread for each core.
 pub(super) fn backends(specs: &[CpuSpec], base: DomainOptions) -> anyhow::Result<Vec<Box<dyn Backend>>> {
+    let amx = specs.iter().any(|spec| spec.amx);
+    anyhow::ensure!(
+        !amx || specs.iter().all(|spec| spec.amx),
+        "workers must give the same results bit for bit: write `amx=true` for all of those on the CPU, or for none"
+    );
+    let kernels = if amx { Kernels::Tiles } else { base.kernels };
     let parallelism = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let seats = seats(specs, &Topology::of_machine(), parallelism)?;
     let number = |seat: &Seat| seat.node.as_ref().map(|node| node.number);
@@ -81,8 +91,9 @@ pub(super) fn backends(specs: &[CpuSpec], base: DomainOptions) -> anyhow::Result
         // Tables are shared: the largest that any worker asks for.
         let table_mib = specs.iter().filter(|spec| spec.node == *node).filter_map(|spec| spec.table_mib).max();
         let table_bytes = table_mib.map(|mib| mib << 20);
-        let options = DomainOptions { table_bytes, node: *node, domains: shares, ..base };
-        *domain = Some(CpuDomain::new(options).context("the CPU workers' memory")?);
+        let options = DomainOptions { table_bytes, node: *node, domains: shares, kernels, ..base };
+        let made = CpuDomain::new(options).with_context(|| if amx { "workers with `amx=true`" } else { "the CPU workers' memory" });
+        *domain = Some(made?);
     }
     let worker = |seat: &Seat| -> anyhow::Result<Box<dyn Backend>> {
         let domain = domains.get(&number(seat)).and_then(Option::as_ref).context("a worker's memory")?;

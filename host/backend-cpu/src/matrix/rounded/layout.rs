@@ -32,15 +32,41 @@ impl Rounded {
     pub(in super::super) fn packed_bytes(self, k: usize, n: usize) -> usize {
         let panels = n.div_ceil(PANEL);
         let columns = if self.width == Width::Byte { Lines::rounded(panels * size_of::<Columns>()) } else { 0 };
-        panels * self.groups(k) * PANEL * GROUP + columns
+        panels * self.panel_bytes(k) + columns
+    }
+
+    /// Bytes of a panel.
+    const fn panel_bytes(self, k: usize) -> usize {
+        let bytes = self.groups(k) * PANEL * GROUP;
+        if matches!(self.width, Width::Thirds) { 2 * bytes } else { bytes }
+    }
+
+    /// Packs the weight `w(k, n)` as floats: of sixteen columns those of one k, and then those of the k that is in one group with it.
+    fn pack_floats(self, (k, n): (usize, usize), w: &dyn Fn(usize, usize) -> f32) -> Packed {
+        const LANES: usize = 16;
+        let floats_of_panel = self.panel_bytes(k) / size_of::<f32>();
+        let mut data = Lines::zeroed(n.div_ceil(PANEL) * self.panel_bytes(k));
+        let floats = data.floats_mut();
+        for row in 0..k {
+            let (step, pair, of_pair) = (row / (2 * GROUPS), row / 2 % GROUPS, row % 2);
+            for column in 0..n {
+                let (panel, half, lane) = (column / PANEL, column % PANEL / LANES, column % LANES);
+                let vector = ((2 * step + half) * GROUPS + pair) * 2 + of_pair;
+                floats[panel * floats_of_panel + vector * LANES + lane] = w(row, column);
+            }
+        }
+        Packed { k, data, columns: Lines::default() }
     }
 
     /// Packs the weight `w(k, n)`.
     pub(in super::super) fn pack(self, (k, n): (usize, usize), w: &dyn Fn(usize, usize) -> f32) -> Packed {
+        if self.width == Width::Thirds {
+            return self.pack_floats((k, n), w);
+        }
         let (groups, panels) = (self.groups(k), n.div_ceil(PANEL));
         let mut data = Lines::zeroed(panels * groups * PANEL * GROUP);
         let mut columns = match self.width {
-            Width::Half => Lines::default(),
+            Width::Thirds | Width::Half => Lines::default(),
             Width::Byte => Lines::zeroed(panels * size_of::<Columns>()),
         };
         let mut column = vec![0.0_f32; k];

@@ -46,7 +46,7 @@ impl Rounded {
     #[inline(always)]
     fn scale(self, values: &[Float]) -> Scale {
         let (inverse, step) = match self.width {
-            Width::Half => (1.0, 1.0),
+            Width::Thirds | Width::Half => (1.0, 1.0),
             Width::Byte => steps(values),
         };
         Scale { inverse, step }
@@ -56,6 +56,8 @@ impl Rounded {
     #[inline(always)]
     fn put(self, values: &[Float], scale: Scale, packed: &mut [u8], is_offset: bool) {
         match self.width {
+            // They are packed by `take_apart`.
+            Width::Thirds => {}
             Width::Half => {
                 let halves = packed.as_chunks_mut::<2>().0;
                 halves.iter_mut().zip(values).for_each(|(half, value)| *half = to_bf16(value.get()).to_le_bytes());
@@ -82,6 +84,14 @@ impl Rounded {
 /// There are as many lines as the row fills, and the scale can be written.
 #[inline(always)]
 pub(super) unsafe fn pack_row(rounded: Rounded, row: &[Float], lines: *mut u8, apart: usize, scale: *mut f32) {
+    if rounded.width == Width::Thirds {
+        // SAFETY: the caller's promise.
+        unsafe {
+            take_row_apart(row, lines, apart);
+            *scale = 1.0;
+        }
+        return;
+    }
     let of = rounded.scale(row);
     let is_offset = rounded.is_offset();
     for (at, values) in row.chunks(LINE / rounded.bytes()).enumerate() {
@@ -94,6 +104,30 @@ pub(super) unsafe fn pack_row(rounded: Rounded, row: &[Float], lines: *mut u8, a
     }
     // SAFETY: the caller's promise.
     unsafe { *scale = of.step };
+}
+
+/// Takes a row apart into lines that are so many bytes apart, three for each line of groups, zeros behind the last value. What is not finite is its third part alone: that is
+/// multiplied with nothing but first parts of weights, so that no sum of infinities of one sign becomes anything else.
+///
+/// # Safety
+/// As for [`pack_row`].
+#[inline(always)]
+unsafe fn take_row_apart(row: &[Float], lines: *mut u8, apart: usize) {
+    const VALUES: usize = LINE / 2;
+    for (at, some) in row.chunks(VALUES).enumerate() {
+        let mut values = [0.0; VALUES];
+        values.iter_mut().zip(some).for_each(|(value, float)| *value = float.get());
+        for part in 0..3 {
+            let number = 3 * at + part;
+            let first = values.map(|value| {
+                let bits = value.to_bits() & 0xffff_0000 | u32::from(value.is_nan()) << 22;
+                f32::from_bits(if value.is_finite() || part == 2 { bits } else { 0 })
+            });
+            // SAFETY: the caller's promise.
+            unsafe { *lines.wrapping_add(number * apart).cast() = first.map(|first| ((first.to_bits() >> 16) as u16).to_le_bytes()) };
+            values.iter_mut().zip(first).for_each(|(value, first)| *value -= first);
+        }
+    }
 }
 
 /// The nearest number of eight significant bits, ties to even; a NaN stays one.

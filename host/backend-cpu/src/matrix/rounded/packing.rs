@@ -74,8 +74,8 @@ impl Packing {
     pub(crate) unsafe fn pack_zeros(&self, rows: PackedRows, (row, of): (usize, usize)) {
         let (at, apart) = self.rounded.row_place(row, of, rows.stride);
         let zero = if self.rounded.is_offset() { 0x80 } else { 0 };
-        let scale = if self.rounded.width == Width::Half { 1.0 } else { 0.0 };
-        for line in 0..self.rounded.groups(self.k) / GROUPS {
+        let scale = if self.rounded.width == Width::Byte { 0.0 } else { 1.0 };
+        for line in 0..self.rounded.line_count(self.rounded.groups(self.k) / GROUPS) {
             // SAFETY: the caller's promise.
             unsafe { std::ptr::write_bytes(rows.rows.cast_mut().wrapping_add(at + line * apart), zero, GROUP * GROUPS) };
         }
@@ -92,12 +92,12 @@ mod tests {
     use crate::level::Kernels;
 
     fn packings(k: usize) -> impl Iterator<Item = Packing> {
-        [Precision::Bf16, Precision::Int8].into_iter().flat_map(move |precision| {
+        [Precision::F32, Precision::Bf16, Precision::Int8].into_iter().flat_map(move |precision| {
             let levels = Level::ALL;
             levels
                 .into_iter()
                 .filter(|level| *level <= Level::detect())
-                .filter_map(move |level| Some(Packing::new((Rounded::choose(precision, level, Kernels::Best)?, level), k)))
+                .filter_map(move |level| Some(Packing::new((Rounded::choose(precision, level, Kernels::Tiles)?, level), k)))
         })
     }
 
@@ -144,10 +144,39 @@ mod tests {
                 assert_eq!((*packed.scales.add(1)).to_bits(), (*zeros.scales.add(1)).to_bits(), "{packing:?}");
             }
             // Behind the row's last number is what weights of zero are multiplied with.
-            let numbers = k * packing.rounded.bytes();
+            let numbers = if packing.rounded.width == Width::Thirds { packing.row_bytes() } else { k * packing.rounded.bytes() };
             let (at, apart) = packing.rounded.row_place(1, rows, packing.row_bytes());
             let number = |memory: &mut Lines, number: usize| memory.bytes_mut()[at + number / 64 * apart + number % 64];
             assert!((0..numbers).all(|byte| number(&mut one, byte) == number(&mut other, byte)), "{packing:?}");
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn three_parts_are_the_float() {
+        let packing = Packing::new((Rounded { width: Width::Thirds, kernel: super::super::Kernel::Tiles }, Level::detect()), 70);
+        let value = |at: usize| match at {
+            0 => 0.0,
+            1 => -f32::MAX,
+            2 => 1.0 / 3.0,
+            3 => f32::NEG_INFINITY,
+            4 => f32::from_bits(0x7f80_0001),
+            _ => ((at * 2_654_435_761) as u32 as f32 - 2.0e9) * 1.1_f32.powi(at as i32 * 7 - 300),
+        };
+        let row: Vec<u8> = (0..70).flat_map(|at| value(at).to_ne_bytes()).collect();
+        let mut memory = Lines::zeroed(packing.bytes(3));
+        let packed = packing.rows_at(memory.pointer_mut(), 3);
+        // SAFETY: the row is there, and memory for all rows.
+        unsafe { packing.pack(row.as_ptr(), packed, (2, 3)) };
+        let (begin, apart) = packing.rounded.row_place(2, 3, packing.row_bytes());
+        for at in 0..96 {
+            let mut part = |part: usize| {
+                let bytes = &memory.bytes_mut()[begin + (at / 32 * 3 + part) * apart + at % 32 * 2..][..2];
+                f32::from_bits(u32::from(u16::from_le_bytes([bytes[0], bytes[1]])) << 16)
+            };
+            let [first, second, third] = [0, 1, 2].map(&mut part);
+            let expected = if at < 70 { value(at) } else { 0.0 };
+            assert!(third + second + first == expected || expected.is_nan() && third.is_nan(), "number {at}: {first} {second} {third}");
+            assert!(expected.is_finite() || first == 0.0 && second == 0.0, "number {at}: {first} {second}");
         }
     }
 }

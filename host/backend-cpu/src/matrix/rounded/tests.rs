@@ -1,5 +1,7 @@
 //! Products of rounded numbers against exact sums of the same, and every kernel's promises.
 
+#[cfg(target_arch = "x86_64")]
+use super::super::Isa;
 use super::super::tests::{ROWS, SHAPES, pool, run, run_inputs, run_lefts, value};
 use super::super::{Form, Left, PANEL, Product};
 use super::numbers::{Float, to_bf16};
@@ -10,15 +12,24 @@ use crate::memory::Lines;
 /// Every kernel that this processor has.
 fn kernels(width: Width) -> Vec<Rounded> {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there is one"))]
-    let mut kernels = vec![Kernel::Plain];
+    let mut kernels = if width == Width::Thirds { vec![] } else { vec![Kernel::Plain] };
     #[cfg(target_arch = "x86_64")]
     {
         let level = Level::detect();
-        let dot = if width == Width::Half { Level::Avx512Bf16 } else { Level::Avx512Vnni };
-        kernels.extend((level >= dot).then_some(Kernel::Dot));
+        let dot = match width {
+            Width::Thirds => None,
+            Width::Half => Some(Level::Avx512Bf16),
+            Width::Byte => Some(Level::Avx512Vnni),
+        };
+        kernels.extend(dot.is_some_and(|dot| level >= dot).then_some(Kernel::Dot));
         kernels.extend((level >= Level::Amx).then_some(Kernel::Tiles));
     }
     kernels.into_iter().map(|kernel| Rounded { width, kernel }).collect()
+}
+
+/// For every width.
+fn all_kernels() -> impl Iterator<Item = Rounded> {
+    [Width::Thirds, Width::Half, Width::Byte].into_iter().flat_map(kernels)
 }
 
 fn weight(term: usize, row: usize, column: usize) -> f32 {
@@ -43,6 +54,7 @@ fn steps(values: &[f32]) -> (f32, f32) {
 /// What is multiplied.
 fn rounded(width: Width, values: &[f32]) -> Vec<f64> {
     match width {
+        Width::Thirds => values.iter().map(|value| f64::from(*value)).collect(),
         Width::Half => values.iter().map(|value| f64::from(f32::from_bits(u32::from(to_bf16(*value)) << 16))).collect(),
         Width::Byte => {
             let (inverse, scale) = steps(values);
@@ -54,7 +66,7 @@ fn rounded(width: Width, values: &[f32]) -> Vec<f64> {
 #[test]
 fn products_are_those_of_rounded_numbers() {
     for (ks, n) in SHAPES {
-        for rounded_to in kernels(Width::Half).into_iter().chain(kernels(Width::Byte)) {
+        for rounded_to in all_kernels() {
             let width = rounded_to.width;
             // So many rows that tiles of every height are seen.
             for count in [1, 5, 16, 29, 75] {
@@ -92,7 +104,7 @@ fn products_are_those_of_rounded_numbers() {
 #[test]
 fn a_row_is_the_same_at_every_batch_size_and_for_every_number_of_threads() {
     for (ks, n) in SHAPES {
-        for rounded in kernels(Width::Half).into_iter().chain(kernels(Width::Byte)) {
+        for rounded in all_kernels() {
             let product = product(rounded, ks, n);
             let pool = pool(ks);
             let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
@@ -112,7 +124,7 @@ fn a_row_is_the_same_at_every_batch_size_and_for_every_number_of_threads() {
 #[test]
 fn without_a_bias_sums_begin_at_zero() {
     for (ks, n) in SHAPES {
-        for rounded in kernels(Width::Half).into_iter().chain(kernels(Width::Byte)) {
+        for rounded in all_kernels() {
             let mut product = product(rounded, ks, n);
             product.set_bias(&vec![0.0; n]);
             let x = pool(ks);
@@ -131,7 +143,7 @@ fn without_a_bias_sums_begin_at_zero() {
 fn rows_that_are_packed_beforehand_give_the_same_bits() {
     let bits = |y: Vec<f32>| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
     for (ks, n, counts) in [(&[300, 41][..], 97, &[1, 5, 40, 75][..]), (&[2100, 3], 65, &[600])] {
-        for rounded in kernels(Width::Half).into_iter().chain(kernels(Width::Byte)) {
+        for rounded in all_kernels() {
             let product = product(rounded, ks, n);
             assert!(counts != [600] || super::block_rows(rounded, &product) < 600, "{rounded:?}");
             for rows in counts.iter().copied() {
@@ -183,7 +195,7 @@ fn loops_give_the_same_bits_on_every_level() {
     for (ks, n) in SHAPES {
         let rows: Vec<usize> = (0..7).collect();
         let x = pool(ks);
-        for rounded in kernels(Width::Half).into_iter().chain(kernels(Width::Byte)) {
+        for rounded in all_kernels() {
             let bits = |level| {
                 let product = product_at(level, rounded, ks, n);
                 run(&product, ks, &x, &rows, 1).iter().map(|y| y.to_bits()).collect::<Vec<_>>()
@@ -214,7 +226,7 @@ fn integers_at_their_ends_do_not_overflow() {
 #[test]
 fn what_is_not_finite_stays_in_its_row() {
     let (k, n) = (40, 33);
-    for rounded in kernels(Width::Half).into_iter().chain(kernels(Width::Byte)) {
+    for rounded in all_kernels() {
         let product = product(rounded, &[k], n);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = vec![(0..4 * k).map(|at| value(at + 5)).collect::<Vec<_>>()];
@@ -230,7 +242,7 @@ fn what_is_not_finite_stays_in_its_row() {
 
 #[test]
 fn rows_longer_than_a_block_are_multiplied() {
-    let halves = kernels(Width::Half).into_iter().map(|rounded| (rounded, vec![262_145]));
+    let halves = [Width::Thirds, Width::Half].into_iter().flat_map(kernels).map(|rounded| (rounded, vec![262_145]));
     let bytes = kernels(Width::Byte).into_iter().map(|rounded| (rounded, vec![super::BYTES_DEPTH_MAX; 8]));
     for (rounded, ks) in halves.chain(bytes) {
         let exact = ks.iter().sum::<usize>() as f32 * 0.5;
@@ -283,4 +295,31 @@ fn rounding_is_to_nearest_and_to_even() {
     assert_eq!(steps(&[0.0, 1e-38]), (0.0, 0.0));
     assert_eq!(steps(&[-2.0, 1.0]), (63.5, 2.0 / 127.0));
     assert!(steps(&[1.0, f32::NAN]).1.is_nan());
+}
+
+/// Sums of a product of random numbers against exact ones: the mean of the squared errors.
+#[cfg(target_arch = "x86_64")]
+fn squared_error(form: Form, (k, n): (usize, usize), rows: usize) -> f64 {
+    let mut product = Product::new(form, Level::detect(), n);
+    product.push(k, &|row, column| weight(0, row, column));
+    let x: Vec<f32> = (0..(rows + 1) * k).map(|at| value(31 * at)).collect();
+    let y = run_inputs(&product, &[k], std::slice::from_ref(&x), rows, 1);
+    let error = |at: usize| {
+        let (row, column) = (at / n, at % n);
+        let exact: f64 = (0..k).map(|i| f64::from(x[row * k + i]) * f64::from(weight(0, i, column))).sum();
+        (f64::from(y[at]) - exact).powi(2)
+    };
+    (0..rows * n).map(error).sum::<f64>() / (rows * n) as f64
+}
+
+/// That six products are enough, and their parts taken in the right order.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn thirds_are_no_less_exact_than_floats() {
+    for rounded in kernels(Width::Thirds) {
+        for k in [64, 1000] {
+            let [thirds, floats] = [Form::Rounded(rounded), Form::Panels(Isa::Avx512)].map(|form| squared_error(form, (k, 64), 20));
+            assert!(thirds <= floats, "{k} elements: {thirds:e}, {floats:e} by vectors");
+        }
+    }
 }

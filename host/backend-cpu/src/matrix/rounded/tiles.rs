@@ -8,6 +8,8 @@
 //! overwrites all eight. From block to block only their shape lives on: [`set_up`] gives it to the thread's tiles and [`release`] takes it away;
 //! between the two the thread runs no function that does either, and the compiler, for which no function here may use tiles, does not either.
 
+mod thirds;
+
 use std::arch::asm;
 use std::arch::x86_64::{
     __m512, __mmask16, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_fmadd_ps,
@@ -18,6 +20,7 @@ use std::ops::Range;
 
 use super::super::{PANEL, TERMS, Units};
 use super::{AHEAD, Block, Columns, GROUP, GROUPS, Onto, Width};
+use thirds::Apart;
 
 /// Rows that are multiplied at once, at most: two of the processor's tiles.
 pub(super) const HEIGHT: usize = 32;
@@ -49,18 +52,26 @@ struct Palette {
     rows: [u8; 16],
 }
 
-/// Sets the tiles up for that many rows.
+/// Sets the tiles up for that many rows: sums in tiles 0 to 3, rows in 4 and 5, columns in 6 and 7.
 ///
 /// # Safety
 /// The processor has AMX, and the system lets this process use it.
 pub(crate) unsafe fn set_up(rows: usize) {
-    let upper = rows.min(SIDE) as u8;
+    let upper = rows.min(SIDE);
     // A tile must have a row, even if nobody asks for it.
-    let lower = rows.saturating_sub(SIDE).max(1) as u8;
-    let side = SIDE as u8;
+    let lower = rows.saturating_sub(SIDE).max(1);
+    // SAFETY: the caller's promise.
+    unsafe { set_up_tiles([upper, upper, lower, lower, upper, lower, SIDE, SIDE]) };
+}
+
+/// Sets tiles of so many rows up.
+///
+/// # Safety
+/// As for [`set_up`].
+unsafe fn set_up_tiles(rows: [usize; 8]) {
     let mut palette = Palette { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
     palette.row_bytes[..8].fill(ROW as u16);
-    palette.rows[..8].copy_from_slice(&[upper, upper, lower, lower, upper, lower, side, side]);
+    palette.rows.iter_mut().zip(rows).for_each(|(row, rows)| *row = rows as u8);
     // SAFETY: the caller's promise; the palette is as the processor wants it.
     unsafe { asm!("ldtilecfg [{0}]", in(reg) &raw const palette, options(nostack, readonly)) };
 }
@@ -218,6 +229,7 @@ unsafe fn sum<const ASKED: usize, const SKIPPED: usize>(width: Width, is_one: bo
             (Width::Byte, false) => two!("tdpbssd", run),
             (Width::Half, true) => one!("tdpbf16ps", run),
             (Width::Byte, true) => one!("tdpbssd", run),
+            (Width::Thirds, _) => debug_assert!(false, "they have sums of their own"),
         }
     }
 }
@@ -238,6 +250,7 @@ pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
         _ => sum::<FIRST, { (LINES - FIRST) * 64 }>,
     };
     let mut all: All = [const { [const { MaybeUninit::uninit() }; PAIR / HEIGHT] }; TERMS];
+    let mut apart = Apart::NONE;
     let mut shape = 0;
     for (panels, next) in units.each(1) {
         let panel = panels.start;
@@ -252,10 +265,16 @@ pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
             unsafe {
                 if shape != rows.min(HEIGHT) {
                     shape = rows.min(HEIGHT);
-                    set_up(shape);
+                    match block.rounded.width {
+                        Width::Thirds => thirds::set_up(shape),
+                        Width::Half | Width::Byte => set_up(shape),
+                    }
                 }
                 let part = Part { block, panel, next: next.unwrap_or(panel), first, rows };
-                part.sum(sum, heights, &mut all);
+                match block.rounded.width {
+                    Width::Thirds => part.sum_thirds(&mut all, &mut apart),
+                    Width::Half | Width::Byte => part.sum(sum, heights, &mut all),
+                }
                 part.add(&all);
             }
             first += rows;
@@ -368,7 +387,7 @@ impl Part<'_> {
                     // SAFETY: `sum` has put them down.
                     let sum = unsafe { _mm512_load_si512((&raw const (*sums)[tile][row]).cast()) };
                     y = match block.rounded.width {
-                        Width::Half => _mm512_add_ps(y, _mm512_castsi512_ps(sum)),
+                        Width::Half | Width::Thirds => _mm512_add_ps(y, _mm512_castsi512_ps(sum)),
                         // SAFETY: rows and columns of integers have their scales.
                         Width::Byte => unsafe { self.scaled(at, (at_row, half), _mm512_cvtepi32_ps(sum), y) },
                     };

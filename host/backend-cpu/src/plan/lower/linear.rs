@@ -62,8 +62,8 @@ impl Lowering<'_> {
         }
         let thinnest = lefts.iter().map(|(_, k)| *k).min().unwrap_or(1);
         let form = match Rounded::choose(self.cell.precision, self.level, self.kernels) {
-            Some(rounded) => Form::Rounded(rounded),
-            None => Form::choose(self.level, self.kernels, thinnest, n),
+            Some(rounded) if rounded.is_worth(n) => Form::Rounded(rounded),
+            _ => Form::choose(self.level, self.kernels, thinnest, n),
         };
         let deepest = lefts.iter().map(|(_, k)| *k).max().unwrap_or(0);
         if self.cell.precision == Precision::Int8 && deepest > BYTES_DEPTH_MAX {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use cellwright_backend::{Backend, CellIndex};
-use cellwright_backend_cpu::{CellWork, CpuDomain, CpuOptions, CpuWorker, DomainOptions, Roofline, Shares};
+use cellwright_backend_cpu::{CellWork, CpuDomain, CpuOptions, CpuWorker, DomainOptions, Kernels, Roofline, Shares};
 use cellwright_cell_graph::TypedCell;
 use cellwright_simulator::Random;
 use clap::ValueEnum;
@@ -80,8 +80,9 @@ impl<'a> Bench<'a> {
     fn new(arguments: &'a CellArguments) -> anyhow::Result<Self> {
         let cell = model::cell(arguments)?;
         // What is measured is one step of the whole cell: no table of its results, nothing of it for many steps at once.
-        let without = DomainOptions { table_bytes: Some(0), ahead_weights_least: Some(u64::MAX), ..DomainOptions::default() };
-        let domain = CpuDomain::new(without).context("the CPU worker's memory")?;
+        let kernels = if arguments.amx { Kernels::Tiles } else { Kernels::Best };
+        let without = DomainOptions { table_bytes: Some(0), ahead_weights_least: Some(u64::MAX), kernels, ..DomainOptions::default() };
+        let domain = CpuDomain::new(without).context("the CPU worker cannot be made")?;
         let mut worker = CpuWorker::new(Arc::clone(&domain), options(arguments))?;
         worker.load(CellIndex(0), &cell)?;
         let work = worker.work(CellIndex(0)).context("the cell was just loaded")?;

@@ -158,7 +158,7 @@ pub(crate) struct CheckArguments {
 /// What every verb that runs models takes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct HostArguments {
-    /// A worker: `cpu`, `cpu:threads=N`, with `node=N` on the cores and in the memory of a NUMA node, with `table_mib=N` MiB for tables by token (`cpu:threads=2,table_mib=0`: none), `cuda:N` or `cuda:all`, with `tf32=true` for products of 32-bit floats in tf32 and `debug=true` to find faults (`cuda:0,tf32=true`), or `auto` for every GPU, and the CPU where there is none; may be given several times [default: one of one thread for each core, at most 8 for each NUMA node, which lend each other their threads]
+    /// A worker: `cpu`, `cpu:threads=N`, with `node=N` on the cores and in the memory of a NUMA node, with `table_mib=N` MiB for tables by token (`cpu:threads=2,table_mib=0`: none), with `amx=true` for products of 32-bit floats by AMX, `cuda:N` or `cuda:all`, with `tf32=true` for products of 32-bit floats in tf32 and `debug=true` to find faults (`cuda:0,tf32=true`), or `auto` for every GPU, and the CPU where there is none; may be given several times [default: one of one thread for each core, at most 8 for each NUMA node, which lend each other their threads]
     #[arg(long = "worker", value_name = "SPEC")]
     pub(crate) workers: Vec<WorkerSpec>,
     /// Where compiled plugins and measured batch sizes are kept; `none` keeps nothing [default: the user's cache folder]

@@ -14,6 +14,8 @@ const STEPS: f32 = 127.0;
 pub(super) struct Float([u8; 4]);
 
 impl Float {
+    const ZERO: Self = Self([0; 4]);
+
     #[inline(always)]
     fn get(self) -> f32 {
         f32::from_ne_bytes(self.0)
@@ -113,21 +115,42 @@ pub(super) unsafe fn pack_row(rounded: Rounded, row: &[Float], lines: *mut u8, a
 /// As for [`pack_row`].
 #[inline(always)]
 unsafe fn take_row_apart(row: &[Float], lines: *mut u8, apart: usize) {
-    const VALUES: usize = LINE / 2;
-    for (at, some) in row.chunks(VALUES).enumerate() {
-        let mut values = [0.0; VALUES];
-        values.iter_mut().zip(some).for_each(|(value, float)| *value = float.get());
-        for part in 0..3 {
-            let number = 3 * at + part;
-            let first = values.map(|value| {
-                let bits = value.to_bits() & 0xffff_0000 | u32::from(value.is_nan()) << 22;
-                f32::from_bits(if value.is_finite() || part == 2 { bits } else { 0 })
-            });
-            // SAFETY: the caller's promise.
-            unsafe { *lines.wrapping_add(number * apart).cast() = first.map(|first| ((first.to_bits() >> 16) as u16).to_le_bytes()) };
-            values.iter_mut().zip(first).for_each(|(value, first)| *value -= first);
+    let (whole, rest) = row.as_chunks::<VALUES>();
+    let mut last = [Float::ZERO; VALUES];
+    last[..rest.len()].copy_from_slice(rest);
+    let last = if rest.is_empty() { None } else { Some(&last) };
+    for (at, values) in whole.iter().chain(last).enumerate() {
+        let line = |part: usize| lines.wrapping_add((3 * at + part) * apart).cast::<[u16; VALUES]>();
+        let [mut first, mut second, mut third] = [[0; VALUES]; 3];
+        for at in 0..VALUES {
+            [first[at], second[at], third[at]] = thirds(values[at].get());
+        }
+        // SAFETY: the caller's promise; lines are aligned as such.
+        unsafe {
+            *line(0) = first;
+            *line(1) = second;
+            *line(2) = third;
         }
     }
+}
+
+/// Values of a line of parts.
+const VALUES: usize = LINE / 2;
+
+/// Three numbers of bf16 whose sum a float is: its first eight digits, the next eight and the last.
+#[inline(always)]
+const fn thirds(value: f32) -> [u16; 3] {
+    const FIRST: u32 = 0xffff_0000;
+    const NOT_FINITE: u32 = 0x7f80_0000;
+    let bits = value.to_bits();
+    let kept = if bits & NOT_FINITE == NOT_FINITE { 0 } else { FIRST };
+    let first = bits & kept;
+    let rest = value - f32::from_bits(first);
+    let second = rest.to_bits() & kept;
+    let third = (rest - f32::from_bits(second)).to_bits();
+    // All of a NaN's digits may be beyond the first.
+    let is_nan = bits & !(1 << 31) > NOT_FINITE;
+    [(first >> 16) as u16, (second >> 16) as u16, (third >> 16) as u16 | (is_nan as u16) << 6]
 }
 
 /// The nearest number of eight significant bits, ties to even; a NaN stays one.

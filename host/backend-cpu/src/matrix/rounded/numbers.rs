@@ -147,10 +147,9 @@ const fn thirds(value: f32) -> [u16; 3] {
     let first = bits & kept;
     let rest = value - f32::from_bits(first);
     let second = rest.to_bits() & kept;
+    // A NaN all of whose digits are beyond the first eight has another among those by now: it has been subtracted from.
     let third = (rest - f32::from_bits(second)).to_bits();
-    // All of a NaN's digits may be beyond the first.
-    let is_nan = bits & !(1 << 31) > NOT_FINITE;
-    [(first >> 16) as u16, (second >> 16) as u16, (third >> 16) as u16 | (is_nan as u16) << 6]
+    [(first >> 16) as u16, (second >> 16) as u16, (third >> 16) as u16]
 }
 
 /// The nearest number of eight significant bits, ties to even; a NaN stays one.

@@ -7,6 +7,7 @@
 //!
 //! - bf16, by loops: k by k, with fused multiply-adds, the same bits on every processor;
 //! - bf16, by AVX-512 BF16 (`vdpbf16ps`) and by AMX (`tdpbf16ps`): as the instruction sums, with denormal numbers as zeros;
+//! - 32-bit floats, by AMX alone and where that is asked for: from three numbers of bf16 each, which rounds none of them (`tiles::thirds`);
 //! - integers: exactly, so that every kernel gives the same bits.
 
 #[cfg(target_arch = "x86_64")]
@@ -36,7 +37,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// Products of integers over more elements could overflow 32 bits.
 pub(crate) const BYTES_DEPTH_MAX: usize = 1 << 16;
 
-/// What numbers are rounded to.
+/// What numbers are rounded to, or taken apart into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Width {
     /// 32-bit floats as three numbers of bf16 each, whose sum they are: by AMX alone.

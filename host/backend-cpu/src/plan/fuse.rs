@@ -12,7 +12,7 @@ use crate::cache;
 use crate::kernels::element::{Element, ElementOp};
 use crate::kernels::rows::Shape;
 use crate::level::Level;
-use crate::matrix::Packing;
+use crate::matrix::{Packing, Product};
 use crate::memory::Lines;
 
 /// What is done at once: an operation by itself, or several element-wise ones of equal width.
@@ -171,7 +171,7 @@ fn packed(lowered: &Lowered) -> (BTreeMap<Val, PackedInput>, Vec<Packing>) {
             })
             .collect();
         let Some(packing) = packings.iter().flatten().next().copied() else { continue };
-        debug_assert!(packings.iter().flatten().all(|other| *other == packing), "a cell has one precision");
+        debug_assert!(packings.iter().flatten().all(|other| *other == packing), "products of a cell that pack rows do it alike");
         let alone = packings.iter().all(Option::is_some) && !lowered.outputs.contains(value);
         packed.insert(*value, PackedInput { at: Packed { packing, number: all.len() }, alone });
         all.push(packing);
@@ -203,10 +203,10 @@ impl Builder {
         self.places[value.0].ok_or_else(|| "a value without a place".to_owned())
     }
 
-    /// Where a product reads a value that has so many of its rows.
-    fn left(&self, value: Val, lead: usize) -> Result<LeftPlace, String> {
+    /// Where a product reads a value that has so many of its rows, of so many elements. A product may read floats that are packed for another.
+    fn left(&self, value: Val, lead: usize, (product, k): (&Product, usize)) -> Result<LeftPlace, String> {
         match self.packed.get(&value) {
-            Some(packed) if lead == 1 => Ok(LeftPlace::Packed(*packed)),
+            Some(packed) if lead == 1 && product.packing(k).is_some() => Ok(LeftPlace::Packed(*packed)),
             _ => self.place(value).map(LeftPlace::Floats),
         }
     }
@@ -229,7 +229,8 @@ impl Builder {
     fn single(&mut self, op: LowOp, sizes: &[(Element, usize)], constants: &[Vec<u8>]) -> Result<(), String> {
         match op {
             LowOp::Linear { product, lefts, begin, lead, n, result } => {
-                let lefts = lefts.into_iter().map(|(left, k)| Ok((self.left(left, lead)?, k))).collect::<Result<_, String>>()?;
+                let lefts =
+                    lefts.into_iter().map(|(left, k)| Ok((self.left(left, lead, (&product, k))?, k))).collect::<Result<_, String>>()?;
                 let begin = begin.and_then(|begin| self.pointed.get(&begin).copied());
                 let row_ps = product.flops() * lead * 10;
                 let result = self.place(result)?;

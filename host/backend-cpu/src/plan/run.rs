@@ -77,7 +77,7 @@ impl Plan {
             let near = near.max(ROWS_NEAR * threads);
             (rows + near / 2) / near
         } else {
-            // Rounded numbers are multiplied several times as fast as they are read.
+            // Rounded numbers, and floats by AMX, are multiplied several times as fast as they are read.
             let is_rounded = self.steps.iter().any(|step| step.kind.product().is_some_and(|(product, _)| product.is_rounded()));
             let worth = (ROWS_WORTH * threads * if is_rounded { 4 } else { 1 }).max(ROWS_LEAST);
             rows.div_ceil(near.max(worth))

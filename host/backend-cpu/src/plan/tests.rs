@@ -6,7 +6,7 @@ use cellwright_backend::conformance::cells::{self, Draft};
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell, sums};
 
-use super::{Plan, StepKind};
+use super::{LeftPlace, Plan, StepKind};
 use crate::level::{Kernels, Level};
 use crate::matrix::Packs;
 
@@ -127,6 +127,28 @@ fn inputs_that_products_round_are_packed_as_they_are_gathered() {
     let node = weight(&[("node.weight", &[35, 14]), ("node.bias", &[35])]);
     let node = inputs(&cells::tree_node(7, &node).at(Precision::Bf16).resolve());
     assert!(node.iter().all(|input| *input == as_it_is), "a product reads two states as one row");
+}
+
+#[test]
+fn an_input_that_one_product_packs_is_there_as_floats_for_another() {
+    if Level::detect() < Level::Amx {
+        return;
+    }
+    let weight = |name: &str, n: usize| Tensor::from_f32(name, &[6, n], &vec![0.5; 6 * n]);
+    let draft = Draft::new("two").input("x", Datatype::Fp32, &[6]).weight(weight("wide", 64)).weight(weight("narrow", 10));
+    let draft = draft.operator("MatMul", &["x", "wide"], &["y"]).operator("MatMul", &["x", "narrow"], &["z"]);
+    let cell = draft.output("y", Datatype::Fp32, &[64]).output("z", Datatype::Fp32, &[10]).resolve();
+    let how = (Level::detect(), Kernels::Tiles);
+    let plan = Plan::compile((&cell, &sums::find(&cell)), how, &mut Packs::within(u64::MAX)).expect("it compiles");
+    assert!(plan.inputs[0].packed.is_some() && plan.inputs[0].place.is_some());
+    let mut are_packed: Vec<(usize, bool)> = Vec::new();
+    for step in &plan.steps {
+        if let StepKind::Linear(linear) = &step.kind {
+            let (left, _) = linear.lefts[0];
+            are_packed.push((linear.product.flops() / 12, matches!(left, LeftPlace::Packed(_))));
+        }
+    }
+    assert_eq!(are_packed, [(64, true), (10, false)]);
 }
 
 #[test]

@@ -92,8 +92,7 @@ pub(super) fn backends(specs: &[CpuSpec], base: DomainOptions) -> anyhow::Result
         let table_mib = specs.iter().filter(|spec| spec.node == *node).filter_map(|spec| spec.table_mib).max();
         let table_bytes = table_mib.map(|mib| mib << 20);
         let options = DomainOptions { table_bytes, node: *node, domains: shares, kernels, ..base };
-        let made = CpuDomain::new(options).with_context(|| if amx { "workers with `amx=true`" } else { "the CPU workers' memory" });
-        *domain = Some(made?);
+        *domain = Some(CpuDomain::new(options).context(if amx { "CPU workers with `amx=true`" } else { "the CPU workers' memory" })?);
     }
     let worker = |seat: &Seat| -> anyhow::Result<Box<dyn Backend>> {
         let domain = domains.get(&number(seat)).and_then(Option::as_ref).context("a worker's memory")?;

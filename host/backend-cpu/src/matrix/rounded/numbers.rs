@@ -58,8 +58,7 @@ impl Rounded {
     #[inline(always)]
     fn put(self, values: &[Float], scale: Scale, packed: &mut [u8], is_offset: bool) {
         match self.width {
-            // They are packed by `take_apart`.
-            Width::Thirds => {}
+            Width::Thirds => debug_assert!(false, "`take_row_apart` packs them"),
             Width::Half => {
                 let halves = packed.as_chunks_mut::<2>().0;
                 halves.iter_mut().zip(values).for_each(|(half, value)| *half = to_bf16(value.get()).to_le_bytes());

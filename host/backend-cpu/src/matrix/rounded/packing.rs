@@ -150,6 +150,7 @@ mod tests {
             assert!((0..numbers).all(|byte| number(&mut one, byte) == number(&mut other, byte)), "{packing:?}");
         }
     }
+
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn three_parts_are_the_float() {

@@ -316,6 +316,23 @@ fn squared_error(form: Form, (k, n): (usize, usize), rows: usize) -> f64 {
     (0..rows * n).map(error).sum::<f64>() / (rows * n) as f64
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn weights_too_small_for_three_parts_are_nobody_elses() {
+    let (k, n) = (64, 32);
+    for rounded in kernels(Width::Thirds) {
+        let y = |small: f32| {
+            let mut product = product(rounded, &[], n);
+            product.push(k, &|row, column| if row % 2 == 0 { weight(0, row, column) } else { small });
+            run_inputs(&product, &[k], &[(0..4 * k).map(|at| value(at + 5)).collect()], 3, 1)
+        };
+        let without = y(0.0);
+        for small in [0x4000, 0x7f80, 0xffff, 0x8000_4000].map(f32::from_bits).into_iter().chain([1e-36, -1e-34]) {
+            assert!(y(small) == without, "{small:e}");
+        }
+    }
+}
+
 /// That six products are enough, and their parts taken in the right order.
 #[cfg(target_arch = "x86_64")]
 #[test]

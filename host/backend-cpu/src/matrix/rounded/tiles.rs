@@ -250,7 +250,7 @@ pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
         _ => sum::<FIRST, { (LINES - FIRST) * 64 }>,
     };
     let mut all: All = [const { [const { MaybeUninit::uninit() }; PAIR / HEIGHT] }; TERMS];
-    let mut apart = Apart::NONE;
+    let mut apart = Apart::none();
     let mut shape = 0;
     for (panels, next) in units.each(1) {
         let panel = panels.start;

@@ -138,7 +138,7 @@ const VALUES: usize = LINE / 2;
 
 /// Three numbers of bf16 whose sum a float is: its first eight digits, the next eight and the last.
 #[inline(always)]
-const fn thirds(value: f32) -> [u16; 3] {
+pub(super) const fn thirds(value: f32) -> [u16; 3] {
     const FIRST: u32 = 0xffff_0000;
     const NOT_FINITE: u32 = 0x7f80_0000;
     let bits = value.to_bits();

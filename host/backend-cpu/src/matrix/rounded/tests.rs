@@ -333,6 +333,22 @@ fn weights_too_small_for_three_parts_are_nobody_elses() {
     }
 }
 
+/// In units of a product's last place, towards zero.
+#[test]
+fn the_three_products_that_are_left_out_are_small() {
+    let parts = |value: f32| super::numbers::thirds(value).map(|part| f64::from(f32::from_bits(u32::from(part) << 16)));
+    let left_out = |x: f32, w: f32| {
+        let (exact, [x, w]) = (f64::from(x) * f64::from(w), [x, w].map(parts));
+        let six = x[0] * w[2] + x[0] * w[1] + x[1] * w[1] + x[1] * w[0] + x[0] * w[0] + x[2] * w[0];
+        let unit = f64::from_bits((exact.abs().to_bits() >> 52) << 52) * 2.0_f64.powi(-23);
+        (exact - six) * exact.signum() / unit
+    };
+    let all: Vec<f64> = (0..10_000).map(|at| left_out(value(2 * at), value(2 * at + 1))).collect();
+    let (mean, worst) = (all.iter().sum::<f64>() / all.len() as f64, left_out(f32::from_bits(0x3f80_ffff), f32::from_bits(0x3f80_ffff)));
+    assert!((0.3..0.6).contains(&mean) && (3.9..4.0).contains(&worst), "{mean}, {worst}");
+    assert!(all.iter().all(|units| (0.0..4.0).contains(units)));
+}
+
 /// That six products are enough, and their parts taken in the right order.
 #[cfg(target_arch = "x86_64")]
 #[test]

@@ -40,7 +40,7 @@ const TURN: usize = AHEAD / (2 * TILE);
 const LINES: usize = PANEL * GROUP * GROUPS / 64;
 /// Lines of a step that are asked for where a panel is used once: the processor asks for those behind them by itself, and does other things meanwhile that so many would keep
 /// it from.
-const FIRST: usize = 8;
+const FIRST_LINES: usize = 8;
 
 /// What the processor reads when tiles are set up.
 #[repr(C, align(64))]
@@ -247,7 +247,7 @@ pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
         0..=4 => sum::<4, 0>,
         5..=8 => sum::<8, 0>,
         9..=16 => sum::<16, 0>,
-        _ => sum::<FIRST, { (LINES - FIRST) * 64 }>,
+        _ => sum::<FIRST_LINES, { (LINES - FIRST_LINES) * 64 }>,
     };
     let mut all: All = [const { [const { MaybeUninit::uninit() }; PAIR / HEIGHT] }; TERMS];
     let mut apart = Apart::none();

@@ -112,73 +112,45 @@ macro_rules! add {
     };
 }
 
+/// Of up to thirty-two rows: products of the upper sixteen, of the same with columns that are loaded meanwhile, and of the lower.
+macro_rules! upper {
+    () => {
+        concat!(add!(0, 4, 6), add!(1, 4, 7))
+    };
+    ($columns:literal) => {
+        concat!(columns!($columns, 0, "tmm6"), add!(0, 4, 6), columns!($columns, 1, "tmm7"), add!(1, 4, 7))
+    };
+}
+macro_rules! lower {
+    () => {
+        concat!(add!(2, 5, 6), add!(3, 5, 7))
+    };
+}
+
+/// What a few instructions for tiles have between them.
+macro_rules! meanwhile {
+    ($line:literal, $pairs:literal) => {
+        concat!(ask_for_rows!($line), take_apart!($pairs))
+    };
+}
+
 /// A step of up to thirty-two rows: sums are in tiles 0 to 3, rows in 4 and 5, columns in 6 and 7. Between a few instructions for tiles there are a few that take the next step
 /// apart, because the processor looks ahead no further than that.
 macro_rules! step_of_two {
     () => {
         concat!(
-            rows!("first", "tmm4"),
-            columns!(2, 0, "tmm6"),
-            add!(0, 4, 6),
-            columns!(2, 1, "tmm7"),
-            add!(1, 4, 7),
-            ask_for_rows!("0"),
-            take_apart!("0,1"),
-            rows!("first", lower, "tmm5"),
-            add!(2, 5, 6),
-            add!(3, 5, 7),
-            ask_for_rows!("8"),
-            take_apart!("2,3,4"),
-            columns!(1, 0, "tmm6"),
-            add!(0, 4, 6),
-            columns!(1, 1, "tmm7"),
-            add!(1, 4, 7),
-            ask_for_rows!("16"),
-            take_apart!("5,6,7"),
-            add!(2, 5, 6),
-            add!(3, 5, 7),
-            ask_for_rows!("24"),
-            take_apart!("8,9"),
-            rows!("second", "tmm4"),
-            add!(0, 4, 6),
-            add!(1, 4, 7),
-            ask_for_rows!("32"),
-            take_apart!("10,11,12"),
-            rows!("second", lower, "tmm5"),
-            add!(2, 5, 6),
-            add!(3, 5, 7),
-            ask_for_rows!("40"),
-            take_apart!("13,14,15"),
-            columns!(0, 0, "tmm6"),
-            add!(0, 4, 6),
-            columns!(0, 1, "tmm7"),
-            add!(1, 4, 7),
-            ask_for_rows!("48"),
-            take_apart!("16,17"),
-            add!(2, 5, 6),
-            add!(3, 5, 7),
-            ask_for_rows!("56"),
-            take_apart!("18,19,20"),
-            rows!("first", "tmm4"),
-            add!(0, 4, 6),
-            add!(1, 4, 7),
-            ask_for_rows!("64"),
-            take_apart!("21,22,23"),
-            rows!("first", lower, "tmm5"),
-            add!(2, 5, 6),
-            add!(3, 5, 7),
-            ask_for_rows!("72"),
-            take_apart!("24,25"),
-            rows!("third", "tmm4"),
-            add!(0, 4, 6),
-            add!(1, 4, 7),
-            ask_for_rows!("80"),
-            take_apart!("26,27,28"),
-            rows!("third", lower, "tmm5"),
-            add!(2, 5, 6),
-            add!(3, 5, 7),
-            ask_for_rows!("88"),
-            take_apart!("29,30,31"),
+            concat!(rows!("first", "tmm4"), upper!(2), meanwhile!("0", "0,1")),
+            concat!(rows!("first", lower, "tmm5"), lower!(), meanwhile!("8", "2,3,4")),
+            concat!(upper!(1), meanwhile!("16", "5,6,7")),
+            concat!(lower!(), meanwhile!("24", "8,9")),
+            concat!(rows!("second", "tmm4"), upper!(), meanwhile!("32", "10,11,12")),
+            concat!(rows!("second", lower, "tmm5"), lower!(), meanwhile!("40", "13,14,15")),
+            concat!(upper!(0), meanwhile!("48", "16,17")),
+            concat!(lower!(), meanwhile!("56", "18,19,20")),
+            concat!(rows!("first", "tmm4"), upper!(), meanwhile!("64", "21,22,23")),
+            concat!(rows!("first", lower, "tmm5"), lower!(), meanwhile!("72", "24,25")),
+            concat!(rows!("third", "tmm4"), upper!(), meanwhile!("80", "26,27,28")),
+            concat!(rows!("third", lower, "tmm5"), lower!(), meanwhile!("88", "29,30,31")),
         )
     };
 }

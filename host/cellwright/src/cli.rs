@@ -349,6 +349,7 @@ const ENGINE_EXAMPLES: &str = "Examples:
   cellwright bench engine --hidden 16 --lengths fixed:1 --rate max
   cellwright bench engine --hidden 1024 --lengths lognormal --rate half --policy cellular,graph:10
   cellwright bench engine --model tree --hidden 128 --lengths file:shapes.tsv --rate 200
+  cellwright bench engine --model tokens --precision bf16 --hidden 1024 --rate max --worker cuda:0
 
 Requests arrive at random (Poisson) whether or not earlier ones are done, and latency counts from the moment a request was meant to arrive, so that
 a stall delays everyone who would have come meanwhile. `--rate max` keeps --max-in-flight requests in flight instead, and finds the saturation
@@ -362,6 +363,9 @@ pub(crate) struct EngineArguments {
     /// What requests are: sequences for an LSTM, or trees for a binary TreeLSTM; weights are random
     #[arg(long, value_enum, default_value_t = ModelKind::Chain)]
     pub(crate) model: ModelKind,
+    /// How cells are computed
+    #[arg(long, default_value = "f32")]
+    pub(crate) precision: Precision,
     /// Hidden size, and the size of an element of the input
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub(crate) hidden: u32,

@@ -7,6 +7,8 @@ use cellwright_backend::conformance::cells::{self, Draft};
 use cellwright_backend::{Backend, CellIndex};
 use cellwright_backend_cuda::driver::{Done, Driver, Pinned, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
+use cellwright_cell_graph::{Datatype, Tensor};
+use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
 use serde_json::{Map, Value, json};
 
@@ -85,6 +87,28 @@ pub(crate) fn gru(place: Where) -> Value {
 /// One inner node of a binary tree of 1024.
 pub(crate) fn tree(place: Where) -> Value {
     step(place, &tree_of)
+}
+
+/// The likeliest of 30,000 tokens for each state of 1024.
+pub(crate) fn decoder(place: Where) -> Value {
+    let classes = if matches!(place, Where::Device(_)) { 30_000 } else { 300 };
+    step(place, &|hidden| {
+        let mut rng = Rng::new(5);
+        let mut drawn = |name: &str, shape: &[usize]| {
+            let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.float() / (hidden as f32).sqrt()).collect();
+            Tensor::from_f32(name, shape, &values)
+        };
+        Draft::new("decoder")
+            .input("h", Datatype::Fp32, &[hidden])
+            .weight(drawn("out.weight", &[classes, hidden]))
+            .weight(drawn("out.bias", &[classes]))
+            .operator("Gemm", &["h", "out.weight", "out.bias"], &["logits"])
+            .with("transB", 1)
+            .operator("ArgMax", &["logits"], &["best"])
+            .with("axis", 1)
+            .with("keepdims", 0)
+            .output("best", Datatype::Int64, &[])
+    })
 }
 
 /// One step of a cell, from the call to the signal, over scratch rows: the least of several runs.

@@ -12,7 +12,7 @@ use super::figures::{done, microseconds};
 use super::{Groups, Where};
 
 /// i, f, g and o.
-const GATES: usize = 4;
+pub(crate) const GATES: usize = 4;
 /// What NVIDIA advises for its Hopper GPUs.
 const WORKSPACE_BYTES: usize = 32 << 20;
 /// Threads of a block of the kernels below.
@@ -25,7 +25,7 @@ const GATHER: &str = include_str!("gather.cu");
 const COMPUTE: &str = include_str!("gates.cu");
 
 /// The worker's own kernels: rows and units of a tile, threads, and stages (`kernels/abi.h`).
-const OWN: [(&str, [u32; 4]); 5] = [
+pub(crate) const OWN: [(&str, [u32; 4]); 5] = [
     ("lstm_step_64x8", [64, 8, 256, 8]),
     ("lstm_step_64x16", [64, 16, 256, 8]),
     ("lstm_step_64x32", [64, 32, 256, 8]),
@@ -33,7 +33,7 @@ const OWN: [(&str, [u32; 4]); 5] = [
     ("lstm_step_128x64", [128, 64, 384, 4]),
 ];
 
-fn words(words: &[u64]) -> Vec<u8> {
+pub(crate) fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
@@ -43,7 +43,7 @@ fn half(value: f32) -> u16 {
     ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
 }
 
-fn halves(values: &[f32]) -> Vec<u8> {
+pub(crate) fn halves(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| half(*value).to_le_bytes()).collect()
 }
 
@@ -136,7 +136,7 @@ impl Batch {
 }
 
 /// A step's time on the device when many are queued one behind the other: the least of a few.
-fn time(driver: &mut dyn Driver, stream: Stream, graph: Graph, (rounds, launches): (u32, u32)) -> Duration {
+pub(crate) fn time(driver: &mut dyn Driver, stream: Stream, graph: Graph, (rounds, launches): (u32, u32)) -> Duration {
     let (from, to) = (done(driver.event()), done(driver.event()));
     let mut least = Duration::MAX;
     for _ in 0..rounds {

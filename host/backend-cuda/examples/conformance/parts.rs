@@ -13,7 +13,7 @@ use cellwright_cell_graph::typed::Precision;
 use serde_json::{Value, json};
 
 use super::figures::done;
-use super::{Where, ahead, figures, graphs, groups, guards, library, peers};
+use super::{Where, ahead, figures, graphs, groups, guards, library, peers, steps};
 
 /// A part: what it is called, and what runs it. It panics if it fails, and gives figures if it has any.
 pub(crate) struct Part {
@@ -56,6 +56,8 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "faults", run: faults },
     Part { name: "figures-signals", run: figures::signals },
     Part { name: "figures-lstm", run: figures::lstm },
+    Part { name: "figures-steps", run: steps::times },
+    Part { name: "figures-decoder", run: figures::decoder },
     Part { name: "figures-gru", run: figures::gru },
     Part { name: "figures-tree", run: figures::tree },
     Part { name: "figures-graphs", run: graphs::times },

@@ -35,8 +35,9 @@ pub(crate) fn engine(arguments: &EngineArguments) -> anyhow::Result<ExitCode> {
     ensure!((0.1..=3600.0).contains(&seconds), "--duration is {seconds}; give 0.1 to 3600 seconds");
     let mut random = Random::new(arguments.seed);
     let drawn = shapes::draw(&arguments.lengths, arguments.model, &mut random)?;
-    let bundle = models::bundle(arguments.model, arguments.hidden, &mut random)?;
-    let requests: Vec<InferRequest> = drawn.distinct.iter().map(|shape| models::request(shape, arguments.hidden, &mut random)).collect();
+    let bundle = models::bundle(arguments.model, arguments.hidden, &mut random)?.with_precision(arguments.precision);
+    let kind = (arguments.model, arguments.hidden);
+    let requests: Vec<InferRequest> = drawn.distinct.iter().map(|shape| models::request(shape, kind, &mut random)).collect();
     let bench = Bench { arguments, bundle, drawn, requests };
     let mut rate = match arguments.rate {
         Rate::PerSecond(rate) => Some(rate),

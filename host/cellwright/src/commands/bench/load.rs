@@ -11,6 +11,8 @@ use clap::ValueEnum;
 pub(crate) enum ModelKind {
     /// Sequences of FP32 rows for one LSTM layer.
     Chain,
+    /// Sequences of tokens for one LSTM layer behind an embedding of 10,000 words.
+    Tokens,
     /// Trees for a binary TreeLSTM.
     Tree,
 }

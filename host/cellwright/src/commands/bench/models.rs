@@ -13,6 +13,8 @@ use super::shapes::Shape;
 
 /// Words of a tree's vocabulary, and classes of its answer: small, so that the cells are what is measured.
 const VOCABULARY: usize = 16;
+/// Words of sequences of tokens, drawn evenly.
+const WORDS: usize = 10_000;
 const CLASSES: usize = 2;
 /// Spread of weights: gates stay off their flat ends.
 const SPREAD: f64 = 0.1;
@@ -20,29 +22,35 @@ const SPREAD: f64 = 0.1;
 /// A model of that kind and hidden size.
 pub(crate) fn bundle(kind: ModelKind, hidden: u32, random: &mut Random) -> anyhow::Result<Bundle> {
     match kind {
-        ModelKind::Chain => chain(hidden, random),
+        ModelKind::Chain => chain(hidden, false, random),
+        ModelKind::Tokens => chain(hidden, true, random),
         ModelKind::Tree => tree(hidden, random),
     }
 }
 
-fn chain(hidden: u32, random: &mut Random) -> anyhow::Result<Bundle> {
+fn chain(hidden: u32, of_tokens: bool, random: &mut Random) -> anyhow::Result<Bundle> {
     let h = hidden as usize;
     let mut weight = |name: &str, shape: &[usize]| gaussian(name, shape, random);
-    let weights = [
+    let mut weights = vec![
         weight("lstm.weight_ih_l0", &[4 * h, h]),
         weight("lstm.weight_hh_l0", &[4 * h, h]),
         weight("lstm.bias_ih_l0", &[4 * h]),
         weight("lstm.bias_hh_l0", &[4 * h]),
     ];
-    let parameters = vec![
+    let mut parameters = vec![
         text("cell", "lstm"),
-        int("features", hidden),
         int("hidden", hidden),
         text("input", "x"),
         int("max_length", LENGTH_MAX),
         text("output", "last"),
         text("weights", "lstm."),
     ];
+    if of_tokens {
+        weights.push(weight("emb.weight", &[WORDS, h]));
+        parameters.extend([int("vocabulary", WORDS as u32), int("embedding", hidden), text("embedding_weights", "emb.")]);
+    } else {
+        parameters.push(int("features", hidden));
+    }
     in_memory("chain", parameters, weights.into_iter().collect())
 }
 
@@ -91,9 +99,13 @@ fn gaussian(name: &str, shape: &[usize], random: &mut Random) -> Tensor {
     Tensor::from_f32(name, shape, &values)
 }
 
-/// A request of that shape for a model of that hidden size.
-pub(crate) fn request(shape: &Shape, hidden: u32, random: &mut Random) -> InferRequest {
+/// A request of that shape for a model of that kind and hidden size.
+pub(crate) fn request(shape: &Shape, (kind, hidden): (ModelKind, u32), random: &mut Random) -> InferRequest {
     let inputs = match shape {
+        Shape::Sequence(length) if kind == ModelKind::Tokens => {
+            let tokens: Vec<i64> = (0..*length).map(|_| i64::try_from(random.below(WORDS)).unwrap_or(0)).collect();
+            vec![Tensor::from_i64("x", &[tokens.len()], &tokens)]
+        }
         Shape::Sequence(length) => vec![gaussian("x", &[*length as usize, hidden as usize], random)],
         Shape::Tree(Tree { leaves, children }) => {
             let tokens: Vec<i64> = (0..*leaves).map(|_| i64::try_from(random.below(VOCABULARY)).unwrap_or(0)).collect();

@@ -33,7 +33,7 @@ pub(crate) struct Drawn {
 /// Draws the shapes of requests.
 pub(crate) fn draw(source: &LengthSource, model: ModelKind, random: &mut Random) -> anyhow::Result<Drawn> {
     let of_length = |length: u32| match model {
-        ModelKind::Chain => Shape::Sequence(length),
+        ModelKind::Chain | ModelKind::Tokens => Shape::Sequence(length),
         ModelKind::Tree => Shape::Tree(Tree::balanced(length)),
     };
     let all: Vec<Shape> = match source {
@@ -81,7 +81,7 @@ fn read_file(path: &Path, column: Option<&str>, model: ModelKind) -> anyhow::Res
     let read = |(number, line): (usize, &str)| {
         let text = fields(line).get(field).copied().unwrap_or("");
         let wanted = match model {
-            ModelKind::Chain => "a length",
+            ModelKind::Chain | ModelKind::Tokens => "a length",
             ModelKind::Tree => "a number of leaves or a tree like BLBLL",
         };
         shape(text, model).with_context(|| format!("line {}: `{text}` is not {wanted}", number + 1))
@@ -98,7 +98,7 @@ fn fields(line: &str) -> Vec<&str> {
 fn shape(text: &str, model: ModelKind) -> Option<Shape> {
     let length = text.parse().ok().filter(|length| (1..=LENGTH_MAX).contains(length));
     match model {
-        ModelKind::Chain => length.map(Shape::Sequence),
+        ModelKind::Chain | ModelKind::Tokens => length.map(Shape::Sequence),
         ModelKind::Tree => length.map(Tree::balanced).or_else(|| Tree::preorder(text)).map(Shape::Tree),
     }
 }

@@ -68,7 +68,7 @@ fn cases(arguments: &UnfoldArguments) -> anyhow::Result<Vec<Case>> {
     ];
     let case = |(name, kind, shape): (&str, ModelKind, Shape)| -> anyhow::Result<Case> {
         let bundle = models::bundle(kind, HIDDEN, &mut random)?;
-        Ok(Case { name: name.to_owned(), bundle, request: models::request(&shape, HIDDEN, &mut random) })
+        Ok(Case { name: name.to_owned(), bundle, request: models::request(&shape, (kind, HIDDEN), &mut random) })
     };
     stock.into_iter().map(case).collect()
 }

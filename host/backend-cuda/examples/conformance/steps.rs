@@ -1,0 +1,155 @@
+//! What a step of an LSTM takes on the device whose input was multiplied before, by each of the worker's own kernels for it, and what multiplies the input:
+//! launches one behind the other in a graph, or steps of one launch, with nothing of the worker around them. In bf16, of 1024 units.
+
+use cellwright_backend_cuda::driver::{DeviceAddress, Driver, GraphLaunch, Launch, Stream};
+use cellwright_cell_graph::generate::Rng;
+use serde_json::{Map, Value, json};
+
+use super::Where;
+use super::figures::{done, microseconds};
+use super::library::{GATES, OWN, halves, time, words};
+use super::parts::open;
+
+/// Steps of a graph, or of a launch that stays.
+const STEPS: usize = 32;
+/// Rows of what is known of gates, from which those of a batch are taken out of their order.
+const KNOWN: usize = 4096;
+
+/// Kernels of several steps: as those of one step, and whether a block's weights stay.
+const QUEUES: [(&str, [u32; 4], bool); 4] = [
+    ("lstm_resident_64x8", [64, 8, 256, 8], true),
+    ("lstm_resident_64x16", [64, 16, 256, 8], true),
+    ("lstm_queue_64x32", [64, 32, 256, 8], false),
+    ("lstm_queue_128x32", [128, 32, 384, 6], false),
+];
+
+/// Products by a weight of 1024 by 4096.
+const PRODUCTS: [(&str, u32); 3] = [("product_bf16_16", 16), ("product_bf16_64", 64), ("product_bf16_128", 128)];
+
+const fn pair(one: u32, other: u32) -> u64 {
+    one as u64 | (other as u64) << 32
+}
+
+/// States and what is known, on the device: h twice, from one of which a step goes to the other.
+struct Cell {
+    units: u32,
+    h: [DeviceAddress; 2],
+    c: DeviceAddress,
+    known: DeviceAddress,
+    weights: DeviceAddress,
+    bias: DeviceAddress,
+}
+
+impl Cell {
+    fn new(driver: &mut dyn Driver, stream: Stream, (rows, units): (usize, usize)) -> Self {
+        let mut rng = Rng::new(7);
+        let mut drawn = |count: usize, size: f32| -> Vec<f32> { (0..count).map(|_| rng.float() * size).collect() };
+        // However they are packed, a step takes as long.
+        let weights = halves(&drawn(GATES * units * units, 1.0 / (units as f32).sqrt()));
+        let floats = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+        let (h, c, known) = (halves(&drawn(rows * units, 1.0)), floats(&drawn(rows * units, 1.0)), floats(&drawn(KNOWN * GATES * units, 1.0)));
+        let bias = floats(&drawn(GATES * units, 1.0));
+        let mut put = |bytes: &[u8]| put(driver, stream, bytes);
+        Self { units: units as u32, h: [put(&h), put(&h)], c: put(&c), known: put(&known), weights: put(&weights), bias: put(&bias) }
+    }
+
+    /// `LstmRows` of `kernels/abi.h` of a batch's step.
+    fn step(&self, driver: &mut dyn Driver, stream: Stream, (rows, number): (usize, usize)) -> [u64; 8] {
+        let units = self.units as usize;
+        let of = |at: DeviceAddress, bytes: usize| (0..rows).map(|row| at.plus(row * units * bytes).0).collect::<Vec<_>>();
+        let known = (0..rows).map(|row| self.known.plus((row * 1021 + number * 331) % KNOWN * GATES * units * 4).0);
+        let lists = [of(self.h[number % 2], 2), of(self.c, 4), known.collect(), of(self.h[1 - number % 2], 2)];
+        let [h, c, begin, h_out] = lists.map(|list| put(driver, stream, &words(&list)).0);
+        [0, h, c, begin, h_out, c, 0, pair(rows as u32, 0)]
+    }
+
+    fn columns(&self) -> [u64; 2] {
+        [pair(0, self.units), pair(2 * self.units, 3 * self.units)]
+    }
+}
+
+fn put(driver: &mut dyn Driver, stream: Stream, bytes: &[u8]) -> DeviceAddress {
+    let at = done(driver.allocate(bytes.len()));
+    done(driver.write(stream, at, bytes));
+    at
+}
+
+pub(crate) fn times(place: Where) -> Value {
+    let mut driver = open(place);
+    let driver = driver.as_mut();
+    let (units, batches, effort): (usize, &[usize], (u32, u32)) = match place {
+        Where::Device(_) => (1024, &[1, 64, 128, 256, 512, 1024, 2048], (20, 10)),
+        Where::Emulated => (64, &[5], (1, 1)),
+    };
+    let stream = done(driver.stream());
+    let most = batches.iter().copied().max().unwrap_or_default();
+    let cell = Cell::new(driver, stream, (most, units));
+    let mut figures = Map::new();
+    let mut keep = |name: String, took: f64| figures.insert(name, json!(took));
+    for rows in batches {
+        let steps: Vec<[u64; 8]> = (0..STEPS).map(|number| cell.step(driver, stream, (*rows, number))).collect();
+        for (name, tile) in OWN {
+            let Ok(kernel) = driver.kernel(name) else { continue };
+            let [tile_rows, tile_units, threads, stages] = tile;
+            let blocks = (*rows as u32).div_ceil(tile_rows) * cell.units.div_ceil(tile_units);
+            let shared_bytes = stages * (tile_rows + GATES as u32 * tile_units) * 128;
+            let launch = Launch { kernel, grid: [blocks, 1, 1], threads, shared_bytes, cooperative: false };
+            let of_step = |step: &[u64; 8]| {
+                let behind = [cell.weights.0, cell.bias.0, pair(0, cell.units)];
+                GraphLaunch { launch, arguments: words(&[step.as_slice(), &behind, &cell.columns(), &[0, 0]].concat()) }
+            };
+            let graph = done(driver.graph(stream, &steps.iter().map(of_step).collect::<Vec<_>>()));
+            let took = time(driver, stream, graph, effort);
+            keep(format!("{name}_{rows}_us"), microseconds(took / STEPS as u32));
+            done(driver.release_graph(graph));
+        }
+        let queue = put(driver, stream, &words(&steps.concat()));
+        let counter = done(driver.allocate(16));
+        for (name, tile, is_resident) in QUEUES {
+            let Ok(kernel) = driver.kernel(name) else { continue };
+            let [tile_rows, tile_units, threads, stages] = tile;
+            let across = cell.units.div_ceil(tile_units);
+            let columns = if is_resident { cell.units.div_ceil(64) } else { stages } * GATES as u32 * tile_units;
+            let shared_bytes = (stages * tile_rows + columns) * 128;
+            let resident = done(driver.resident_blocks(kernel, threads, shared_bytes));
+            let most = if is_resident { resident / across * across } else { resident };
+            let blocks = ((*rows as u32).div_ceil(tile_rows) * across).min(most);
+            if blocks == 0 {
+                continue;
+            }
+            let launch = Launch { kernel, grid: [blocks, 1, 1], threads, shared_bytes, cooperative: true };
+            let middle = [cell.weights.0, cell.bias.0, pair(STEPS as u32, 0), pair(cell.units, 0)];
+            let arguments = words(&[[queue.0, counter.0, 0].as_slice(), &middle, &cell.columns()].concat());
+            let (from, to) = (done(driver.event()), done(driver.event()));
+            let mut least = f64::INFINITY;
+            for _ in 0..effort.0 {
+                done(driver.zero(stream, counter, 16));
+                done(driver.record(from, stream));
+                // SAFETY: the kernel takes this structure; all that it names was allocated, and is not given back.
+                done(unsafe { driver.launch(stream, &launch, &arguments) });
+                done(driver.record(to, stream));
+                done(driver.synchronize());
+                least = least.min(microseconds(done(driver.elapsed(from, to)) / STEPS as u32));
+            }
+            keep(format!("{name}_{rows}_us"), least);
+        }
+        let y = done(driver.allocate(rows * GATES * units * 4));
+        let x = put(driver, stream, &vec![1; rows * units * 4]);
+        for (name, tile) in PRODUCTS {
+            let kernel = done(driver.kernel(name));
+            let grid = [(GATES * units).div_ceil(64) as u32, (*rows as u32).div_ceil(tile), 1];
+            let launch = Launch { kernel, grid, threads: 128, shared_bytes: 4 * (tile * 128 + 4096), cooperative: false };
+            let mut arguments = vec![x.0, cell.weights.0, pair(units as u32 * 4, units as u32)];
+            arguments.resize(24, 0);
+            arguments.extend([0, cell.bias.0, y.0, 0, pair(0, (GATES * units * 4) as u32), pair(1, *rows as u32), pair((GATES * units) as u32, 0)]);
+            let launches = vec![GraphLaunch { launch, arguments: words(&arguments) }; 4];
+            let graph = done(driver.graph(stream, &launches));
+            keep(format!("{name}_{rows}_us"), microseconds(time(driver, stream, graph, effort) / 4));
+            done(driver.release_graph(graph));
+        }
+        for address in [x, y] {
+            done(driver.free(address));
+        }
+    }
+    Value::Object(figures)
+}

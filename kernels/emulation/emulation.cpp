@@ -27,6 +27,11 @@ extern "C" int emulate_is_cooperative(const char* name) {
     return kernel && kernel->cooperative;
 }
 
+extern "C" uint32_t emulate_cluster(const char* name) {
+    const emulation::Kernel* kernel = find(name);
+    return kernel ? kernel->cluster : 1;
+}
+
 extern "C" void emulate_seed(uint64_t seed) { emulation::machine_of_this_thread().seed(seed); }
 
 extern "C" int emulate_launch(const char* name, const uint32_t grid[3], uint32_t threads, uint32_t shared_bytes, const void* arguments,

@@ -18,6 +18,9 @@ int emulate_size_of(const char* kernel);
 // 1 if a kernel's blocks wait for one another, so that all of them must be resident at once; 0 if not, or if there is no such kernel.
 int emulate_is_cooperative(const char* name);
 
+// How many blocks a kernel's clusters have, of which its grid must be whole ones; 1 where it has none, or if there is no such kernel.
+uint32_t emulate_cluster(const char* name);
+
 // Begins another order in which the calling thread's launches let their threads take turns. The same seed gives the same order.
 void emulate_seed(uint64_t seed);
 

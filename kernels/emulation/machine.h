@@ -58,6 +58,8 @@ struct Fiber {
     uint32_t thread = 0;
     Where where;  // meaningful while it waits
     bool waits = false, done = false;
+    bool in_cluster = false;  // arrived at the cluster's barrier, and has not waited there since
+    uint32_t cluster_phase = 0;
     std::vector<Copy> copies;         // cp.async, in order
     std::vector<uint32_t> groups;     // committed groups: how many copies each holds
     std::vector<Pending> products;    // wgmma, in order
@@ -104,11 +106,18 @@ struct Block {
     std::vector<uint16_t> proxy;                           // by 16-byte chunk: 1 + the thread whose write there is not fenced
 };
 
+// The barrier of a cluster's threads: those that have returned are not waited for.
+struct ClusterBarrier {
+    uint32_t arrived = 0, phase = 0;
+    std::vector<Fiber*> waiting;
+};
+
 // What a kernel is to the machine.
 struct Kernel {
     const char* name;
     int size;
     bool cooperative;
+    uint32_t cluster;  // blocks side by side that run together and reach each other's shared memory
     void (*run)(const void* arguments);
 };
 
@@ -159,6 +168,10 @@ public:
     }
     [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 2, 3)));
     void barrier(uint32_t id, uint32_t count, const Where& where);
+    void cluster_arrive(const Where& where);
+    void cluster_wait(const Where& where);
+    // A block of the current one's cluster that still runs: nobody may reach for one that has left.
+    Block& peer(uint32_t rank, const Where& where);
     // Meets `expected` threads whose places are those of `mask`; `all` does the work of all of them, called by the last with everyone's operands.
     void meet(Meeting& meeting, uint32_t place, const void* kind, void* operands, void (*all)(void* operands[], uint64_t mask), const Where& where);
     Meeting& warp_meeting(uint64_t mask, const Where& where);
@@ -176,6 +189,8 @@ private:
     void begin_block(Block& block, const Index3& index, uint32_t shared_bytes);
     bool run_resident();
     void check_block(Block& block);
+    void check_left(Block& block);
+    void settle_cluster();
     void finish();
     Fiber* next();
     void go(Fiber* fiber);
@@ -200,6 +215,8 @@ private:
     Index3 grid_;
     uint32_t threads_ = 0;
     size_t resident_ = 0, unfinished_ = 0;
+    ClusterBarrier cluster_;
+    const Block* lags_ = nullptr;  // of a cluster: goes on where the others cannot, or seldom else
     uint64_t random_ = 0x2545f4914f6cdd1d, first_ = random_;
     std::string error_, deadlock_;
     bool failed_ = false;

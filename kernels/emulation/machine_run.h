@@ -32,7 +32,8 @@ inline Fiber* Machine::next() {
         }
     }
     if (ready_.empty()) return nullptr;
-    const size_t chosen = random() % ready_.size();
+    size_t chosen = random() % ready_.size();
+    for (int again = 0; again < 8 && ready_[chosen]->block == lags_; ++again) chosen = random() % ready_.size();
     Fiber* fiber = ready_[chosen];
     ready_[chosen] = ready_.back();
     ready_.pop_back();
@@ -89,7 +90,10 @@ inline void Machine::finish() {
         for (Fiber* fiber : all.waiting) ready(fiber);
         all.waiting.clear();
     }
+    if (block.live == 0) check_left(block);
     if (unfinished_ == 0) leave();
+    if (self.in_cluster && self.cluster_phase == cluster_.phase) --cluster_.arrived;
+    settle_cluster();
     Fiber* fiber = next();
     if (!fiber) fail("%s", deadlock().c_str());
     void* stack = self.stack;
@@ -204,7 +208,7 @@ inline void Machine::begin_block(Block& block, const Index3& index, uint32_t sha
         fiber.stack = nullptr;
         fiber.block = &block;
         fiber.thread = thread;
-        fiber.waits = fiber.done = false;
+        fiber.waits = fiber.done = fiber.in_cluster = false;
         fiber.copies.clear();
         fiber.groups.clear();
         fiber.products.clear();
@@ -235,7 +239,15 @@ inline bool Machine::run_resident() {
     ready_.clear();
     polls_.clear();
     unfinished_ = 0;
+    cluster_ = {};
     return !failed_;
+}
+
+// What is still under way to a block that leaves would land in another's memory.
+inline void Machine::check_left(Block& block) {
+    for (const Mbarrier& barrier : block.mbarriers) {
+        if (!barrier.flying.empty()) fail("block (%u,%u,%u) leaves before a bulk copy to it has landed", block.index.x, block.index.y, block.index.z);
+    }
 }
 
 inline void Machine::check_block(Block& block) {
@@ -258,20 +270,27 @@ inline bool Machine::launch(const Kernel& kernel, const uint32_t grid[3], uint32
     if (blocks == 0 || grid[1] > 65535 || grid[2] > 65535) return error_ += "a grid that no device runs", false;
     if (threads == 0 || threads > THREADS_MOST) return error_ += "a block of " + std::to_string(threads) + " threads", false;
     if (shared_bytes > DYNAMIC_SHARED_MOST) return error_ += std::to_string(shared_bytes) + " bytes of shared memory", false;
+    if (grid[0] % kernel.cluster != 0) {
+        return error_ += "a grid of " + std::to_string(grid[0]) + " blocks, which are no whole clusters of " + std::to_string(kernel.cluster), false;
+    }
     if (kernel.cooperative && blocks > RESIDENT_BLOCKS_MOST) return error_ += "more blocks than can be resident at once", false;
 
     // Blocks come in an order that is not theirs: a stride that shares no factor with their number, from somewhere.
-    const uint64_t offset = random() % blocks;
-    uint64_t stride = blocks == 1 ? 1 : 1 + random() % blocks;
-    while (std::gcd(stride, blocks) != 1) ++stride;
-    resident_ = kernel.cooperative ? blocks : 1;
+    // Those of a cluster come together, and are numbered by their rank.
+    const uint64_t clusters = blocks / kernel.cluster, offset = random() % clusters;
+    uint64_t stride = clusters == 1 ? 1 : 1 + random() % clusters;
+    while (std::gcd(stride, clusters) != 1) ++stride;
+    resident_ = kernel.cooperative ? blocks : kernel.cluster;
     for (uint64_t done = 0; done < blocks; done += resident_) {
         for (size_t b = 0; b < resident_; ++b) {
-            const uint64_t number = (offset + (done + b) % blocks * (stride % blocks)) % blocks;
+            const uint64_t cluster = (offset + (done + b) / kernel.cluster * (stride % clusters)) % clusters;
+            const uint64_t number = cluster * kernel.cluster + b % kernel.cluster;
             const Index3 index{static_cast<uint32_t>(number % grid[0]), static_cast<uint32_t>(number / grid[0] % grid[1]),
                                static_cast<uint32_t>(number / grid[0] / grid[1])};
             begin_block(resident(b), index, shared_bytes);
         }
+        // Or what the others need of it, and what is still under way to them, would nearly always be there in time.
+        lags_ = kernel.cluster > 1 && random() % 2 == 0 ? blocks_[random() % kernel.cluster].get() : nullptr;
         if (!run_resident()) {
             error_ += " (seed state " + std::to_string(first_) + ")";
             return false;

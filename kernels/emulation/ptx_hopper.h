@@ -8,13 +8,13 @@ namespace emulation {
 
 constexpr uint64_t MBARRIER = 0x6d62617200000000;
 
-inline Mbarrier& mbarrier(const uint64_t* word, const char* file, int line) {
-    Machine& m = machine();
-    auto& all = m.block().mbarriers;
+inline Mbarrier& mbarrier(Block& block, const uint64_t* word, const char* file, int line) {
+    auto& all = block.mbarriers;
     const uint64_t index = *word ^ MBARRIER;
-    if (index >= all.size() || all[index].word != word) m.fail("an mbarrier that was not initialised at %s:%d", file, line);
+    if (index >= all.size() || all[index].word != word) machine().fail("an mbarrier that was not initialised at %s:%d", file, line);
     return all[index];
 }
+inline Mbarrier& mbarrier(const uint64_t* word, const char* file, int line) { return mbarrier(machine().block(), word, file, line); }
 
 // Ends the phase if everyone has arrived and everything announced has landed.
 inline void settle(Mbarrier& barrier) {
@@ -68,16 +68,50 @@ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity, EMULATED_HERE) {
         emulation::machine().yield(where);
     }
 }
-inline void bulk_copy(void* shared, const void* global, uint32_t bytes, uint64_t* barrier, EMULATED_HERE) {
+
+namespace emulation {
+
+// A bulk copy's place in shared memory.
+inline uint32_t bulk_place(void* shared, const void* global, uint32_t bytes, const char* file, int line) {
     const uint32_t at = shared_address(shared, bytes, file, line);
-    if ((at | reinterpret_cast<uintptr_t>(global) | bytes) % 16 != 0) {
-        emulation::machine().fail("a bulk copy that is not aligned to 16 bytes at %s:%d", file, line);
-    }
+    if ((at | reinterpret_cast<uintptr_t>(global) | bytes) % 16 != 0) machine().fail("a bulk copy that is not aligned to 16 bytes at %s:%d", file, line);
+    return at;
+}
+
+}  // namespace emulation
+
+inline void bulk_copy(void* shared, const void* global, uint32_t bytes, uint64_t* barrier, EMULATED_HERE) {
+    emulation::bulk_place(shared, global, bytes, file, line);
     emulation::Mbarrier& own = emulation::mbarrier(barrier, file, line);
     own.flying.push_back({shared, global, bytes, bytes});
     // Who waits already is not there to see it land later.
     if (!own.waiting.empty()) emulation::land(own);
 }
+
+// ---- clusters ----
+
+inline void cluster_arrive(EMULATED_HERE) { emulation::machine().cluster_arrive({"its turn", file, line}); }
+inline void cluster_wait(EMULATED_HERE) { emulation::machine().cluster_wait({"the barrier of the cluster", file, line}); }
+inline void mbarrier_arrive_at(uint64_t* barrier, uint32_t rank, EMULATED_HERE) {
+    emulation::Block& peer = emulation::machine().peer(rank, {"a block of the cluster", file, line});
+    uint64_t* there = reinterpret_cast<uint64_t*>(peer.shared + shared_address(barrier, 8, file, line));
+    emulation::arrive(emulation::mbarrier(peer, there, file, line), file, line);
+}
+inline void bulk_copy_to(uint32_t ranks, void* shared, const void* global, uint32_t bytes, uint64_t* barrier, EMULATED_HERE) {
+    emulation::Machine& m = emulation::machine();
+    const uint32_t at = emulation::bulk_place(shared, global, bytes, file, line), of_barrier = shared_address(barrier, 8, file, line);
+    for (uint32_t rank = 0; ranks >> rank != 0; ++rank) {
+        if (!(ranks >> rank & 1)) continue;
+        emulation::Block& peer = m.peer(rank, {"a block of the cluster", file, line});
+        emulation::Mbarrier& there = emulation::mbarrier(peer, reinterpret_cast<uint64_t*>(peer.shared + of_barrier), file, line);
+        there.flying.push_back({peer.shared + at, global, bytes, bytes});
+        // Others may be at what lay there before: that shows only where a copy lands at once.
+        if (!there.waiting.empty() || m.random() % 2 == 0) emulation::land(there);
+    }
+}
+
+// ---- the async proxy ----
+
 inline void async_proxy_fence() {
     emulation::Fiber& fiber = emulation::machine().current();
     for (const uint32_t chunk : fiber.unfenced) {

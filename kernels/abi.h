@@ -95,14 +95,15 @@ typedef struct LstmRows {
 // 64 numbers in 8 chunks of 8; chunk c of column j lies at place c ^ (j & 7). With S slabs in all, row k of the padded rows and column j of group g is number
 //     (g * S + k / 64) * G * 512 + j * 64 + ((((k % 64) >> 3) ^ (j & 7)) << 3) + k % 8.
 //
-//   kernel        rows by units   threads   dynamic shared memory
-//   *_step_64x8       64 by  8       256       8 * (64 + G * 8) * 128
-//   *_step_64x16      64 by 16       256       8 * (64 + G * 16) * 128
-//   *_step_64x32      64 by 32       256       8 * (64 + G * 32) * 128
-//   *_step_128x32    128 by 32       384       6 * (128 + G * 32) * 128
-//   *_step_128x64    128 by 64       384       4 * (128 + G * 64) * 128
+//   kernel        rows by units   threads   cluster   dynamic shared memory
+//   *_step_64x8       64 by  8       256         1       8 * (64 + G * 8) * 128
+//   *_step_64x16      64 by 16       256         1       8 * (64 + G * 16) * 128
+//   *_step_64x32      64 by 32       256         4       8 * (64 + G * 32) * 128
+//   *_step_128x32    128 by 32       384         4       6 * (128 + G * 32) * 128
+//   *_step_128x64    128 by 64       384         4       4 * (128 + G * 64) * 128
 //
-// on a grid of (units / the tile's, rounded up) · (rows / the tile's, rounded up) blocks. All of a cell compute the same bits.
+// on a grid of (units / the tile's, rounded up) · (rows / the tile's, rounded up, and that to a multiple of the cluster) blocks. All of a cell compute the
+// same bits. A cluster is blocks side by side that share the weights they read; the kernel says it to the driver, so a launch need not.
 typedef struct LstmStepArguments {
     LstmRows rows;
     uint64_t weights;
@@ -115,7 +116,7 @@ typedef struct LstmStepArguments {
     uint32_t padding;
 } LstmStepArguments;
 
-// A node of a binary tree, of two children: tree_step_64x8, _64x16, _64x32 (of 6 stages, as 128x32) and _128x32, as above with G = 5.
+// A node of a binary tree, of two children: tree_step_64x8, _64x16, _64x32 (of 6 stages, as 128x32) and _128x32, as above, clusters too, with G = 5.
 //
 // i, f_left, f_right, o, u = begin + h_left·W + h_right·U;  c_out = σ(i)·tanh(u) + σ(f_left)·c_left + σ(f_right)·c_right;  h = σ(o)·tanh(c_out).
 // Where nothing is known, begin is the bias. The rows' `x` and `h` are the children's h, both of `units` values, `c` is the left one's; h is left as

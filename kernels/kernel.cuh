@@ -20,6 +20,8 @@
 #define KERNEL(name, Arguments)
 // The same for a kernel whose blocks wait for one another: all of them must be resident at once (a cooperative launch).
 #define KERNEL_COOPERATIVE(name, Arguments)
+// The same for one whose blocks are in clusters of so many, along x: `__cluster_dims__` says it to the compiler.
+#define KERNEL_CLUSTER(name, Arguments, cluster)
 // An array in shared memory whose size is known when compiled.
 #define SHARED(Type, name, count) __shared__ alignas(16) Type name[count]
 // The launch's own shared memory, as bytes.

@@ -156,6 +156,32 @@ __device__ __forceinline__ void bulk_copy(void* shared, const void* global, uint
                  "l"(global), "r"(bytes), "r"(shared_address(barrier))
                  : "memory");
 }
+
+// ---- clusters: blocks that reach each other's shared memory, by their rank (sm_90) ----
+
+// Arrives at the barrier of the cluster; a wait follows before the next arrival. Of what this thread did before, only mbarriers that it initialised and
+// fenced are known to those that waited: more would have it wait for all its memory.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+// Waits until all threads of the cluster that have not returned have arrived.
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+// Arrives at the mbarrier that lies there in the block of that rank. It does not carry what this thread wrote to that block: a release that did would have
+// it wait for all its memory.
+__device__ __forceinline__ void mbarrier_arrive_at(uint64_t* barrier, uint32_t rank) {
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(
+                     shared_address(barrier)),
+                 "r"(rank)
+                 : "memory");
+}
+// A bulk copy to the same place in each block whose rank is a bit of `ranks`, where it counts for the mbarrier at the same place.
+__device__ __forceinline__ void bulk_copy_to(uint32_t ranks, void* shared, const void* global, uint32_t bytes, uint64_t* barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
+                     shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(ranks))
+                 : "memory");
+}
+
+// ---- the async proxy (sm_90) ----
+
 // What this thread wrote, or copied and waited for, may be read by products of a warpgroup.
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -7,6 +7,9 @@
 // A queue of steps is one launch that stays: between steps its blocks wait for one another. What does not depend on the step before, the x
 // part, is multiplied before that wait. Where the batch is small, a block's weights are most of what it reads: resident ones are read once for
 // all steps, and stay in shared memory.
+//
+// Where it is large, many blocks read the same weights for other rows. Such blocks are clusters: each reads a share of every slab's weights, and copies it
+// to all of them at once.
 #include "gates.cuh"
 
 namespace recurrent {
@@ -30,7 +33,8 @@ struct Place {
 
 // Groups: warpgroups that multiply. Units: of a tile, each with a column of W and U for each gate.
 // Resident: all tiles of a block have the same columns, whose weights stay behind the ring of stages.
-template <class Gates, int Groups, int Units, int Stages, bool Resident>
+// Cluster: blocks side by side that have the same columns, and rows one behind the other; each of them has one tile.
+template <class Gates, int Groups, int Units, int Stages, bool Resident, int Cluster>
 class Tiles {
 public:
     static constexpr int ROWS = 64 * Groups, PASSES = ROWS / 16, COLUMNS = Gates::GATES * Units, SLAB_BYTES = Gates::GATES * UNITS * ROW_BYTES;
@@ -40,29 +44,39 @@ public:
     __device__ __forceinline__ Tiles(const Cell& cell, uint8_t* shared, uint64_t* full, uint64_t* empty)
         : cell_(cell), shared_(shared), full_(full), empty_(empty) {}
 
+    // Shares weights with as many of its cluster's blocks as have some of so many rows: the first ones.
+    __device__ __forceinline__ void share(uint32_t tile, uint32_t rows) {
+        sharing_ = min(static_cast<uint32_t>(Cluster), (rows - first_row(tile / Cluster * Cluster) + ROWS - 1) / ROWS);
+    }
+
     __device__ __forceinline__ void initialise() {
         if (threadIdx.x == 0) {
             for (int s = 0; s < Stages; ++s) {
                 mbarrier_init(&full_[s], GROUP + 1);
-                mbarrier_init(&empty_[s], Groups * 4);
+                mbarrier_init(&empty_[s], Groups * 4 * sharing_);
             }
         }
         mbarrier_init_fence();
-        __syncthreads();
+        if (Cluster == 1) {
+            __syncthreads();
+        } else {
+            cluster_arrive();
+        }
     }
 
     __device__ __forceinline__ uint32_t across() const { return (cell_.units + Units - 1) / Units; }
     __device__ __forceinline__ uint32_t tiles(const LstmRows& rows) const { return (rows.rows + ROWS - 1) / ROWS * across(); }
 
-    __device__ __forceinline__ uint32_t first_row(uint32_t tile) const { return tile / across() * ROWS; }
+    __device__ __forceinline__ uint32_t first_row(uint32_t tile) const { return (tile / Cluster / across() * Cluster + tile % Cluster) * ROWS; }
+    __device__ __forceinline__ uint32_t column(uint32_t tile) const { return tile / Cluster % across(); }
 
     // Feeds one tile. `known` is called by all threads of the warpgroup before the first row of h is read.
     template <class Known>
     __device__ __forceinline__ void feed(const LstmRows& rows, uint32_t tile, Known known) {
         const int t = threadIdx.x % GROUP, chunk = t % 8;
         const uint32_t input_slabs = cell_.input_slabs(), slabs = cell_.slabs();
-        const uint32_t first = tile / across() * ROWS + t / 8;
-        const uint64_t weights = cell_.weights + (uint64_t)(tile % across()) * (Units / UNITS) * slabs * SLAB_BYTES;
+        const uint32_t first = first_row(tile) + t / 8;
+        const uint64_t weights = cell_.weights + (uint64_t)column(tile) * (Units / UNITS) * slabs * SLAB_BYTES;
         // Both lists at once: reading the second one when x ends would let the ring run dry.
         uint64_t inputs[PASSES], states[PASSES];
 #pragma unroll
@@ -70,21 +84,22 @@ public:
             inputs[i] = listed(rows.x, first + 16 * i, rows.rows);
             states[i] = listed(rows.h, first + 16 * i, rows.rows);
         }
+        meet();
+        // The ring is empty at first, and weights wait for nothing: they are under way before it is known where rows lie.
+        const uint32_t ahead = fed_ ? 0 : min(static_cast<uint32_t>(Stages), slabs);
+        if (t == 0) {
+            for (uint32_t k = 0; k < ahead; ++k) copy_weights(weights, k, k);
+        }
         for (uint32_t k = 0; k < slabs + LAG; ++k) {
             if (k < slabs) {
                 const bool input = k < input_slabs;
                 if (k == input_slabs) known();
                 mbarrier_wait(&empty_[place_.stage], place_.parity ^ 1);
                 uint8_t* stage = shared_ + place_.stage * STAGE_BYTES;
-                if (t == 0 && Resident && loaded_) {
+                if (t == 0 && Resident && fed_) {
                     mbarrier_arrive(&full_[place_.stage]);
-                } else if (t == 0) {
-                    mbarrier_arrive_expect(&full_[place_.stage], WEIGHT_BYTES);
-#pragma unroll
-                    for (int g = 0; g < Units / UNITS; ++g) {
-                        bulk_copy(weights_at(place_.stage, k) + g * SLAB_BYTES,
-                                  reinterpret_cast<const void*>(weights + ((uint64_t)g * slabs + k) * SLAB_BYTES), SLAB_BYTES, &full_[place_.stage]);
-                    }
+                } else if (t == 0 && k >= ahead) {
+                    copy_weights(weights, k, place_.stage);
                 }
                 const uint32_t column = (input ? k : k - input_slabs) * SLAB + chunk * 8;
                 const bool there = column < (input ? cell_.inputs : cell_.units);
@@ -106,14 +121,15 @@ public:
                 published_.advance();
             }
         }
-        loaded_ = true;
+        fed_ = true;
+        part();
     }
 
     // Multiplies one tile and leaves its h and c.
     __device__ __forceinline__ void multiply(const LstmRows& rows, uint32_t tile) {
         const int group = threadIdx.x / GROUP, t = threadIdx.x % GROUP, lane = t % 32;
-        const uint32_t row = tile / across() * ROWS + group * 64 + t / 32 * 16 + lane / 4;
-        const uint32_t unit = tile % across() * Units + lane % 4 * 2;
+        const uint32_t row = first_row(tile) + group * 64 + t / 32 * 16 + lane / 4;
+        const uint32_t unit = column(tile) * Units + lane % 4 * 2;
         const uint32_t slabs = cell_.slabs();
         float sums[COLUMNS / 2];
         begin(rows, row, unit, sums);
@@ -121,6 +137,7 @@ public:
         typename Gates::Read read[2][Units / UNITS];
 #pragma unroll
         for (int half = 0; half < 2; ++half) leaving[half].find(cell_, rows, row + 8 * half);
+        meet();
         for (uint32_t k = 0; k < slabs; ++k) {
             mbarrier_wait(&full_[place_.stage], place_.parity);
             // h is there, so the step before is done, and so is what else it left; that arrives while the rest of the sums is made.
@@ -142,13 +159,14 @@ public:
             // While these run, what the ones before read may be overwritten.
             if (k > 0) {
                 wgmma_wait<1>();
-                release();
+                release(k - 1);
             }
             place_.advance();
         }
         wgmma_wait<0>();
         wgmma_pin(sums);
-        release();
+        release(slabs - 1);
+        part();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -164,10 +182,44 @@ private:
         return Resident ? shared_ + Stages * STAGE_BYTES + k * WEIGHT_BYTES : shared_ + stage * STAGE_BYTES + ROWS * ROW_BYTES;
     }
 
-    // A warp is done with the oldest stage that it has not released.
-    __device__ __forceinline__ void release() {
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty_[published_.stage]);
+    // Starts the copies of slab k's weights. In a cluster these are a share of them, for all that share, from whom the rest comes; it may come before this
+    // block has said that it expects any.
+    __device__ __forceinline__ void copy_weights(uint64_t weights, uint32_t k, uint32_t stage) {
+        const uint64_t slab = weights + (uint64_t)k * SLAB_BYTES, group = (uint64_t)cell_.slabs() * SLAB_BYTES;
+        uint8_t* to = weights_at(stage, k);
+        mbarrier_arrive_expect(&full_[stage], WEIGHT_BYTES);
+        if (Cluster == 1) {
+#pragma unroll
+            for (uint32_t g = 0; g < Units / UNITS; ++g) {
+                bulk_copy(to + g * SLAB_BYTES, reinterpret_cast<const void*>(slab + g * group), SLAB_BYTES, &full_[stage]);
+            }
+        } else {
+            for (uint32_t g = blockIdx.x % Cluster; g < Units / UNITS; g += sharing_) {
+                bulk_copy_to((1u << sharing_) - 1, to + g * SLAB_BYTES, reinterpret_cast<const void*>(slab + g * group), SLAB_BYTES, &full_[stage]);
+            }
+        }
+    }
+
+    // A warp is done with slab k, the oldest that it has not released. All that share weights are told, because each of them copies to this block. For the
+    // last stages nobody waits, so nobody is told: an arrival might find a block that has left.
+    __device__ __forceinline__ void release(uint32_t k) {
+        const uint32_t lane = threadIdx.x % 32;
+        if (Cluster == 1) {
+            if (lane == 0) mbarrier_arrive(&empty_[published_.stage]);
+        } else if (k + Stages < cell_.slabs()) {
+            if (lane < sharing_) mbarrier_arrive_at(&empty_[published_.stage], lane);
+        }
         published_.advance();
+    }
+
+    // Waits until the cluster's mbarriers are there: whoever uses one met the others before.
+    __device__ __forceinline__ void meet() const {
+        if (Cluster > 1) cluster_wait();
+    }
+
+    // Has nothing to do with the cluster's other blocks any more. They leave together, when everything that was copied for them has landed.
+    __device__ __forceinline__ void part() const {
+        if (Cluster > 1) cluster_arrive();
     }
 
     // Whether there is the unit of group g.
@@ -194,18 +246,22 @@ private:
     uint8_t* const shared_;
     uint64_t *const full_, *const empty_;
     Place<Stages> place_, published_;
-    bool loaded_ = false;
+    uint32_t sharing_ = 1;
+    bool fed_ = false;
 };
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <class Gates, int Groups, int Units, int Stages>
+template <class Gates, int Groups, int Units, int Stages, int Cluster>
 __device__ __forceinline__ void step(const Cell& cell, const LstmRows& rows, uint64_t rows_at) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
-    Tiles<Gates, Groups, Units, Stages, false> tiles(cell, shared, full, empty);
-    if (is_beyond(rows_at, tiles.first_row(blockIdx.x))) return;
+    Tiles<Gates, Groups, Units, Stages, false, Cluster> tiles(cell, shared, full, empty);
+    const uint32_t there = rows_at ? *reinterpret_cast<const uint32_t*>(rows_at) : rows.rows;
+    // Of a cluster whose rows end, too: its barrier does not wait for threads that have returned.
+    if (tiles.first_row(blockIdx.x) >= there) return;
+    tiles.share(blockIdx.x, there);
     tiles.initialise();
     if (threadIdx.x / GROUP == Groups) {
         registers_fewer<72>();
@@ -214,6 +270,7 @@ __device__ __forceinline__ void step(const Cell& cell, const LstmRows& rows, uin
         registers_more<Groups == 1 ? 240 : 216>();
         tiles.multiply(rows, blockIdx.x);
     }
+    if (Cluster > 1) cluster_wait();
 }
 
 template <class Gates, int Groups, int Units, int Stages, bool Resident>
@@ -221,7 +278,7 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
-    Tiles<Gates, Groups, Units, Stages, Resident> tiles({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, shared, full, empty);
+    Tiles<Gates, Groups, Units, Stages, Resident, 1> tiles({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, shared, full, empty);
     // Otherwise a block would meet columns whose weights it does not have.
     if (Resident && gridDim.x % tiles.across() != 0) __trap();
     tiles.initialise();
@@ -265,16 +322,19 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-#define STEP(name, Gates, GROUPS, WIDTH, STAGES)                                                                            \
-    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmStepArguments a) { \
-        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, a.rows, a.rows_at); \
-    }                                                                                                                       \
-    KERNEL(name, LstmStepArguments)
-#define TREE_STEP(name, Gates, GROUPS, WIDTH, STAGES)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ TreeStepArguments a) {                       \
-        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right, 0}, a.rows, a.rows_at);  \
-    }                                                                                                                                             \
-    KERNEL(name, TreeStepArguments)
+// What the compiler is told of a kernel whose blocks are in clusters of so many.
+#define CLUSTER_1
+#define CLUSTER_4 __cluster_dims__(4, 1, 1)
+#define STEP(name, Gates, GROUPS, WIDTH, STAGES, CLUSTER)                                                                                                      \
+    extern "C" __global__ void CLUSTER_##CLUSTER __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmStepArguments a) {                  \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES, CLUSTER>({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, a.rows, a.rows_at); \
+    }                                                                                                                                                          \
+    KERNEL_CLUSTER(name, LstmStepArguments, CLUSTER)
+#define TREE_STEP(name, Gates, GROUPS, WIDTH, STAGES, CLUSTER)                                                                                                \
+    extern "C" __global__ void CLUSTER_##CLUSTER __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ TreeStepArguments a) {                 \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES, CLUSTER>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right, 0}, a.rows, a.rows_at); \
+    }                                                                                                                                                         \
+    KERNEL_CLUSTER(name, TreeStepArguments, CLUSTER)
 #define QUEUE(name, Gates, GROUPS, WIDTH, STAGES, RESIDENT)                                                                  \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmQueueArguments a) { \
         recurrent::queue<recurrent::Gates, GROUPS, WIDTH, STAGES, RESIDENT>(a);                                              \
@@ -282,29 +342,29 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
     KERNEL_COOPERATIVE(name, LstmQueueArguments)
 
 // Every kernel in one format of 16 bits.
-#define KERNELS_OF(FORMAT, Halves)                                                   \
-    STEP(lstm##FORMAT##_step_64x8, Lstm<recurrent::Halves>, 1, 8, 8)                 \
-    STEP(lstm##FORMAT##_step_64x16, Lstm<recurrent::Halves>, 1, 16, 8)               \
-    STEP(lstm##FORMAT##_step_64x32, Lstm<recurrent::Halves>, 1, 32, 8)               \
-    STEP(lstm##FORMAT##_step_128x32, Lstm<recurrent::Halves>, 2, 32, 6)              \
-    STEP(lstm##FORMAT##_step_128x64, Lstm<recurrent::Halves>, 2, 64, 4)              \
-    QUEUE(lstm##FORMAT##_resident_64x8, Lstm<recurrent::Halves>, 1, 8, 8, true)      \
-    QUEUE(lstm##FORMAT##_resident_64x16, Lstm<recurrent::Halves>, 1, 16, 8, true)    \
-    QUEUE(lstm##FORMAT##_queue_64x32, Lstm<recurrent::Halves>, 1, 32, 8, false)      \
-    QUEUE(lstm##FORMAT##_queue_128x32, Lstm<recurrent::Halves>, 2, 32, 6, false)     \
-    STEP(gru##FORMAT##_step_64x8, Gru<recurrent::Halves>, 1, 8, 8)                   \
-    STEP(gru##FORMAT##_step_64x16, Gru<recurrent::Halves>, 1, 16, 8)                 \
-    STEP(gru##FORMAT##_step_64x32, Gru<recurrent::Halves>, 1, 32, 8)                 \
-    STEP(gru##FORMAT##_step_128x32, Gru<recurrent::Halves>, 2, 32, 6)                \
-    STEP(gru##FORMAT##_step_128x64, LateGru<recurrent::Halves>, 2, 64, 4)            \
-    QUEUE(gru##FORMAT##_resident_64x8, Gru<recurrent::Halves>, 1, 8, 8, true)        \
-    QUEUE(gru##FORMAT##_resident_64x16, Gru<recurrent::Halves>, 1, 16, 8, true)      \
-    QUEUE(gru##FORMAT##_queue_64x32, Gru<recurrent::Halves>, 1, 32, 8, false)        \
-    QUEUE(gru##FORMAT##_queue_128x32, Gru<recurrent::Halves>, 2, 32, 6, false)       \
-    TREE_STEP(tree##FORMAT##_step_64x8, Tree<recurrent::Halves>, 1, 8, 8)            \
-    TREE_STEP(tree##FORMAT##_step_64x16, Tree<recurrent::Halves>, 1, 16, 8)          \
-    TREE_STEP(tree##FORMAT##_step_64x32, Tree<recurrent::Halves>, 1, 32, 6)          \
-    TREE_STEP(tree##FORMAT##_step_128x32, Tree<recurrent::Halves>, 2, 32, 6)
+#define KERNELS_OF(FORMAT, Halves)                                                \
+    STEP(lstm##FORMAT##_step_64x8, Lstm<recurrent::Halves>, 1, 8, 8, 1)           \
+    STEP(lstm##FORMAT##_step_64x16, Lstm<recurrent::Halves>, 1, 16, 8, 1)         \
+    STEP(lstm##FORMAT##_step_64x32, Lstm<recurrent::Halves>, 1, 32, 8, 4)         \
+    STEP(lstm##FORMAT##_step_128x32, Lstm<recurrent::Halves>, 2, 32, 6, 4)        \
+    STEP(lstm##FORMAT##_step_128x64, Lstm<recurrent::Halves>, 2, 64, 4, 4)        \
+    QUEUE(lstm##FORMAT##_resident_64x8, Lstm<recurrent::Halves>, 1, 8, 8, true)   \
+    QUEUE(lstm##FORMAT##_resident_64x16, Lstm<recurrent::Halves>, 1, 16, 8, true) \
+    QUEUE(lstm##FORMAT##_queue_64x32, Lstm<recurrent::Halves>, 1, 32, 8, false)   \
+    QUEUE(lstm##FORMAT##_queue_128x32, Lstm<recurrent::Halves>, 2, 32, 6, false)  \
+    STEP(gru##FORMAT##_step_64x8, Gru<recurrent::Halves>, 1, 8, 8, 1)             \
+    STEP(gru##FORMAT##_step_64x16, Gru<recurrent::Halves>, 1, 16, 8, 1)           \
+    STEP(gru##FORMAT##_step_64x32, Gru<recurrent::Halves>, 1, 32, 8, 4)           \
+    STEP(gru##FORMAT##_step_128x32, Gru<recurrent::Halves>, 2, 32, 6, 4)          \
+    STEP(gru##FORMAT##_step_128x64, LateGru<recurrent::Halves>, 2, 64, 4, 4)      \
+    QUEUE(gru##FORMAT##_resident_64x8, Gru<recurrent::Halves>, 1, 8, 8, true)     \
+    QUEUE(gru##FORMAT##_resident_64x16, Gru<recurrent::Halves>, 1, 16, 8, true)   \
+    QUEUE(gru##FORMAT##_queue_64x32, Gru<recurrent::Halves>, 1, 32, 8, false)     \
+    QUEUE(gru##FORMAT##_queue_128x32, Gru<recurrent::Halves>, 2, 32, 6, false)    \
+    TREE_STEP(tree##FORMAT##_step_64x8, Tree<recurrent::Halves>, 1, 8, 8, 1)      \
+    TREE_STEP(tree##FORMAT##_step_64x16, Tree<recurrent::Halves>, 1, 16, 8, 1)    \
+    TREE_STEP(tree##FORMAT##_step_64x32, Tree<recurrent::Halves>, 1, 32, 6, 4)    \
+    TREE_STEP(tree##FORMAT##_step_128x32, Tree<recurrent::Halves>, 2, 32, 6, 4)
 
 KERNELS_OF(, Bf16)
 KERNELS_OF(_f16, F16)

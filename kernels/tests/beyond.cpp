@@ -145,6 +145,14 @@ void steps_leave_their_tiles() {
     for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c[0])[i] == 0);
     CHECK(is_untouched(c, 128 * UNITS * 4, ROWS * UNITS * 4));
 
+    // In clusters, of which the first has a block with rows and one without.
+    Memory<uint8_t> c_of_clusters(ROWS * UNITS * 4);
+    for (uint32_t r = 0; r < ROWS; ++r) out[r] = c_of_clusters.address() + r * UNITS * 4;
+    CHECK(testing::launch("lstm_step_64x32", {4, 1, 1}, 256, 8 * (64 + 128) * 128, a) == "");
+    CHECK_HAS(testing::launch("lstm_step_64x32", {5, 1, 1}, 256, 8 * (64 + 128) * 128, a), "no whole clusters of 4");
+    for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c_of_clusters[0])[i] == 0);
+    CHECK(is_untouched(c_of_clusters, 128 * UNITS * 4, ROWS * UNITS * 4));
+
     Memory<uint8_t> c_of_trees(ROWS * UNITS * 4);
     for (uint32_t r = 0; r < ROWS; ++r) out[r] = c_of_trees.address() + r * UNITS * 4;
     const TreeStepArguments tree{lists, nothing.address(), weights.address(), 0, UNITS, 0, {0, 8, 16, 24, 32, 0}, there.address()};

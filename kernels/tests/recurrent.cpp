@@ -12,13 +12,18 @@ using testing::Memory;
 using testing::Random;
 
 struct Kernel {
-    uint32_t rows, units, threads, stages;
+    uint32_t rows, units, threads, stages, cluster;
     bool resident = false;
     // Resident ones need the slabs of a tile's columns beside.
+    // Blocks of so many rows and units, in whole clusters.
+    uint32_t blocks(uint32_t all_rows, uint32_t all_units) const {
+        const uint32_t down = (all_rows + rows - 1) / rows;
+        return (all_units + units - 1) / units * ((down + cluster - 1) / cluster * cluster);
+    }
     uint32_t shared(uint32_t gates, uint32_t slabs) const { return 128 * (resident ? stages * rows + slabs * gates * units : stages * (rows + gates * units)); }
 };
-const Kernel STEPS[] = {{64, 8, 256, 8}, {64, 16, 256, 8}, {64, 32, 256, 8}, {128, 32, 384, 6}, {128, 64, 384, 4}};
-const Kernel QUEUES[] = {{64, 32, 256, 8}, {128, 32, 384, 6}, {64, 8, 256, 8, true}, {64, 16, 256, 8, true}};
+const Kernel STEPS[] = {{64, 8, 256, 8, 1}, {64, 16, 256, 8, 1}, {64, 32, 256, 8, 4}, {128, 32, 384, 6, 4}, {128, 64, 384, 4, 4}};
+const Kernel QUEUES[] = {{64, 32, 256, 8, 1}, {128, 32, 384, 6, 1}, {64, 8, 256, 8, 1, true}, {64, 16, 256, 8, 1, true}};
 
 // What a cell computes with how many gates, and of which 16 bits.
 struct Kind {
@@ -193,11 +198,11 @@ struct Reference {
     }
 };
 
-void run_step(const Kernel& kernel, const World& world, const Lists& lists) {
+// `there`: where it is said how many of the rows there are, or 0.
+void run_step(const Kernel& kernel, const World& world, const Lists& lists, uint64_t there = 0) {
     const LstmStepArguments a{lists.arguments, world.weights.address(), world.bias.address(), world.inputs, world.units,
-                              {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}, 0, world.kind.z_takes, 0};
-    const uint32_t rows = static_cast<uint32_t>(lists.rows.size());
-    const uint32_t blocks = (world.units + kernel.units - 1) / kernel.units * ((rows + kernel.rows - 1) / kernel.rows);
+                              {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}, there, world.kind.z_takes, 0};
+    const uint32_t blocks = kernel.blocks(static_cast<uint32_t>(lists.rows.size()), world.units);
     const std::string name = world.kind.kernel("step", kernel);
     const std::string said = testing::launch(name.c_str(), {blocks, 1, 1}, kernel.threads, kernel.shared(world.kind.gates, 0), a);
     if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
@@ -242,6 +247,41 @@ void no_bit_depends_on_tiles_or_the_order_of_threads() {
                 h.push_back(std::move(world.h));
                 c.push_back(std::move(world.c));
                 CHECK(h.back().same(h.front()) && c.back().same(c.front()));
+            }
+        }
+    }
+}
+
+// Whatever share of a cluster has rows, by the lists or by the word that says how many there are, they are what they are without one.
+void clusters_share_weights() {
+    const struct {
+        Kind kind;
+        uint32_t inputs, units;
+    } cells[] = {{LSTM, 584, 40}, {GRU, 0, 264}};
+    for (const auto& [kind, inputs, units] : cells) {
+        for (const uint32_t size : {60u, 128u, 190u, 250u, 600u}) {
+            std::vector<Row> rows;
+            for (uint32_t r = 0; r < size; ++r) {
+                const int slot = static_cast<int>(r % SLOTS), input = static_cast<int>(r % INPUT_ROWS);
+                rows.push_back({r < SLOTS ? slot : -1, 2 * slot, 2 * slot + 1, input, input, false});
+            }
+            // Slots that had their row are padding, but not at the end.
+            for (uint32_t r = 0; r < 20 && size > SLOTS + 20; ++r) std::swap(rows[r], rows[size - 1 - r]);
+            World alone(kind, inputs, units, 30);
+            run_step(STEPS[0], alone, Lists(alone, rows, true, 0));
+            for (const Kernel& kernel : STEPS) {
+                if (kernel.cluster == 1) continue;
+                for (const bool cut : {false, true}) {
+                    emulate_seed(size + cut);
+                    World world(kind, inputs, units, 30);
+                    Memory<uint32_t> there(1);
+                    there[0] = size;
+                    std::vector<Row> listed = rows;
+                    // There may be far more room than rows.
+                    if (cut) listed.resize(size + 700, {-1, 0, 0, 0, 0, false});
+                    run_step(kernel, world, Lists(world, listed, true, 0), cut ? there.address() : 0);
+                    CHECK(world.h.same(alone.h) && world.c.same(alone.c));
+                }
             }
         }
     }
@@ -381,6 +421,7 @@ void beginnings_are_looked_up() {
 int main() {
     RUN(steps_are_right);
     RUN(no_bit_depends_on_tiles_or_the_order_of_threads);
+    RUN(clusters_share_weights);
     RUN(queues_are_right);
     RUN(lists_are_made_where_rows_lie);
     RUN(beginnings_are_looked_up);

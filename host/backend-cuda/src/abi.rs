@@ -205,6 +205,8 @@ pub(crate) struct GateTile {
     pub(crate) threads: u32,
     /// Slabs that a block has on their way at once.
     stages: u32,
+    /// Blocks with the same units, and rows one behind the other, that read their weights together.
+    pub(crate) cluster: u32,
     /// Whether a block's weights stay in its shared memory: all of its tiles have the same units then.
     pub(crate) is_resident: bool,
 }
@@ -212,7 +214,11 @@ pub(crate) struct GateTile {
 impl GateTile {
     const fn new((name, gates): (&'static str, u32), (rows, units): (u32, u32), stages: u32) -> Self {
         // One warpgroup for 64 rows, and one that feeds them.
-        Self { name, gates, rows, units, threads: 2 * rows + 128, stages, is_resident: false }
+        Self { name, gates, rows, units, threads: 2 * rows + 128, stages, cluster: 1, is_resident: false }
+    }
+
+    const fn clustered(of: (&'static str, u32), tile: (u32, u32), stages: u32) -> Self {
+        Self { cluster: 4, ..Self::new(of, tile, stages) }
     }
 
     const fn resident(of: (&'static str, u32), tile: (u32, u32), stages: u32) -> Self {
@@ -235,9 +241,9 @@ impl GateTile {
         units.div_ceil(self.units)
     }
 
-    /// Tiles in all.
-    pub(crate) const fn tiles(&self, rows: u32, units: u32) -> u32 {
-        rows.div_ceil(self.rows) * self.across(units)
+    /// Blocks of which each has a tile, in whole clusters: of some of them there may be no rows.
+    pub(crate) const fn blocks(&self, rows: u32, units: u32) -> u32 {
+        rows.div_ceil(self.rows).next_multiple_of(self.cluster) * self.across(units)
     }
 }
 
@@ -253,9 +259,9 @@ macro_rules! gate_tiles {
         pub(crate) const $steps: [GateTile; 5] = [
             GateTile::new((concat!($prefix, "_step_64x8"), $gates), (64, 8), 8),
             GateTile::new((concat!($prefix, "_step_64x16"), $gates), (64, 16), 8),
-            GateTile::new((concat!($prefix, "_step_64x32"), $gates), (64, 32), 8),
-            GateTile::new((concat!($prefix, "_step_128x32"), $gates), (128, 32), 6),
-            GateTile::new((concat!($prefix, "_step_128x64"), $gates), (128, 64), 4),
+            GateTile::clustered((concat!($prefix, "_step_64x32"), $gates), (64, 32), 8),
+            GateTile::clustered((concat!($prefix, "_step_128x32"), $gates), (128, 32), 6),
+            GateTile::clustered((concat!($prefix, "_step_128x64"), $gates), (128, 64), 4),
         ];
         /// Several of these steps; all take [`LstmQueueArguments`], and are launched cooperatively.
         pub(crate) const $queues: [GateTile; 4] = [
@@ -282,15 +288,15 @@ gate_tiles! {
 pub(crate) const TREE_STEPS: [GateTile; 4] = [
     GateTile::new(("tree_step_64x8", 5), (64, 8), 8),
     GateTile::new(("tree_step_64x16", 5), (64, 16), 8),
-    GateTile::new(("tree_step_64x32", 5), (64, 32), 6),
-    GateTile::new(("tree_step_128x32", 5), (128, 32), 6),
+    GateTile::clustered(("tree_step_64x32", 5), (64, 32), 6),
+    GateTile::clustered(("tree_step_128x32", 5), (128, 32), 6),
 ];
 /// The same in f16.
 pub(crate) const TREE_F16_STEPS: [GateTile; 4] = [
     GateTile::new(("tree_f16_step_64x8", 5), (64, 8), 8),
     GateTile::new(("tree_f16_step_64x16", 5), (64, 16), 8),
-    GateTile::new(("tree_f16_step_64x32", 5), (64, 32), 6),
-    GateTile::new(("tree_f16_step_128x32", 5), (128, 32), 6),
+    GateTile::clustered(("tree_f16_step_64x32", 5), (64, 32), 6),
+    GateTile::clustered(("tree_f16_step_128x32", 5), (128, 32), 6),
 ];
 /// Lists that it reads.
 pub(crate) const TREE_LISTS: usize = 7;

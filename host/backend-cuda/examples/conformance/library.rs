@@ -24,14 +24,21 @@ const STRIDE: usize = 3;
 const GATHER: &str = include_str!("gather.cu");
 const COMPUTE: &str = include_str!("gates.cu");
 
-/// The worker's own kernels: rows and units of a tile, threads, and stages (`kernels/abi.h`).
-pub(crate) const OWN: [(&str, [u32; 4]); 5] = [
-    ("lstm_step_64x8", [64, 8, 256, 8]),
-    ("lstm_step_64x16", [64, 16, 256, 8]),
-    ("lstm_step_64x32", [64, 32, 256, 8]),
-    ("lstm_step_128x32", [128, 32, 384, 6]),
-    ("lstm_step_128x64", [128, 64, 384, 4]),
+/// The worker's own kernels: rows and units of a tile, threads, stages, and blocks of a cluster (`kernels/abi.h`).
+pub(crate) const OWN: [(&str, [u32; 5]); 5] = [
+    ("lstm_step_64x8", [64, 8, 256, 8, 1]),
+    ("lstm_step_64x16", [64, 16, 256, 8, 1]),
+    ("lstm_step_64x32", [64, 32, 256, 8, 4]),
+    ("lstm_step_128x32", [128, 32, 384, 6, 4]),
+    ("lstm_step_128x64", [128, 64, 384, 4, 4]),
 ];
+
+/// One of these, of so many rows and units.
+pub(crate) const fn launch(kernel: Kernel, [rows, units, threads, stages, cluster]: [u32; 5], (all_rows, all_units): (u32, u32)) -> Launch {
+    let blocks = all_rows.div_ceil(rows).next_multiple_of(cluster) * all_units.div_ceil(units);
+    let shared_bytes = stages * (rows + GATES as u32 * units) * 128;
+    Launch { kernel, grid: [blocks, 1, 1], threads, shared_bytes, cooperative: false }
+}
 
 pub(crate) fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -101,11 +108,9 @@ impl Batch {
     }
 
     /// One of the worker's own kernels.
-    fn own(&self, kernel: Kernel, [rows, units, threads, stages]: [u32; 4]) -> GraphLaunch {
+    fn own(&self, kernel: Kernel, tile: [u32; 5]) -> GraphLaunch {
         let (all_rows, all_units) = (self.rows as u32, self.units as u32);
-        let blocks = all_rows.div_ceil(rows) * all_units.div_ceil(units);
-        let shared_bytes = stages * (rows + GATES as u32 * units) * 128;
-        let launch = Launch { kernel, grid: [blocks, 1, 1], threads, shared_bytes, cooperative: false };
+        let launch = launch(kernel, tile, (all_rows, all_units));
         let [x, h, c, h_out, c_out] = self.lists.map(|list| list.0);
         let pair = |one: u32, other: u32| u64::from(one) | u64::from(other) << 32;
         // `LstmStepArguments` of `kernels/abi.h`.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Where;
 use super::figures::{done, microseconds};
-use super::library::{GATES, OWN, halves, time, words};
+use super::library::{GATES, OWN, halves, launch, time, words};
 use super::parts::open;
 
 /// Steps of a graph, or of a launch that stays.
@@ -90,10 +90,7 @@ pub(crate) fn times(place: Where) -> Value {
         let steps: Vec<[u64; 8]> = (0..STEPS).map(|number| cell.step(driver, stream, (*rows, number))).collect();
         for (name, tile) in OWN {
             let Ok(kernel) = driver.kernel(name) else { continue };
-            let [tile_rows, tile_units, threads, stages] = tile;
-            let blocks = (*rows as u32).div_ceil(tile_rows) * cell.units.div_ceil(tile_units);
-            let shared_bytes = stages * (tile_rows + GATES as u32 * tile_units) * 128;
-            let launch = Launch { kernel, grid: [blocks, 1, 1], threads, shared_bytes, cooperative: false };
+            let launch = launch(kernel, tile, (*rows as u32, cell.units));
             let of_step = |step: &[u64; 8]| {
                 let behind = [cell.weights.0, cell.bias.0, pair(0, cell.units)];
                 GraphLaunch { launch, arguments: words(&[step.as_slice(), &behind, &cell.columns(), &[0, 0]].concat()) }

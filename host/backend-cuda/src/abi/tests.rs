@@ -140,4 +140,14 @@ fn kernels_take_what_they_are_given() {
             [size, size + 1].map(|size| unsafe { driver.launch(stream, &launch, &vec![0; size]) }.unwrap_err().to_string());
         assert!(fits.contains("grid") && is_wrong.contains("bytes of arguments"), "{name}: {fits}; {is_wrong}");
     }
+    let tiles =
+        [LSTM_STEPS, LSTM_F16_STEPS, GRU_STEPS, GRU_F16_STEPS].into_iter().flatten().map(|tile| (tile, size_of::<LstmStepArguments>()));
+    let trees = TREE_STEPS.into_iter().chain(TREE_F16_STEPS).map(|tile| (tile, size_of::<TreeStepArguments>()));
+    for (tile, size) in tiles.chain(trees).filter(|(tile, _)| tile.cluster > 1) {
+        let kernel = driver.kernel(tile.name).expect("the kernel is there");
+        let launch = Launch { kernel, grid: [tile.cluster - 1, 1, 1], threads: 32, shared_bytes: 0, cooperative: false };
+        // SAFETY: it is not queued: its blocks are no whole cluster.
+        let why = unsafe { driver.launch(stream, &launch, &vec![0; size]) }.unwrap_err().to_string();
+        assert!(why.contains(&format!("clusters of {}", tile.cluster)), "{}: {why}", tile.name);
+    }
 }

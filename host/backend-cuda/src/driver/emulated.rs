@@ -179,6 +179,10 @@ impl Emulated {
         } else if kernels::is_cooperative(name) {
             return refused("its blocks wait for one another, but need not run at once".to_owned());
         }
+        let cluster = kernels::cluster(name);
+        if x % cluster != 0 {
+            return refused(format!("a grid of {x} blocks, which are no whole clusters of {cluster}"));
+        }
         Ok(Work::Launch { name, compiled, launch: *launch, arguments: arguments.to_vec() })
     }
 }

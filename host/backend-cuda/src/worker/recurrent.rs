@@ -96,16 +96,18 @@ impl LstmKernels {
     }
 }
 
-/// What a tile reads for each row of the weights, in columns: its own, which is what a multiprocessor waits for, for the tensor cores are faster. Of
-/// weights that stay it reads none.
-const fn reads(tile: &GateTile) -> u32 {
-    tile.rows + if tile.is_resident { 0 } else { tile.columns() }
+/// What a tile reads of so many rows for each row of the weights, in columns: its own, which is what a multiprocessor waits for, for the tensor cores are
+/// faster. Of weights that stay it reads none, of those that its cluster reads a share.
+fn reads(tile: &GateTile, rows: u32) -> u32 {
+    let sharing = rows.div_ceil(tile.rows).clamp(1, tile.cluster);
+    tile.rows + if tile.is_resident { 0 } else { tile.columns().div_ceil(sharing) }
 }
 
 /// How long a step takes with so many blocks at once, in what a tile reads. Arithmetic, not measured: blocks come in waves, of which each takes as long
-/// as one tile.
+/// as one tile. A cluster's run together.
 fn time(tile: &GateTile, (rows, units): (u32, u32), blocks: u32) -> u64 {
-    u64::from(tile.tiles(rows, units).div_ceil(blocks.max(1))) * u64::from(reads(tile))
+    let clusters = (blocks / tile.cluster).max(1);
+    u64::from((tile.blocks(rows, units) / tile.cluster).div_ceil(clusters)) * u64::from(reads(tile, rows))
 }
 
 /// The tile that takes the least time for a step; of equal ones the first. No bit depends on which.
@@ -249,7 +251,7 @@ impl Recurrent {
                 ..LstmQueueArguments::default()
             };
             let tile = &queue.tile;
-            let grid = [tile.tiles(most, units).min(queue.blocks), 1, 1];
+            let grid = [tile.blocks(most, units).min(queue.blocks), 1, 1];
             let launch =
                 Launch { kernel: queue.kernel, grid, threads: tile.threads, shared_bytes: tile.shared_bytes(units), cooperative: true };
             // SAFETY: the kernel takes this structure; what the steps name lies in the frame, and so does the word, which is 0.
@@ -270,7 +272,7 @@ impl Recurrent {
                 z_takes: u32::from(plan.z_takes),
                 ..LstmStepArguments::default()
             };
-            let (grid, shared_bytes) = ([tile.tiles(*count, units), 1, 1], tile.shared_bytes(units));
+            let (grid, shared_bytes) = ([tile.blocks(*count, units), 1, 1], tile.shared_bytes(units));
             let launch = Launch { kernel, grid, threads: tile.threads, shared_bytes, cooperative: false };
             // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those.
             unsafe { device.launch(&launch, &arguments)? };
@@ -293,6 +295,17 @@ mod tests {
         };
         assert_eq!(names(LSTM_STEPS), ["lstm_step_64x8", "lstm_step_64x8", "lstm_step_64x32", "lstm_step_128x32", "lstm_step_128x64"]);
         assert_eq!(names(GRU_STEPS), ["gru_step_64x8", "gru_step_64x8", "gru_step_64x32", "gru_step_128x32", "gru_step_128x64"]);
+    }
+
+    /// Of 64 rows at 1024 units a cluster has one block, of 128 two: the rest leave, and what there is of a cluster reads all of the weights.
+    #[test]
+    fn a_cluster_reads_weights_once_for_its_rows() {
+        let [.., tile, _, _] = LSTM_STEPS;
+        assert_eq!([64, 128, 192, 256, 512].map(|rows| tile.blocks(rows, 1024)), [128, 128, 128, 128, 256]);
+        assert_eq!([0, 64, 128, 192, 256, 512].map(|rows| reads(&tile, rows)), [192, 192, 128, 107, 96, 96]);
+        assert_eq!([256, 512].map(|rows| time(&tile, (rows, 1024), 132)), [96, 2 * 96], "33 clusters at once");
+        assert_eq!(time(&tile, (256, 1024), 131), time(&tile, (256, 1024), 128), "what is less than a cluster runs none");
+        assert_eq!(time(&tile, (64, 32), 3), 192);
     }
 
     #[test]

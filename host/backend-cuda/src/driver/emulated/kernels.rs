@@ -25,6 +25,7 @@ unsafe extern "C" {
     ) -> c_int;
     fn emulate_size_of(kernel: *const c_char) -> c_int;
     fn emulate_is_cooperative(kernel: *const c_char) -> c_int;
+    fn emulate_cluster(kernel: *const c_char) -> u32;
     fn emulate_seed(seed: u64);
 }
 
@@ -39,6 +40,12 @@ pub(super) fn argument_bytes(name: &str) -> Option<usize> {
 pub(super) fn is_cooperative(name: &str) -> bool {
     // SAFETY: a string that ends in zero, read only.
     CString::new(name).is_ok_and(|name| unsafe { emulate_is_cooperative(name.as_ptr()) } == 1)
+}
+
+/// How many blocks a kernel's clusters have; 1 where it has none.
+pub(super) fn cluster(name: &str) -> u32 {
+    // SAFETY: a string that ends in zero, read only.
+    CString::new(name).map_or(1, |name| unsafe { emulate_cluster(name.as_ptr()) })
 }
 
 /// From now on this thread's launches let their blocks' threads take turns in the order of this seed.

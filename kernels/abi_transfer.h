@@ -27,7 +27,7 @@ typedef struct RowRecord {
 // One row of a batch: whose step it is. A batch may hold several steps of a lane, earlier ones first.
 typedef struct RowEntry {
     uint64_t node;      // where its outputs are held, or 0
-    uint32_t own;       // the word that says how many steps its chain executes
+    uint32_t own;       // the word that says how many steps its chain executes, or NOWHERE: all that come, whatever becomes of one
     uint32_t followed;  // the same of the chain whose length it has, or again its own
     uint32_t step;
     uint32_t stop;      // where in the row the BOOL lies that ends the chain, or NOWHERE

@@ -20,6 +20,9 @@ static __device__ __forceinline__ BatchHead head_of(uint64_t address, const Batc
     return address ? *reinterpret_cast<const BatchHead*>(address) : own;
 }
 
+// Whether a chain has a step: one without a word has all that come.
+static __device__ __forceinline__ bool runs(const uint32_t* executed, uint32_t word, uint32_t step) { return word == NOWHERE || step < executed[word]; }
+
 extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__ GatherArguments a) {
     const uint64_t row = blockIdx.x;
     const BatchHead head = head_of(a.head, a.own);
@@ -28,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__
     const RowEntry entry = reinterpret_cast<const RowEntry*>(head.entries)[row];
     const uint32_t* const executed = reinterpret_cast<const uint32_t*>(head.executed);
     // Kept for the whole step: another row of it may end the chain while this one is on its way.
-    const bool live = entry.step < executed[entry.own] && entry.step < executed[entry.followed];
+    const bool live = runs(executed, entry.own, entry.step) && runs(executed, entry.followed, entry.step);
     if (threadIdx.x == 0) *reinterpret_cast<RowRecord*>(frame) = RowRecord{live ? 1u : 0u, 0, 0, 0, 0};
     const Port* const ports = reinterpret_cast<const Port*>(a.ports);
     const uint64_t* const addresses = reinterpret_cast<const uint64_t*>(head.addresses) + row * a.port_count;
@@ -46,16 +49,16 @@ extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__
     const uint8_t* const frame = reinterpret_cast<const uint8_t*>(a.frame) + row * a.stride;
     const RowRecord record = *reinterpret_cast<const RowRecord*>(frame);
     const RowEntry entry = reinterpret_cast<const RowEntry*>(head.entries)[row];
-    const bool runs = record.live && !record.refused;
+    const bool ran = record.live && !record.refused;
     if (threadIdx.x == 0) {
         uint32_t* const executed = reinterpret_cast<uint32_t*>(head.executed);
-        const bool stops = runs && entry.stop != NOWHERE && frame[entry.stop] != 0;
-        if (stops) atomicMin(&executed[entry.own], entry.step + 1);
-        if (record.live && record.refused) atomicMin(&executed[entry.own], entry.step);
+        const bool stops = ran && entry.stop != NOWHERE && frame[entry.stop] != 0;
+        if (entry.own != NOWHERE && stops) atomicMin(&executed[entry.own], entry.step + 1);
+        if (entry.own != NOWHERE && record.live && record.refused) atomicMin(&executed[entry.own], entry.step);
         const uint32_t status = !record.live ? ROW_SKIPPED : record.refused ? ROW_REFUSED : stops ? ROW_STOPPED : ROW_RAN;
         reinterpret_cast<RowStatus*>(head.statuses)[row] = RowStatus{status, 0, record.index, record.table_rows};
     }
-    if (!runs) return;
+    if (!ran) return;
     bool held = entry.node != 0;
     if (held && entry.later != NOWHERE) {
         // A later step of the same batch leaves its outputs there, unless its chain has ended.

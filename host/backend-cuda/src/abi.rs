@@ -140,6 +140,8 @@ plain! {
 
 // SAFETY: a number.
 unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for u32 {}
 
 macro_rules! kernels {
     ($($name:ident = $kernel:literal),*) => {$(

@@ -1,5 +1,6 @@
 //! A device as the worker uses it: a stream of work with one for what comes and one for what goes beside it, the kernels, and what becomes of faults.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -65,8 +66,10 @@ pub(super) struct Device {
     pub(super) name: String,
     /// Holds the number of the newest segment that is done.
     signal: Pinned,
-    /// The number of the newest segment that was queued.
+    /// The number of the newest segment that was queued,
     pub(super) queued: u64,
+    /// and of the newest one whose signal is on the stream of downloads.
+    beside: u64,
     /// Why it is lost.
     lost: Option<String>,
     patience: Patience,
@@ -135,6 +138,7 @@ impl Device {
             name,
             signal,
             queued: 0,
+            beside: 0,
             lost: None,
             patience,
             watch: None,
@@ -237,28 +241,44 @@ impl Device {
         self.driver.wait(self.stream, uploaded)
     }
 
-    /// Queues a download behind what was queued to run, beside what will run, and the signal that it is done: its number.
-    pub(super) fn download(&mut self, from: DeviceAddress, (to, offset): (&Pinned, usize), bytes: usize) -> Done<u64> {
-        let (stream, ran) = self.downloads;
-        self.driver.record(ran, self.stream)?;
-        self.driver.wait(stream, ran)?;
-        if bytes > 0 {
-            self.driver.download(stream, from, to, offset, bytes)?;
+    /// Queues an upload behind what was queued to run.
+    pub(super) fn upload_behind(&mut self, (from, offset): (&Pinned, usize), to: DeviceAddress, bytes: usize) -> Done {
+        self.driver.upload(self.stream, from, offset, to, bytes)
+    }
+
+    /// Queues downloads to the same places of pinned memory behind what was queued to run, beside what will run, and the signal that they are done: its number.
+    pub(super) fn download(&mut self, from: DeviceAddress, to: &Pinned, ranges: impl ExactSizeIterator<Item = Range<usize>>) -> Done<u64> {
+        if ranges.len() == 0 {
+            return self.queue_signal();
         }
-        self.signal()
+        let stream = self.wait_for_run()?;
+        for range in ranges {
+            self.driver.download(stream, from.plus(range.start), to, range.start, range.len())?;
+        }
+        self.beside = self.queued + 1;
+        self.signal(stream)
     }
 
     /// Queues the signal that everything before it has run: its number.
     pub(super) fn queue_signal(&mut self) -> Done<u64> {
+        // Numbers are seen in their order: behind downloads that are on their way.
+        if self.is_done(self.beside) {
+            return self.signal(self.stream);
+        }
+        let stream = self.wait_for_run()?;
+        self.beside = self.queued + 1;
+        self.signal(stream)
+    }
+
+    /// The stream of downloads, behind what was queued to run.
+    fn wait_for_run(&mut self) -> Done<Stream> {
         let (stream, ran) = self.downloads;
         self.driver.record(ran, self.stream)?;
         self.driver.wait(stream, ran)?;
-        self.signal()
+        Ok(stream)
     }
 
-    // Always on one stream, so that numbers are seen in their order.
-    fn signal(&mut self) -> Done<u64> {
-        let (stream, _) = self.downloads;
+    fn signal(&mut self, stream: Stream) -> Done<u64> {
         self.queued += 1;
         self.driver.signal(stream, &self.signal, 0, self.queued)?;
         Ok(self.queued)

@@ -16,8 +16,13 @@ const COPY_THREADS: u32 = 128;
 impl CudaWorker {
     /// Queues a segment: the number of its signal.
     pub(super) fn queue(&mut self, resident: &Arc<Resident>, writing: &Writing) -> Done<u64> {
-        let (up, down) = (self.up.device.plus(writing.up), self.down.device.plus(writing.down));
-        self.device.upload((&self.up.pinned, writing.up), up, writing.up_used)?;
+        let from = (&self.up.pinned, writing.up);
+        if writing.is_on_desk {
+            // Behind what ran with what lay there before.
+            self.device.upload_behind(from, writing.to, writing.up_used)?;
+        } else {
+            self.device.upload(from, writing.to, writing.up_used)?;
+        }
         let (entries, count) = writing.words;
         if count > 0 {
             let arguments = WordsArguments { entries, words: self.executed.0.0, count, padding: 0 };
@@ -33,11 +38,16 @@ impl CudaWorker {
         }
         self.ahead.wait_for(writing.pass, &mut self.device)?;
         let (mut batches, mut heads) = (writing.batches.as_slice(), writing.heads);
+        // Those of the first graph are where it looks for them already.
+        let mut place = if writing.is_on_desk { writing.to } else { heads };
         while !batches.is_empty() {
-            let queued = self.queue_some(resident, batches, heads)?;
+            let queued = self.queue_some(resident, batches, place)?;
             (batches, heads) = (&batches[queued..], heads.plus(queued * size_of::<BatchHead>()));
+            place = heads;
         }
-        self.device.download(down, (&self.down.pinned, writing.down), writing.down_used)
+        let down = self.down.device;
+        let downloads = writing.downloads.iter().map(|range| writing.down + range.start..writing.down + range.end);
+        self.device.download(down, &self.down.pinned, downloads)
     }
 
     /// Queues the first few of these batches, whose heads lie there: how many.

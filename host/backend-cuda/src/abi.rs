@@ -120,7 +120,13 @@ plain! {
     /// As in `abi_transfer.h`.
     GatherArguments { frame: u64, ports: u64, head: u64, stride: u32, port_count: u32, own: BatchHead }
     /// As in `abi_transfer.h`.
-    FinishArguments { frame: u64, outlets: u64, head: u64, stride: u32, outlet_count: u32, own: BatchHead }
+    FinishArguments { frame: u64, outlets: u64, head: u64, stride: u32, outlet_count: u32, is_left: u32, padding: u32, own: BatchHead }
+    /// As in `abi_transfer.h`.
+    LstmGatherArguments {
+        frame: u64, head: u64, lists: u64, counter: u64, table: u64, table_rows: u64, table_stride: u32, token_bytes: u32, port_count: u32, token_port: u32,
+        h_port: u32, c_port: u32, h_node: u32, c_node: u32, stride: u32, units: u32, is_f16: u32, h_exact: u32, c_out: u32, h_from: u32, h_out: u32,
+        padding: u32, own: BatchHead,
+    }
     /// A word and what it becomes.
     WordEntry { word: u32, value: u32 }
     /// As in `abi_transfer.h`.
@@ -153,7 +159,7 @@ macro_rules! kernels {
 
 kernels! {
     GatherArguments = "gather", FinishArguments = "finish", WordsArguments = "begin_words", GroupArguments = "group",
-    CompiledGroupArguments = "compiled_group", BestArguments = "best_of_panels", LstmListArguments = "lstm_rows",
+    CompiledGroupArguments = "compiled_group", BestArguments = "best_of_panels", LstmListArguments = "lstm_rows", LstmGatherArguments = "lstm_gather",
     TreeListArguments = "tree_rows"
 }
 

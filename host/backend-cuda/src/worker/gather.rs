@@ -76,6 +76,8 @@ pub(super) struct Written {
     pub(super) head: BatchHead,
     /// Whether it begins with what was computed ahead.
     pub(super) is_ahead: bool,
+    /// Whether its states pass by the frame, if they may: of one step all do.
+    pub(super) is_direct: bool,
 }
 
 /// A segment that is being written.
@@ -334,7 +336,9 @@ impl CudaWorker {
             delivered: down.plus(delivered).0,
             statuses: down.plus(statuses).0,
         };
-        writing.batches.push(Written { steps: counts.to_vec(), queue, head, is_ahead: ahead.is_some() });
+        // Of several steps of a lane that have one place, what is brought of any but the last would be written over first.
+        let is_direct = counts.len() == 1 || rows.iter().all(|(position, _)| task.joined[*position as usize].brings_at_its_end());
+        writing.batches.push(Written { steps: counts.to_vec(), queue, head, is_ahead: ahead.is_some(), is_direct });
         for place in ahead.iter().flatten() {
             writing.pass = writing.pass.max(place.pass);
             writing.segment.ahead.push(place.row);

@@ -34,7 +34,7 @@ const GRAPHS_MOST: usize = 128;
 const LAUNCHES_MOST: usize = 1 << 15;
 
 /// Fewer launches are not worth one: the copy of the heads and the graph itself are two.
-const LAUNCHES_LEAST: usize = 4;
+const LAUNCHES_LEAST: usize = 3;
 
 /// Launches of a batch beside those of its cell's plan: its gathering and its finish.
 const LAUNCHES_AROUND: usize = 2;
@@ -179,7 +179,7 @@ impl CudaWorker {
         let launches = self.device.collect(|device| {
             (0..steps).try_for_each(|step| {
                 let head = heads.plus(step * size_of::<BatchHead>()).0;
-                let rows = Rows { head, is_ahead, ..Rows::of_one_step(&bucket) };
+                let rows = Rows { head, is_ahead, direct: resident.direct(is_ahead), ..Rows::of_one_step(&bucket) };
                 queue_batch(device, resident, frame, (&rows, BatchHead::default()))
             })
         })?;

@@ -98,7 +98,7 @@ impl Joined {
             false if words.is_none() && !stage.delivery.contains(&Delivery::All) => Brings::AtItsBound,
             false => Brings::Perhaps,
         };
-        let given = (0..u32::BITS as usize).filter(|input| lane.is_given(*input)).fold(0, |given, input| given | 1 << input);
+        let given = (0..stage.inputs.len().min(u32::BITS as usize)).filter(|input| lane.is_given(*input)).fold(0, |given, input| given | 1 << input);
         Self {
             bound: chain.length.bound,
             brings,
@@ -132,6 +132,11 @@ impl Joined {
         }
     }
 
+    /// Whether nothing is brought to the host but what the last step leaves, which is known.
+    pub(super) const fn brings_at_its_end(&self) -> bool {
+        !matches!(self.brings, Brings::Perhaps)
+    }
+
     /// Whether an output of a step is brought to the host. The last output of a chain that may stop is any of them, until it is known which.
     pub(super) fn brings(&self, delivery: &Delivery, step: u32) -> bool {
         match delivery {
@@ -148,7 +153,7 @@ impl Joined {
 
     /// Whether an input came with the request.
     pub(super) fn is_given(&self, input: usize) -> bool {
-        if input < u32::BITS as usize { self.given >> input & 1 != 0 } else { self.lane.is_given(input) }
+        if input < self.lane.stage().inputs.len().min(u32::BITS as usize) { self.given >> input & 1 != 0 } else { self.lane.is_given(input) }
     }
 
     /// Where an input of a step is on the device, if the step before leaves it there; of how many bytes.

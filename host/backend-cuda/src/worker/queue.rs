@@ -6,6 +6,7 @@ use super::CudaWorker;
 use super::device::Device;
 use super::gather::{Writing, Written};
 use super::graphs::STEPS_MOST;
+use super::recurrent::Direct;
 use super::resident::{FrameMemory, Resident, Rows};
 use crate::abi::{BatchHead, FinishArguments, GatherArguments, WordsArguments};
 use crate::driver::{DeviceAddress, Done, Kernel, Launch};
@@ -62,8 +63,9 @@ impl CudaWorker {
                 return Ok(steps);
             }
         }
-        let Written { ref steps, queue, head, is_ahead } = batches[0];
-        let rows = Rows { steps, entries: head.entries, queue, head: 0, is_ahead };
+        let Written { ref steps, queue, head, is_ahead, is_direct } = batches[0];
+        let direct = if is_direct { resident.direct(is_ahead) } else { None };
+        let rows = Rows { steps, entries: head.entries, queue, head: 0, is_ahead, direct };
         queue_batch(&mut self.device, resident, self.frame, (&rows, head))?;
         Ok(1)
     }
@@ -78,11 +80,15 @@ pub(super) fn queue_batch(device: &mut Device, resident: &Resident, frame: Frame
         false => (resident.ports, resident.plan.inputs.len()),
     };
     let (port_count, outlet_count) = (port_count as u32, resident.plan.outlets.len() as u32);
-    let arguments = GatherArguments { frame: frame.address.0, ports, head, stride, port_count, own };
-    // SAFETY: the kernel takes this structure; the lists lie in a segment's stretch, their addresses in the arena or the stretch, the rows in the frame.
-    unsafe { device.launch(&gather, &arguments)? };
-    resident.launch(device, frame, rows)?;
-    let arguments = FinishArguments { frame: frame.address.0, outlets: resident.outlets, head, stride, outlet_count, own };
+    if rows.direct.is_none() {
+        let arguments = GatherArguments { frame: frame.address.0, ports, head, stride, port_count, own };
+        // SAFETY: the kernel takes this structure; the lists lie in a segment's stretch, their addresses in the arena or the stretch, the rows in the frame.
+        unsafe { device.launch(&gather, &arguments)? };
+    }
+    resident.launch(device, frame, &Rows { direct: rows.direct.map(|direct| Direct { own, ..direct }), ..*rows })?;
+    let is_left = u32::from(rows.direct.is_some());
+    let arguments =
+        FinishArguments { frame: frame.address.0, outlets: resident.outlets, head, stride, outlet_count, is_left, padding: 0, own };
     // SAFETY: as above; what is left goes to slots of the rows' lanes and to the segment's stretch.
     unsafe { device.launch(&finish, &arguments) }
 }

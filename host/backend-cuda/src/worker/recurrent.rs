@@ -7,8 +7,8 @@ use super::device::Device;
 use super::resident::{FrameMemory, Rows};
 use super::table::Table;
 use crate::abi::{
-    Arguments, GRU_F16_QUEUES, GRU_F16_STEPS, GRU_QUEUES, GRU_STEPS, GateTile, LSTM_F16_QUEUES, LSTM_F16_STEPS, LSTM_LISTS, LSTM_QUEUES,
-    LSTM_STEPS, LstmListArguments, LstmQueueArguments, LstmRows, LstmStepArguments, NOWHERE, TREE_F16_STEPS, TREE_LISTS, TREE_STEPS,
+    Arguments, BatchHead, GRU_F16_QUEUES, GRU_F16_STEPS, GRU_QUEUES, GRU_STEPS, GateTile, LSTM_F16_QUEUES, LSTM_F16_STEPS, LSTM_LISTS, LSTM_QUEUES,
+    LSTM_STEPS, LstmGatherArguments, LstmListArguments, LstmQueueArguments, LstmRows, LstmStepArguments, NOWHERE, TREE_F16_STEPS, TREE_LISTS, TREE_STEPS,
     TreeListArguments,
 };
 use crate::driver::{Done, Driver, Fault, Kernel, Launch};
@@ -41,6 +41,7 @@ struct Format {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LstmKernels {
     rows: Kernel,
+    gather: Kernel,
     pub(super) tree_rows: Kernel,
     bf16: Format,
     f16: Format,
@@ -67,9 +68,9 @@ impl LstmKernels {
         for (kernel, tile) in trees.iter_mut().flatten() {
             *kernel = driver.kernel(tile.name)?;
         }
-        let tree_rows = driver.kernel(TreeListArguments::KERNEL)?;
+        let (gather, tree_rows) = (driver.kernel(LstmGatherArguments::KERNEL)?, driver.kernel(TreeListArguments::KERNEL)?);
         let format = |number: usize| Format { lstm: lstm[number], gru: gru[number], tree: trees[number] };
-        Ok(Some(Self { rows, tree_rows, bf16: format(0), f16: format(1) }))
+        Ok(Some(Self { rows, gather, tree_rows, bf16: format(0), f16: format(1) }))
     }
 
     const fn format(&self, plan: &Recurrence) -> &Format {
@@ -194,18 +195,43 @@ impl Recurrent {
         steps.iter().map(of_step).collect()
     }
 
-    /// Queues the steps of rows in the frame.
-    pub(super) fn launch(&self, device: &mut Device, (frame, stride): (FrameMemory, u32), rows: &Rows<'_>) -> Done {
-        let plan = &self.plan;
-        let all = rows.count();
-        if let Some(second) = plan.second {
-            return self.launch_tree(device, (frame, stride), (all, rows.head), second);
-        }
-        let lists = Self::lists(frame, stride, all);
-        let counter = lists + u64::from(all) * LIST_BYTES as u64;
+    /// Queues what makes the lists of rows, and gathers them, if they pass by the frame.
+    fn make_lists(&self, device: &mut Device, (frame, stride): (FrameMemory, u32), (lists, counter): (u64, u64), rows: &Rows<'_>) -> Done {
+        let (plan, all) = (&self.plan, rows.count());
         let place = |place: usize| place as u32;
         let [h_from, h_out] = plan.rounded.map(place);
         let table = if rows.is_ahead { self.ahead } else { self.table() };
+        if let Some(direct) = &rows.direct {
+            let arguments = LstmGatherArguments {
+                frame: frame.address.0,
+                head: rows.head,
+                lists,
+                counter,
+                table: table.address.0,
+                table_rows: table.rows,
+                table_stride: table.stride,
+                token_bytes: table.token.1,
+                port_count: direct.ports.count,
+                token_port: direct.ports.token,
+                h_port: direct.ports.states[0],
+                c_port: direct.ports.states[1],
+                h_node: direct.nodes[0],
+                c_node: direct.nodes[1],
+                stride,
+                units: plan.units,
+                is_f16: u32::from(plan.is_f16),
+                h_exact: place(plan.h_next),
+                c_out: place(plan.c_next),
+                h_from,
+                h_out,
+                padding: 0,
+                own: direct.own,
+            };
+            let launch =
+                Launch { kernel: self.kernels.gather, grid: [all, 1, 1], threads: LIST_THREADS, shared_bytes: 0, cooperative: false };
+            // SAFETY: the kernel takes this structure; as below, and what entries and addresses name lies in the arena or the segment's stretch.
+            return unsafe { device.launch(&launch, &arguments) };
+        }
         let arguments = LstmListArguments {
             frame: frame.address.0,
             entries: rows.entries,
@@ -231,7 +257,19 @@ impl Recurrent {
         };
         let launch = Launch { kernel: self.kernels.rows, grid: [all, 1, 1], threads: LIST_THREADS, shared_bytes: 0, cooperative: false };
         // SAFETY: the kernel takes this structure; rows, lists and the word lie in the frame, the entries where their task was uploaded to.
-        unsafe { device.launch(&launch, &arguments)? };
+        unsafe { device.launch(&launch, &arguments) }
+    }
+
+    /// Queues the steps of rows in the frame.
+    pub(super) fn launch(&self, device: &mut Device, (frame, stride): (FrameMemory, u32), rows: &Rows<'_>) -> Done {
+        let plan = &self.plan;
+        let all = rows.count();
+        if let Some(second) = plan.second {
+            return self.launch_tree(device, (frame, stride), (all, rows.head), second);
+        }
+        let lists = Self::lists(frame, stride, all);
+        let counter = lists + u64::from(all) * LIST_BYTES as u64;
+        self.make_lists(device, (frame, stride), (lists, counter), rows)?;
         let ([i, f, g, o, _], units) = (plan.columns, plan.units);
         let columns = [i, f, g, o];
         let most = rows.steps.iter().copied().max().unwrap_or_default();
@@ -278,6 +316,24 @@ impl Recurrent {
         }
         Ok(())
     }
+}
+
+/// Where a cell's states come from and go to if they pass by the frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Direct {
+    pub(super) ports: DirectPorts,
+    /// Where in a node h and c are held.
+    pub(super) nodes: [u32; 2],
+    /// The head of a batch that is launched directly.
+    pub(super) own: BatchHead,
+}
+
+/// Of a row's addresses, by position: how many they are, that of what is looked up, and those of h and c.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DirectPorts {
+    pub(super) count: u32,
+    pub(super) token: u32,
+    pub(super) states: [u32; 2],
 }
 
 #[cfg(test)]

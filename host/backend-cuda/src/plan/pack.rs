@@ -252,9 +252,9 @@ mod tests {
             let packed = weight.packed(arithmetic);
             assert_eq!((packed.len(), packed_bytes(arithmetic, 70, 130)), (2 * 128 * 192, Some(packed.len())));
             let halves: Vec<u16> = packed.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half)).collect();
-            // Row 69 of column 75: in the second panel the second slab, there column 11, whose first chunk is fourth.
-            assert_eq!(halves[(2 + 1) * 4096 + 11 * 64 + 3 * 8 + 5], rounded(69.0 * 130.0 + 75.0));
-            assert_eq!(halves[(2 + 1) * 4096 + 11 * 64 + 3 * 8 + 6], 0, "beyond the depth are zeros");
+            // Row 69 of column 79: in the second panel the second slab, there column 15, whose first chunk is the last.
+            assert_eq!(halves[(2 + 1) * 4096 + 15 * 64 + 7 * 8 + 5], rounded(69.0 * 130.0 + 79.0));
+            assert_eq!(halves[(2 + 1) * 4096 + 15 * 64 + 7 * 8 + 6], 0, "beyond the depth are zeros");
             assert_eq!(halves[4 * 4096 + 64 + 8 + 1], rounded(130.0 + 129.0));
             assert_eq!(halves[4 * 4096 + 2 * 64 + 2 * 8], 0, "and beyond the columns");
         }

@@ -8,6 +8,7 @@
 // part, is multiplied before that wait. Where the batch is small, a block's weights are most of what it reads: resident ones are read once for
 // all steps, and stay in shared memory.
 #include "gates.cuh"
+#include "ring.cuh"
 
 namespace recurrent {
 
@@ -15,18 +16,6 @@ namespace recurrent {
 constexpr int GROUP = 128, SLAB = Cell::SLAB, ROW_BYTES = 128, UNITS = 8;
 // A group of copies is published this many slabs after it was started.
 constexpr int LAG = 2;
-
-// A place in the ring of stages, and the parity of its round.
-template <int Stages>
-struct Place {
-    uint32_t stage = 0, parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++stage == Stages) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
 
 // Groups: warpgroups that multiply. Units: of a tile, each with a column of W and U for each gate.
 // Resident: all tiles of a block have the same columns, whose weights stay behind the ring of stages.

@@ -1,6 +1,9 @@
 //! What kernels take and leave, as `kernels/abi*.h` has it: field by field the same, which a test compares with the kernels' own sizes.
 
+mod wide;
+
 use crate::driver::DeviceAddress;
+pub(crate) use wide::{WIDE_BEST_BF16, WIDE_BEST_F16, WIDE_BF16, WIDE_F16, WIDE_SLAB, WideTile};
 
 /// Structures that are bytes through and through.
 ///

@@ -23,6 +23,7 @@ mod room;
 mod table;
 mod together;
 mod tree;
+mod wide;
 mod words;
 
 use std::collections::VecDeque;
@@ -246,7 +247,7 @@ impl Backend for CudaWorker {
         let (major, minor) = facts.capability;
         DeviceInfo {
             name: self.device.name.clone(),
-            // With an LSTM's own kernels its bits are others, and so they are in tf32.
+            // With Hopper's own kernels its bits are others, and so they are in tf32.
             numeric_class: format!(
                 "cuda-sm{major}{minor}{}{}",
                 if self.device.kernels.lstm.is_some() { "a" } else { "" },

@@ -8,6 +8,7 @@ use cellwright_backend::{DeviceLost, Progress, Taken};
 
 use super::options::CudaOptions;
 use super::recurrent::LstmKernels;
+use super::wide::WideKernels;
 use crate::abi::{self, Arguments, PRODUCT_COLUMNS, PRODUCT_THREADS, PRODUCT_TILES, Plain, bytes_of, product_shared};
 use crate::driver::guarded::{GuardedDriver, Guards};
 use crate::driver::{DeviceAddress, Done, Driver, Event, Fault, GraphLaunch, Kernel, Launch, Pinned, Stream};
@@ -34,6 +35,8 @@ pub(super) struct Kernels {
     in_f16: Products,
     /// None on a device that lacks them.
     pub(super) lstm: Option<LstmKernels>,
+    /// Likewise: both are for one architecture.
+    pub(super) wide: Option<WideKernels>,
 }
 
 /// Those of one arithmetic, by the rows of their tiles.
@@ -108,6 +111,7 @@ impl Device {
         let stream = driver.stream()?;
         let uploads = (driver.stream()?, driver.event()?);
         let downloads = (driver.stream()?, driver.event()?);
+        let lstm = LstmKernels::of(&mut *driver)?;
         let kernels = Kernels {
             gather: driver.kernel(abi::GatherArguments::KERNEL)?,
             finish: driver.kernel(abi::FinishArguments::KERNEL)?,
@@ -118,7 +122,8 @@ impl Device {
             in_tf32: products(&mut *driver, abi::PRODUCTS_TF32, abi::BEST_TF32)?,
             in_bf16: products(&mut *driver, abi::PRODUCTS_BF16, abi::BEST_BF16)?,
             in_f16: products(&mut *driver, abi::PRODUCTS_F16, abi::BEST_F16)?,
-            lstm: LstmKernels::of(&mut *driver)?,
+            lstm,
+            wide: lstm.map(|_| WideKernels::of(&mut *driver)).transpose()?,
         };
         let signal = driver.pinned(size_of::<u64>())?;
         let facts = driver.facts();
@@ -211,9 +216,16 @@ impl Device {
     }
 
     /// How a product of so many rows and columns is launched, whose sums are all left or the best of each panel. No bit of it depends on that.
-    pub(super) fn product(&self, arithmetic: Arithmetic, is_best: bool, (rows, n): (u32, u32)) -> Launch {
-        let columns = n.div_ceil(PRODUCT_COLUMNS);
+    ///
+    /// # Errors
+    /// If it is one by warpgroups and the device lacks these kernels, for which no plan was made then.
+    pub(super) fn product(&self, arithmetic: Arithmetic, is_best: bool, (rows, n): (u32, u32)) -> Done<Launch> {
         let multiprocessors = self.driver.facts().multiprocessors;
+        if arithmetic.is_wide() {
+            let kernels = self.kernels.wide.ok_or_else(|| Fault::Refused("it has no kernels for products by warpgroups".to_owned()))?;
+            return Ok(kernels.launch((arithmetic.is_f16(), is_best), (rows, n), multiprocessors));
+        }
+        let columns = n.div_ceil(PRODUCT_COLUMNS);
         // The largest tile that is mostly full and leaves work for everyone: larger ones read less for as much work.
         let is_worth_it = |tile: u32| rows > tile / 2 && columns * rows.div_ceil(tile) >= multiprocessors;
         let number = (0..PRODUCT_TILES.len()).rev().find(|number| is_worth_it(PRODUCT_TILES[*number])).unwrap_or_default();
@@ -221,16 +233,16 @@ impl Device {
         let kernels = match arithmetic {
             Arithmetic::F32 => self.kernels.in_f32,
             Arithmetic::Tf32 => self.kernels.in_tf32,
-            Arithmetic::Bf16 => self.kernels.in_bf16,
-            Arithmetic::F16 => self.kernels.in_f16,
+            Arithmetic::Bf16 | Arithmetic::WideBf16 => self.kernels.in_bf16,
+            Arithmetic::F16 | Arithmetic::WideF16 => self.kernels.in_f16,
         };
-        Launch {
+        Ok(Launch {
             kernel: if is_best { kernels.best } else { kernels.all }[number],
             grid: [columns, rows.div_ceil(tile), 1],
             threads: PRODUCT_THREADS,
             shared_bytes: product_shared(tile, arithmetic.is_of_halves()),
             cooperative: false,
-        }
+        })
     }
 
     /// Queues an upload, beside what runs already and before what will run.

@@ -99,8 +99,8 @@ impl<'a> Rows<'a> {
 impl Resident {
     /// Compiles a cell and uploads it, if it takes no more than that.
     pub(super) fn new(cell: &TypedCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
-        let (compile, has_lstm) = (if device.tf32 { Plan::compile_in_tf32 } else { Plan::compile }, device.kernels.lstm.is_some());
-        let plan = compile(cell, available, has_lstm)?;
+        let (compile, is_hopper) = (if device.tf32 { Plan::compile_in_tf32 } else { Plan::compile }, device.kernels.wide.is_some());
+        let plan = compile(cell, available, is_hopper)?;
         // Of a group that is compiled the addresses of what it reads instead, which take less.
         let instruction_bytes = plan.instructions().count() * size_of::<GroupInstruction>() + plan.steps.len() * PIECE;
         let [early, late] = ports_ahead(&plan);
@@ -283,7 +283,7 @@ impl Resident {
             match ready {
                 Ready::Product(arguments, arithmetic, kept) => {
                     let arguments = in_frame(arguments, frame.address, (stride, rows, rows_at));
-                    let launch = device.product(*arithmetic, kept.is_some(), (rows, arguments.n));
+                    let launch = device.product(*arithmetic, kept.is_some(), (rows, arguments.n))?;
                     match kept {
                         // SAFETY: above.
                         None => unsafe { device.launch(&launch, &arguments)? },

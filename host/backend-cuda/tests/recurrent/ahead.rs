@@ -59,7 +59,7 @@ fn seen(control: &Control) -> Seen {
             ("gather", false) => seen.rows += grid,
             ("lstm_rows" | "lstm_gather", true) => seen.batches += 1,
             ("lstm_rows" | "lstm_gather" | "finish", false) => panic!("{kernel} runs beside the steps"),
-            (kernel, is_own) if kernel.starts_with("product") => *(if is_own { &mut seen.within } else { &mut seen.ahead }) += 1,
+            (kernel, is_own) if kernel.starts_with("wide_") => *(if is_own { &mut seen.within } else { &mut seen.ahead }) += 1,
             _ => {}
         }
     }

@@ -18,8 +18,14 @@ const PLACES: [(&str, usize, &str); 2] = [("gather", 0, "the frame"), ("gather",
 fn driver(debug: bool) -> (Driver, Control) {
     let device = Emulated::new(&Emulation { lag: Duration::ZERO, memory_bytes: 64 << 20, ..Emulation::default() });
     let control = device.control();
-    let options =
-        CudaOptions { arena_bytes: Some(1 << 20), frame_bytes: Some(1 << 20), ring_bytes: 1 << 16, debug, graphs: false, ..CudaOptions::default() };
+    let options = CudaOptions {
+        arena_bytes: Some(1 << 20),
+        frame_bytes: Some(1 << 20),
+        ring_bytes: 1 << 16,
+        debug,
+        graphs: false,
+        ..CudaOptions::default()
+    };
     let worker = CudaWorker::new(Box::new(device), options).expect("a device made of threads");
     let cell = Draft::new("plain").input("x", Datatype::Fp32, &[8]).operator("Tanh", &["x"], &["y"]).output("y", Datatype::Fp32, &[8]);
     (Driver::new(Box::new(worker), &[cell.resolve()]), control)

@@ -271,7 +271,6 @@ fn acquaint(backends: &mut [Box<dyn Backend>]) -> Vec<u64> {
     reaches
 }
 
-
 fn start_workers(backends: Vec<Box<dyn Backend>>, queue: usize, engine: &ToEngine) -> Result<Vec<WorkerLink>, StartError> {
     let start = |(number, backend)| {
         let id = WorkerId(u32::try_from(number).unwrap_or(u32::MAX));

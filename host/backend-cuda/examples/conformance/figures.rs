@@ -7,9 +7,9 @@ use cellwright_backend::conformance::cells::{self, Draft};
 use cellwright_backend::{Backend, CellIndex};
 use cellwright_backend_cuda::driver::{DeviceAddress, Done, Driver, GraphLaunch, Launch, Pinned, Stream, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
-use cellwright_cell_graph::{Datatype, Tensor};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
+use cellwright_cell_graph::{Datatype, Tensor};
 use serde_json::{Map, Value, json};
 
 use super::Where;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use cellwright_backend::{Completed, Row};
 
-use super::resident::Resident;
 use super::joined::Joined;
+use super::resident::Resident;
 
 /// Rows of one step that run at once.
 #[derive(Clone, Debug)]

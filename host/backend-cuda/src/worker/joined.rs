@@ -98,7 +98,9 @@ impl Joined {
             false if words.is_none() && !stage.delivery.contains(&Delivery::All) => Brings::AtItsBound,
             false => Brings::Perhaps,
         };
-        let given = (0..stage.inputs.len().min(u32::BITS as usize)).filter(|input| lane.is_given(*input)).fold(0, |given, input| given | 1 << input);
+        let given = (0..stage.inputs.len().min(u32::BITS as usize))
+            .filter(|input| lane.is_given(*input))
+            .fold(0, |given, input| given | 1 << input);
         Self {
             bound: chain.length.bound,
             brings,
@@ -153,7 +155,11 @@ impl Joined {
 
     /// Whether an input came with the request.
     pub(super) fn is_given(&self, input: usize) -> bool {
-        if input < self.lane.stage().inputs.len().min(u32::BITS as usize) { self.given >> input & 1 != 0 } else { self.lane.is_given(input) }
+        if input < self.lane.stage().inputs.len().min(u32::BITS as usize) {
+            self.given >> input & 1 != 0
+        } else {
+            self.lane.is_given(input)
+        }
     }
 
     /// Where an input of a step is on the device, if the step before leaves it there; of how many bytes.

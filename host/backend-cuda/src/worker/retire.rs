@@ -48,8 +48,12 @@ fn take_in(task: &mut InFlight, segment: &Segment, batch: &Batch, bytes: &[u8]) 
         joined.words.is_some() || joined.may_bring(*step) || status_of(*number).status != status::RAN
     };
     // What was told of requests that died meanwhile concerns nobody. Those that die here do so for the steps that follow.
-    let told: Vec<(usize, bool)> =
-        rows.iter().enumerate().filter(is_told).map(|(number, (position, _))| (number, !task.joined[*position as usize].is_dead())).collect();
+    let told: Vec<(usize, bool)> = rows
+        .iter()
+        .enumerate()
+        .filter(is_told)
+        .map(|(number, (position, _))| (number, !task.joined[*position as usize].is_dead()))
+        .collect();
     let mut offset = batch.delivered;
     let mut sound = true;
     for (number, is_alive) in told {

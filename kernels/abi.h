@@ -8,9 +8,9 @@
 // Most terms in one product; longer sums are several products (`cell_graph::sums::TERMS`).
 #define PRODUCT_TERMS 8
 
-// One term x·W of a product. W lies packed (see below), x as f32 rows.
+// One term x·W of a product. W lies packed (see below), x as f32 rows; of `wide_*` as rows that are rounded to the format that is multiplied.
 typedef struct ProductTerm {
-    uint64_t x;         // f32 rows, aligned to 16 bytes
+    uint64_t x;         // rows, aligned to 16 bytes
     uint64_t weights;   // packed by the rule below, aligned to 16 bytes
     uint32_t x_stride;  // bytes from one row of x to the next, a multiple of 16
     uint32_t k;         // columns of x that take part, at least 1; what lies beyond them in a row is never read
@@ -19,8 +19,8 @@ typedef struct ProductTerm {
 // y = (begin row, or bias, or 0) + x_0·W_0 + x_1·W_1 + …, in f32.
 //
 // Each element of y is summed in one order at every number of rows and with every kernel of the same arithmetic: what it begins with, then
-// the terms as listed, k ascending in each (in bf16 and f16 by slabs of 32, in tf32 of 16, within which the order is fixed too). y may lie where `begin` lies; it must not overlap any
-// x.
+// the terms as listed, k ascending in each (in bf16 and f16 by slabs of 32, of `wide_*` by 16, in tf32 by slabs of 16, within which the order is fixed
+// too). y may lie where `begin` lies; it must not overlap any x.
 //
 // How the host packs W (k × n, row-major, W[k][n]) for one term, in panels of 64 columns, one panel after another. What is beyond k or n in
 // the last ones is zeros. `kernels/tests/packing.h` is this rule as code.
@@ -33,6 +33,10 @@ typedef struct ProductTerm {
 //   bf16  k is padded to K, a multiple of 32. A panel is slabs of 32 rows of W, k ascending; a slab is its 64 columns one after another,
 //         32 bf16 each, k ascending: W[k][n] is bf16 ((n / 64) * (K / 32) + k / 32) * 2048 + (n % 64) * 32 + k % 32.
 //   f16   as bf16, with the halves of IEEE 754: 10 bits behind the point, to the nearest, ties to even, subnormal ones kept.
+//   wide_bf16, wide_f16
+//         k is padded to K, a multiple of 64. A panel is slabs of 64 rows of W, k ascending, 8192 bytes each; a slab is its 64 columns one after
+//         another, each of 64 numbers in 8 chunks of 8; chunk c of column j lies at place c ^ (j & 7). W[k][n] is number
+//         ((n / 64) * (K / 64) + k / 64) * 4096 + (n % 64) * 64 + ((((k % 64) >> 3) ^ (n & 7)) << 3) + k % 8.
 //
 // A factor of the term (the alpha of ONNX Gemm) is multiplied into W before packing.
 //
@@ -51,6 +55,16 @@ typedef struct ProductTerm {
 //   product_f16_16      16   PRODUCT_HALVES_SHARED(16)
 //   product_f16_64      64   PRODUCT_HALVES_SHARED(64)
 //   product_f16_128    128   PRODUCT_HALVES_SHARED(128)
+//
+// And on sm_90a, on a grid of any number of blocks, which have the tiles by turns; as many as run at once are enough. In f16 they are wide_f16_64x32
+// and so on. Of `begin` and `bias` n is rounded up to an even number, both aligned to 8 bytes; what lies beyond n becomes nothing.
+//
+//   kernel               rows by columns   threads   dynamic shared memory
+//   wide_bf16_64x32         64 by  32        256       8 * (64 + 32) * 128
+//   wide_bf16_64x64         64 by  64        256       8 * (64 + 64) * 128
+//   wide_bf16_128x64       128 by  64        384       8 * (128 + 64) * 128
+//   wide_bf16_128x128      128 by 128        384       6 * (128 + 128) * 128
+//   wide_bf16_128x256      128 by 256        384       4 * (128 + 256) * 128
 #define PRODUCT_STAGES 4
 #define PRODUCT_F32_SHARED(tile) (PRODUCT_STAGES * ((tile)*64 + 4096))
 #define PRODUCT_HALVES_SHARED(tile) (PRODUCT_STAGES * ((tile)*128 + 4096))
@@ -95,15 +109,17 @@ typedef struct LstmRows {
 // 64 numbers in 8 chunks of 8; chunk c of column j lies at place c ^ (j & 7). With S slabs in all, row k of the padded rows and column j of group g is number
 //     (g * S + k / 64) * G * 512 + j * 64 + ((((k % 64) >> 3) ^ (j & 7)) << 3) + k % 8.
 //
-//   kernel        rows by units   threads   cluster   dynamic shared memory
-//   *_step_64x8       64 by  8       256         1       8 * (64 + G * 8) * 128
-//   *_step_64x16      64 by 16       256         1       8 * (64 + G * 16) * 128
-//   *_step_64x32      64 by 32       256         4       8 * (64 + G * 32) * 128
-//   *_step_128x32    128 by 32       384         4       6 * (128 + G * 32) * 128
-//   *_step_128x64    128 by 64       384         4       4 * (128 + G * 64) * 128
+//   kernel        rows by units   threads   dynamic shared memory
+//   *_step_64x8       64 by  8       256       8 * (64 + G * 8) * 128
+//   *_step_64x16      64 by 16       256       8 * (64 + G * 16) * 128
+//   *_step_64x32      64 by 32       256       8 * (64 + G * 32) * 128
+//   *_step_128x32    128 by 32       384       6 * (128 + G * 32) * 128
+//   *_step_128x64    128 by 64       384       4 * (128 + G * 64) * 128
 //
-// on a grid of (units / the tile's, rounded up) · (rows / the tile's, rounded up, and that to a multiple of the cluster) blocks. All of a cell compute the
-// same bits. A cluster is blocks side by side that share the weights they read; the kernel says it to the driver, so a launch need not.
+// on a grid of (units / the tile's, rounded up) · (rows / the tile's, rounded up) blocks. All of a cell compute the same bits.
+//
+// lstm_shared_64x32, _128x32 and _128x64, in bf16, are the same, but that four blocks side by side are a cluster and share the weights that they read: there are
+// as many blocks as four for each (4 · the tile's) rows or part of so many. The kernel says that it has clusters to the driver, so a launch need not.
 typedef struct LstmStepArguments {
     LstmRows rows;
     uint64_t weights;
@@ -116,7 +132,7 @@ typedef struct LstmStepArguments {
     uint32_t padding;
 } LstmStepArguments;
 
-// A node of a binary tree, of two children: tree_step_64x8, _64x16, _64x32 (of 6 stages, as 128x32) and _128x32, as above, clusters too, with G = 5.
+// A node of a binary tree, of two children: tree_step_64x8, _64x16, _64x32 (of 6 stages, as 128x32) and _128x32, as above with G = 5.
 //
 // i, f_left, f_right, o, u = begin + h_left·W + h_right·U;  c_out = σ(i)·tanh(u) + σ(f_left)·c_left + σ(f_right)·c_right;  h = σ(o)·tanh(c_out).
 // Where nothing is known, begin is the bias. The rows' `x` and `h` are the children's h, both of `units` values, `c` is the left one's; h is left as

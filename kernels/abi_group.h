@@ -16,6 +16,9 @@
 #define TYPE_I32 2u
 #define TYPE_U8 3u
 #define TYPE_BOOL 4u
+// Of 16 bits: what floats are cast to for products, to the nearest, ties to even. No operation reads them.
+#define TYPE_BF16 5u
+#define TYPE_F16 6u
 
 // One element after the other: the result's element is of the sources' elements at the same index.
 #define OP_COPY 0u

@@ -27,7 +27,7 @@ typedef struct RowRecord {
 // One row of a batch: whose step it is. A batch may hold several steps of a lane, earlier ones first.
 typedef struct RowEntry {
     uint64_t node;      // where its outputs are held, or 0
-    uint32_t own;       // the word that says how many steps its chain executes
+    uint32_t own;       // the word that says how many steps its chain executes, or NOWHERE: all that come, whatever becomes of one
     uint32_t followed;  // the same of the chain whose length it has, or again its own
     uint32_t step;
     uint32_t stop;      // where in the row the BOOL lies that ends the chain, or NOWHERE
@@ -89,6 +89,8 @@ typedef struct FinishArguments {
     uint64_t head;     // as of GatherArguments
     uint32_t stride;
     uint32_t outlet_count;
+    uint32_t is_left;  // whether outputs are where they are held already: only what is delivered is copied
+    uint32_t padding;
     BatchHead own;
 } FinishArguments;
 
@@ -105,3 +107,32 @@ typedef struct WordsArguments {
     uint32_t count;
     uint32_t padding;
 } WordsArguments;
+
+// Gathers rows of an LSTM of which nothing else is computed, and makes their lists: lstm_gather, in place of `gather` and `lstm_rows` (`abi.h`), whose
+// lists it makes. What the step reads and leaves does not pass through the frame: c is read where it is, c and h are left where they are held (in the
+// frame if they are held nowhere). The frame has the rows' records, and h rounded, before and behind the step.
+typedef struct LstmGatherArguments {
+    uint64_t frame;
+    uint64_t head;  // as of GatherArguments; the entries are the head's
+    uint64_t lists;
+    uint64_t counter;
+    uint64_t table;  // as of LstmListArguments, but that the token comes by its port
+    uint64_t table_rows;
+    uint32_t table_stride;
+    uint32_t token_bytes;
+    uint32_t port_count;
+    uint32_t token_port;
+    uint32_t h_port;  // f32 rows of `units`, aligned to 16 bytes
+    uint32_t c_port;
+    uint32_t h_node;  // where in a node h and c are left
+    uint32_t c_node;
+    uint32_t stride;
+    uint32_t units;  // a multiple of 8
+    uint32_t is_f16;
+    uint32_t h_exact;  // places in a row of the frame, as of LstmListArguments
+    uint32_t c_out;
+    uint32_t h_from;
+    uint32_t h_out;
+    uint32_t padding;
+    BatchHead own;
+} LstmGatherArguments;

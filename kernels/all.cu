@@ -3,6 +3,7 @@
 #include "fill.cu"
 #include "product.cu"
 #include "best.cu"
+#include "wide.cu"
 #include "recurrent.cu"
 #include "lstm_rows.cu"
 #include "transfer.cu"

@@ -19,8 +19,12 @@ struct Cell {
     __device__ __forceinline__ uint32_t slabs() const { return input_slabs() + (units + SLAB - 1) / SLAB; }
 };
 
-// Not `__ldg`, which the compiler moves behind the wait for other blocks that it is to overlap with.
 __device__ __forceinline__ uint64_t listed(uint64_t list, uint32_t row, uint32_t rows) {
+    return list && row < rows ? __ldg(reinterpret_cast<const uint64_t*>(list) + row) : 0;
+}
+
+// The same where other blocks are waited for meanwhile: what `__ldg` reads the compiler moves behind that.
+__device__ __forceinline__ uint64_t listed_before(uint64_t list, uint32_t row, uint32_t rows) {
     return list && row < rows ? __ldcg(reinterpret_cast<const uint64_t*>(list) + row) : 0;
 }
 

@@ -14,7 +14,7 @@ struct Number {
 };
 
 static __device__ __forceinline__ uint32_t type_bytes(uint32_t type) {
-    return type == TYPE_I64 ? 8 : type == TYPE_F32 || type == TYPE_I32 ? 4 : 1;
+    return type == TYPE_I64 ? 8 : type == TYPE_F32 || type == TYPE_I32 ? 4 : type == TYPE_BF16 || type == TYPE_F16 ? 2 : 1;
 }
 
 static __device__ __forceinline__ uint8_t* operand_base(const GroupOperand& operand, uint8_t* row) {
@@ -37,6 +37,8 @@ static __device__ __forceinline__ void store_number(uint8_t* base, uint32_t type
         case TYPE_I64: reinterpret_cast<int64_t*>(base)[element] = number.i; break;
         case TYPE_I32: reinterpret_cast<int32_t*>(base)[element] = static_cast<int32_t>(number.i); break;
         case TYPE_BOOL: base[element] = number.i != 0; break;
+        case TYPE_BF16:
+        case TYPE_F16: reinterpret_cast<uint16_t*>(base)[element] = static_cast<uint16_t>(number.i); break;
         default: base[element] = static_cast<uint8_t>(number.i); break;
     }
 }
@@ -123,7 +125,30 @@ static __device__ __forceinline__ int64_t float_to_integer(float x, uint32_t to)
     return static_cast<int64_t>(x);
 }
 
+// Bits of the nearest numbers of 16 bits, of two the even one; as integers, for a kernel that is generated has no header with conversions.
+static __device__ __forceinline__ uint32_t float_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+static __device__ __forceinline__ uint32_t bf16_bits(float x) {
+    const uint32_t bits = float_bits(x);
+    return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+static __device__ __forceinline__ uint32_t f16_bits(float x) {
+    const uint32_t bits = float_bits(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+    if (x != x) return 0x7fff;
+    // From halfway between the largest number and the next on.
+    if (magnitude >= 0x477ff000) return sign | 0x7c00;
+    // Below the least normal number: floats beside a half are as far apart as the least ones of f16, so adding rounds.
+    if (magnitude < 0x38800000) return sign | (float_bits(fabsf(x) + 0.5f) - 0x3f000000);
+    // The exponent counts from 112 further below.
+    return sign | (((magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13) - (112 << 10));
+}
+
 static __device__ __forceinline__ Number cast_number(Number x, uint32_t from, uint32_t to) {
+    if (to == TYPE_BF16) return {0, bf16_bits(x.f)};
+    if (to == TYPE_F16) return {0, f16_bits(x.f)};
     if (from == TYPE_F32) return to == TYPE_F32 ? x : Number{0, float_to_integer(x.f, to)};
     return to == TYPE_F32 ? Number{static_cast<float>(x.i), 0} : x;
 }

@@ -1,4 +1,5 @@
 // Lists for the steps of an LSTM, a GRU or a tree (`recurrent.cu`), made where the rows lie: the host knows their places before it queues anything, and sends none.
+#include "heads.cuh"
 #include "tables.cuh"
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -71,6 +72,76 @@ extern "C" __global__ void __launch_bounds__(128) lstm_rows(const __grid_constan
     lstm::pad(at + a.h, at + a.c, at + a.h_from, a.own, a.units, a.is_f16 != 0);
 }
 KERNEL(lstm_rows, LstmListArguments)
+
+namespace lstm {
+
+// A row of a batch whose rows are gathered and listed at once: its entry, and where its inputs are.
+struct Row {
+    const RowEntry* entry;
+    const uint64_t* ports;
+    uint64_t at;
+
+    __device__ __forceinline__ Row(const LstmGatherArguments& a, const BatchHead& head, uint32_t row)
+        : entry(reinterpret_cast<const RowEntry*>(head.entries) + row),
+          ports(reinterpret_cast<const uint64_t*>(head.addresses) + (uint64_t)row * a.port_count),
+          at(a.frame + (uint64_t)row * a.stride) {}
+
+    __device__ __forceinline__ bool is_live(const BatchHead& head) const {
+        const uint32_t* const executed = reinterpret_cast<const uint32_t*>(head.executed);
+        return runs(executed, entry->own, entry->step) && runs(executed, entry->followed, entry->step);
+    }
+    __device__ __forceinline__ int64_t token(const LstmGatherArguments& a) const {
+        const uint64_t from = ports[a.token_port];
+        if (!from) return 0;
+        return a.token_bytes == 8 ? *reinterpret_cast<const int64_t*>(from) : *reinterpret_cast<const int32_t*>(from);
+    }
+    // Where it leaves c and h.
+    __device__ __forceinline__ uint64_t c(const LstmGatherArguments& a) const { return entry->node ? entry->node + a.c_node : at + a.c_out; }
+    __device__ __forceinline__ uint64_t h(const LstmGatherArguments& a) const { return entry->node ? entry->node + a.h_node : at + a.h_exact; }
+};
+
+}  // namespace lstm
+
+extern "C" __global__ void __launch_bounds__(128) lstm_gather(const __grid_constant__ LstmGatherArguments a) {
+    const uint32_t row = blockIdx.x, rows = gridDim.x;
+    uint64_t* const lists = reinterpret_cast<uint64_t*>(a.lists) + row;
+    const BatchHead head = head_of(a.head, a.own);
+    if (row >= head.rows) {
+        if (threadIdx.x < 6) lists[threadIdx.x * rows] = 0;
+        return;
+    }
+    const lstm::Row own(a, head, row);
+    const uint32_t before = own.entry->before;
+    if (threadIdx.x == 0) {
+        RowRecord record = {own.is_live(head) ? 1u : 0u, 0, 0, 0, 0};
+        const int64_t token = own.token(a), found = table_row(token, static_cast<int64_t>(a.table_rows));
+        if (found < 0) record = RowRecord{record.live, 1, token, a.table_rows, 0};
+        // A row that comes behind one that ended, or was refused, is wanted by nobody. Other blocks look at those before themselves.
+        for (uint32_t one = before; one != NOWHERE && record.live;) {
+            const lstm::Row earlier(a, head, one);
+            if (!earlier.is_live(head) || table_row(earlier.token(a), static_cast<int64_t>(a.table_rows)) < 0) record.live = 0;
+            one = earlier.entry->before;
+        }
+        *reinterpret_cast<RowRecord*>(own.at) = record;
+        const bool leaves = record.live && !record.refused;
+        lists[0] = before == NOWHERE ? own.at + a.h_from : a.frame + (uint64_t)before * a.stride + a.h_out;
+        lists[rows] = before == NOWHERE ? own.ports[a.c_port] : lstm::Row(a, head, before).c(a);
+        lists[2 * rows] = a.table + static_cast<uint64_t>(found < 0 ? 0 : found) * a.table_stride;
+        lists[3 * rows] = own.at + a.h_out;
+        lists[4 * rows] = leaves ? own.c(a) : 0;
+        lists[5 * rows] = leaves ? own.h(a) : 0;
+        if (row == 0) *reinterpret_cast<uint32_t*>(a.counter) = 0;
+    }
+    if (before != NOWHERE) return;
+    const float4* const h = reinterpret_cast<const float4*>(own.ports[a.h_port]);
+    uint4* const rounded = reinterpret_cast<uint4*>(own.at + a.h_from);
+    for (uint32_t eight = threadIdx.x; eight < a.units / 8; eight += blockDim.x) {
+        const float4 one = h ? h[2 * eight] : make_float4(0.0f, 0.0f, 0.0f, 0.0f), other = h ? h[2 * eight + 1] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        rounded[eight] = a.is_f16 ? make_uint4(pack_f16(one.x, one.y), pack_f16(one.z, one.w), pack_f16(other.x, other.y), pack_f16(other.z, other.w))
+                                  : make_uint4(pack_bf16(one.x, one.y), pack_bf16(one.z, one.w), pack_bf16(other.x, other.y), pack_bf16(other.z, other.w));
+    }
+}
+KERNEL(lstm_gather, LstmGatherArguments)
 
 extern "C" __global__ void __launch_bounds__(128) tree_rows(const __grid_constant__ TreeListArguments a) {
     const uint32_t row = blockIdx.x, rows = gridDim.x;

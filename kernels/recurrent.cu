@@ -8,9 +8,10 @@
 // part, is multiplied before that wait. Where the batch is small, a block's weights are most of what it reads: resident ones are read once for
 // all steps, and stay in shared memory.
 //
-// Where it is large, many blocks read the same weights for other rows. Such blocks are clusters: each reads a share of every slab's weights, and copies it
-// to all of them at once.
+// Where it is large, many blocks read the same weights for other rows. Such blocks may be clusters (`lstm_shared_*`): each reads a share of every slab's
+// weights, and copies it to all of them at once.
 #include "gates.cuh"
+#include "ring.cuh"
 
 namespace recurrent {
 
@@ -18,18 +19,6 @@ namespace recurrent {
 constexpr int GROUP = 128, SLAB = Cell::SLAB, ROW_BYTES = 128, UNITS = 8;
 // A group of copies is published this many slabs after it was started.
 constexpr int LAG = 2;
-
-// A place in the ring of stages, and the parity of its round.
-template <int Stages>
-struct Place {
-    uint32_t stage = 0, parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++stage == Stages) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
 
 // Groups: warpgroups that multiply. Units: of a tile, each with a column of W and U for each gate.
 // Resident: all tiles of a block have the same columns, whose weights stay behind the ring of stages.
@@ -81,12 +70,11 @@ public:
         uint64_t inputs[PASSES], states[PASSES];
 #pragma unroll
         for (int i = 0; i < PASSES; ++i) {
-            inputs[i] = listed(rows.x, first + 16 * i, rows.rows);
-            states[i] = listed(rows.h, first + 16 * i, rows.rows);
+            inputs[i] = Cluster > 1 ? listed_before(rows.x, first + 16 * i, rows.rows) : listed(rows.x, first + 16 * i, rows.rows);
+            states[i] = Cluster > 1 ? listed_before(rows.h, first + 16 * i, rows.rows) : listed(rows.h, first + 16 * i, rows.rows);
         }
         meet();
-        // The ring is empty at first, and weights wait for nothing: they are under way before it is known where rows lie.
-        const uint32_t ahead = fed_ ? 0 : min(static_cast<uint32_t>(Stages), slabs);
+        const uint32_t ahead = copied_ahead(slabs);
         if (t == 0) {
             for (uint32_t k = 0; k < ahead; ++k) copy_weights(weights, k, k);
         }
@@ -96,7 +84,7 @@ public:
                 if (k == input_slabs) known();
                 mbarrier_wait(&empty_[place_.stage], place_.parity ^ 1);
                 uint8_t* stage = shared_ + place_.stage * STAGE_BYTES;
-                if (t == 0 && Resident && fed_) {
+                if (t == 0 && Resident && loaded_) {
                     mbarrier_arrive(&full_[place_.stage]);
                 } else if (t == 0 && k >= ahead) {
                     copy_weights(weights, k, place_.stage);
@@ -121,7 +109,7 @@ public:
                 published_.advance();
             }
         }
-        fed_ = true;
+        loaded_ = true;
         part();
     }
 
@@ -212,6 +200,9 @@ private:
         published_.advance();
     }
 
+    // Of how many slabs the weights are under way before it is known where rows lie: the ring is empty at first, and weights wait for nothing.
+    __device__ __forceinline__ static uint32_t copied_ahead(uint32_t slabs) { return Cluster == 1 ? 0 : min(static_cast<uint32_t>(Stages), slabs); }
+
     // Waits until the cluster's mbarriers are there: whoever uses one met the others before.
     __device__ __forceinline__ void meet() const {
         if (Cluster > 1) cluster_wait();
@@ -247,7 +238,7 @@ private:
     uint64_t *const full_, *const empty_;
     Place<Stages> place_, published_;
     uint32_t sharing_ = 1;
-    bool fed_ = false;
+    bool loaded_ = false;
 };
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -258,10 +249,14 @@ __device__ __forceinline__ void step(const Cell& cell, const LstmRows& rows, uin
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
     Tiles<Gates, Groups, Units, Stages, false, Cluster> tiles(cell, shared, full, empty);
-    const uint32_t there = rows_at ? *reinterpret_cast<const uint32_t*>(rows_at) : rows.rows;
-    // Of a cluster whose rows end, too: its barrier does not wait for threads that have returned.
-    if (tiles.first_row(blockIdx.x) >= there) return;
-    tiles.share(blockIdx.x, there);
+    if (Cluster == 1) {
+        if (is_beyond(rows_at, tiles.first_row(blockIdx.x))) return;
+    } else {
+        const uint32_t there = rows_at ? *reinterpret_cast<const uint32_t*>(rows_at) : rows.rows;
+        // Of a cluster whose rows end, too: its barrier does not wait for threads that have returned.
+        if (tiles.first_row(blockIdx.x) >= there) return;
+        tiles.share(blockIdx.x, there);
+    }
     tiles.initialise();
     if (threadIdx.x / GROUP == Groups) {
         registers_fewer<72>();
@@ -330,11 +325,11 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
         recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES, CLUSTER>({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, a.rows, a.rows_at); \
     }                                                                                                                                                          \
     KERNEL_CLUSTER(name, LstmStepArguments, CLUSTER)
-#define TREE_STEP(name, Gates, GROUPS, WIDTH, STAGES, CLUSTER)                                                                                                \
-    extern "C" __global__ void CLUSTER_##CLUSTER __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ TreeStepArguments a) {                 \
-        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES, CLUSTER>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right, 0}, a.rows, a.rows_at); \
-    }                                                                                                                                                         \
-    KERNEL_CLUSTER(name, TreeStepArguments, CLUSTER)
+#define TREE_STEP(name, Gates, GROUPS, WIDTH, STAGES)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ TreeStepArguments a) {                             \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES, 1>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right, 0}, a.rows, a.rows_at); \
+    }                                                                                                                                                   \
+    KERNEL(name, TreeStepArguments)
 #define QUEUE(name, Gates, GROUPS, WIDTH, STAGES, RESIDENT)                                                                  \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmQueueArguments a) { \
         recurrent::queue<recurrent::Gates, GROUPS, WIDTH, STAGES, RESIDENT>(a);                                              \
@@ -345,28 +340,33 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
 #define KERNELS_OF(FORMAT, Halves)                                                \
     STEP(lstm##FORMAT##_step_64x8, Lstm<recurrent::Halves>, 1, 8, 8, 1)           \
     STEP(lstm##FORMAT##_step_64x16, Lstm<recurrent::Halves>, 1, 16, 8, 1)         \
-    STEP(lstm##FORMAT##_step_64x32, Lstm<recurrent::Halves>, 1, 32, 8, 4)         \
-    STEP(lstm##FORMAT##_step_128x32, Lstm<recurrent::Halves>, 2, 32, 6, 4)        \
-    STEP(lstm##FORMAT##_step_128x64, Lstm<recurrent::Halves>, 2, 64, 4, 4)        \
+    STEP(lstm##FORMAT##_step_64x32, Lstm<recurrent::Halves>, 1, 32, 8, 1)         \
+    STEP(lstm##FORMAT##_step_128x32, Lstm<recurrent::Halves>, 2, 32, 6, 1)        \
+    STEP(lstm##FORMAT##_step_128x64, Lstm<recurrent::Halves>, 2, 64, 4, 1)        \
     QUEUE(lstm##FORMAT##_resident_64x8, Lstm<recurrent::Halves>, 1, 8, 8, true)   \
     QUEUE(lstm##FORMAT##_resident_64x16, Lstm<recurrent::Halves>, 1, 16, 8, true) \
     QUEUE(lstm##FORMAT##_queue_64x32, Lstm<recurrent::Halves>, 1, 32, 8, false)   \
     QUEUE(lstm##FORMAT##_queue_128x32, Lstm<recurrent::Halves>, 2, 32, 6, false)  \
     STEP(gru##FORMAT##_step_64x8, Gru<recurrent::Halves>, 1, 8, 8, 1)             \
     STEP(gru##FORMAT##_step_64x16, Gru<recurrent::Halves>, 1, 16, 8, 1)           \
-    STEP(gru##FORMAT##_step_64x32, Gru<recurrent::Halves>, 1, 32, 8, 4)           \
-    STEP(gru##FORMAT##_step_128x32, Gru<recurrent::Halves>, 2, 32, 6, 4)          \
-    STEP(gru##FORMAT##_step_128x64, LateGru<recurrent::Halves>, 2, 64, 4, 4)      \
+    STEP(gru##FORMAT##_step_64x32, Gru<recurrent::Halves>, 1, 32, 8, 1)           \
+    STEP(gru##FORMAT##_step_128x32, Gru<recurrent::Halves>, 2, 32, 6, 1)          \
+    STEP(gru##FORMAT##_step_128x64, LateGru<recurrent::Halves>, 2, 64, 4, 1)      \
     QUEUE(gru##FORMAT##_resident_64x8, Gru<recurrent::Halves>, 1, 8, 8, true)     \
     QUEUE(gru##FORMAT##_resident_64x16, Gru<recurrent::Halves>, 1, 16, 8, true)   \
     QUEUE(gru##FORMAT##_queue_64x32, Gru<recurrent::Halves>, 1, 32, 8, false)     \
     QUEUE(gru##FORMAT##_queue_128x32, Gru<recurrent::Halves>, 2, 32, 6, false)    \
-    TREE_STEP(tree##FORMAT##_step_64x8, Tree<recurrent::Halves>, 1, 8, 8, 1)      \
-    TREE_STEP(tree##FORMAT##_step_64x16, Tree<recurrent::Halves>, 1, 16, 8, 1)    \
-    TREE_STEP(tree##FORMAT##_step_64x32, Tree<recurrent::Halves>, 1, 32, 6, 4)    \
-    TREE_STEP(tree##FORMAT##_step_128x32, Tree<recurrent::Halves>, 2, 32, 6, 4)
+    TREE_STEP(tree##FORMAT##_step_64x8, Tree<recurrent::Halves>, 1, 8, 8)         \
+    TREE_STEP(tree##FORMAT##_step_64x16, Tree<recurrent::Halves>, 1, 16, 8)       \
+    TREE_STEP(tree##FORMAT##_step_64x32, Tree<recurrent::Halves>, 1, 32, 6)       \
+    TREE_STEP(tree##FORMAT##_step_128x32, Tree<recurrent::Halves>, 2, 32, 6)
 
 KERNELS_OF(, Bf16)
 KERNELS_OF(_f16, F16)
+
+// Whose blocks share weights. No worker takes them before a device has said that they are right, and quicker (`figures-steps` of `tests/gpu/run`).
+STEP(lstm_shared_64x32, Lstm<recurrent::Bf16>, 1, 32, 8, 4)
+STEP(lstm_shared_128x32, Lstm<recurrent::Bf16>, 2, 32, 6, 4)
+STEP(lstm_shared_128x64, Lstm<recurrent::Bf16>, 2, 64, 4, 4)
 
 #endif

@@ -2,8 +2,7 @@
 //
 // A chain's end is known here before the host knows it: `finish` lowers the chain's word when its stop is true or a row of it is refused, and the
 // `gather` of every later step reads it. So steps that were queued beyond a stop leave nothing, and nobody waits for anything.
-#include "abi_transfer.h"
-#include "kernel.cuh"
+#include "heads.cuh"
 
 // Copies a row's bytes, or zeros from address 0, with all threads of the block. Either side may lie anywhere.
 static __device__ __forceinline__ void copy_row(uint8_t* to, const uint8_t* from, uint32_t bytes) {
@@ -15,11 +14,6 @@ static __device__ __forceinline__ void copy_row(uint8_t* to, const uint8_t* from
     for (uint32_t at = whole * 16 + threadIdx.x; at < bytes; at += blockDim.x) to[at] = from ? from[at] : uint8_t(0);
 }
 
-// The head of a launch's batch: as it lies on the device, or as it came.
-static __device__ __forceinline__ BatchHead head_of(uint64_t address, const BatchHead& own) {
-    return address ? *reinterpret_cast<const BatchHead*>(address) : own;
-}
-
 extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__ GatherArguments a) {
     const uint64_t row = blockIdx.x;
     const BatchHead head = head_of(a.head, a.own);
@@ -28,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__
     const RowEntry entry = reinterpret_cast<const RowEntry*>(head.entries)[row];
     const uint32_t* const executed = reinterpret_cast<const uint32_t*>(head.executed);
     // Kept for the whole step: another row of it may end the chain while this one is on its way.
-    const bool live = entry.step < executed[entry.own] && entry.step < executed[entry.followed];
+    const bool live = runs(executed, entry.own, entry.step) && runs(executed, entry.followed, entry.step);
     if (threadIdx.x == 0) *reinterpret_cast<RowRecord*>(frame) = RowRecord{live ? 1u : 0u, 0, 0, 0, 0};
     const Port* const ports = reinterpret_cast<const Port*>(a.ports);
     const uint64_t* const addresses = reinterpret_cast<const uint64_t*>(head.addresses) + row * a.port_count;
@@ -46,16 +40,16 @@ extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__
     const uint8_t* const frame = reinterpret_cast<const uint8_t*>(a.frame) + row * a.stride;
     const RowRecord record = *reinterpret_cast<const RowRecord*>(frame);
     const RowEntry entry = reinterpret_cast<const RowEntry*>(head.entries)[row];
-    const bool runs = record.live && !record.refused;
+    const bool ran = record.live && !record.refused;
     if (threadIdx.x == 0) {
         uint32_t* const executed = reinterpret_cast<uint32_t*>(head.executed);
-        const bool stops = runs && entry.stop != NOWHERE && frame[entry.stop] != 0;
-        if (stops) atomicMin(&executed[entry.own], entry.step + 1);
-        if (record.live && record.refused) atomicMin(&executed[entry.own], entry.step);
+        const bool stops = ran && entry.stop != NOWHERE && frame[entry.stop] != 0;
+        if (entry.own != NOWHERE && stops) atomicMin(&executed[entry.own], entry.step + 1);
+        if (entry.own != NOWHERE && record.live && record.refused) atomicMin(&executed[entry.own], entry.step);
         const uint32_t status = !record.live ? ROW_SKIPPED : record.refused ? ROW_REFUSED : stops ? ROW_STOPPED : ROW_RAN;
         reinterpret_cast<RowStatus*>(head.statuses)[row] = RowStatus{status, 0, record.index, record.table_rows};
     }
-    if (!runs) return;
+    if (!ran || (a.is_left && !head.deliveries)) return;
     bool held = entry.node != 0;
     if (held && entry.later != NOWHERE) {
         // A later step of the same batch leaves its outputs there, unless its chain has ended.
@@ -66,9 +60,12 @@ extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__
     const uint32_t* const deliveries = reinterpret_cast<const uint32_t*>(head.deliveries) + row * a.outlet_count;
     for (uint32_t output = 0; output < a.outlet_count; output++) {
         const Outlet outlet = outlets[output];
-        if (held) copy_row(reinterpret_cast<uint8_t*>(entry.node) + outlet.node_offset, frame + outlet.place, outlet.bytes);
+        const uint8_t* from = frame + outlet.place;
+        uint8_t* const node = reinterpret_cast<uint8_t*>(entry.node) + outlet.node_offset;
+        if (a.is_left && entry.node) from = node;
+        if (held && !a.is_left) copy_row(node, from, outlet.bytes);
         if (!head.deliveries || deliveries[output] == NOWHERE) continue;
-        copy_row(reinterpret_cast<uint8_t*>(head.delivered) + deliveries[output], frame + outlet.place, outlet.bytes);
+        copy_row(reinterpret_cast<uint8_t*>(head.delivered) + deliveries[output], from, outlet.bytes);
     }
 }
 KERNEL(finish, FinishArguments)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <type_traits>
 #include "../abi_best.h"
 #include "packing.h"
 #include "testing.h"
@@ -12,9 +13,42 @@ namespace {
 using testing::Memory;
 
 constexpr uint32_t FLAGS[] = {0, FLAG_LAST, FLAG_SMALLEST, FLAG_SMALLEST | FLAG_LAST};
-constexpr const char* ARITHMETICS[] = {"f32_", "tf32_", "bf16_", "f16_"};
 
-uint32_t shared_bytes(const std::string& in, uint32_t tile) { return in == "bf16_" || in == "f16_" ? PRODUCT_HALVES_SHARED(tile) : PRODUCT_F32_SHARED(tile); }
+struct Tile {
+    uint32_t rows;
+    // Of products by warpgroups, and how many slabs are on their way at once.
+    uint32_t columns, stages;
+};
+const std::vector<Tile> NARROW = {{16, 0, 0}, {64, 0, 0}, {128, 0, 0}}, WIDE = {{64, 64, 8}, {128, 64, 8}, {128, 128, 6}, {128, 256, 4}};
+
+// In which format, and by warpgroups or not.
+struct Arithmetic {
+    std::string format;
+    const std::vector<Tile>& tiles;
+
+    bool is_wide() const { return &tiles == &WIDE; }
+    bool is_of_halves() const { return format == "bf16_" || format == "f16_"; }
+    // The kernel that writes all sums down, or the one that keeps the best.
+    template <class Arguments>
+    void launch(const Tile& tile, const Arguments& a, uint32_t rows, uint32_t n) const {
+        const bool is_best = std::is_same_v<Arguments, ProductBestArguments>;
+        const uint32_t down = (rows + tile.rows - 1) / tile.rows;
+        std::string name = (is_wide() ? "wide_" : "product_") + std::string(is_best ? "best_" : "") + format + std::to_string(tile.rows);
+        std::array<uint32_t, 3> grid = {(n + 63) / 64, down, 1};
+        uint32_t threads = 128, shared = is_of_halves() ? PRODUCT_HALVES_SHARED(tile.rows) : PRODUCT_F32_SHARED(tile.rows);
+        if (is_wide()) {
+            name.append("x").append(std::to_string(tile.columns));
+            // As many blocks as tiles, or some, which have them by turns.
+            grid = {(n + tile.columns - 1) / tile.columns * down / 2 + 1, 1, 1};
+            threads = 128 + 2 * tile.rows;
+            shared = tile.stages * (tile.rows + tile.columns) * 128;
+        }
+        const std::string said = testing::launch(name.c_str(), grid, threads, shared, a);
+        if (!said.empty()) testing::failed(__FILE__, __LINE__, name + ": " + said);
+    }
+};
+const Arithmetic F32{"f32_", NARROW};
+const Arithmetic ARITHMETICS[] = {F32, {"tf32_", NARROW}, {"bf16_", NARROW}, {"f16_", NARROW}, {"bf16_", WIDE}, {"f16_", WIDE}};
 
 struct Projection {
     uint32_t rows, n, depth;
@@ -22,6 +56,8 @@ struct Projection {
     std::vector<float> w;
     Memory<float> x, bias, f32, tf32;
     Memory<uint16_t> bf16, f16;
+    // Of products by warpgroups, in both formats: weights, and rows of x rounded.
+    std::vector<Memory<uint16_t>> wide, rounded;
 
     // Columns come several times, so that there are ties; of every seven rows one is zeros, one has a NaN and one an infinity.
     Projection(uint32_t rows, uint32_t n, uint32_t depth, uint64_t seed)
@@ -49,34 +85,39 @@ struct Projection {
         tf32 = Memory<float>(packing::tf32(w, depth, n));
         bf16 = Memory<uint16_t>(packing::bf16(w, depth, n));
         f16 = Memory<uint16_t>(packing::f16(w, depth, n));
+        for (const packing::Format& format : {packing::BF16, packing::F16}) {
+            wide.emplace_back(packing::wide(format, w, depth, n));
+            rounded.emplace_back(rows * rounded_stride());
+            for (uint32_t r = 0; r < rows; ++r) {
+                for (uint32_t i = 0; i < depth; ++i) rounded.back()[r * rounded_stride() + i] = format.to(x[r * x_stride + i]);
+            }
+        }
     }
 
-    uint64_t packed(const std::string& in) const {
-        return in == "bf16_" ? bf16.address() : in == "f16_" ? f16.address() : in == "tf32_" ? tf32.address() : f32.address();
+    size_t rounded_stride() const { return packing::padded(depth, 8) + 8; }
+
+    uint64_t packed(const Arithmetic& in) const {
+        if (in.is_wide()) return wide[in.format == "f16_"].address();
+        return in.format == "bf16_" ? bf16.address() : in.format == "f16_" ? f16.address() : in.format == "tf32_" ? tf32.address() : f32.address();
     }
 
-    ProductArguments arguments(const std::string& in, uint32_t first, uint32_t count) const {
+    ProductArguments arguments(const Arithmetic& in, uint32_t first, uint32_t count) const {
         ProductArguments a{};
-        a.terms[0] = {x.address() + first * x_stride * 4, packed(in), static_cast<uint32_t>(x_stride * 4), depth};
+        const size_t stride = in.is_wide() ? rounded_stride() * 2 : x_stride * 4;
+        const uint64_t from = in.is_wide() ? rounded[in.format == "f16_"].address() : x.address();
+        a.terms[0] = {from + first * stride, packed(in), static_cast<uint32_t>(stride), depth};
         a.bias = bias.address();
         a.term_count = 1;
         a.rows = count;
         a.n = n;
         return a;
     }
-    template <class Arguments>
-    static void launch(const std::string& kernel, const std::array<uint32_t, 3>& grid, uint32_t shared, const Arguments& a) {
-        const std::string said = testing::launch(kernel.c_str(), grid, 128, shared, a);
-        if (!said.empty()) testing::failed(__FILE__, __LINE__, kernel + ": " + said);
-    }
-    std::array<uint32_t, 3> grid(uint32_t count, uint32_t tile) const { return {(n + 63) / 64, (count + tile - 1) / tile, 1}; }
-
-    Memory<float> sums(const std::string& in) const {
+    Memory<float> sums(const Arithmetic& in) const {
         Memory<float> y(rows * y_stride);
         ProductArguments a = arguments(in, 0, rows);
         a.y = y.address();
         a.y_stride = static_cast<uint32_t>(y_stride * 4);
-        launch("product_" + in + "16", grid(rows, 16), shared_bytes(in, 16), a);
+        in.launch(in.tiles[0], a, rows, n);
         return y;
     }
 };
@@ -100,15 +141,15 @@ struct Left {
     }
 };
 
-Left best(const Projection& of, const std::string& in, uint32_t tile, uint32_t k, uint32_t flags, uint32_t first, uint32_t count) {
+Left best(const Projection& of, const Arithmetic& in, const Tile& tile, uint32_t k, uint32_t flags, uint32_t first, uint32_t count) {
     Left left(of, count, k);
     ProductBestArguments a{of.arguments(in, first, count), k, flags};
     a.product.y = left.rows.address();
     a.product.y_stride = static_cast<uint32_t>(left.stride);
-    Projection::launch("product_best_" + in + std::to_string(tile), of.grid(count, tile), shared_bytes(in, tile), a);
+    in.launch(tile, a, count, of.n);
     const uint64_t at = left.rows.address();
     const BestArguments b{at, at + left.values, at + left.positions, static_cast<uint32_t>(left.stride), left.panels, k, flags, 0};
-    Projection::launch("best_of_panels", {count, 1, 1}, 0, b);
+    CHECK(testing::launch("best_of_panels", {count, 1, 1}, 128, 0, b) == "");
     return left;
 }
 
@@ -132,13 +173,14 @@ void the_best_are_those_that_would_be_found_in_all_sums() {
     } shapes[] = {{1, 1, 1}, {7, 5, 3}, {17, 63, 20}, {15, 64, 16}, {65, 65, 33}, {129, 200, 24}, {3, 8300, 5}};
     for (const auto& shape : shapes) {
         const Projection of(shape.rows, shape.n, shape.depth, shape.n);
-        for (const std::string in : ARITHMETICS) {
+        for (const Arithmetic& in : ARITHMETICS) {
             const Memory<float> sums = of.sums(in);
             for (const uint32_t flags : FLAGS) {
                 std::vector<std::vector<uint32_t>> orders;
                 for (uint32_t r = 0; r < of.rows; ++r) orders.push_back(in_order(&sums[r * of.y_stride], of.n, flags));
                 for (const uint32_t wanted : {1, 7, BEST_MOST}) {
-                    const uint32_t k = std::min(wanted, shape.n), tile = std::array{16, 64, 128}[(wanted + flags + shape.n) % 3];
+                    const uint32_t k = std::min(wanted, shape.n);
+                    const Tile& tile = in.tiles[(wanted + flags + shape.n) % in.tiles.size()];
                     const Left left = best(of, in, tile, k, flags, 0, of.rows);
                     for (uint32_t r = 0; r < of.rows; ++r) {
                         const std::vector<uint32_t>& order = orders[r];
@@ -157,7 +199,7 @@ void the_best_are_those_that_would_be_found_in_all_sums() {
 // Of plain numbers, in f32: no sum in f64 is larger than the best one by more than f32 may err.
 void the_best_is_the_best_in_f64() {
     const Projection of(40, 300, 50, 4);
-    const Left left = best(of, "f32_", 16, 1, 0, 0, of.rows);
+    const Left left = best(of, F32, NARROW[0], 1, 0, 0, of.rows);
     for (uint32_t r = 0; r < of.rows; ++r) {
         if (r % 7 == 4 || r % 7 == 5) continue;
         const auto sum = [&](size_t column) {
@@ -174,13 +216,13 @@ void the_best_is_the_best_in_f64() {
 void no_bit_depends_on_rows_tiles_or_the_order_of_threads() {
     testing::Random random(9);
     const Projection of(140, 210, 37, 8);
-    for (const std::string in : ARITHMETICS) {
+    for (const Arithmetic& in : ARITHMETICS) {
         for (const uint32_t k : {1, 5}) {
             emulate_seed(0);
-            const Left whole = best(of, in, 128, k, 0, 0, of.rows);
-            for (const uint32_t tile : {16, 64, 128}) {
+            const Left whole = best(of, in, in.tiles.back(), k, 0, 0, of.rows);
+            for (const Tile& tile : in.tiles) {
                 for (uint64_t part = 0; part < 2; ++part) {
-                    emulate_seed(part + tile);
+                    emulate_seed(part + tile.rows + tile.columns);
                     const uint32_t first = random.below(of.rows), count = part == 0 ? 1 : 1 + random.below(of.rows - first);
                     const Left some = best(of, in, tile, k, 0, first, count);
                     CHECK(std::memcmp(&some.rows[0], &whole.rows[first * whole.stride], count * whole.stride) == 0);
@@ -193,14 +235,14 @@ void no_bit_depends_on_rows_tiles_or_the_order_of_threads() {
 // What is left out is not asked for: positions alone, values alone.
 void either_result_may_be_missing() {
     const Projection of(3, 100, 8, 2);
-    const Left both = best(of, "f32_", 16, 3, 0, 0, 3);
+    const Left both = best(of, F32, NARROW[0], 3, 0, 0, 3);
     for (const bool values : {false, true}) {
         Left one(of, 3, 3);
         std::memcpy(&one.rows[0], &both.rows[0], one.rows.size());
         for (uint32_t r = 0; r < 3; ++r) std::memset(&one.rows[r * one.stride + one.values], 0xff, one.stride - one.values);
         const uint64_t at = one.rows.address();
         const BestArguments b{at, values ? at + one.values : 0, values ? 0 : at + one.positions, static_cast<uint32_t>(one.stride), one.panels, 3, 0, 0};
-        Projection::launch("best_of_panels", {3, 1, 1}, 0, b);
+        CHECK(testing::launch("best_of_panels", {3, 1, 1}, 128, 0, b) == "");
         for (uint32_t r = 0; r < 3; ++r) {
             for (uint32_t place = 0; place < 3; ++place) {
                 CHECK(values ? one.value(r, place) == both.value(r, place) : std::isnan(one.value(r, place)));

@@ -92,6 +92,39 @@ void products_leave_their_tiles() {
     }
 }
 
+// The same of products by warpgroups, whose blocks have tiles by turns: whole ones that are not there are nobody's.
+void wide_products_leave_their_tiles() {
+    constexpr uint32_t ROWS = 200, TILE = 64, N = 64, K = 32, STRIDE = N * 4, SHARED = 8 * (TILE + N) * 128;
+    Memory<uint16_t> x(ROWS * K), weights(N * 64);
+    for (uint32_t i = 0; i < ROWS * K; ++i) x[i] = 0;
+    for (uint32_t i = 0; i < N * 64; ++i) weights[i] = 0;
+    for (const std::string format : {"bf16_64x64", "f16_64x64"}) {
+        for (const uint32_t rows : {1u, 64u, 65u, 200u}) {
+            for (const uint32_t blocks : {1u, 3u, 5u}) {
+                const auto there = word(rows);
+                const uint32_t end = (rows + TILE - 1) / TILE * TILE;
+                ProductArguments a{};
+                a.terms[0] = {x.address(), weights.address(), K * 2, K};
+                a.term_count = 1;
+                a.rows = ROWS;
+                a.n = N;
+                a.y_stride = STRIDE;
+                a.rows_at = there.address();
+                Memory<uint8_t> sums(ROWS * STRIDE), candidates(ROWS * STRIDE);
+                a.y = sums.address();
+                CHECK(testing::launch(("wide_" + format).c_str(), {blocks, 1, 1}, 256, SHARED, a) == "");
+                a.y = candidates.address();
+                CHECK(testing::launch(("wide_best_" + format).c_str(), {blocks, 1, 1}, 256, SHARED, ProductBestArguments{a, 1, 0}) == "");
+                for (uint32_t r = 0; r < rows; ++r) {
+                    CHECK(*reinterpret_cast<const float*>(&sums[r * STRIDE + 4 * (N - 1)]) == 0);
+                    CHECK(reinterpret_cast<const Candidate*>(&candidates[r * STRIDE])->column == 0);
+                }
+                if (end < ROWS) CHECK(is_untouched(sums, end * STRIDE, ROWS * STRIDE) && is_untouched(candidates, end * STRIDE, ROWS * STRIDE));
+            }
+        }
+    }
+}
+
 // They are padding in every list, whose places are those of as many rows as there are blocks; whose steps the rows are is what the head says.
 void lists_have_padding_for_them() {
     constexpr uint32_t ROWS = 5, STRIDE = 128, OWN = 8, H = 32, C = 64, H_FROM = 96;
@@ -148,8 +181,8 @@ void steps_leave_their_tiles() {
     // In clusters, of which the first has a block with rows and one without.
     Memory<uint8_t> c_of_clusters(ROWS * UNITS * 4);
     for (uint32_t r = 0; r < ROWS; ++r) out[r] = c_of_clusters.address() + r * UNITS * 4;
-    CHECK(testing::launch("lstm_step_64x32", {4, 1, 1}, 256, 8 * (64 + 128) * 128, a) == "");
-    CHECK_HAS(testing::launch("lstm_step_64x32", {5, 1, 1}, 256, 8 * (64 + 128) * 128, a), "no whole clusters of 4");
+    CHECK(testing::launch("lstm_shared_64x32", {4, 1, 1}, 256, 8 * (64 + 128) * 128, a) == "");
+    CHECK_HAS(testing::launch("lstm_shared_64x32", {5, 1, 1}, 256, 8 * (64 + 128) * 128, a), "no whole clusters of 4");
     for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c_of_clusters[0])[i] == 0);
     CHECK(is_untouched(c_of_clusters, 128 * UNITS * 4, ROWS * UNITS * 4));
 
@@ -167,6 +200,7 @@ int main() {
     RUN(groups_leave_them);
     RUN(panels_leave_them);
     RUN(products_leave_their_tiles);
+    RUN(wide_products_leave_their_tiles);
     RUN(lists_have_padding_for_them);
     RUN(lists_of_trees_have_padding_for_them);
     RUN(steps_leave_their_tiles);

@@ -1,9 +1,11 @@
 // The group kernel against f64: elements, stretches walked by a thread, a warp or the block, and indices that are in no table.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include "../abi_group.h"
 #include "../abi_transfer.h"
 #include "instructions.h"
+#include "packing.h"
 #include "testing.h"
 
 namespace {
@@ -65,6 +67,29 @@ void elements_are_right() {
             const double sum = std::tanh(static_cast<double>(frame.at<float>(r, 32)[row * 3 + column])) + frame.at<float>(r, 56)[2 - column];
             CHECK(std::abs(got - 1 / (1 + std::exp(-sum))) < 1e-6);
         }
+    }
+}
+
+// Casts to 16 bits, for products: ties, ends of ranges, and as many floats of any size as find room.
+void floats_are_rounded_as_weights_are() {
+    testing::Random random(6);
+    std::vector<float> numbers = {0,        -0.0f,         1 + 0x1p-11f, 1 + 0x1.002p-11f,     1 + 0x3p-11f, 1 + 0x1p-8f, 1 + 0x1.01p-8f,       1 + 0x3p-8f, 65504,
+                                  65519.9f, 65520,         -65520,       INFINITY,             -INFINITY,    3.4e38f,     0x1p-14f - 0x1p-25f, 0x1p-25f,    0x1.002p-25f,
+                                  0x3p-25f, -0x1.4p-23f,   1e-45f,       -1e-45f,              0x1p-126f,    NAN};
+    while (numbers.size() < 3000) numbers.push_back(std::bit_cast<float>(random.next()));
+    const uint32_t count = static_cast<uint32_t>(numbers.size()), to_bf16 = 32 + 4 * count, to_f16 = to_bf16 + 2 * count;
+    Frame frame(1, 8 * count);
+    std::copy(numbers.begin(), numbers.end(), frame.at<float>(0, 32));
+    std::vector<GroupInstruction> list;
+    for (const auto& [type, to] : {std::pair{TYPE_BF16, to_bf16}, std::pair{TYPE_F16, to_f16}}) {
+        list.push_back(instruction(OP_CAST, 0, {count}, 0));
+        list.back().source[0] = in_row(32, TYPE_F32, {1});
+        list.back().result[0] = in_row(to, type, {1});
+    }
+    frame.run(list);
+    for (uint32_t i = 0; i < count; ++i) {
+        CHECK(frame.at<uint16_t>(0, to_bf16)[i] == packing::to_bf16(numbers[i]));
+        CHECK(frame.at<uint16_t>(0, to_f16)[i] == packing::to_f16(numbers[i]));
     }
 }
 
@@ -150,6 +175,7 @@ void indices_are_checked() {
 
 int main() {
     RUN(elements_are_right);
+    RUN(floats_are_rounded_as_weights_are);
     RUN(stretches_are_right);
     RUN(indices_are_checked);
     return testing::finish();

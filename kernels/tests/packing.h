@@ -91,6 +91,18 @@ inline std::vector<uint16_t> halves(const std::vector<float>& w, size_t k, size_
 inline std::vector<uint16_t> bf16(const std::vector<float>& w, size_t k, size_t n) { return halves(w, k, n, to_bf16); }
 inline std::vector<uint16_t> f16(const std::vector<float>& w, size_t k, size_t n) { return halves(w, k, n, to_f16); }
 
+// For products by warpgroups.
+inline std::vector<uint16_t> wide(const Format& format, const std::vector<float>& w, size_t k, size_t n) {
+    const size_t K = padded(k, 64);
+    std::vector<uint16_t> packed(K * padded(n, 64));
+    for (size_t i = 0; i < k; ++i) {
+        for (size_t j = 0; j < n; ++j) {
+            packed[((j / 64) * (K / 64) + i / 64) * 4096 + (j % 64) * 64 + (((i % 64 >> 3) ^ (j & 7)) << 3) + i % 8] = format.to(w[i * n + j]);
+        }
+    }
+    return packed;
+}
+
 // Weights of a cell of so many gates. w is `inputs` × gates · `units` and u is `units` × gates · `units`, row-major, columns gate after gate.
 inline std::vector<uint16_t> gates(const Format& format, size_t gates, const std::vector<float>& w, const std::vector<float>& u, size_t inputs,
                                    size_t units) {

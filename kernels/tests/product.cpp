@@ -1,4 +1,5 @@
 // Products against sums in f64, and against themselves: no bit may depend on how many rows there are or on which tile computes them.
+#include <algorithm>
 #include <cmath>
 #include "../abi.h"
 #include "packing.h"
@@ -8,18 +9,37 @@ namespace {
 
 using testing::Memory;
 
-enum class In { F32, Tf32, Bf16, F16 };
-constexpr const char* NAMES[] = {"f32_", "tf32_", "bf16_", "f16_"};
+enum class In { F32, Tf32, Bf16, F16, WideBf16, WideF16 };
+constexpr const char* NAMES[] = {"product_f32_", "product_tf32_", "product_bf16_", "product_f16_", "wide_bf16_", "wide_f16_"};
 
 struct Kind {
     In in;
     uint32_t tile;
-    std::string name() const { return std::string("product_") + NAMES[static_cast<int>(in)] + std::to_string(tile); }
-    uint32_t shared() const { return in == In::Bf16 || in == In::F16 ? PRODUCT_HALVES_SHARED(tile) : PRODUCT_F32_SHARED(tile); }
+    // Of products by warpgroups, and how many slabs are on their way at once.
+    uint32_t columns = 0, stages = 0;
+    bool is_wide() const { return columns != 0; }
+    std::string name() const {
+        std::string name = NAMES[static_cast<int>(in)] + std::to_string(tile);
+        if (is_wide()) name.append("x").append(std::to_string(columns));
+        return name;
+    }
+    uint32_t threads() const { return is_wide() ? 128 + 2 * tile : 128; }
+    uint32_t shared() const {
+        if (is_wide()) return stages * (tile + columns) * 128;
+        return in == In::Bf16 || in == In::F16 ? PRODUCT_HALVES_SHARED(tile) : PRODUCT_F32_SHARED(tile);
+    }
+    // As many blocks as tiles, or some, which have them by turns.
+    std::array<uint32_t, 3> grid(uint32_t rows, uint32_t n) const {
+        const uint32_t down = (rows + tile - 1) / tile;
+        if (!is_wide()) return {(n + 63) / 64, down, 1};
+        return {(n + columns - 1) / columns * down / 2 + 1, 1, 1};
+    }
     // An operand as it is multiplied.
     float rounded(float x) const {
         switch (in) {
+            case In::WideBf16:
             case In::Bf16: return packing::from_bf16(packing::to_bf16(x));
+            case In::WideF16:
             case In::F16: return packing::from_f16(packing::to_f16(x));
             case In::Tf32: return packing::to_tf32(x);
             default: return x;
@@ -28,7 +48,11 @@ struct Kind {
 };
 const Kind KINDS[] = {{In::F32, 16},  {In::F32, 64},   {In::F32, 128}, {In::Tf32, 16}, {In::Tf32, 64},
                       {In::Tf32, 128}, {In::Bf16, 16}, {In::Bf16, 64}, {In::Bf16, 128},
-                      {In::F16, 16},   {In::F16, 64},  {In::F16, 128}};
+                      {In::F16, 16},   {In::F16, 64},  {In::F16, 128},
+                      {In::WideBf16, 64, 32, 8},    {In::WideBf16, 64, 64, 8},    {In::WideBf16, 128, 64, 8},
+                      {In::WideBf16, 128, 128, 6},  {In::WideBf16, 128, 256, 4},
+                      {In::WideF16, 64, 32, 8},     {In::WideF16, 64, 64, 8},     {In::WideF16, 128, 64, 8},
+                      {In::WideF16, 128, 128, 6},   {In::WideF16, 128, 256, 4}};
 
 enum class Begins { Nothing, Bias, Row, InPlace };
 
@@ -42,6 +66,9 @@ struct Case {
     std::vector<size_t> x_strides;
     std::vector<Memory<float>> f32, tf32;
     std::vector<Memory<uint16_t>> bf16, f16;
+    // Of products by warpgroups, in both formats: weights, and rows of x rounded.
+    std::vector<std::array<Memory<uint16_t>, 2>> wide, rounded;
+    std::vector<size_t> rounded_strides;
     size_t y_stride;
     Memory<float> begin, bias;
 
@@ -63,15 +90,33 @@ struct Case {
                 for (uint32_t i = 0; i < k; ++i) x[r * stride + i] = random.signed_unit();
             }
             xs.push_back(std::move(x));
+            wide.push_back({Memory<uint16_t>(packing::wide(packing::BF16, w, k, n)), Memory<uint16_t>(packing::wide(packing::F16, w, k, n))});
+            rounded_strides.push_back(packing::padded(k, 8) + 8);
+            rounded.push_back({Memory<uint16_t>(rows * rounded_strides.back()), Memory<uint16_t>(rows * rounded_strides.back())});
         }
         for (uint32_t r = 0; r < rows; ++r) {
             for (uint32_t j = 0; j < n; ++j) begin[r * y_stride + j] = random.signed_unit();
         }
         for (uint32_t j = 0; j < n; ++j) bias[j] = random.signed_unit();
+        round();
+    }
+
+    void round() {
+        for (size_t t = 0; t < ks.size(); ++t) {
+            for (uint32_t r = 0; r < rows; ++r) {
+                for (uint32_t i = 0; i < ks[t]; ++i) {
+                    const float x = xs[t][r * x_strides[t] + i];
+                    rounded[t][0][r * rounded_strides[t] + i] = packing::to_bf16(x);
+                    rounded[t][1][r * rounded_strides[t] + i] = packing::to_f16(x);
+                }
+            }
+        }
     }
 
     uint64_t packed(In in, size_t term) const {
         switch (in) {
+            case In::WideBf16: return wide[term][0].address();
+            case In::WideF16: return wide[term][1].address();
             case In::Bf16: return bf16[term].address();
             case In::F16: return f16[term].address();
             case In::Tf32: return tf32[term].address();
@@ -85,7 +130,9 @@ struct Case {
         ProductArguments a{};
         a.term_count = static_cast<uint32_t>(ks.size());
         for (size_t t = 0; t < ks.size(); ++t) {
-            a.terms[t] = {xs[t].address() + first * x_strides[t] * 4, packed(kind.in, t), static_cast<uint32_t>(x_strides[t] * 4), ks[t]};
+            const size_t stride = kind.is_wide() ? rounded_strides[t] * 2 : x_strides[t] * 4;
+            const uint64_t x = kind.is_wide() ? rounded[t][kind.in == In::WideF16].address() : xs[t].address();
+            a.terms[t] = {x + first * stride, packed(kind.in, t), static_cast<uint32_t>(stride), ks[t]};
         }
         if (begins == Begins::InPlace) {
             for (uint32_t r = 0; r < count; ++r) {
@@ -98,7 +145,7 @@ struct Case {
         a.y = y.address();
         a.rows = count;
         a.n = n;
-        const std::string said = testing::launch(kind.name().c_str(), {(n + 63) / 64, (count + kind.tile - 1) / kind.tile, 1}, 128, kind.shared(), a);
+        const std::string said = testing::launch(kind.name().c_str(), kind.grid(count, n), kind.threads(), kind.shared(), a);
         if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
         return y;
     }
@@ -148,6 +195,7 @@ void every_shape_is_right() {
         {15, 70, {31}, Begins::InPlace},       {16, 63, {32}, Begins::Bias},          {17, 65, {33, 1}, Begins::Row},
         {63, 130, {64, 64}, Begins::Bias},     {64, 64, {128}, Begins::Nothing},      {65, 66, {100, 7, 50}, Begins::InPlace},
         {127, 12, {17}, Begins::Row},          {130, 129, {40, 90}, Begins::Bias},    {33, 200, {5, 4, 3, 2, 1, 16, 32, 33}, Begins::Row},
+        {129, 270, {600}, Begins::InPlace},
     };
     for (const auto& shape : shapes) {
         const Case one(shape.rows, shape.n, shape.ks, shape.begins, shape.rows * 1000 + shape.n);
@@ -160,13 +208,15 @@ void no_bit_depends_on_rows_or_tiles() {
     testing::Random random(7);
     for (const Begins begins : {Begins::Nothing, Begins::Bias, Begins::Row, Begins::InPlace}) {
         const Case one(140, 70, {50, 33}, begins, 11);
-        for (const In in : {In::F32, In::Tf32, In::Bf16, In::F16}) {
-            const Memory<float> whole = one.run({in, 128}, 0, one.rows);
-            for (const uint32_t tile : {16, 64, 128}) {
-                CHECK(one.run({in, tile}, 0, one.rows).same(whole));
+        for (const In in : {In::F32, In::Tf32, In::Bf16, In::F16, In::WideBf16, In::WideF16}) {
+            const auto is_in = [in](const Kind& kind) { return kind.in == in; };
+            const Memory<float> whole = one.run(*std::find_if(std::begin(KINDS), std::end(KINDS), is_in), 0, one.rows);
+            for (const Kind& kind : KINDS) {
+                if (!is_in(kind)) continue;
+                CHECK(one.run(kind, 0, one.rows).same(whole));
                 for (int part = 0; part < 4; ++part) {
                     const uint32_t first = random.below(one.rows), count = part == 0 ? 1 : 1 + random.below(one.rows - first);
-                    const Memory<float> some = one.run({in, tile}, first, count);
+                    const Memory<float> some = one.run(kind, first, count);
                     CHECK(std::memcmp(&some[0], &whole[first * one.y_stride], count * one.y_stride * 4) == 0);
                 }
             }

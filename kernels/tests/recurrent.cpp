@@ -14,15 +14,16 @@ using testing::Random;
 struct Kernel {
     uint32_t rows, units, threads, stages, cluster;
     bool resident = false;
-    // Resident ones need the slabs of a tile's columns beside.
     // Blocks of so many rows and units, in whole clusters.
     uint32_t blocks(uint32_t all_rows, uint32_t all_units) const {
         const uint32_t down = (all_rows + rows - 1) / rows;
         return (all_units + units - 1) / units * ((down + cluster - 1) / cluster * cluster);
     }
+    // Resident ones need the slabs of a tile's columns beside.
     uint32_t shared(uint32_t gates, uint32_t slabs) const { return 128 * (resident ? stages * rows + slabs * gates * units : stages * (rows + gates * units)); }
 };
-const Kernel STEPS[] = {{64, 8, 256, 8, 1}, {64, 16, 256, 8, 1}, {64, 32, 256, 8, 4}, {128, 32, 384, 6, 4}, {128, 64, 384, 4, 4}};
+const Kernel STEPS[] = {{64, 8, 256, 8, 1}, {64, 16, 256, 8, 1}, {64, 32, 256, 8, 1}, {128, 32, 384, 6, 1}, {128, 64, 384, 4, 1}};
+const Kernel SHARED_STEPS[] = {{64, 32, 256, 8, 4}, {128, 32, 384, 6, 4}, {128, 64, 384, 4, 4}};
 const Kernel QUEUES[] = {{64, 32, 256, 8, 1}, {128, 32, 384, 6, 1}, {64, 8, 256, 8, 1, true}, {64, 16, 256, 8, 1, true}};
 
 // What a cell computes with how many gates, and of which 16 bits.
@@ -203,7 +204,7 @@ void run_step(const Kernel& kernel, const World& world, const Lists& lists, uint
     const LstmStepArguments a{lists.arguments, world.weights.address(), world.bias.address(), world.inputs, world.units,
                               {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}, there, world.kind.z_takes, 0};
     const uint32_t blocks = kernel.blocks(static_cast<uint32_t>(lists.rows.size()), world.units);
-    const std::string name = world.kind.kernel("step", kernel);
+    const std::string name = world.kind.kernel(kernel.cluster == 1 ? "step" : "shared", kernel);
     const std::string said = testing::launch(name.c_str(), {blocks, 1, 1}, kernel.threads, kernel.shared(world.kind.gates, 0), a);
     if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
 }
@@ -257,7 +258,7 @@ void clusters_share_weights() {
     const struct {
         Kind kind;
         uint32_t inputs, units;
-    } cells[] = {{LSTM, 584, 40}, {GRU, 0, 264}};
+    } cells[] = {{LSTM, 584, 40}, {LSTM, 0, 264}};
     for (const auto& [kind, inputs, units] : cells) {
         for (const uint32_t size : {60u, 128u, 190u, 250u, 600u}) {
             std::vector<Row> rows;
@@ -269,8 +270,7 @@ void clusters_share_weights() {
             for (uint32_t r = 0; r < 20 && size > SLOTS + 20; ++r) std::swap(rows[r], rows[size - 1 - r]);
             World alone(kind, inputs, units, 30);
             run_step(STEPS[0], alone, Lists(alone, rows, true, 0));
-            for (const Kernel& kernel : STEPS) {
-                if (kernel.cluster == 1) continue;
+            for (const Kernel& kernel : SHARED_STEPS) {
                 for (const bool cut : {false, true}) {
                     emulate_seed(size + cut);
                     World world(kind, inputs, units, 30);
@@ -416,6 +416,65 @@ void beginnings_are_looked_up() {
     }
 }
 
+// Rows that are gathered and listed at once: states are read and left where they are held, or in the frame if they are held nowhere.
+void rows_are_gathered_and_listed_at_once() {
+    constexpr uint32_t UNITS = 16, ROWS = 8, BLOCKS = ROWS + 3, STRIDE = 320, EXACT = 32, C_OUT = 96, H_FROM = 160, H_OUT = 192, H_NODE = 64, C_NODE = 0, TABLE = 1 << 20;
+    // Rows 0, 2 and 4 are one lane, 1 and 3 another, whose first row is refused; row 5 has ended, row 6 is held nowhere and begins with zeros, and so does 7 behind it.
+    const uint32_t before[ROWS] = {NOWHERE, NOWHERE, 0, 1, 2, NOWHERE, NOWHERE, 6};
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+        const bool is_f16 = seed % 2, on_device = seed % 4 >= 2;
+        const uint32_t token_bytes = seed < 4 ? 8 : 4;
+        const packing::Format& format = is_f16 ? packing::F16 : packing::BF16;
+        emulate_seed(seed);
+        Memory<uint8_t> frame(BLOCKS * STRIDE), nodes(ROWS * 128);
+        Memory<float> states(ROWS * 2 * UNITS);
+        Memory<int64_t> tokens(ROWS);
+        Memory<RowEntry> entries(ROWS);
+        Memory<uint64_t> addresses(ROWS * 3), lists(6 * BLOCKS);
+        Memory<uint32_t> counter(2), executed(1);
+        executed[0] = 3;
+        for (size_t e = 0; e < states.size(); ++e) states[e] = 0.01f * static_cast<float>(e) - 1.0f;
+        for (uint32_t r = 0; r < ROWS; ++r) {
+            const bool held = r < 6, ends = r == 5;
+            entries[r] = {held ? nodes.address() + r * 128 : 0, ends ? 0 : NOWHERE, NOWHERE, 3, NOWHERE, before[r], NOWHERE};
+            tokens[r] = r == 1 ? 9 : r == 2 ? -1 : static_cast<int64_t>(r % 4);
+            addresses[3 * r] = r == 6 ? 0 : states.address() + r * 2 * UNITS * 4;
+            addresses[3 * r + 1] = r == 7 ? 0 : tokens.address() + r * 8;
+            addresses[3 * r + 2] = r == 6 ? 0 : states.address() + (r * 2 + 1) * UNITS * 4;
+        }
+        const BatchHead head{ROWS, 0, addresses.address(), entries.address(), executed.address(), 0, 0, 0};
+        Memory<BatchHead> there(1);
+        there[0] = head;
+        const LstmGatherArguments a{frame.address(), on_device ? there.address() : 0, lists.address(), counter.address(), TABLE, 4, 512, token_bytes, 3, 1, 0, 2, H_NODE, C_NODE,
+                                    STRIDE, UNITS, is_f16, EXACT, C_OUT, H_FROM, H_OUT, 0, on_device ? BatchHead{} : head};
+        CHECK(testing::launch("lstm_gather", {BLOCKS, 1, 1}, 128, 0, a) == "");
+        CHECK(counter[0] == 0 && counter[1] == 0xffffffff);
+        const uint32_t found[ROWS] = {0, 0, 3, 3, 0, 1, 2, 0};
+        for (uint32_t r = 0; r < ROWS; ++r) {
+            const auto place = [&](uint32_t row, uint32_t p) { return frame.address() + row * STRIDE + p; };
+            const auto left = [&](uint32_t row, uint32_t in_frame, uint32_t in_node) { return row < 6 ? nodes.address() + row * 128 + in_node : place(row, in_frame); };
+            const auto record = reinterpret_cast<const RowRecord*>(&frame[r * STRIDE]);
+            const bool refused = r == 1, dead = r == 3 || r == 5;
+            CHECK(record->live == !dead && record->refused == refused);
+            CHECK(!refused || (record->index == 9 && record->table_rows == 4));
+            const uint32_t from = before[r];
+            CHECK(lists[r] == (from == NOWHERE ? place(r, H_FROM) : place(from, H_OUT)));
+            CHECK(lists[BLOCKS + r] == (from == NOWHERE ? addresses[3 * r + 2] : left(from, C_OUT, C_NODE)));
+            CHECK(lists[2 * BLOCKS + r] == TABLE + found[r] * 512);
+            CHECK(lists[3 * BLOCKS + r] == place(r, H_OUT));
+            CHECK(lists[4 * BLOCKS + r] == (dead || refused ? 0 : left(r, C_OUT, C_NODE)));
+            CHECK(lists[5 * BLOCKS + r] == (dead || refused ? 0 : left(r, EXACT, H_NODE)));
+            const uint16_t* rounded = reinterpret_cast<const uint16_t*>(&frame[r * STRIDE + H_FROM]);
+            for (uint32_t e = 0; e < UNITS; ++e) {
+                CHECK(rounded[e] == (from != NOWHERE ? 0xffff : r == 6 ? 0 : format.to(states[r * 2 * UNITS + e])));
+            }
+        }
+        for (uint32_t r = ROWS; r < BLOCKS; ++r) {
+            for (uint32_t list = 0; list < 6; ++list) CHECK(lists[list * BLOCKS + r] == 0);
+        }
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -425,6 +484,7 @@ int main() {
     RUN(queues_are_right);
     RUN(lists_are_made_where_rows_lie);
     RUN(beginnings_are_looked_up);
+    RUN(rows_are_gathered_and_listed_at_once);
     RUN(resident_weights_need_their_blocks);
     return testing::finish();
 }

@@ -137,7 +137,7 @@ void rows_leave_what_they_should_and_nothing_else() {
         stop.source[0] = in_row(TOKEN, TYPE_I64, {});
         stop.result[0] = in_row(STOP, TYPE_BOOL, {});
         run_group(frame, {look, add, stop}, STRIDE, rows, 64);
-        const FinishArguments finish{frame.address(), outlets.address(), 0, STRIDE, 1, head};
+        const FinishArguments finish{frame.address(), outlets.address(), 0, STRIDE, 1, 0, 0, head};
         CHECK(testing::launch("finish", {rows, 1, 1}, 128, 0, finish).empty());
         for (uint32_t r = 0; r < rows; ++r) {
             const bool ended = r % 3 == 1, refused = !ended && r % 5 == 3, runs = !ended && !refused, stops = runs && tokens[r] != 0;

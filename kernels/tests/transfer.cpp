@@ -49,9 +49,9 @@ struct Batch {
         const GatherArguments a{frame.address(), ports.address(), address, STRIDE, 3, own};
         CHECK(testing::launch("gather", {blocks, 1, 1}, threads, 0, a) == "");
     }
-    void finish(bool deliver = true) {
+    void finish(bool deliver = true, uint32_t is_left = 0) {
         const auto [address, own, blocks] = told(deliver);
-        const FinishArguments a{frame.address(), outlets.address(), address, STRIDE, 3, own};
+        const FinishArguments a{frame.address(), outlets.address(), address, STRIDE, 3, is_left, 0, own};
         CHECK(testing::launch("finish", {blocks, 1, 1}, 128, 0, a) == "");
     }
     struct Told {
@@ -156,6 +156,41 @@ void a_place_is_left_to_the_last_step_that_runs() {
     }
 }
 
+// Chains that run to their end whatever happens have no word: every row that comes is live, and nothing is noted of one that is refused.
+void rows_without_words_are_live() {
+    Batch b(6);
+    for (uint32_t r = 0; r < b.rows; ++r) b.entries[r].own = b.entries[r].followed = NOWHERE;
+    for (uint32_t c = 0; c < 3; ++c) b.executed[c] = 0;
+    b.entries[5].followed = 1;
+    b.gather();
+    for (uint32_t r = 0; r < b.rows; ++r) CHECK(b.record(r).live == (r != 5));
+    b.record(1).refused = 1;
+    b.finish();
+    CHECK(b.statuses[0].status == ROW_RAN && b.statuses[1].status == ROW_REFUSED && b.statuses[5].status == ROW_SKIPPED);
+    for (uint32_t c = 0; c < 3; ++c) CHECK(b.executed[c] == 0);
+}
+
+// Where outputs are held already they stay as they are, and what is delivered is taken from there; of rows that are held nowhere from the frame.
+void what_is_left_is_delivered_from_where_it_is() {
+    Batch b(7);
+    b.gather();
+    b.entries[2].node = 0;
+    b.record(4).refused = 1;
+    for (size_t i = 0; i < b.nodes.size(); ++i) b.nodes[i] = static_cast<uint8_t>(i * 5 + 3);
+    b.finish(true, 1);
+    for (size_t i = 0; i < b.nodes.size(); ++i) CHECK(b.nodes[i] == static_cast<uint8_t>(i * 5 + 3));
+    for (uint32_t r = 0; r < b.rows; ++r) {
+        uint8_t delivered[64];
+        std::memset(delivered, 0xff, 64);
+        for (uint32_t p = 0; p < 3 && r != 4; ++p) {
+            const uint8_t* from = r == 2 ? &b.frame[r * STRIDE + PLACES[p]] : &b.nodes[r * 64 + p * 20 + 1];
+            if ((r + p) % 2 == 0) std::memcpy(delivered + p * 21, from, BYTES[p]);
+        }
+        CHECK(b.statuses[r].status == (r == 4 ? ROW_REFUSED : ROW_RAN));
+        CHECK(std::memcmp(&b.delivered[r * 64], delivered, 64) == 0);
+    }
+}
+
 void words_begin() {
     for (const uint32_t count : {0u, 1u, 300u}) {
         Memory<WordEntry> entries(count + 1);
@@ -175,6 +210,8 @@ int main() {
         RUN(rows_are_filled_or_zeros);
         RUN(live_rows_leave_everything_and_others_nothing);
         RUN(a_place_is_left_to_the_last_step_that_runs);
+        RUN(rows_without_words_are_live);
+        RUN(what_is_left_is_delivered_from_where_it_is);
     }
     RUN(words_begin);
     return testing::finish();

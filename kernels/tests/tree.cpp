@@ -13,9 +13,9 @@ using testing::Random;
 
 struct Kernel {
     const char* tile;
-    uint32_t rows, units, threads, stages, cluster;
+    uint32_t rows, units, threads, stages;
 };
-const Kernel STEPS[] = {{"64x8", 64, 8, 256, 8, 1}, {"64x16", 64, 16, 256, 8, 1}, {"64x32", 64, 32, 256, 6, 4}, {"128x32", 128, 32, 384, 6, 4}};
+const Kernel STEPS[] = {{"64x8", 64, 8, 256, 8}, {"64x16", 64, 16, 256, 8}, {"64x32", 64, 32, 256, 6}, {"128x32", 128, 32, 384, 6}};
 constexpr uint32_t CHILDREN = 30, GATES = 5;
 
 std::vector<float> drawn(size_t count, uint64_t seed, float size) {
@@ -74,8 +74,7 @@ struct World {
         const auto list = [&](uint64_t number) { return lists.address() + number * rows * 8; };
         const TreeStepArguments a{{list(0), list(1), list(2), list(4), 0, list(5), list(6), rows, 0}, list(3), weights.address(), bias.address(), units, 0,
                                   {columns[0], columns[1], columns[2], columns[3], columns[4], 0}, 0};
-        const uint32_t down = (rows + kernel.rows - 1) / kernel.rows;
-        const uint32_t blocks = (units + kernel.units - 1) / kernel.units * ((down + kernel.cluster - 1) / kernel.cluster * kernel.cluster);
+        const uint32_t blocks = (units + kernel.units - 1) / kernel.units * ((rows + kernel.rows - 1) / kernel.rows);
         const uint32_t shared = kernel.stages * (kernel.rows + GATES * kernel.units) * 128;
         const std::string said = testing::launch(name(kernel).c_str(), {blocks, 1, 1}, kernel.threads, shared, a);
         if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
@@ -121,7 +120,7 @@ void nodes_are_right_whatever_the_tile() {
         packing::Format format;
         uint32_t units, rows;
         bool begun;
-    } cases[] = {{BF16, 64, 64, false}, {BF16, 72, 130, true}, {BF16, 8, 1, false}, {BF16, 200, 70, true}, {BF16, 328, 300, true}, {F16, 72, 130, true}, {F16, 64, 64, false}};
+    } cases[] = {{BF16, 64, 64, false}, {BF16, 72, 130, true}, {BF16, 8, 1, false}, {BF16, 200, 70, true}, {F16, 72, 130, true}, {F16, 64, 64, false}};
     for (const auto& one : cases) {
         World first(one.format, one.units, one.rows, one.begun);
         first.run(STEPS[0]);

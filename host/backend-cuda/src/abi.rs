@@ -1,6 +1,9 @@
 //! What kernels take and leave, as `kernels/abi*.h` has it: field by field the same, which a test compares with the kernels' own sizes.
 
+mod wide;
+
 use crate::driver::DeviceAddress;
+pub(crate) use wide::{WIDE_BEST_BF16, WIDE_BEST_F16, WIDE_BF16, WIDE_F16, WIDE_SLAB, WideTile};
 
 /// Structures that are bytes through and through.
 ///
@@ -120,7 +123,13 @@ plain! {
     /// As in `abi_transfer.h`.
     GatherArguments { frame: u64, ports: u64, head: u64, stride: u32, port_count: u32, own: BatchHead }
     /// As in `abi_transfer.h`.
-    FinishArguments { frame: u64, outlets: u64, head: u64, stride: u32, outlet_count: u32, own: BatchHead }
+    FinishArguments { frame: u64, outlets: u64, head: u64, stride: u32, outlet_count: u32, is_left: u32, padding: u32, own: BatchHead }
+    /// As in `abi_transfer.h`.
+    LstmGatherArguments {
+        frame: u64, head: u64, lists: u64, counter: u64, table: u64, table_rows: u64, table_stride: u32, token_bytes: u32, port_count: u32, token_port: u32,
+        h_port: u32, c_port: u32, h_node: u32, c_node: u32, stride: u32, units: u32, is_f16: u32, h_exact: u32, c_out: u32, h_from: u32, h_out: u32,
+        padding: u32, own: BatchHead,
+    }
     /// A word and what it becomes.
     WordEntry { word: u32, value: u32 }
     /// As in `abi_transfer.h`.
@@ -140,6 +149,8 @@ plain! {
 
 // SAFETY: a number.
 unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for u32 {}
 
 macro_rules! kernels {
     ($($name:ident = $kernel:literal),*) => {$(
@@ -151,7 +162,7 @@ macro_rules! kernels {
 
 kernels! {
     GatherArguments = "gather", FinishArguments = "finish", WordsArguments = "begin_words", GroupArguments = "group",
-    CompiledGroupArguments = "compiled_group", BestArguments = "best_of_panels", LstmListArguments = "lstm_rows",
+    CompiledGroupArguments = "compiled_group", BestArguments = "best_of_panels", LstmListArguments = "lstm_rows", LstmGatherArguments = "lstm_gather",
     TreeListArguments = "tree_rows"
 }
 
@@ -205,8 +216,6 @@ pub(crate) struct GateTile {
     pub(crate) threads: u32,
     /// Slabs that a block has on their way at once.
     stages: u32,
-    /// Blocks with the same units, and rows one behind the other, that read their weights together.
-    pub(crate) cluster: u32,
     /// Whether a block's weights stay in its shared memory: all of its tiles have the same units then.
     pub(crate) is_resident: bool,
 }
@@ -214,11 +223,7 @@ pub(crate) struct GateTile {
 impl GateTile {
     const fn new((name, gates): (&'static str, u32), (rows, units): (u32, u32), stages: u32) -> Self {
         // One warpgroup for 64 rows, and one that feeds them.
-        Self { name, gates, rows, units, threads: 2 * rows + 128, stages, cluster: 1, is_resident: false }
-    }
-
-    const fn clustered(of: (&'static str, u32), tile: (u32, u32), stages: u32) -> Self {
-        Self { cluster: 4, ..Self::new(of, tile, stages) }
+        Self { name, gates, rows, units, threads: 2 * rows + 128, stages, is_resident: false }
     }
 
     const fn resident(of: (&'static str, u32), tile: (u32, u32), stages: u32) -> Self {
@@ -241,9 +246,9 @@ impl GateTile {
         units.div_ceil(self.units)
     }
 
-    /// Blocks of which each has a tile, in whole clusters: of some of them there may be no rows.
-    pub(crate) const fn blocks(&self, rows: u32, units: u32) -> u32 {
-        rows.div_ceil(self.rows).next_multiple_of(self.cluster) * self.across(units)
+    /// Tiles in all.
+    pub(crate) const fn tiles(&self, rows: u32, units: u32) -> u32 {
+        rows.div_ceil(self.rows) * self.across(units)
     }
 }
 
@@ -259,9 +264,9 @@ macro_rules! gate_tiles {
         pub(crate) const $steps: [GateTile; 5] = [
             GateTile::new((concat!($prefix, "_step_64x8"), $gates), (64, 8), 8),
             GateTile::new((concat!($prefix, "_step_64x16"), $gates), (64, 16), 8),
-            GateTile::clustered((concat!($prefix, "_step_64x32"), $gates), (64, 32), 8),
-            GateTile::clustered((concat!($prefix, "_step_128x32"), $gates), (128, 32), 6),
-            GateTile::clustered((concat!($prefix, "_step_128x64"), $gates), (128, 64), 4),
+            GateTile::new((concat!($prefix, "_step_64x32"), $gates), (64, 32), 8),
+            GateTile::new((concat!($prefix, "_step_128x32"), $gates), (128, 32), 6),
+            GateTile::new((concat!($prefix, "_step_128x64"), $gates), (128, 64), 4),
         ];
         /// Several of these steps; all take [`LstmQueueArguments`], and are launched cooperatively.
         pub(crate) const $queues: [GateTile; 4] = [
@@ -288,15 +293,15 @@ gate_tiles! {
 pub(crate) const TREE_STEPS: [GateTile; 4] = [
     GateTile::new(("tree_step_64x8", 5), (64, 8), 8),
     GateTile::new(("tree_step_64x16", 5), (64, 16), 8),
-    GateTile::clustered(("tree_step_64x32", 5), (64, 32), 6),
-    GateTile::clustered(("tree_step_128x32", 5), (128, 32), 6),
+    GateTile::new(("tree_step_64x32", 5), (64, 32), 6),
+    GateTile::new(("tree_step_128x32", 5), (128, 32), 6),
 ];
 /// The same in f16.
 pub(crate) const TREE_F16_STEPS: [GateTile; 4] = [
     GateTile::new(("tree_f16_step_64x8", 5), (64, 8), 8),
     GateTile::new(("tree_f16_step_64x16", 5), (64, 16), 8),
-    GateTile::clustered(("tree_f16_step_64x32", 5), (64, 32), 6),
-    GateTile::clustered(("tree_f16_step_128x32", 5), (128, 32), 6),
+    GateTile::new(("tree_f16_step_64x32", 5), (64, 32), 6),
+    GateTile::new(("tree_f16_step_128x32", 5), (128, 32), 6),
 ];
 /// Lists that it reads.
 pub(crate) const TREE_LISTS: usize = 7;

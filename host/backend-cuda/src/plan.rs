@@ -60,7 +60,7 @@ impl Blob {
 /// x·W.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Term {
-    /// Where x lies in a row, aligned to [`ALIGNMENT`].
+    /// Where x lies in a row, aligned to [`ALIGNMENT`]: floats, or for warpgroups what they were rounded to.
     pub(crate) x: usize,
     /// W, packed.
     pub(crate) weights: BlobId,
@@ -184,29 +184,30 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Compiles a cell whose packed weights may take so many bytes, for a device that has an LSTM's own kernels or not.
+    /// Compiles a cell whose packed weights may take so many bytes, for a device that has Hopper's kernels or not: those of an LSTM's step, and of
+    /// products by warpgroups.
     ///
     /// # Errors
     /// If it has an operation, a datatype or a precision that there is no kernel for, or larger weights.
-    pub(crate) fn compile(cell: &TypedCell, available: u64, has_lstm: bool) -> Result<Self, LoadError> {
-        Self::compile_in(Arithmetic::of(cell.precision), cell, available, has_lstm)
+    pub(crate) fn compile(cell: &TypedCell, available: u64, is_hopper: bool) -> Result<Self, LoadError> {
+        Self::compile_in(Arithmetic::of(cell.precision, is_hopper), cell, available, is_hopper)
     }
 
     /// The same, with products of floats in tf32.
     ///
     /// # Errors
     /// As without that.
-    pub(crate) fn compile_in_tf32(cell: &TypedCell, available: u64, has_lstm: bool) -> Result<Self, LoadError> {
-        let arithmetic = Arithmetic::of(cell.precision);
-        Self::compile_in(if arithmetic == Arithmetic::F32 { Arithmetic::Tf32 } else { arithmetic }, cell, available, has_lstm)
+    pub(crate) fn compile_in_tf32(cell: &TypedCell, available: u64, is_hopper: bool) -> Result<Self, LoadError> {
+        let arithmetic = Arithmetic::of(cell.precision, is_hopper);
+        Self::compile_in(if arithmetic == Arithmetic::F32 { Arithmetic::Tf32 } else { arithmetic }, cell, available, is_hopper)
     }
 
-    fn compile_in(arithmetic: Arithmetic, cell: &TypedCell, available: u64, has_lstm: bool) -> Result<Self, LoadError> {
+    fn compile_in(arithmetic: Arithmetic, cell: &TypedCell, available: u64, is_hopper: bool) -> Result<Self, LoadError> {
         let unsupported = |what: String| LoadError::Unsupported { cell: cell.name.clone(), device: "the CUDA worker".to_owned(), what };
         if cell.precision == Precision::Int8 && cell.operations.iter().any(is_product) {
             return Err(unsupported("products in int8: load the model in bf16".to_owned()));
         }
-        let lowered = lower::lower(cell, arithmetic, available, has_lstm).map_err(unsupported)?;
+        let lowered = lower::lower(cell, arithmetic, available, is_hopper).map_err(unsupported)?;
         if lowered.packed_bytes > available {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: lowered.packed_bytes, available });
         }

@@ -11,6 +11,7 @@ mod device;
 mod flight;
 mod gather;
 mod graphs;
+mod joined;
 mod options;
 mod peers;
 mod queue;
@@ -22,6 +23,7 @@ mod room;
 mod table;
 mod together;
 mod tree;
+mod wide;
 mod words;
 
 use std::collections::VecDeque;
@@ -39,12 +41,13 @@ use ahead::Ahead;
 use device::Device;
 use flight::InFlight;
 use graphs::Graphs;
+use joined::{Arena, Joined};
 pub use options::CudaOptions;
 use options::Sizes;
 use peers::Peers;
 use resident::{FrameMemory, Resident};
 use ring::Ring;
-use words::{Joined, Words};
+use words::Words;
 
 /// Completions kept to be used again: more than an engine has outstanding.
 const SPARES: usize = 16;
@@ -76,7 +79,7 @@ pub struct CudaWorker {
     executed: (DeviceAddress, u32),
     cells: Vec<Option<Arc<Resident>>>,
     residents: Vec<(CellTypeKey, Arc<Resident>)>,
-    lanes: Vec<Option<Joined>>,
+    lanes: Vec<Option<Arc<Joined>>>,
     /// In the order in which they were submitted.
     tasks: VecDeque<InFlight>,
     spares: Vec<Completed>,
@@ -108,8 +111,8 @@ impl CudaWorker {
             (up.device, "the ring of uploads"),
             (down.device, "the ring of downloads"),
         ];
-        let heads = graphs.heads().map(|heads| (heads, "the heads of batches"));
-        own.into_iter().chain(heads).for_each(|(allocation, name)| device.call(allocation, name));
+        let desk = graphs.desk().map(|desk| (desk, "the heads of batches"));
+        own.into_iter().chain(desk).for_each(|(allocation, name)| device.call(allocation, name));
         Ok(Self {
             number: WORKERS.fetch_add(1, Ordering::Relaxed),
             executed: (executed, sizes.words),
@@ -149,7 +152,9 @@ impl CudaWorker {
             if index.index() >= self.lanes.len() {
                 self.lanes.resize(index.index() + 1, None);
             }
-            self.lanes[index.index()] = Some(self.words.join(lane));
+            let words = self.words.join(&lane);
+            let arena = Arena { address: self.arena, cells: &self.cells };
+            self.lanes[index.index()] = Some(Arc::new(Joined::new(lane, words, arena)));
         }
         self.make_room_for_words()?;
         for (slot, count) in task.scrub.drain(..) {
@@ -164,8 +169,8 @@ impl CudaWorker {
 
     fn forget(&mut self, lane: LaneIndex) {
         self.ahead.kept.forget_lane(lane);
-        if let Some(joined) = self.lanes.get_mut(lane.index()).and_then(Option::take) {
-            self.words.leave(&joined);
+        if let Some(words) = self.lanes.get_mut(lane.index()).and_then(Option::take).and_then(|joined| joined.words) {
+            self.words.leave(&words);
         }
     }
 
@@ -242,7 +247,7 @@ impl Backend for CudaWorker {
         let (major, minor) = facts.capability;
         DeviceInfo {
             name: self.device.name.clone(),
-            // With an LSTM's own kernels its bits are others, and so they are in tf32.
+            // With Hopper's own kernels its bits are others, and so they are in tf32.
             numeric_class: format!(
                 "cuda-sm{major}{minor}{}{}",
                 if self.device.kernels.lstm.is_some() { "a" } else { "" },
@@ -278,14 +283,12 @@ impl Backend for CudaWorker {
 
     fn submit(&mut self, mut task: Task) -> Result<(), DeviceLost> {
         self.device.is_there()?;
-        let there = self.device.driver.check();
-        self.device.held(there)?;
         self.begin(&mut task)?;
         let resident = self.resident(task.cell)?;
         let mut joined = Vec::with_capacity(task.rows.len());
         for row in &task.rows {
             match self.lanes.get(row.lane.index()).and_then(Option::as_ref) {
-                Some(lane) => joined.push(lane.clone()),
+                Some(lane) => joined.push(Arc::clone(lane)),
                 None => return Err(self.device.lose(format!("a task names lane {}, which never joined", row.lane.0))),
             }
         }

@@ -16,9 +16,19 @@ use cellwright_cell_graph::typed::Precision;
 /// What stands for a graph among the names of kernels.
 const A_GRAPH: &str = "a graph";
 
+/// What a device is like: whether it has a compiler for groups, and which compute capability.
+#[derive(Clone, Copy)]
+struct Of {
+    compiles: bool,
+    capability: (u32, u32),
+}
+
+const HOPPER: Of = Of { compiles: false, capability: (9, 0) };
+
 /// A worker with an arena as small as the suite allows, on a device whose streams and threads take turns in an order of their own.
-fn worker(seed: u64, compiles: bool) -> (Box<dyn Backend>, Control) {
-    let driver = Emulated::new(&Emulation { seed, compiles, lag: Duration::from_micros(20), ..Emulation::default() });
+fn worker(seed: u64, of: Of) -> (Box<dyn Backend>, Control) {
+    let Of { compiles, capability } = of;
+    let driver = Emulated::new(&Emulation { seed, compiles, capability, lag: Duration::from_micros(20), ..Emulation::default() });
     let control = driver.control();
     let options = CudaOptions {
         arena_bytes: Some(u64::from(ARENA_SLOTS) * 64),
@@ -36,7 +46,7 @@ fn make() -> impl FnMut() -> Box<dyn Backend> {
     let mut seed = 0;
     move || {
         seed += 1;
-        worker(seed, false).0
+        worker(seed, HOPPER).0
     }
 }
 
@@ -51,15 +61,15 @@ struct Watched {
 
 impl Watched {
     fn make(&self) -> impl FnMut() -> Box<dyn Backend> {
-        self.on(false)
+        self.on(HOPPER)
     }
 
-    /// The same, with a compiler for groups or without.
-    fn on(&self, compiles: bool) -> impl FnMut() -> Box<dyn Backend> {
+    /// The same, on another device.
+    fn on(&self, of: Of) -> impl FnMut() -> Box<dyn Backend> {
         let mut seed = 0;
         move || {
             seed += 1;
-            let (worker, control) = worker(seed, compiles);
+            let (worker, control) = worker(seed, of);
             self.look();
             self.latest.replace(Some(control));
             worker
@@ -128,10 +138,10 @@ fn operators_in_f16() {
 fn families_in_f16() {
     let watched = Watched::default();
     families::run(&mut watched.make(), Tolerance::default(), &scope(Precision::F16));
-    for kernel in ["product_f16_", "lstm_f16_step_", "gru_f16_step_", "tree_f16_step_", A_GRAPH] {
+    for kernel in ["wide_f16_", "lstm_f16_step_", "gru_f16_step_", "tree_f16_step_", A_GRAPH] {
         assert!(watched.has_launched(kernel), "{kernel}");
     }
-    assert!(!watched.has_launched("lstm_step_") && !watched.has_launched("product_bf16_"));
+    assert!(!watched.has_launched("lstm_step_") && !watched.has_launched("wide_bf16_") && !watched.has_launched("product_f16_"));
 }
 
 #[test]
@@ -154,7 +164,7 @@ fn invariance_in_bf16() {
     let watched = Watched::default();
     invariance::run(&mut watched.make(), &scope(Precision::Bf16));
     assert!(watched.has_launched(A_GRAPH));
-    for tile in ["64x8", "64x16", "64x32"] {
+    for tile in ["64x8", "64x16", "128x32"] {
         assert!(watched.has_launched(&format!("lstm_step_{tile}")), "{tile}");
     }
 }
@@ -163,10 +173,10 @@ fn invariance_in_bf16() {
 fn invariance_in_f16() {
     let watched = Watched::default();
     invariance::run(&mut watched.make(), &scope(Precision::F16));
-    for tile in [16, 64, 128] {
-        assert!(watched.has_launched(&format!("product_f16_{tile}")), "{tile}");
+    for tile in ["64x32", "64x64", "128x64"] {
+        assert!(watched.has_launched(&format!("wide_f16_{tile}")), "{tile}");
     }
-    for tile in ["64x8", "64x16", "64x32"] {
+    for tile in ["64x8", "64x16", "128x32"] {
         assert!(watched.has_launched(&format!("lstm_f16_step_{tile}")), "{tile}");
     }
 }
@@ -178,7 +188,7 @@ fn hoisting_in_f16() {
     for kernel in ["lstm_f16_step_", "lstm_f16_resident_", "gru_f16_step_", "gru_f16_resident_"] {
         assert!(watched.has_launched(kernel), "{kernel}");
     }
-    assert!(watched.has_launched_beside("product_f16_"), "what is known of a step is computed ahead of it");
+    assert!(watched.has_launched_beside("wide_f16_"), "what is known of a step is computed ahead of it");
 }
 
 #[test]
@@ -193,8 +203,25 @@ fn hoisting_in_bf16() {
     for kernel in ["lstm_step_", "lstm_resident_", "gru_step_", "gru_resident_"] {
         assert!(watched.has_launched(kernel), "{kernel}");
     }
-    assert!(watched.has_launched_beside("product_bf16_"), "what is known of a step is computed ahead of it");
+    assert!(watched.has_launched_beside("wide_bf16_"), "what is known of a step is computed ahead of it");
 }
+
+/// Warpgroups do not multiply there: other products do, of rows that are not rounded before.
+#[test]
+fn devices_before_hopper_pass_it_too() {
+    for (precision, own) in [(Precision::Bf16, "product_bf16_"), (Precision::F16, "product_f16_")] {
+        let (watched, ampere) = (Watched::default(), Of { capability: (8, 0), ..HOPPER });
+        let scope = Scope { precisions: vec![precision], sizes: vec![1, 17, 129] };
+        families::run(&mut watched.on(ampere), Tolerance::default(), &scope);
+        invariance::run(&mut watched.on(ampere), &scope);
+        for tile in [16, 64, 128] {
+            assert!(watched.has_launched(&format!("{own}{tile}")), "{own}{tile}");
+        }
+        assert!(!watched.has_launched("wide_") && !watched.has_launched("lstm_"));
+    }
+}
+
+const COMPILING: Of = Of { compiles: true, ..HOPPER };
 
 /// Fewer precisions and sizes: groups are the same in all of them.
 fn compiled_scope() -> Scope {
@@ -204,7 +231,7 @@ fn compiled_scope() -> Scope {
 #[test]
 fn behaviour_in_compiled_groups() {
     let watched = Watched::default();
-    behaviour::run(&mut watched.on(true));
+    behaviour::run(&mut watched.on(COMPILING));
     assert!(watched.has_launched("compiled_group"));
 }
 
@@ -213,7 +240,7 @@ fn families_in_compiled_groups() {
     // An LSTM's own kernels read what groups leave, and groups what they leave.
     for (precision, own) in [(Precision::F32, "product_f32"), (Precision::Bf16, "lstm_step_")] {
         let watched = Watched::default();
-        families::run(&mut watched.on(true), Tolerance::default(), &Scope { precisions: vec![precision], ..compiled_scope() });
+        families::run(&mut watched.on(COMPILING), Tolerance::default(), &Scope { precisions: vec![precision], ..compiled_scope() });
         assert!(watched.has_launched("compiled_group") && watched.has_launched(own), "{precision:?}");
     }
 }

@@ -24,7 +24,7 @@ use crate::options::EngineOptions;
 use crate::requests::Handles;
 pub use crate::requests::{Handle, RequestTensors};
 use crate::sink::Sink;
-use crate::turns::Turns;
+use crate::turns::{Processors, Turns};
 use crate::worker::{FromWorker, ToEngine, WorkerLink};
 
 /// Control messages that may wait at a worker beside its tasks. Loads are one at a time, and a request that moves takes one at each end.
@@ -139,7 +139,7 @@ impl Engine {
         let queue = (options.scheduler.low_water + options.scheduler.max_tasks_to_submit) as usize + CONTROL_QUEUE;
         let (to_engine, completions) = bounded(queue * backends.len());
         let reaches = acquaint(&mut backends);
-        let (turns, rings) = Turns::new(completions.clone(), leave_no_processor(&backends));
+        let (turns, rings) = Turns::new(completions.clone(), Processors::left_by(&backends));
         let turns = Arc::new(turns);
         let workers = start_workers(backends, queue, &ToEngine { sender: to_engine.clone(), turns: turns.clone() })?;
         let (inbox, messages) = bounded(options.in_flight_max as usize + CONTROL_QUEUE);
@@ -269,12 +269,6 @@ fn acquaint(backends: &mut [Box<dyn Backend>]) -> Vec<u64> {
         }
     }
     reaches
-}
-
-/// Whether devices keep all processors at work while they have tasks, so that none is left for the engine's thread.
-fn leave_no_processor(backends: &[Box<dyn Backend>]) -> bool {
-    let threads: usize = backends.iter().map(|backend| backend.info().threads).sum();
-    std::thread::available_parallelism().is_ok_and(|processors| threads >= processors.get())
 }
 
 fn start_workers(backends: Vec<Box<dyn Backend>>, queue: usize, engine: &ToEngine) -> Result<Vec<WorkerLink>, StartError> {

@@ -4,19 +4,52 @@
 //! for that, or run without those who could have joined it. There a worker runs the core itself, between two of its tasks: once, then the thread goes on, so
 //! that no worker is kept from its device for long. Messages from elsewhere, and times to wake up at, are the thread's to wait for.
 
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use cellwright_backend::Backend;
 use crossbeam_channel::{Receiver, Select, Sender, bounded};
 
-use crate::core::{Core, Rest, ToCore};
+use crate::core::{Core, ToCore};
 use crate::worker::FromWorker;
 
 /// How long the engine's thread looks for a message before it sleeps: about as long as it takes to wake one that sleeps on an idle virtual processor
 /// (35 to 45 µs), so that it never costs much more than sleeping would have.
 const LOOK_OUT: Duration = Duration::from_micros(40);
+
+/// Processors that workers leave to others, while all of them work, but for one each for the engine and for whoever brings requests.
+const SPARE: usize = 2;
+
+/// What workers leave of the machine's processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Processors {
+    /// None: whoever wants to hear of a task's end waits for a worker to lose its own.
+    None,
+    /// One that is shared: who only waits should leave it.
+    Few,
+    /// One for the engine alone: it may look for what comes next while tasks run, and need not be woken.
+    Plenty,
+}
+
+impl Processors {
+    pub(crate) fn left_by(backends: &[Box<dyn Backend>]) -> Self {
+        let threads: usize = backends.iter().map(|backend| backend.info().threads).sum();
+        Self::left((threads, std::thread::available_parallelism().map_or(0, NonZero::get)))
+    }
+
+    /// Of so many, by so many threads; of nobody knows how many (0) a few.
+    const fn left((threads, processors): (usize, usize)) -> Self {
+        match processors {
+            0 => Self::Few,
+            _ if threads >= processors => Self::None,
+            _ if threads + SPARE < processors => Self::Plenty,
+            _ => Self::Few,
+        }
+    }
+}
 
 /// The core, and who may have a turn at it.
 pub(crate) struct Turns {
@@ -26,22 +59,24 @@ pub(crate) struct Turns {
     completions: Receiver<FromWorker>,
     /// Wakes the engine's thread.
     bell: Sender<()>,
-    /// Workers run the core too.
-    by_workers: bool,
+    processors: Processors,
 }
 
 impl Turns {
-    /// Turns at a core that is yet to come, which workers have too if that is wanted, and what its thread listens to.
-    pub(crate) fn new(completions: Receiver<FromWorker>, by_workers: bool) -> (Self, Receiver<()>) {
+    /// Turns at a core that is yet to come, which workers have too if they leave no processor, and what its thread listens to.
+    pub(crate) fn new(completions: Receiver<FromWorker>, processors: Processors) -> (Self, Receiver<()>) {
         // A ring that has not been heard yet is enough.
         let (bell, rings) = bounded(1);
-        (Self { core: Mutex::default(), completions, bell, by_workers }, rings)
+        (Self { core: Mutex::default(), completions, bell, processors }, rings)
     }
 
     /// A worker has said something.
     pub(crate) fn heard(&self) {
-        if !self.by_workers {
+        if self.processors != Processors::None {
             self.ring();
+            if self.processors == Processors::Plenty {
+                return;
+            }
             // Others may leave the engine's thread no processor but this one: it may go first, since whoever could join the next task, or has its answer
             // now, would wait for all of that task.
             std::thread::yield_now();
@@ -88,10 +123,17 @@ impl Turns {
             }
             fence(Ordering::SeqCst);
             if self.completions.is_empty() {
-                sleep(&rest, inbox, rings);
+                // While tasks run, their workers may need the processor.
+                let looks_out = rest.idle || self.processors == Processors::Plenty;
+                sleep(rest.wake_at, looks_out, inbox, rings);
             }
             let _ = rings.try_recv();
         }
+    }
+
+    /// Whether whoever waits may look for what comes next, without being woken.
+    pub(crate) fn has_plenty(&self) -> bool {
+        self.processors == Processors::Plenty
     }
 
     fn ring(&self) {
@@ -118,15 +160,14 @@ impl Turns {
 }
 
 /// Until there is a message, a ring, or it is time.
-fn sleep(rest: &Rest, inbox: &Receiver<ToCore>, rings: &Receiver<()>) {
-    // While tasks run, their workers need the processor.
-    if rest.idle && look_out(inbox, rings) {
+fn sleep(wake_at: Option<Instant>, looks_out: bool, inbox: &Receiver<ToCore>, rings: &Receiver<()>) {
+    if looks_out && look_out(|| !inbox.is_empty() || !rings.is_empty()) {
         return;
     }
     let mut select = Select::new();
     select.recv(inbox);
     select.recv(rings);
-    match rest.wake_at {
+    match wake_at {
         None => {
             select.ready();
         }
@@ -136,11 +177,11 @@ fn sleep(rest: &Rest, inbox: &Receiver<ToCore>, rings: &Receiver<()>) {
     }
 }
 
-/// Looks out for a message for a moment, as long as it would take to be woken; whether there is one.
-fn look_out(inbox: &Receiver<ToCore>, rings: &Receiver<()>) -> bool {
+/// Looks out for something for a moment, as long as it would take to be woken; whether it is there.
+pub(crate) fn look_out(is_there: impl Fn() -> bool) -> bool {
     let until = Instant::now() + LOOK_OUT;
     loop {
-        if !inbox.is_empty() || !rings.is_empty() {
+        if is_there() {
             return true;
         }
         if Instant::now() >= until {
@@ -148,5 +189,18 @@ fn look_out(inbox: &Receiver<ToCore>, rings: &Receiver<()>) -> bool {
         }
         // Whoever is about to send something may need this core.
         std::thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_only_waits_leaves_the_last_processors() {
+        let left = |threads, processors| Processors::left((threads, processors));
+        assert_eq!([left(2, 2), left(3, 2)], [Processors::None; 2]);
+        assert_eq!([left(1, 2), left(2, 4), left(1, 3), left(1, 0)], [Processors::Few; 4]);
+        assert_eq!([left(1, 4), left(1, 16)], [Processors::Plenty; 2]);
     }
 }

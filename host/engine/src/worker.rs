@@ -11,7 +11,7 @@ use cellwright_cell_graph::TypedCell;
 use cellwright_scheduler::WorkerId;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 
-use crate::turns::Turns;
+use crate::turns::{Turns, look_out};
 
 /// Runs of slots of a request that moves: the first one there, the first one here, how many.
 pub(crate) type Runs = Vec<(Slot, Slot, u32)>;
@@ -130,6 +130,9 @@ impl Worker {
     /// What there is to do, unless that is only to look again. Tasks that come are submitted first, what is complete is handed on next.
     fn next(&mut self) -> Result<Result<ToWorker, RecvTimeoutError>, DeviceLost> {
         if self.outstanding == 0 && self.taking.is_empty() {
+            if self.engine.turns.has_plenty() {
+                look_out(|| !self.receiver.is_empty());
+            }
             return Ok(self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected));
         }
         match self.receiver.try_recv() {

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use cellwright_backend::conformance::cells::{self, Draft};
 use cellwright_backend::{Backend, CellIndex};
-use cellwright_backend_cuda::driver::{Done, Driver, Pinned, promises};
+use cellwright_backend_cuda::driver::{DeviceAddress, Done, Driver, GraphLaunch, Launch, Pinned, Stream, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
-use cellwright_cell_graph::{Datatype, Tensor};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
+use cellwright_cell_graph::{Datatype, Tensor};
 use serde_json::{Map, Value, json};
 
 use super::Where;
@@ -71,7 +71,39 @@ pub(crate) fn signals(place: Where) -> Value {
             behind.push(began.elapsed());
         }
     }
-    json!({ "signal": percentiles(bare), "launch_call": percentiles(launches), "launch_and_signal": percentiles(behind) })
+    let calls = calls(driver, (stream, at), &word);
+    json!({ "signal": percentiles(bare), "launch_call": percentiles(launches), "launch_and_signal": percentiles(behind), "calls": calls })
+}
+
+/// What queueing things costs the thread that does it, each alone and with nothing before it.
+fn calls(driver: &mut dyn Driver, (stream, at): (Stream, DeviceAddress), word: &Pinned) -> Value {
+    let (other, event) = (done(driver.stream()), done(driver.event()));
+    let to = done(driver.allocate(1 << 16));
+    let pinned = done(driver.pinned(1 << 16));
+    let launch = Launch { kernel: done(driver.kernel("fill")), grid: [4, 1, 1], threads: 128, shared_bytes: 0, cooperative: false };
+    let fill = GraphLaunch { launch, arguments: [to.0, 16, 1].map(u64::to_ne_bytes).concat() };
+    let graph = done(driver.graph(stream, &vec![fill; 4]));
+    let mut figures = Map::new();
+    let mut time = |name: &str, driver: &mut dyn Driver, call: &mut dyn FnMut(&mut dyn Driver) -> Done<()>| {
+        let times = (0..300).map(|_| {
+            let began = Instant::now();
+            done(call(driver));
+            let took = began.elapsed();
+            done(driver.synchronize());
+            took
+        });
+        figures.insert(name.to_owned(), percentiles(times.skip(20).collect()));
+    };
+    time("upload", driver, &mut |driver| driver.upload(stream, &pinned, 0, to, 1 << 15));
+    time("download", driver, &mut |driver| driver.download(stream, to, &pinned, 0, 1 << 15));
+    time("copy", driver, &mut |driver| driver.copy(stream, at, to, 512));
+    time("record", driver, &mut |driver| driver.record(event, stream));
+    time("wait", driver, &mut |driver| driver.wait(other, event));
+    time("signal", driver, &mut |driver| driver.signal(stream, word, 0, 1));
+    // SAFETY: so much was allocated.
+    time("graph_of_4", driver, &mut |driver| unsafe { driver.launch_graph(stream, graph) });
+    time("check", driver, &mut |driver| driver.check());
+    Value::Object(figures)
 }
 
 /// One step of an LSTM of 1024 over 1024.

@@ -28,9 +28,9 @@ const COMPUTE: &str = include_str!("gates.cu");
 pub(crate) const OWN: [(&str, [u32; 5]); 5] = [
     ("lstm_step_64x8", [64, 8, 256, 8, 1]),
     ("lstm_step_64x16", [64, 16, 256, 8, 1]),
-    ("lstm_step_64x32", [64, 32, 256, 8, 4]),
-    ("lstm_step_128x32", [128, 32, 384, 6, 4]),
-    ("lstm_step_128x64", [128, 64, 384, 4, 4]),
+    ("lstm_step_64x32", [64, 32, 256, 8, 1]),
+    ("lstm_step_128x32", [128, 32, 384, 6, 1]),
+    ("lstm_step_128x64", [128, 64, 384, 4, 1]),
 ];
 
 /// One of these, of so many rows and units.

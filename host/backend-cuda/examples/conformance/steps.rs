@@ -23,8 +23,23 @@ const QUEUES: [(&str, [u32; 4], bool); 4] = [
     ("lstm_queue_128x32", [128, 32, 384, 6], false),
 ];
 
-/// Products by a weight of 1024 by 4096.
+/// Steps whose blocks share weights, which no worker takes yet.
+const SHARED: [(&str, [u32; 5]); 3] = [
+    ("lstm_shared_64x32", [64, 32, 256, 8, 4]),
+    ("lstm_shared_128x32", [128, 32, 384, 6, 4]),
+    ("lstm_shared_128x64", [128, 64, 384, 4, 4]),
+];
+
+/// Products by a weight of 1024 by 4096, by the rows of their tiles.
 const PRODUCTS: [(&str, u32); 3] = [("product_bf16_16", 16), ("product_bf16_64", 64), ("product_bf16_128", 128)];
+/// The same by warpgroups, of rows that are rounded already: rows and columns of a tile, threads, and slabs on their way at once.
+const WIDE: [(&str, [u32; 4]); 5] = [
+    ("wide_bf16_64x32", [64, 32, 256, 8]),
+    ("wide_bf16_64x64", [64, 64, 256, 8]),
+    ("wide_bf16_128x64", [128, 64, 384, 8]),
+    ("wide_bf16_128x128", [128, 128, 384, 6]),
+    ("wide_bf16_128x256", [128, 256, 384, 4]),
+];
 
 const fn pair(one: u32, other: u32) -> u64 {
     one as u64 | (other as u64) << 32
@@ -47,7 +62,8 @@ impl Cell {
         // However they are packed, a step takes as long.
         let weights = halves(&drawn(GATES * units * units, 1.0 / (units as f32).sqrt()));
         let floats = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
-        let (h, c, known) = (halves(&drawn(rows * units, 1.0)), floats(&drawn(rows * units, 1.0)), floats(&drawn(KNOWN * GATES * units, 1.0)));
+        let (h, c, known) =
+            (halves(&drawn(rows * units, 1.0)), floats(&drawn(rows * units, 1.0)), floats(&drawn(KNOWN * GATES * units, 1.0)));
         let bias = floats(&drawn(GATES * units, 1.0));
         let mut put = |bytes: &[u8]| put(driver, stream, bytes);
         Self { units: units as u32, h: [put(&h), put(&h)], c: put(&c), known: put(&known), weights: put(&weights), bias: put(&bias) }
@@ -61,6 +77,25 @@ impl Cell {
         let lists = [of(self.h[number % 2], 2), of(self.c, 4), known.collect(), of(self.h[1 - number % 2], 2)];
         let [h, c, begin, h_out] = lists.map(|list| put(driver, stream, &words(&list)).0);
         [0, h, c, begin, h_out, c, 0, pair(rows as u32, 0)]
+    }
+
+    /// What a launch takes of a step of these rows.
+    fn arguments(&self, step: &[u64; 8]) -> Vec<u8> {
+        words(&[step.as_slice(), &[self.weights.0, self.bias.0, pair(0, self.units)], &self.columns(), &[0, 0]].concat())
+    }
+
+    /// What a step of so many rows leaves of h and c, which it does not change for others.
+    fn left(&self, driver: &mut dyn Driver, stream: Stream, (launch, step, rows): (&Launch, &[u64; 8], usize)) -> [Vec<u8>; 2] {
+        let bytes = rows * self.units as usize;
+        let (mut before, mut h, mut c) = (vec![0; bytes * 4], vec![0; bytes * 2], vec![0; bytes * 4]);
+        done(driver.read(stream, self.c, &mut before));
+        done(driver.zero(stream, self.h[1], h.len()));
+        // SAFETY: the kernel takes this structure; all that it names was allocated, and is not given back.
+        done(unsafe { driver.launch(stream, launch, &self.arguments(step)) });
+        done(driver.read(stream, self.h[1], &mut h));
+        done(driver.read(stream, self.c, &mut c));
+        done(driver.write(stream, self.c, &before));
+        [h, c]
     }
 
     fn columns(&self) -> [u64; 2] {
@@ -88,13 +123,13 @@ pub(crate) fn times(place: Where) -> Value {
     let mut keep = |name: String, took: f64| figures.insert(name, json!(took));
     for rows in batches {
         let steps: Vec<[u64; 8]> = (0..STEPS).map(|number| cell.step(driver, stream, (*rows, number))).collect();
-        for (name, tile) in OWN {
+        let mut first: Option<[Vec<u8>; 2]> = None;
+        for (name, tile) in OWN.into_iter().chain(SHARED) {
             let Ok(kernel) = driver.kernel(name) else { continue };
             let launch = launch(kernel, tile, (*rows as u32, cell.units));
-            let of_step = |step: &[u64; 8]| {
-                let behind = [cell.weights.0, cell.bias.0, pair(0, cell.units)];
-                GraphLaunch { launch, arguments: words(&[step.as_slice(), &behind, &cell.columns(), &[0, 0]].concat()) }
-            };
+            let left = cell.left(driver, stream, (&launch, &steps[0], *rows));
+            assert!(first.get_or_insert_with(|| left.clone()) == &left, "{name} leaves other bits of {rows} rows than the first kernel");
+            let of_step = |step: &[u64; 8]| GraphLaunch { launch, arguments: cell.arguments(step) };
             let graph = done(driver.graph(stream, &steps.iter().map(of_step).collect::<Vec<_>>()));
             let took = time(driver, stream, graph, effort);
             keep(format!("{name}_{rows}_us"), microseconds(took / STEPS as u32));
@@ -132,13 +167,28 @@ pub(crate) fn times(place: Where) -> Value {
         }
         let y = done(driver.allocate(rows * GATES * units * 4));
         let x = put(driver, stream, &vec![1; rows * units * 4]);
-        for (name, tile) in PRODUCTS {
-            let kernel = done(driver.kernel(name));
-            let grid = [(GATES * units).div_ceil(64) as u32, (*rows as u32).div_ceil(tile), 1];
-            let launch = Launch { kernel, grid, threads: 128, shared_bytes: 4 * (tile * 128 + 4096), cooperative: false };
-            let mut arguments = vec![x.0, cell.weights.0, pair(units as u32 * 4, units as u32)];
+        let n = (GATES * units) as u32;
+        let narrow =
+            PRODUCTS.map(|(name, tile)| (name, [n.div_ceil(64), (*rows as u32).div_ceil(tile)], [128, 4 * (tile * 128 + 4096), 4]));
+        let multiprocessors = driver.facts().multiprocessors;
+        let wide = WIDE.map(|(name, [tile_rows, columns, threads, stages])| {
+            let tiles = (*rows as u32).div_ceil(tile_rows) * n.div_ceil(columns);
+            (name, [tiles.min(multiprocessors), 1], [threads, stages * (tile_rows + columns) * 128, 2])
+        });
+        for (name, [across, down], [threads, shared_bytes, x_bytes]) in narrow.into_iter().chain(wide) {
+            let Ok(kernel) = driver.kernel(name) else { continue };
+            let launch = Launch { kernel, grid: [across, down, 1], threads, shared_bytes, cooperative: false };
+            let mut arguments = vec![x.0, cell.weights.0, pair(units as u32 * x_bytes, units as u32)];
             arguments.resize(24, 0);
-            arguments.extend([0, cell.bias.0, y.0, 0, pair(0, (GATES * units * 4) as u32), pair(1, *rows as u32), pair((GATES * units) as u32, 0)]);
+            arguments.extend([
+                0,
+                cell.bias.0,
+                y.0,
+                0,
+                pair(0, (GATES * units * 4) as u32),
+                pair(1, *rows as u32),
+                pair((GATES * units) as u32, 0),
+            ]);
             let launches = vec![GraphLaunch { launch, arguments: words(&arguments) }; 4];
             let graph = done(driver.graph(stream, &launches));
             keep(format!("{name}_{rows}_us"), microseconds(time(driver, stream, graph, effort) / 4));

@@ -100,6 +100,24 @@ fn numbers_are_those_of_the_headers() {
     }
 }
 
+#[test]
+fn tiles_of_warpgroups_are_those_of_the_header() {
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels/abi.h");
+    let text = std::fs::read_to_string(header).expect("a header of the kernels");
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    for tile in WIDE_BF16 {
+        let WideTile { name, rows: down, columns, .. } = tile;
+        let row = rows.iter().find(|row| row.get(1) == Some(&name)).expect("its row in the table");
+        let stages = tile.shared_bytes() / ((down + columns) * 128);
+        let told = format!("{down} by {columns} {} {stages} * ({down} + {columns}) * 128", tile.threads());
+        assert_eq!(row[2..].join(" "), told, "{name}");
+    }
+    let tiles = |tiles: &[WideTile]| tiles.iter().map(|tile| (tile.rows, tile.columns, tile.shared_bytes())).collect::<Vec<_>>();
+    assert_eq!(tiles(&WIDE_F16), tiles(&WIDE_BF16));
+    assert_eq!(tiles(&WIDE_BEST_BF16), tiles(&WIDE_BF16[1..]), "all that have whole panels");
+    assert_eq!(tiles(&WIDE_BEST_F16), tiles(&WIDE_BF16[1..]));
+}
+
 #[cfg(feature = "testing")]
 #[test]
 fn kernels_take_what_they_are_given() {
@@ -130,24 +148,16 @@ fn kernels_take_what_they_are_given() {
         .into_iter()
         .flatten()
         .map(|tile| (tile.name, size_of::<LstmQueueArguments>()));
+    let wide = WIDE_BF16.into_iter().chain(WIDE_F16).map(|tile| (tile.name, size_of::<ProductArguments>()));
+    let wide_best = WIDE_BEST_BF16.into_iter().chain(WIDE_BEST_F16).map(|tile| (tile.name, size_of::<ProductBestArguments>()));
     let mut driver = Emulated::new(&Emulation::default());
     let stream = driver.stream().expect("a stream");
-    for (name, size) in products.chain(best).chain(others).chain(steps).chain(queues).chain(trees) {
+    for (name, size) in products.chain(best).chain(others).chain(steps).chain(queues).chain(trees).chain(wide).chain(wide_best) {
         let kernel = driver.kernel(name).expect("the kernel is there");
         let launch = Launch { kernel, grid: [0, 1, 1], threads: 32, shared_bytes: 0, cooperative: false };
         // SAFETY: neither is queued: the one has no blocks, the other a byte too many.
         let [fits, is_wrong] =
             [size, size + 1].map(|size| unsafe { driver.launch(stream, &launch, &vec![0; size]) }.unwrap_err().to_string());
         assert!(fits.contains("grid") && is_wrong.contains("bytes of arguments"), "{name}: {fits}; {is_wrong}");
-    }
-    let tiles =
-        [LSTM_STEPS, LSTM_F16_STEPS, GRU_STEPS, GRU_F16_STEPS].into_iter().flatten().map(|tile| (tile, size_of::<LstmStepArguments>()));
-    let trees = TREE_STEPS.into_iter().chain(TREE_F16_STEPS).map(|tile| (tile, size_of::<TreeStepArguments>()));
-    for (tile, size) in tiles.chain(trees).filter(|(tile, _)| tile.cluster > 1) {
-        let kernel = driver.kernel(tile.name).expect("the kernel is there");
-        let launch = Launch { kernel, grid: [tile.cluster - 1, 1, 1], threads: 32, shared_bytes: 0, cooperative: false };
-        // SAFETY: it is not queued: its blocks are no whole cluster.
-        let why = unsafe { driver.launch(stream, &launch, &vec![0; size]) }.unwrap_err().to_string();
-        assert!(why.contains(&format!("clusters of {}", tile.cluster)), "{}: {why}", tile.name);
     }
 }

@@ -83,7 +83,7 @@ const THREADS_RESIDENT: u32 = 2048;
 const BLOCK_SHARED_BYTES: u32 = 1 << 10;
 
 /// What the kernels begin with that only this compute capability has: those of `sm_90a.cubin`.
-const HOPPER: ((u32, u32), [&str; 3]) = ((9, 0), ["lstm_", "gru_", "tree_"]);
+const HOPPER: ((u32, u32), [&str; 4]) = ((9, 0), ["lstm_", "gru_", "tree_", "wide_"]);
 
 /// An emulated device.
 pub struct Emulated {

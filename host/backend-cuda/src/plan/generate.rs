@@ -54,8 +54,9 @@ const fn bytes(at: u64, bytes: u64) -> Range<u64> {
 /// The bytes of the row that a step reads.
 fn read_by(step: &Step) -> Vec<Range<u64>> {
     match step {
-        Step::Product(Product { terms, n, begin, .. }) => {
-            let of_terms = terms.iter().map(|term| bytes(term.x as u64, 4 * u64::from(term.k)));
+        Step::Product(Product { arithmetic, terms, n, begin, .. }) => {
+            let size = if arithmetic.is_wide() { 2 } else { 4 };
+            let of_terms = terms.iter().map(|term| bytes(term.x as u64, size * u64::from(term.k)));
             of_terms.chain(begin.map(|begin| bytes(begin as u64, 4 * u64::from(*n)))).collect()
         }
         Step::Best(best) => vec![bytes(best.candidates as u64, u64::from(best.panels * best.kept.k) * CANDIDATE_BYTES as u64)],
@@ -97,6 +98,7 @@ const fn type_bytes(kind: u32) -> u32 {
     match kind {
         0 | 2 => 4,
         1 => 8,
+        5 | 6 => 2,
         _ => 1,
     }
 }

@@ -72,7 +72,7 @@ pub(super) struct Lowered {
 }
 
 /// Lowers a cell; its weights are packed as long as they take no more than so many bytes together.
-pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most: u64, has_lstm: bool) -> Result<Lowered, Why> {
+pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most: u64, is_hopper: bool) -> Result<Lowered, Why> {
     let lowered = Lowered {
         frame: Frame::new(),
         inputs: Vec::new(),
@@ -91,6 +91,7 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
         best: find(cell),
         candidates: BTreeMap::new(),
         known: BTreeMap::new(),
+        rounded_states: BTreeMap::new(),
         tensors: BTreeMap::new(),
         packed: BTreeMap::new(),
         values: 0,
@@ -105,7 +106,7 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
         lowering.known.insert(id, view);
     }
     let sums = sums::find(cell);
-    let gated = Gated::of(cell, &sums).filter(|_| has_lstm);
+    let gated = Gated::of(cell, &sums).filter(|_| is_hopper);
     let states = gated.as_ref().map(|gated| lowering.states(gated)).transpose()?;
     for (index, (operation, summed)) in cell.operations.iter().zip(sums).enumerate() {
         match summed {
@@ -138,6 +139,8 @@ struct Lowering<'a> {
     /// Values of the row that are candidates.
     candidates: BTreeMap<usize, Kept>,
     known: BTreeMap<ValueId, View>,
+    /// States that a step leaves rounded, too.
+    rounded_states: BTreeMap<ValueId, View>,
     /// Blobs by the tensors that they are.
     tensors: BTreeMap<*const Tensor, usize>,
     /// Blobs by the weights that they were packed of: the tensor, whether it is transposed, and the bits of its factor.

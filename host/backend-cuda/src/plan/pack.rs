@@ -8,12 +8,18 @@ use super::Arithmetic;
 const PANEL: usize = 64;
 /// Rows of the weight to whose multiple a panel in 32-bit floats is padded, and those of a slab in tf32.
 const F32_DEPTH: usize = 16;
-/// Rows of a slab in bf16 and in f16.
+/// Rows of a slab in bf16 and in f16,
 const SLAB: usize = 32;
+/// and of one for warpgroups.
+const WIDE_SLAB: usize = crate::abi::WIDE_SLAB as usize;
 
 /// Bytes of a weight of so many rows and columns, packed; none if there are no such numbers of bytes.
 pub(super) fn packed_bytes(arithmetic: Arithmetic, k: usize, n: usize) -> Option<usize> {
-    let (depth, size) = if arithmetic.is_of_halves() { (SLAB, size_of::<u16>()) } else { (F32_DEPTH, size_of::<f32>()) };
+    let (depth, size) = match arithmetic {
+        Arithmetic::F32 | Arithmetic::Tf32 => (F32_DEPTH, size_of::<f32>()),
+        Arithmetic::F16 | Arithmetic::Bf16 => (SLAB, size_of::<u16>()),
+        Arithmetic::WideF16 | Arithmetic::WideBf16 => (WIDE_SLAB, size_of::<u16>()),
+    };
     n.checked_next_multiple_of(PANEL)?.checked_mul(k.checked_next_multiple_of(depth)?)?.checked_mul(size)
 }
 
@@ -42,9 +48,11 @@ impl<'a> Weight<'a> {
     pub(super) fn packed(&self, arithmetic: Arithmetic) -> Vec<u8> {
         match arithmetic {
             Arithmetic::F32 => self.in_f32(),
-            Arithmetic::Tf32 => self.in_slabs(F32_DEPTH, |value| to_tf32(value).to_le_bytes()),
-            Arithmetic::F16 => self.in_slabs(SLAB, |value| to_f16(value).to_le_bytes()),
-            Arithmetic::Bf16 => self.in_slabs(SLAB, |value| to_bf16(value).to_le_bytes()),
+            Arithmetic::Tf32 => self.in_slabs(F32_DEPTH, |value| to_tf32(value).to_le_bytes(), as_they_are),
+            Arithmetic::F16 => self.in_slabs(SLAB, |value| to_f16(value).to_le_bytes(), as_they_are),
+            Arithmetic::Bf16 => self.in_slabs(SLAB, |value| to_bf16(value).to_le_bytes(), as_they_are),
+            Arithmetic::WideF16 => self.in_slabs(WIDE_SLAB, |value| to_f16(value).to_le_bytes(), swizzled),
+            Arithmetic::WideBf16 => self.in_slabs(WIDE_SLAB, |value| to_bf16(value).to_le_bytes(), swizzled),
         }
     }
 
@@ -60,18 +68,32 @@ impl<'a> Weight<'a> {
         packed
     }
 
-    /// Slabs of so many rows, each column after column.
-    fn in_slabs<const BYTES: usize>(&self, slab: usize, rounded: impl Fn(f32) -> [u8; BYTES]) -> Vec<u8> {
+    /// Slabs of so many rows, each column after column, of which each number lies at the place that its row and its column say.
+    fn in_slabs<const BYTES: usize>(
+        &self,
+        slab: usize,
+        rounded: impl Fn(f32) -> [u8; BYTES],
+        place_in_column: impl Fn(usize, usize) -> usize,
+    ) -> Vec<u8> {
         let depth = self.k.next_multiple_of(slab);
         let mut packed = vec![0; self.n.next_multiple_of(PANEL) * depth * BYTES];
         for k in 0..self.k {
             for n in 0..self.n {
-                let place = ((n / PANEL) * (depth / slab) + k / slab) * slab * PANEL + (n % PANEL) * slab + k % slab;
+                let place = ((n / PANEL) * (depth / slab) + k / slab) * slab * PANEL + (n % PANEL) * slab + place_in_column(k % slab, n);
                 packed[place * BYTES..][..BYTES].copy_from_slice(&rounded(self.at(k, n)));
             }
         }
         packed
     }
+}
+
+const fn as_they_are(k: usize, _: usize) -> usize {
+    k
+}
+
+/// Chunks of eight numbers, of which neighbouring columns have others first: as warpgroups find every bank of shared memory once.
+const fn swizzled(k: usize, n: usize) -> usize {
+    ((k / 8) ^ (n % 8)) * 8 + k % 8
 }
 
 /// The nearest number of eleven significant bits; of two the one that is further from zero.
@@ -108,7 +130,7 @@ pub(super) struct GateWeight {
 impl GateWeight {
     /// Zeros, of f16 or of bf16.
     pub(super) fn new(arithmetic: Arithmetic, (gates, states): (usize, usize), units: usize) -> Self {
-        let rounded = if arithmetic == Arithmetic::F16 { to_f16 } else { to_bf16 };
+        let rounded = if arithmetic.is_f16() { to_f16 } else { to_bf16 };
         Self { rounded, gates, states, units, packed: vec![0; gate_bytes((gates, states), units).unwrap_or_default()] }
     }
 
@@ -220,6 +242,22 @@ mod tests {
         assert_eq!(at(2 * 32 + 9), 89.0);
         assert_eq!(at(2048 + 2 * 32 + 4), 2.0 * 40.0 + 36.0);
         assert_eq!(at(2048 + 8), 0.0, "beyond the depth are zeros");
+    }
+
+    #[test]
+    fn slabs_for_warpgroups_are_swizzled() {
+        let (tensor, values) = numbered(70, 130, false);
+        let weight = Weight::new(&tensor, &values, false, 1.0).expect("a matrix");
+        for (arithmetic, rounded) in [(Arithmetic::WideF16, to_f16 as fn(f32) -> u16), (Arithmetic::WideBf16, to_bf16)] {
+            let packed = weight.packed(arithmetic);
+            assert_eq!((packed.len(), packed_bytes(arithmetic, 70, 130)), (2 * 128 * 192, Some(packed.len())));
+            let halves: Vec<u16> = packed.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half)).collect();
+            // Row 69 of column 79: in the second panel the second slab, there column 15, whose first chunk is the last.
+            assert_eq!(halves[(2 + 1) * 4096 + 15 * 64 + 7 * 8 + 5], rounded(69.0 * 130.0 + 79.0));
+            assert_eq!(halves[(2 + 1) * 4096 + 15 * 64 + 7 * 8 + 6], 0, "beyond the depth are zeros");
+            assert_eq!(halves[4 * 4096 + 64 + 8 + 1], rounded(130.0 + 129.0));
+            assert_eq!(halves[4 * 4096 + 2 * 64 + 2 * 8], 0, "and beyond the columns");
+        }
     }
 
     #[test]

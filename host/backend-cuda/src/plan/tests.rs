@@ -47,6 +47,33 @@ fn an_lstm_is_one_product_and_one_group() {
     assert!(!steps[1].contains("COPY") && !steps[1].contains('|'), "gates are read where the product left them: {}", steps[1]);
 }
 
+/// An LSTM's h is rounded by the step that leaves it; what else warpgroups multiply is rounded in the group before.
+#[test]
+fn rows_are_rounded_before_warpgroups_multiply_them() {
+    let weights = |name: &str| match name {
+        "weight_ih" => weight(name, &[192, 37]),
+        "weight_hh" => weight(name, &[192, 48]),
+        _ => weight(name, &[192]),
+    };
+    let decoder = |precision| {
+        let draft = cells::lstm("decoder", 37, 48, &weights).weight(weight("out", &[48, 7])).operator("MatMul", &["h_next", "out"], &["y"]);
+        let draft = draft.operator("Tanh", &["y"], &["t"]).weight(weight("last", &[7, 3])).operator("MatMul", &["t", "last"], &["z"]);
+        draft.output("z", Fp32, &[3]).at(precision)
+    };
+    for (precision, arithmetic) in [(Precision::Bf16, Arithmetic::WideBf16), (Precision::F16, Arithmetic::WideF16)] {
+        let plan = compiled(decoder(precision));
+        let recurrence = plan.recurrence.as_ref().expect("an LSTM's step");
+        let told = told(&plan);
+        let (before, after) = told.split_at(recurrence.at);
+        assert_eq!(before, ["CAST", "product of 1 terms"], "x is rounded");
+        assert_eq!(after, ["product of 1 terms", "TANH CAST", "product of 1 terms"], "h is not");
+        let products: Vec<&Product> =
+            plan.steps.iter().filter_map(|step| if let Step::Product(one) = step { Some(one) } else { None }).collect();
+        assert!(products.iter().all(|product| product.arithmetic == arithmetic));
+        assert_eq!(products[1].terms[0].x, recurrence.rounded[1], "h as the step rounded it");
+    }
+}
+
 #[test]
 fn barriers_stand_where_a_thread_needs_what_another_left() {
     let draft = Draft::new("pieces").input("x", Fp32, &[4, 6]);

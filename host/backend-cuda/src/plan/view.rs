@@ -12,6 +12,10 @@ pub(super) enum Element {
     I32,
     U8,
     Bool,
+    /// Of values that are multiplied, and of no datatype.
+    Bf16,
+    /// Likewise.
+    F16,
 }
 
 impl Element {
@@ -31,6 +35,7 @@ impl Element {
         match self {
             Self::I64 => 8,
             Self::F32 | Self::I32 => 4,
+            Self::Bf16 | Self::F16 => 2,
             Self::U8 | Self::Bool => 1,
         }
     }

@@ -17,10 +17,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cellwright_backend::{DeviceLost, Lane, LoadError};
+use cellwright_backend::{DeviceLost, LoadError};
 
 use super::CudaWorker;
 use super::device::Device;
+use super::joined::Joined;
 use super::resident::{FrameMemory, Resident, fault_of_load};
 use super::ring::Ring;
 use super::table::Table;
@@ -141,8 +142,8 @@ impl Ahead {
 }
 
 /// Whether a step of a lane is going to run, as far as is known.
-fn is_wanted(lane: &Lane, step: u32) -> bool {
-    step < lane.chain().length.bound && step < lane.executed() && !lane.growth.flags.dead.load(Ordering::Relaxed)
+fn is_wanted(joined: &Joined, step: u32) -> bool {
+    step < joined.executed() && !joined.is_dead()
 }
 
 impl CudaWorker {
@@ -204,7 +205,7 @@ impl CudaWorker {
     fn is_known_ahead(&self, resident: &Resident) -> bool {
         let plan = resident.plan.recurrence.as_ref().and_then(|plan| plan.ahead.as_ref());
         let (Some(plan), Some(task), Some(_)) = (plan, self.tasks.back(), resident.ahead) else { return false };
-        task.joined.iter().all(|joined| plan.early.iter().all(|input| joined.lane.is_given(*input)))
+        task.joined.iter().all(|joined| plan.early.iter().all(|input| joined.is_given(*input)))
     }
 
     /// Computes what a few rows of the newest task lack of what the others have. Of what all of them lack, nothing: it is in nobody's way where it is.
@@ -217,7 +218,7 @@ impl CudaWorker {
             let row = task.rows[position];
             self.ahead.kept.steps(resident.memory, row.lane, row.step)
         };
-        let is_running = |position: &usize| is_wanted(&task.joined[*position].lane, task.rows[*position].step);
+        let is_running = |position: &usize| is_wanted(&task.joined[*position], task.rows[*position].step);
         let running: Vec<usize> = (0..task.rows.len()).filter(is_running).collect();
         let lacking: Vec<usize> = running.iter().copied().filter(|position| kept(*position) < steps).collect();
         if lacking.len() == running.len() {
@@ -251,17 +252,17 @@ impl CudaWorker {
         wanted.clear();
         let Some(task) = self.tasks.back() else { return };
         let mut of_lane = |position: &usize| {
-            let (row, lane) = (task.rows[*position], &task.joined[*position].lane);
+            let (row, joined) = (task.rows[*position], &task.joined[*position]);
             let from = row.step.saturating_add(first);
             kept.begin(row.lane, from);
-            let most = if lane.chain().may_stop() { next.min(most) } else { most };
+            let most = if joined.words.is_some() { next.min(most) } else { most };
             (*position, from, kept.steps(resident.memory, row.lane, from)..most.min(STEPS))
         };
         let lacking: Vec<(usize, u32, Range<u32>)> = positions.iter().map(&mut of_lane).collect();
         for at in 0..most.min(STEPS) {
             for (position, from, steps) in &lacking {
                 let step = from.saturating_add(at);
-                if steps.contains(&at) && is_wanted(&task.joined[*position].lane, step) {
+                if steps.contains(&at) && is_wanted(&task.joined[*position], step) {
                     wanted.push((*position as u32, step));
                 }
             }

@@ -1,5 +1,6 @@
 //! A device as the worker uses it: a stream of work with one for what comes and one for what goes beside it, the kernels, and what becomes of faults.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,7 @@ use cellwright_backend::{DeviceLost, Progress, Taken};
 
 use super::options::CudaOptions;
 use super::recurrent::LstmKernels;
+use super::wide::WideKernels;
 use crate::abi::{self, Arguments, PRODUCT_COLUMNS, PRODUCT_THREADS, PRODUCT_TILES, Plain, bytes_of, product_shared};
 use crate::driver::guarded::{GuardedDriver, Guards};
 use crate::driver::{DeviceAddress, Done, Driver, Event, Fault, GraphLaunch, Kernel, Launch, Pinned, Stream};
@@ -33,6 +35,8 @@ pub(super) struct Kernels {
     in_f16: Products,
     /// None on a device that lacks them.
     pub(super) lstm: Option<LstmKernels>,
+    /// Likewise: both are for one architecture.
+    pub(super) wide: Option<WideKernels>,
 }
 
 /// Those of one arithmetic, by the rows of their tiles.
@@ -65,8 +69,10 @@ pub(super) struct Device {
     pub(super) name: String,
     /// Holds the number of the newest segment that is done.
     signal: Pinned,
-    /// The number of the newest segment that was queued.
+    /// The number of the newest segment that was queued,
     pub(super) queued: u64,
+    /// and of the newest one whose signal is on the stream of downloads.
+    beside: u64,
     /// Why it is lost.
     lost: Option<String>,
     patience: Patience,
@@ -105,6 +111,7 @@ impl Device {
         let stream = driver.stream()?;
         let uploads = (driver.stream()?, driver.event()?);
         let downloads = (driver.stream()?, driver.event()?);
+        let lstm = LstmKernels::of(&mut *driver)?;
         let kernels = Kernels {
             gather: driver.kernel(abi::GatherArguments::KERNEL)?,
             finish: driver.kernel(abi::FinishArguments::KERNEL)?,
@@ -115,7 +122,8 @@ impl Device {
             in_tf32: products(&mut *driver, abi::PRODUCTS_TF32, abi::BEST_TF32)?,
             in_bf16: products(&mut *driver, abi::PRODUCTS_BF16, abi::BEST_BF16)?,
             in_f16: products(&mut *driver, abi::PRODUCTS_F16, abi::BEST_F16)?,
-            lstm: LstmKernels::of(&mut *driver)?,
+            lstm,
+            wide: lstm.map(|_| WideKernels::of(&mut *driver)).transpose()?,
         };
         let signal = driver.pinned(size_of::<u64>())?;
         let facts = driver.facts();
@@ -135,6 +143,7 @@ impl Device {
             name,
             signal,
             queued: 0,
+            beside: 0,
             lost: None,
             patience,
             watch: None,
@@ -207,9 +216,16 @@ impl Device {
     }
 
     /// How a product of so many rows and columns is launched, whose sums are all left or the best of each panel. No bit of it depends on that.
-    pub(super) fn product(&self, arithmetic: Arithmetic, is_best: bool, (rows, n): (u32, u32)) -> Launch {
-        let columns = n.div_ceil(PRODUCT_COLUMNS);
+    ///
+    /// # Errors
+    /// If it is one by warpgroups and the device lacks these kernels, for which no plan was made then.
+    pub(super) fn product(&self, arithmetic: Arithmetic, is_best: bool, (rows, n): (u32, u32)) -> Done<Launch> {
         let multiprocessors = self.driver.facts().multiprocessors;
+        if arithmetic.is_wide() {
+            let kernels = self.kernels.wide.ok_or_else(|| Fault::Refused("it has no kernels for products by warpgroups".to_owned()))?;
+            return Ok(kernels.launch((arithmetic.is_f16(), is_best), (rows, n), multiprocessors));
+        }
+        let columns = n.div_ceil(PRODUCT_COLUMNS);
         // The largest tile that is mostly full and leaves work for everyone: larger ones read less for as much work.
         let is_worth_it = |tile: u32| rows > tile / 2 && columns * rows.div_ceil(tile) >= multiprocessors;
         let number = (0..PRODUCT_TILES.len()).rev().find(|number| is_worth_it(PRODUCT_TILES[*number])).unwrap_or_default();
@@ -217,16 +233,16 @@ impl Device {
         let kernels = match arithmetic {
             Arithmetic::F32 => self.kernels.in_f32,
             Arithmetic::Tf32 => self.kernels.in_tf32,
-            Arithmetic::Bf16 => self.kernels.in_bf16,
-            Arithmetic::F16 => self.kernels.in_f16,
+            Arithmetic::Bf16 | Arithmetic::WideBf16 => self.kernels.in_bf16,
+            Arithmetic::F16 | Arithmetic::WideF16 => self.kernels.in_f16,
         };
-        Launch {
+        Ok(Launch {
             kernel: if is_best { kernels.best } else { kernels.all }[number],
             grid: [columns, rows.div_ceil(tile), 1],
             threads: PRODUCT_THREADS,
             shared_bytes: product_shared(tile, arithmetic.is_of_halves()),
             cooperative: false,
-        }
+        })
     }
 
     /// Queues an upload, beside what runs already and before what will run.
@@ -237,28 +253,44 @@ impl Device {
         self.driver.wait(self.stream, uploaded)
     }
 
-    /// Queues a download behind what was queued to run, beside what will run, and the signal that it is done: its number.
-    pub(super) fn download(&mut self, from: DeviceAddress, (to, offset): (&Pinned, usize), bytes: usize) -> Done<u64> {
-        let (stream, ran) = self.downloads;
-        self.driver.record(ran, self.stream)?;
-        self.driver.wait(stream, ran)?;
-        if bytes > 0 {
-            self.driver.download(stream, from, to, offset, bytes)?;
+    /// Queues an upload behind what was queued to run.
+    pub(super) fn upload_behind(&mut self, (from, offset): (&Pinned, usize), to: DeviceAddress, bytes: usize) -> Done {
+        self.driver.upload(self.stream, from, offset, to, bytes)
+    }
+
+    /// Queues downloads to the same places of pinned memory behind what was queued to run, beside what will run, and the signal that they are done: its number.
+    pub(super) fn download(&mut self, from: DeviceAddress, to: &Pinned, ranges: impl ExactSizeIterator<Item = Range<usize>>) -> Done<u64> {
+        if ranges.len() == 0 {
+            return self.queue_signal();
         }
-        self.signal()
+        let stream = self.wait_for_run()?;
+        for range in ranges {
+            self.driver.download(stream, from.plus(range.start), to, range.start, range.len())?;
+        }
+        self.beside = self.queued + 1;
+        self.signal(stream)
     }
 
     /// Queues the signal that everything before it has run: its number.
     pub(super) fn queue_signal(&mut self) -> Done<u64> {
+        // Numbers are seen in their order: behind downloads that are on their way.
+        if self.is_done(self.beside) {
+            return self.signal(self.stream);
+        }
+        let stream = self.wait_for_run()?;
+        self.beside = self.queued + 1;
+        self.signal(stream)
+    }
+
+    /// The stream of downloads, behind what was queued to run.
+    fn wait_for_run(&mut self) -> Done<Stream> {
         let (stream, ran) = self.downloads;
         self.driver.record(ran, self.stream)?;
         self.driver.wait(stream, ran)?;
-        self.signal()
+        Ok(stream)
     }
 
-    // Always on one stream, so that numbers are seen in their order.
-    fn signal(&mut self) -> Done<u64> {
-        let (stream, _) = self.downloads;
+    fn signal(&mut self, stream: Stream) -> Done<u64> {
         self.queued += 1;
         self.driver.signal(stream, &self.signal, 0, self.queued)?;
         Ok(self.queued)

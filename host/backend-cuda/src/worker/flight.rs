@@ -5,11 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellwright_backend::{Completed, Lane, Row};
-use cellwright_cell_graph::unfolded::Delivery;
+use cellwright_backend::{Completed, Row};
 
+use super::joined::Joined;
 use super::resident::Resident;
-use super::words::Joined;
 
 /// Rows of one step that run at once.
 #[derive(Clone, Debug)]
@@ -39,7 +38,7 @@ pub(super) struct Segment {
 pub(super) struct InFlight {
     pub(super) rows: Vec<Row>,
     /// As they were when it was submitted: a lane's number may belong to another one when it completes.
-    pub(super) joined: Vec<Joined>,
+    pub(super) joined: Vec<Arc<Joined>>,
     pub(super) resident: Arc<Resident>,
     pub(super) segments: VecDeque<Segment>,
     pub(super) completed: Completed,
@@ -47,7 +46,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    pub(super) fn new(rows: Vec<Row>, joined: Vec<Joined>, resident: Arc<Resident>, completed: Completed) -> Self {
+    pub(super) fn new(rows: Vec<Row>, joined: Vec<Arc<Joined>>, resident: Arc<Resident>, completed: Completed) -> Self {
         Self { rows, joined, resident, segments: VecDeque::new(), completed, began: Instant::now() }
     }
 
@@ -61,14 +60,5 @@ impl InFlight {
         self.completed.busy_ns = u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
         self.completed.rows = self.rows;
         self.completed
-    }
-}
-
-/// Whether a step's output is brought to the host. The last output of a chain that may stop is any of them, until it is known which.
-pub(super) fn is_brought(lane: &Lane, delivery: &Delivery, step: u32) -> bool {
-    match delivery {
-        Delivery::None => false,
-        Delivery::All => true,
-        Delivery::Last => lane.chain().may_stop() || step + 1 == lane.chain().length.bound,
     }
 }

@@ -1,18 +1,19 @@
 //! From a task to what is uploaded of it: which rows run, where their inputs are, where their outputs go.
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use cellwright_backend::{DeviceLost, InputRef, SLOT_BYTES};
 use cellwright_cell_graph::Datatype;
 use cellwright_cell_graph::unfolded::Retention;
 
 use super::CudaWorker;
-use super::flight::{Batch, InFlight, Segment, is_brought};
+use super::flight::{Batch, InFlight, Segment};
+use super::graphs::{DESK_BYTES, STEPS_MOST};
+use super::joined::{Arena, Joined};
 use super::resident::Resident;
 use super::ring::Pen;
 use super::together::{self, Selected, Together};
-use super::words::Joined;
 use crate::abi::{BatchHead, LstmRows, NOWHERE, RowEntry, RowStatus, WordEntry, bytes_of_all};
 use crate::driver::DeviceAddress;
 
@@ -22,17 +23,29 @@ const WORDS_MOST: usize = 4096;
 /// What lies between the pieces of a segment so that each is aligned.
 const SLACK: usize = 64;
 
-/// Bytes that a row of a cell takes of a segment.
+/// Words that a segment on the desk begins, at most.
+const DESK_WORDS: usize = 256;
+
+/// Heads on the desk: those that graphs find there, and all of a segment once more, from which those of a second graph are copied to the first place.
+const HEADS_BYTES: usize = 2 * STEPS_MOST * size_of::<BatchHead>();
+
+/// What of the desk is no batch's: heads, words, and what lies between.
+const DESK_SLACK: usize = HEADS_BYTES + DESK_WORDS * size_of::<WordEntry>() + 2 * SLACK;
+
+/// What a batch leaves is left with the host, without a copy, if it is no more than so many bytes: kernels write there one row at a time.
+const LEFT_WITH_HOST_BYTES: usize = 256 << 10;
+
+/// Bytes that a row of a cell takes of a segment, but for what the host has of its inputs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
-    up: usize,
+    lists: usize,
     down: usize,
 }
 
 impl Cost {
-    /// Of a batch of so many rows, up and down.
-    pub(super) const fn of(self, rows: usize) -> (usize, usize) {
-        (rows * self.up + SLACK + size_of::<BatchHead>(), rows * self.down + SLACK)
+    /// Of a batch of so many rows, of whose inputs the host has so much: up and down.
+    pub(super) const fn of(self, (rows, hosted): (usize, usize)) -> (usize, usize) {
+        (rows * self.lists + hosted + SLACK + size_of::<BatchHead>(), rows * self.down + SLACK)
     }
 }
 
@@ -42,11 +55,15 @@ pub(super) fn cost(resident: &Resident) -> Cost {
     // Each row may be a step of its own.
     let of_step = if resident.plan.recurrence.is_some() { size_of::<LstmRows>() } else { 0 };
     let of_number = if resident.ahead.is_some() { size_of::<u64>() } else { 0 };
-    let own = size_of::<RowEntry>() + of_step + of_number + inputs.len() * size_of::<u64>() + outlets.len() * size_of::<u32>();
     Cost {
-        up: own + inputs.iter().map(|input| aligned(input.bytes)).sum::<usize>(),
+        lists: size_of::<RowEntry>() + of_step + of_number + inputs.len() * size_of::<u64>() + outlets.len() * size_of::<u32>(),
         down: size_of::<RowStatus>() + outlets.iter().map(|outlet| aligned(outlet.bytes)).sum::<usize>(),
     }
+}
+
+/// Bytes that the host may have of a row's inputs.
+pub(super) fn hosted_most(resident: &Resident) -> usize {
+    resident.plan.inputs.iter().map(|input| (input.bytes as usize).next_multiple_of(16)).sum()
 }
 
 /// A batch that is written.
@@ -59,6 +76,8 @@ pub(super) struct Written {
     pub(super) head: BatchHead,
     /// Whether it begins with what was computed ahead.
     pub(super) is_ahead: bool,
+    /// Whether its states pass by the frame, if they may: of one step all do.
+    pub(super) is_direct: bool,
 }
 
 /// A segment that is being written.
@@ -76,13 +95,21 @@ pub(super) struct Writing {
     pub(super) batches: Vec<Written>,
     /// Where on the device their heads lie, one behind the other.
     pub(super) heads: DeviceAddress,
+    /// Where on the device all of it will lie.
+    pub(super) to: DeviceAddress,
+    /// Whether that is the desk.
+    pub(super) is_on_desk: bool,
+    /// What of the download batches leave on the device; the rest they leave with the host.
+    pub(super) downloads: Vec<Range<usize>>,
     segment: Segment,
 }
 
 impl Writing {
     fn has_room(&self, (up, down): (usize, usize)) -> bool {
-        let heads = self.batches.len() * size_of::<BatchHead>();
-        self.up_used + heads + up <= self.up_bytes && self.down_used + down <= self.down_bytes
+        let heads = if self.is_on_desk { 0 } else { self.batches.len() * size_of::<BatchHead>() };
+        (!self.is_on_desk || self.batches.len() < STEPS_MOST)
+            && self.up_used + heads + up <= self.up_bytes
+            && self.down_used + down <= self.down_bytes
     }
 }
 
@@ -90,7 +117,7 @@ impl CudaWorker {
     /// Queues the newest task, so many steps of it.
     pub(super) fn enqueue(&mut self, resident: &Arc<Resident>, steps: u32) -> Result<(), DeviceLost> {
         let cost = cost(resident);
-        let row_bytes = cost.up.max(cost.down);
+        let row_bytes = (cost.lists + hosted_most(resident)).max(cost.down);
         let rows_most = resident.rows_in(self.frame).min(self.sizes.rows_most).min((self.quarter() / row_bytes).max(1));
         self.complete_ahead(resident, steps)?;
         let goes_together = steps > 1 && self.goes_together(resident);
@@ -134,15 +161,20 @@ impl CudaWorker {
             return Ok(());
         }
         let (cost, quarter) = (cost(resident), self.quarter());
-        let needed = cost.of(rows.len());
+        let Some(task) = self.tasks.back() else { return Ok(()) };
+        let hosted = rows.iter().map(|(position, step)| task.joined[*position as usize].hosted_bytes(*step)).sum::<usize>();
+        let needed = cost.of((rows.len(), hosted));
         if writing.as_ref().is_none_or(|writing| !writing.has_room(needed)) {
             self.flush(resident, writing.take())?;
             // Room for all that is left, if that is not too much: what is not used goes back at once. What each batch wastes is less than a row.
-            let batches = left / rows.len();
-            let left = cost.of(left + batches);
+            let batches = left.div_ceil(rows.len());
+            let left = cost.of((left + batches, hosted * batches));
             let left = (left.0 + batches * size_of::<BatchHead>(), left.1);
-            let wanted = (left.0.min(quarter).max(needed.0), left.1.min(quarter).max(needed.1));
-            *writing = Some(self.open(resident, wanted)?);
+            let desk = DESK_BYTES.min(quarter).saturating_sub(DESK_SLACK);
+            let is_on_desk = self.graphs.desk().is_some() && needed.0 <= desk;
+            let most = if is_on_desk { desk } else { quarter };
+            let wanted = (left.0.min(most).max(needed.0), left.1.min(quarter).max(needed.1));
+            *writing = Some(self.open(resident, wanted, is_on_desk)?);
         }
         if let Some(writing) = writing {
             self.write_batch(resident, writing, (rows, counts));
@@ -159,32 +191,35 @@ impl CudaWorker {
         selected.clear();
         let Some(task) = self.tasks.back() else { return };
         for (position, (row, joined)) in task.rows.iter().zip(&task.joined).enumerate() {
-            let (step, lane) = (row.step.saturating_add(at), &joined.lane);
-            if step < lane.executed() && !lane.growth.flags.dead.load(Ordering::Relaxed) {
+            let step = row.step.saturating_add(at);
+            if step < joined.executed() && !joined.is_dead() {
                 selected.push((position as u32, step));
             }
         }
     }
 
     /// Begins a segment with room for so much, waiting for older ones to leave it.
-    fn open(&mut self, resident: &Arc<Resident>, wanted: (usize, usize)) -> Result<Writing, DeviceLost> {
-        while self.words.begun.len() > self.words_most() {
-            let writing = self.reserve((0, 0))?;
+    fn open(&mut self, resident: &Arc<Resident>, wanted: (usize, usize), is_on_desk: bool) -> Result<Writing, DeviceLost> {
+        let most = if is_on_desk { DESK_WORDS } else { self.words_most() };
+        while self.words.begun.len() > most {
+            let writing = self.reserve((0, 0), false)?;
             self.flush(resident, Some(writing))?;
         }
-        self.reserve(wanted)
+        self.reserve(wanted, is_on_desk)
     }
 
     fn words_most(&self) -> usize {
         WORDS_MOST.min(self.quarter() / size_of::<WordEntry>())
     }
 
-    fn reserve(&mut self, (up_bytes, down_bytes): (usize, usize)) -> Result<Writing, DeviceLost> {
+    fn reserve(&mut self, (up_bytes, down_bytes): (usize, usize), is_on_desk: bool) -> Result<Writing, DeviceLost> {
         let most = self.words_most();
         let begun: Vec<WordEntry> =
             std::iter::from_fn(|| self.words.begun.pop_first()).take(most).map(|(word, value)| WordEntry { word, value }).collect();
         let words = bytes_of_all(&begun);
-        let up_bytes = up_bytes + words.len() + SLACK;
+        // On the desk heads have a place, and the first of them lie where graphs look for them as well.
+        let heads_bytes = if is_on_desk { HEADS_BYTES } else { 0 };
+        let up_bytes = up_bytes + heads_bytes + words.len() + SLACK;
         let (up, down) = loop {
             if let (Some(up), Some(down)) = (self.up.room(up_bytes), self.down.room(down_bytes)) {
                 break (up, down);
@@ -197,7 +232,10 @@ impl CudaWorker {
         };
         // SAFETY: the room is nobody's: what was queued on it is done.
         let bytes = unsafe { self.up.pinned.bytes_mut(up..up + up_bytes) };
-        let mut pen = Pen::new(bytes, self.up.device.plus(up));
+        let to = self.graphs.desk().filter(|_| is_on_desk).unwrap_or_else(|| self.up.device.plus(up));
+        let mut pen = Pen::new(bytes, to);
+        let heads = pen.leave(heads_bytes);
+        let heads = DeviceAddress(pen.address(heads));
         let at = pen.put(words);
         let words = (pen.address(at), begun.len() as u32);
         // So that rows behind them are aligned as they are among themselves.
@@ -212,7 +250,10 @@ impl CudaWorker {
             words,
             pass: 0,
             batches: Vec::new(),
-            heads: DeviceAddress::NULL,
+            heads,
+            to,
+            is_on_desk,
+            downloads: Vec::new(),
             segment: Segment::default(),
         })
     }
@@ -223,22 +264,23 @@ impl CudaWorker {
         let Some(task) = self.tasks.back() else { return };
         // SAFETY: the stretch is this segment's, of which nothing is queued yet.
         let bytes = unsafe { self.up.pinned.bytes_mut(writing.up + writing.up_used..writing.up + writing.up_bytes) };
-        let mut pen = Pen::new(bytes, self.up.device.plus(writing.up + writing.up_used));
+        let mut pen = Pen::new(bytes, writing.to.plus(writing.up_used));
         let (inputs, outlets) = (&resident.plan.inputs, &resident.plan.outlets);
         let mut written: Vec<RowEntry> =
             rows.iter().map(|(position, step)| entry(resident, self.arena, &task.joined[*position as usize], *step)).collect();
         if counts.len() > 1 {
-            let retention = |position: u32| task.joined[position as usize].lane.stage().retention;
+            let retention = |position: u32| task.joined[position as usize].retention;
             together::link(&mut written, rows.iter().map(|(position, _)| (*position, retention(*position))));
         }
         let entries = pen.put(bytes_of_all(&written));
         // What was computed ahead is read by the number of its row, instead of the inputs that it is of.
         let every: Vec<usize> = (0..inputs.len()).collect();
         let gathered = if ahead.is_some() { resident.late_inputs() } else { &every };
-        let first_port = usize::from(ahead.is_some());
-        let port_count = first_port + gathered.len();
-        let addresses = pen.leave(rows.len() * port_count * size_of::<u64>());
-        let deliveries = pen.leave(rows.len() * outlets.len() * size_of::<u32>());
+        let port_count = usize::from(ahead.is_some()) + gathered.len();
+        let addresses_at = pen.leave(rows.len() * port_count * size_of::<u64>());
+        let deliveries_at = pen.leave(rows.len() * outlets.len() * size_of::<u32>());
+        let mut addresses: Vec<u64> = Vec::with_capacity(rows.len() * port_count);
+        let mut deliveries = vec![NOWHERE; rows.len() * outlets.len()];
         let queue = (counts.len() > 1).then(|| pen.put(bytes_of_all(&resident.queue(self.frame, counts))));
         let queue = queue.map_or(0, |queue| pen.address(queue));
         let statuses = writing.down_used.next_multiple_of(16);
@@ -247,34 +289,43 @@ impl CudaWorker {
         // Rows at which a step begins, and where what they deliver does.
         let mut starts = starts_of(counts).peekable();
         let mut bounds = Vec::with_capacity(counts.len());
-        let inputs_of = Inputs { arena: self.arena, cells: &self.cells, resident };
+        let inputs_of = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, resident };
         for (number, (position, step)) in rows.iter().enumerate() {
             let joined = &task.joined[*position as usize];
             bounds.extend(starts.next_if_eq(&number).map(|_| delivered_bytes));
-            let of_row = addresses + number * port_count * size_of::<u64>();
             if let (Some(places), Some(kept)) = (&ahead, resident.ahead) {
-                pen.fill(of_row, &kept.number(places[number].row).to_le_bytes());
+                addresses.push(kept.number(places[number].row));
             }
-            for (port, input) in (first_port..).zip(gathered) {
+            for input in gathered {
                 // The states of a later step of the batch are where the step before leaves them.
                 let is_carried = written[number].before != NOWHERE && resident.carries(*input);
-                let address = if is_carried { 0 } else { inputs_of.address(joined, (*input, *step), &mut pen) };
-                pen.fill(of_row + port * size_of::<u64>(), &address.to_le_bytes());
+                addresses.push(if is_carried { 0 } else { inputs_of.address(joined, (*input, *step), &mut pen) });
+            }
+            if !joined.may_bring(*step) {
+                continue;
             }
             for (output, delivery) in joined.lane.stage().delivery.iter().enumerate().take(outlets.len()) {
-                let offset = if is_brought(&joined.lane, delivery, *step) {
-                    let offset = delivered_bytes as u32;
+                if joined.brings(delivery, *step) {
+                    deliveries[number * outlets.len() + output] = delivered_bytes as u32;
                     delivered_bytes += (outlets[output].bytes as usize).next_multiple_of(16);
-                    offset
-                } else {
-                    NOWHERE
-                };
-                pen.fill(deliveries + (number * outlets.len() + output) * size_of::<u32>(), &offset.to_le_bytes());
+                }
             }
         }
-        let deliveries = if delivered_bytes == 0 { 0 } else { pen.address(deliveries) };
-        let (entries, addresses) = (pen.address(entries), pen.address(addresses));
-        let down = self.down.device.plus(writing.down);
+        pen.fill(addresses_at, bytes_of_all(&addresses));
+        if delivered_bytes > 0 {
+            pen.fill(deliveries_at, bytes_of_all(&deliveries));
+        }
+        let deliveries = if delivered_bytes == 0 { 0 } else { pen.address(deliveries_at) };
+        let (entries, addresses) = (pen.address(entries), pen.address(addresses_at));
+        let end = delivered + delivered_bytes;
+        // What is little goes to the host as it is left.
+        let down = if end - statuses <= LEFT_WITH_HOST_BYTES {
+            self.down.pinned.address()
+        } else {
+            writing.downloads.push(statuses..end);
+            self.down.device
+        };
+        let down = down.plus(writing.down);
         let head = BatchHead {
             rows: rows.len() as u32,
             padding: 0,
@@ -285,13 +336,15 @@ impl CudaWorker {
             delivered: down.plus(delivered).0,
             statuses: down.plus(statuses).0,
         };
-        writing.batches.push(Written { steps: counts.to_vec(), queue, head, is_ahead: ahead.is_some() });
+        // Of several steps of a lane that have one place, what is brought of any but the last would be written over first.
+        let is_direct = counts.len() == 1 || rows.iter().all(|(position, _)| task.joined[*position as usize].brings_at_its_end());
+        writing.batches.push(Written { steps: counts.to_vec(), queue, head, is_ahead: ahead.is_some(), is_direct });
         for place in ahead.iter().flatten() {
             writing.pass = writing.pass.max(place.pass);
             writing.segment.ahead.push(place.row);
         }
         writing.up_used += pen.written().next_multiple_of(16);
-        writing.down_used = delivered + delivered_bytes;
+        writing.down_used = end;
         let first = writing.segment.rows.len();
         writing.segment.rows.extend_from_slice(rows);
         for ((start, count), bound) in starts_of(counts).zip(counts).zip(bounds) {
@@ -301,16 +354,24 @@ impl CudaWorker {
         }
     }
 
-    /// Writes the heads of all batches behind everything: a graph finds those of its batches together.
+    /// Writes the heads of all batches, one behind the other: where they have a place, or behind everything.
     fn write_heads(&mut self, writing: &mut Writing) {
-        let first = writing.up + writing.up_used;
+        let mut heads: Vec<BatchHead> = writing.batches.iter().map(|batch| batch.head).collect();
+        let first = writing.up + if writing.is_on_desk { 0 } else { writing.up_used };
+        if writing.is_on_desk {
+            heads.resize(STEPS_MOST, BatchHead::default());
+            heads.extend_from_within(..);
+        }
         // SAFETY: the stretch is this segment's, of which nothing is queued yet.
         let bytes = unsafe { self.up.pinned.bytes_mut(first..writing.up + writing.up_bytes) };
-        let mut pen = Pen::new(bytes, self.up.device.plus(first));
-        let heads: Vec<BatchHead> = writing.batches.iter().map(|batch| batch.head).collect();
+        let mut pen = Pen::new(bytes, writing.to.plus(first - writing.up));
         let at = pen.put(bytes_of_all(&heads));
         writing.heads = DeviceAddress(pen.address(at));
-        writing.up_used += pen.written();
+        if writing.is_on_desk {
+            writing.heads = writing.heads.plus(STEPS_MOST * size_of::<BatchHead>());
+        } else {
+            writing.up_used += pen.written();
+        }
     }
 
     /// Queues a segment.
@@ -336,22 +397,24 @@ fn starts_of(counts: &[u32]) -> impl Iterator<Item = usize> {
 
 /// Whose step a row is, and where its outputs are held.
 fn entry(resident: &Resident, arena: DeviceAddress, joined: &Joined, step: u32) -> RowEntry {
-    let lane = &joined.lane;
-    let retention = lane.stage().retention;
+    let retention = joined.retention;
     let node = if retention == Retention::None {
         0
     } else {
-        arena.plus(resident.layout.slot(lane.slot(), retention.place(step)).index() * SLOT_BYTES).0
+        arena.plus(resident.layout.slot(joined.slot, retention.place(step)).index() * SLOT_BYTES).0
     };
+    let Some([own, followed]) = joined.words.map(|words| words.map(|word| word.number)) else {
+        return RowEntry { node, own: NOWHERE, followed: NOWHERE, step, stop: NOWHERE, before: NOWHERE, later: NOWHERE };
+    };
+    let lane = &joined.lane;
     let stop = lane.chain().stop.filter(|(stage, _)| *stage == lane.stage);
     let stop = stop.and_then(|(_, output)| resident.plan.outlets.get(output as usize)).map_or(NOWHERE, |outlet| outlet.place);
-    RowEntry { node, own: joined.own, followed: joined.followed, step, stop, before: NOWHERE, later: NOWHERE }
+    RowEntry { node, own, followed, step, stop, before: NOWHERE, later: NOWHERE }
 }
 
-/// Where inputs are.
+/// Where inputs of a cell are.
 pub(super) struct Inputs<'a> {
-    pub(super) arena: DeviceAddress,
-    pub(super) cells: &'a [Option<Arc<Resident>>],
+    pub(super) arena: Arena<'a>,
     pub(super) resident: &'a Resident,
 }
 
@@ -359,25 +422,23 @@ impl Inputs<'_> {
     /// The address of a row of an input, which is written if the host has it; 0: it is zeros.
     pub(super) fn address(&self, joined: &Joined, (input, step): (usize, u32), pen: &mut Pen<'_>) -> u64 {
         let bytes = self.resident.plan.inputs[input].bytes as usize;
-        match joined.lane.input(input, step) {
+        let unlike = || {
+            debug_assert!(false, "the graph was checked");
+            0
+        };
+        if let Some((carried, of)) = joined.carried(input, step) {
+            return if of == bytes { carried.0 } else { unlike() };
+        }
+        match joined.input(input, step) {
             InputRef::Zeros => 0,
             InputRef::Slot { first, place, output, cell } => {
-                let Some(producer) = self.cells.get(cell.index()).and_then(Option::as_ref) else { return 0 };
-                let (layout, output) = (&producer.layout, output as usize);
-                if layout.sizes.get(output) != Some(&bytes) {
-                    debug_assert!(false, "the graph was checked");
-                    return 0;
-                }
-                self.arena.plus(layout.slot(first, place).index() * SLOT_BYTES + layout.offsets[output]).0
+                self.arena.place((first, place), (cell, output as usize), bytes).map_or_else(unlike, |place| place.0)
             }
             InputRef::Host(row) if row.len() == bytes => {
                 let at = pen.put(row);
                 pen.address(at)
             }
-            InputRef::Host(_) => {
-                debug_assert!(false, "the graph was checked");
-                0
-            }
+            InputRef::Host(_) => unlike(),
             InputRef::Int(number) => {
                 let number = number.to_le_bytes();
                 let number = match self.resident.plan.datatypes[input] {

@@ -1,7 +1,7 @@
 //! Graphs: the launches of one or several batches, made once for a cell and a size, and launched as one from then on.
 //!
-//! What differs from task to task is in the batches' heads ([`BatchHead`]). A task's are copied to one place, where the kernels of all graphs look, by what is
-//! queued right before a graph: so a graph's arguments never change, whatever a batch is composed of. Its launches have blocks for as many rows as its
+//! What differs from task to task is in the batches' heads ([`BatchHead`]). A task's are copied to one place, the desk, where the kernels of all graphs look, by what is
+//! queued right before a graph; all of a small segment is uploaded to the desk by one copy: so a graph's arguments never change, whatever a batch is composed of. Its launches have blocks for as many rows as its
 //! bucket has; those for rows that are not there leave at once. Work on the stream runs in its order, so the heads stay until the graph before is done.
 //!
 //! A batch's rows come in buckets of powers of two, the last of which is as many as the frame has. Batches that come one behind the other go by
@@ -24,6 +24,9 @@ use crate::driver::{DeviceAddress, Done, Driver, Fault, Graph, GraphLaunch};
 /// Batches of a graph, at most: a power of two.
 pub(super) const STEPS_MOST: usize = 8;
 
+/// Bytes of the desk: what is copied there keeps the steps' stream from going on.
+pub(super) const DESK_BYTES: usize = 256 << 10;
+
 /// Graphs of a cell, at most: more than the buckets up to 4096 rows come to, of either kind.
 const GRAPHS_MOST: usize = 128;
 
@@ -31,7 +34,7 @@ const GRAPHS_MOST: usize = 128;
 const LAUNCHES_MOST: usize = 1 << 15;
 
 /// Fewer launches are not worth one: the copy of the heads and the graph itself are two.
-const LAUNCHES_LEAST: usize = 4;
+const LAUNCHES_LEAST: usize = 3;
 
 /// Launches of a batch beside those of its cell's plan: its gathering and its finish.
 const LAUNCHES_AROUND: usize = 2;
@@ -72,7 +75,7 @@ impl How {
 /// Those of a worker.
 #[derive(Debug)]
 pub(super) struct Graphs {
-    /// Where the heads lie of the batches that run; none: no graphs are made.
+    /// The desk: where the heads lie of the batches that run, and behind them all that a small segment uploads; none: no graphs are made.
     heads: Option<DeviceAddress>,
     known: BTreeMap<Key, How>,
     /// Launches of all that are there, and what they take of the device's memory.
@@ -84,12 +87,12 @@ pub(super) struct Graphs {
 impl Graphs {
     /// `bytes_most`: what they may take; none: no graphs are made.
     pub(super) fn new(driver: &mut dyn Driver, bytes_most: Option<u64>) -> Done<Self> {
-        let heads = bytes_most.map(|_| driver.allocate(STEPS_MOST * size_of::<BatchHead>())).transpose()?;
+        let heads = bytes_most.map(|_| driver.allocate(DESK_BYTES)).transpose()?;
         Ok(Self { heads, known: BTreeMap::new(), launches: 0, bytes: 0, bytes_most: bytes_most.unwrap_or_default() })
     }
 
-    /// Its memory, if it has any.
-    pub(super) const fn heads(&self) -> Option<DeviceAddress> {
+    /// The desk, if there is one.
+    pub(super) const fn desk(&self) -> Option<DeviceAddress> {
         self.heads
     }
 
@@ -144,7 +147,9 @@ impl CudaWorker {
         };
         let How::Graph(made) = how else { return Ok(false) };
         let (driver, stream) = (&mut self.device.driver, self.device.stream);
-        driver.copy(stream, from, heads, steps * size_of::<BatchHead>())?;
+        if from != heads {
+            driver.copy(stream, from, heads, steps * size_of::<BatchHead>())?;
+        }
         // SAFETY: the heads say where the batches' lists lie, as their direct launches would; the rest is the cell's, or the frame, which have not moved
         // since it was made.
         match unsafe { driver.launch_graph(stream, made.graph) } {
@@ -174,7 +179,7 @@ impl CudaWorker {
         let launches = self.device.collect(|device| {
             (0..steps).try_for_each(|step| {
                 let head = heads.plus(step * size_of::<BatchHead>()).0;
-                let rows = Rows { head, is_ahead, ..Rows::of_one_step(&bucket) };
+                let rows = Rows { head, is_ahead, direct: resident.direct(is_ahead), ..Rows::of_one_step(&bucket) };
                 queue_batch(device, resident, frame, (&rows, BatchHead::default()))
             })
         })?;

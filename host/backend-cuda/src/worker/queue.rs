@@ -6,6 +6,7 @@ use super::CudaWorker;
 use super::device::Device;
 use super::gather::{Writing, Written};
 use super::graphs::STEPS_MOST;
+use super::recurrent::Direct;
 use super::resident::{FrameMemory, Resident, Rows};
 use crate::abi::{BatchHead, FinishArguments, GatherArguments, WordsArguments};
 use crate::driver::{DeviceAddress, Done, Kernel, Launch};
@@ -16,8 +17,13 @@ const COPY_THREADS: u32 = 128;
 impl CudaWorker {
     /// Queues a segment: the number of its signal.
     pub(super) fn queue(&mut self, resident: &Arc<Resident>, writing: &Writing) -> Done<u64> {
-        let (up, down) = (self.up.device.plus(writing.up), self.down.device.plus(writing.down));
-        self.device.upload((&self.up.pinned, writing.up), up, writing.up_used)?;
+        let from = (&self.up.pinned, writing.up);
+        if writing.is_on_desk {
+            // Behind what ran with what lay there before.
+            self.device.upload_behind(from, writing.to, writing.up_used)?;
+        } else {
+            self.device.upload(from, writing.to, writing.up_used)?;
+        }
         let (entries, count) = writing.words;
         if count > 0 {
             let arguments = WordsArguments { entries, words: self.executed.0.0, count, padding: 0 };
@@ -33,11 +39,16 @@ impl CudaWorker {
         }
         self.ahead.wait_for(writing.pass, &mut self.device)?;
         let (mut batches, mut heads) = (writing.batches.as_slice(), writing.heads);
+        // Those of the first graph are where it looks for them already.
+        let mut place = if writing.is_on_desk { writing.to } else { heads };
         while !batches.is_empty() {
-            let queued = self.queue_some(resident, batches, heads)?;
+            let queued = self.queue_some(resident, batches, place)?;
             (batches, heads) = (&batches[queued..], heads.plus(queued * size_of::<BatchHead>()));
+            place = heads;
         }
-        self.device.download(down, (&self.down.pinned, writing.down), writing.down_used)
+        let down = self.down.device;
+        let downloads = writing.downloads.iter().map(|range| writing.down + range.start..writing.down + range.end);
+        self.device.download(down, &self.down.pinned, downloads)
     }
 
     /// Queues the first few of these batches, whose heads lie there: how many.
@@ -52,8 +63,9 @@ impl CudaWorker {
                 return Ok(steps);
             }
         }
-        let Written { ref steps, queue, head, is_ahead } = batches[0];
-        let rows = Rows { steps, entries: head.entries, queue, head: 0, is_ahead };
+        let Written { ref steps, queue, head, is_ahead, is_direct } = batches[0];
+        let direct = if is_direct { resident.direct(is_ahead) } else { None };
+        let rows = Rows { steps, entries: head.entries, queue, head: 0, is_ahead, direct };
         queue_batch(&mut self.device, resident, self.frame, (&rows, head))?;
         Ok(1)
     }
@@ -68,11 +80,15 @@ pub(super) fn queue_batch(device: &mut Device, resident: &Resident, frame: Frame
         false => (resident.ports, resident.plan.inputs.len()),
     };
     let (port_count, outlet_count) = (port_count as u32, resident.plan.outlets.len() as u32);
-    let arguments = GatherArguments { frame: frame.address.0, ports, head, stride, port_count, own };
-    // SAFETY: the kernel takes this structure; the lists lie in a segment's stretch, their addresses in the arena or the stretch, the rows in the frame.
-    unsafe { device.launch(&gather, &arguments)? };
-    resident.launch(device, frame, rows)?;
-    let arguments = FinishArguments { frame: frame.address.0, outlets: resident.outlets, head, stride, outlet_count, own };
+    if rows.direct.is_none() {
+        let arguments = GatherArguments { frame: frame.address.0, ports, head, stride, port_count, own };
+        // SAFETY: the kernel takes this structure; the lists lie in a segment's stretch, their addresses in the arena or the stretch, the rows in the frame.
+        unsafe { device.launch(&gather, &arguments)? };
+    }
+    resident.launch(device, frame, &Rows { direct: rows.direct.map(|direct| Direct { own, ..direct }), ..*rows })?;
+    let is_left = u32::from(rows.direct.is_some());
+    let arguments =
+        FinishArguments { frame: frame.address.0, outlets: resident.outlets, head, stride, outlet_count, is_left, padding: 0, own };
     // SAFETY: as above; what is left goes to slots of the rows' lanes and to the segment's stretch.
     unsafe { device.launch(&finish, &arguments) }
 }

@@ -7,9 +7,9 @@ use super::device::Device;
 use super::resident::{FrameMemory, Rows};
 use super::table::Table;
 use crate::abi::{
-    Arguments, GRU_F16_QUEUES, GRU_F16_STEPS, GRU_QUEUES, GRU_STEPS, GateTile, LSTM_F16_QUEUES, LSTM_F16_STEPS, LSTM_LISTS, LSTM_QUEUES,
-    LSTM_STEPS, LstmListArguments, LstmQueueArguments, LstmRows, LstmStepArguments, NOWHERE, TREE_F16_STEPS, TREE_LISTS, TREE_STEPS,
-    TreeListArguments,
+    Arguments, BatchHead, GRU_F16_QUEUES, GRU_F16_STEPS, GRU_QUEUES, GRU_STEPS, GateTile, LSTM_F16_QUEUES, LSTM_F16_STEPS, LSTM_LISTS,
+    LSTM_QUEUES, LSTM_STEPS, LstmGatherArguments, LstmListArguments, LstmQueueArguments, LstmRows, LstmStepArguments, NOWHERE,
+    TREE_F16_STEPS, TREE_LISTS, TREE_STEPS, TreeListArguments,
 };
 use crate::driver::{Done, Driver, Fault, Kernel, Launch};
 use crate::plan::{BlobId, Kind, Recurrence};
@@ -41,6 +41,7 @@ struct Format {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LstmKernels {
     rows: Kernel,
+    gather: Kernel,
     pub(super) tree_rows: Kernel,
     bf16: Format,
     f16: Format,
@@ -67,9 +68,9 @@ impl LstmKernels {
         for (kernel, tile) in trees.iter_mut().flatten() {
             *kernel = driver.kernel(tile.name)?;
         }
-        let tree_rows = driver.kernel(TreeListArguments::KERNEL)?;
+        let (gather, tree_rows) = (driver.kernel(LstmGatherArguments::KERNEL)?, driver.kernel(TreeListArguments::KERNEL)?);
         let format = |number: usize| Format { lstm: lstm[number], gru: gru[number], tree: trees[number] };
-        Ok(Some(Self { rows, tree_rows, bf16: format(0), f16: format(1) }))
+        Ok(Some(Self { rows, gather, tree_rows, bf16: format(0), f16: format(1) }))
     }
 
     const fn format(&self, plan: &Recurrence) -> &Format {
@@ -96,18 +97,16 @@ impl LstmKernels {
     }
 }
 
-/// What a tile reads of so many rows for each row of the weights, in columns: its own, which is what a multiprocessor waits for, for the tensor cores are
-/// faster. Of weights that stay it reads none, of those that its cluster reads a share.
-fn reads(tile: &GateTile, rows: u32) -> u32 {
-    let sharing = rows.div_ceil(tile.rows).clamp(1, tile.cluster);
-    tile.rows + if tile.is_resident { 0 } else { tile.columns().div_ceil(sharing) }
+/// What a tile reads for each row of the weights, in columns: its own, which is what a multiprocessor waits for, for the tensor cores are faster. Of
+/// weights that stay it reads none.
+const fn reads(tile: &GateTile) -> u32 {
+    tile.rows + if tile.is_resident { 0 } else { tile.columns() }
 }
 
-/// How long a step takes with so many blocks at once, in what a tile reads. Arithmetic, not measured: blocks come in waves, of which each takes as long
-/// as one tile. A cluster's run together.
+/// How long a step takes with so many blocks at once, in what a tile reads. Arithmetic, which on an H200 finds the fastest tile for 1 to 2048 rows of an LSTM of 1024: blocks come in waves, of which each takes as long
+/// as one tile.
 fn time(tile: &GateTile, (rows, units): (u32, u32), blocks: u32) -> u64 {
-    let clusters = (blocks / tile.cluster).max(1);
-    u64::from((tile.blocks(rows, units) / tile.cluster).div_ceil(clusters)) * u64::from(reads(tile, rows))
+    u64::from(tile.tiles(rows, units).div_ceil(blocks.max(1))) * u64::from(reads(tile))
 }
 
 /// The tile that takes the least time for a step; of equal ones the first. No bit depends on which.
@@ -196,18 +195,43 @@ impl Recurrent {
         steps.iter().map(of_step).collect()
     }
 
-    /// Queues the steps of rows in the frame.
-    pub(super) fn launch(&self, device: &mut Device, (frame, stride): (FrameMemory, u32), rows: &Rows<'_>) -> Done {
-        let plan = &self.plan;
-        let all = rows.count();
-        if let Some(second) = plan.second {
-            return self.launch_tree(device, (frame, stride), (all, rows.head), second);
-        }
-        let lists = Self::lists(frame, stride, all);
-        let counter = lists + u64::from(all) * LIST_BYTES as u64;
+    /// Queues what makes the lists of rows, and gathers them, if they pass by the frame.
+    fn make_lists(&self, device: &mut Device, (frame, stride): (FrameMemory, u32), (lists, counter): (u64, u64), rows: &Rows<'_>) -> Done {
+        let (plan, all) = (&self.plan, rows.count());
         let place = |place: usize| place as u32;
         let [h_from, h_out] = plan.rounded.map(place);
         let table = if rows.is_ahead { self.ahead } else { self.table() };
+        if let Some(direct) = &rows.direct {
+            let arguments = LstmGatherArguments {
+                frame: frame.address.0,
+                head: rows.head,
+                lists,
+                counter,
+                table: table.address.0,
+                table_rows: table.rows,
+                table_stride: table.stride,
+                token_bytes: table.token.1,
+                port_count: direct.ports.count,
+                token_port: direct.ports.token,
+                h_port: direct.ports.states[0],
+                c_port: direct.ports.states[1],
+                h_node: direct.nodes[0],
+                c_node: direct.nodes[1],
+                stride,
+                units: plan.units,
+                is_f16: u32::from(plan.is_f16),
+                h_exact: place(plan.h_next),
+                c_out: place(plan.c_next),
+                h_from,
+                h_out,
+                padding: 0,
+                own: direct.own,
+            };
+            let launch =
+                Launch { kernel: self.kernels.gather, grid: [all, 1, 1], threads: LIST_THREADS, shared_bytes: 0, cooperative: false };
+            // SAFETY: the kernel takes this structure; as below, and what entries and addresses name lies in the arena or the segment's stretch.
+            return unsafe { device.launch(&launch, &arguments) };
+        }
         let arguments = LstmListArguments {
             frame: frame.address.0,
             entries: rows.entries,
@@ -233,7 +257,19 @@ impl Recurrent {
         };
         let launch = Launch { kernel: self.kernels.rows, grid: [all, 1, 1], threads: LIST_THREADS, shared_bytes: 0, cooperative: false };
         // SAFETY: the kernel takes this structure; rows, lists and the word lie in the frame, the entries where their task was uploaded to.
-        unsafe { device.launch(&launch, &arguments)? };
+        unsafe { device.launch(&launch, &arguments) }
+    }
+
+    /// Queues the steps of rows in the frame.
+    pub(super) fn launch(&self, device: &mut Device, (frame, stride): (FrameMemory, u32), rows: &Rows<'_>) -> Done {
+        let plan = &self.plan;
+        let all = rows.count();
+        if let Some(second) = plan.second {
+            return self.launch_tree(device, (frame, stride), (all, rows.head), second);
+        }
+        let lists = Self::lists(frame, stride, all);
+        let counter = lists + u64::from(all) * LIST_BYTES as u64;
+        self.make_lists(device, (frame, stride), (lists, counter), rows)?;
         let ([i, f, g, o, _], units) = (plan.columns, plan.units);
         let columns = [i, f, g, o];
         let most = rows.steps.iter().copied().max().unwrap_or_default();
@@ -251,7 +287,7 @@ impl Recurrent {
                 ..LstmQueueArguments::default()
             };
             let tile = &queue.tile;
-            let grid = [tile.blocks(most, units).min(queue.blocks), 1, 1];
+            let grid = [tile.tiles(most, units).min(queue.blocks), 1, 1];
             let launch =
                 Launch { kernel: queue.kernel, grid, threads: tile.threads, shared_bytes: tile.shared_bytes(units), cooperative: true };
             // SAFETY: the kernel takes this structure; what the steps name lies in the frame, and so does the word, which is 0.
@@ -272,7 +308,7 @@ impl Recurrent {
                 z_takes: u32::from(plan.z_takes),
                 ..LstmStepArguments::default()
             };
-            let (grid, shared_bytes) = ([tile.blocks(*count, units), 1, 1], tile.shared_bytes(units));
+            let (grid, shared_bytes) = ([tile.tiles(*count, units), 1, 1], tile.shared_bytes(units));
             let launch = Launch { kernel, grid, threads: tile.threads, shared_bytes, cooperative: false };
             // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those.
             unsafe { device.launch(&launch, &arguments)? };
@@ -280,6 +316,24 @@ impl Recurrent {
         }
         Ok(())
     }
+}
+
+/// Where a cell's states come from and go to if they pass by the frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Direct {
+    pub(super) ports: DirectPorts,
+    /// Where in a node h and c are held.
+    pub(super) nodes: [u32; 2],
+    /// The head of a batch that is launched directly.
+    pub(super) own: BatchHead,
+}
+
+/// Of a row's addresses, by position: how many they are, that of what is looked up, and those of h and c.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DirectPorts {
+    pub(super) count: u32,
+    pub(super) token: u32,
+    pub(super) states: [u32; 2],
 }
 
 #[cfg(test)]
@@ -295,17 +349,6 @@ mod tests {
         };
         assert_eq!(names(LSTM_STEPS), ["lstm_step_64x8", "lstm_step_64x8", "lstm_step_64x32", "lstm_step_128x32", "lstm_step_128x64"]);
         assert_eq!(names(GRU_STEPS), ["gru_step_64x8", "gru_step_64x8", "gru_step_64x32", "gru_step_128x32", "gru_step_128x64"]);
-    }
-
-    /// Of 64 rows at 1024 units a cluster has one block, of 128 two: the rest leave, and what there is of a cluster reads all of the weights.
-    #[test]
-    fn a_cluster_reads_weights_once_for_its_rows() {
-        let [.., tile, _, _] = LSTM_STEPS;
-        assert_eq!([64, 128, 192, 256, 512].map(|rows| tile.blocks(rows, 1024)), [128, 128, 128, 128, 256]);
-        assert_eq!([0, 64, 128, 192, 256, 512].map(|rows| reads(&tile, rows)), [192, 192, 128, 107, 96, 96]);
-        assert_eq!([256, 512].map(|rows| time(&tile, (rows, 1024), 132)), [96, 2 * 96], "33 clusters at once");
-        assert_eq!(time(&tile, (256, 1024), 131), time(&tile, (256, 1024), 128), "what is less than a cluster runs none");
-        assert_eq!(time(&tile, (64, 32), 3), 192);
     }
 
     #[test]

@@ -5,13 +5,13 @@ use cellwright_cell_graph::TypedCell;
 
 use super::ahead;
 use super::device::Device;
-use super::recurrent::Recurrent;
+use super::recurrent::{Direct, DirectPorts, Recurrent};
 use crate::abi::{
-    BEST_THREADS, BestArguments, CompiledGroupArguments, GroupArguments, GroupInstruction, LstmRows, Port, ProductArguments,
+    BEST_THREADS, BatchHead, BestArguments, CompiledGroupArguments, GroupArguments, GroupInstruction, LstmRows, Port, ProductArguments,
     ProductBestArguments, ProductTerm, bytes_of_all,
 };
 use crate::driver::{DeviceAddress, Done, Fault, Kernel, Launch};
-use crate::plan::{Arithmetic, Best, BlobId, Kept, Plan, Product, Step, generate};
+use crate::plan::{Arithmetic, Best, BlobId, Kept, Kind, Plan, Product, Step, generate};
 
 /// Every piece begins at a multiple of so many bytes.
 const PIECE: usize = 256;
@@ -80,12 +80,14 @@ pub(super) struct Rows<'a> {
     pub(super) head: u64,
     /// Whether they begin with what was computed ahead.
     pub(super) is_ahead: bool,
+    /// How their states pass by the frame, if they do.
+    pub(super) direct: Option<Direct>,
 }
 
 impl<'a> Rows<'a> {
     /// Rows that have nothing to do with one another.
     pub(super) const fn of_one_step(rows: &'a u32) -> Self {
-        Self { steps: std::slice::from_ref(rows), entries: 0, queue: 0, head: 0, is_ahead: false }
+        Self { steps: std::slice::from_ref(rows), entries: 0, queue: 0, head: 0, is_ahead: false, direct: None }
     }
 
     /// How many there are.
@@ -97,8 +99,8 @@ impl<'a> Rows<'a> {
 impl Resident {
     /// Compiles a cell and uploads it, if it takes no more than that.
     pub(super) fn new(cell: &TypedCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
-        let (compile, has_lstm) = (if device.tf32 { Plan::compile_in_tf32 } else { Plan::compile }, device.kernels.lstm.is_some());
-        let plan = compile(cell, available, has_lstm)?;
+        let (compile, is_hopper) = (if device.tf32 { Plan::compile_in_tf32 } else { Plan::compile }, device.kernels.wide.is_some());
+        let plan = compile(cell, available, is_hopper)?;
         // Of a group that is compiled the addresses of what it reads instead, which take less.
         let instruction_bytes = plan.instructions().count() * size_of::<GroupInstruction>() + plan.steps.len() * PIECE;
         let [early, late] = ports_ahead(&plan);
@@ -224,6 +226,29 @@ impl Resident {
         self.plan.recurrence.as_ref().and_then(|plan| plan.ahead.as_ref()).map_or(&[], |ahead| &ahead.late)
     }
 
+    /// How states pass by the frame in a batch of which everything else is looked up, by a token or by the number of a row that was computed ahead: if the
+    /// cell is the step of an LSTM and nothing else. Of whole batches without a table there is more to compute.
+    pub(super) fn direct(&self, is_ahead: bool) -> Option<Direct> {
+        let plan = self.plan.recurrence.as_ref().filter(|plan| plan.kind == Kind::Lstm && plan.own == plan.units)?;
+        let ([h], [c]) = (plan.outputs[0].as_slice(), plan.outputs[1].as_slice()) else { return None };
+        if self.plan.outlets.len() != 2 || self.ready.len() != plan.at || plan.inputs[0] == plan.inputs[1] {
+            return None;
+        }
+        let late = self.late_inputs();
+        let port = |input: usize| -> Option<u32> {
+            let position = if is_ahead { late.iter().position(|late| *late == input)? + 1 } else { input };
+            Some(position as u32)
+        };
+        let states = [port(plan.inputs[0])?, port(plan.inputs[1])?];
+        let (count, token) = match is_ahead {
+            true => (late.len() + 1, 0),
+            false => (self.plan.inputs.len(), self.recurrent.as_ref()?.table.and(plan.token)?.input),
+        };
+        let node = |output: u32| Some(self.plan.outlets.get(output as usize)?.node_offset);
+        let ports = DirectPorts { count: count as u32, token: token as u32, states };
+        Some(Direct { ports, nodes: [node(*h)?, node(*c)?], own: BatchHead::default() })
+    }
+
     /// Queues everything that lies between the gathering of so many rows and their leaving.
     ///
     /// # Errors
@@ -258,7 +283,7 @@ impl Resident {
             match ready {
                 Ready::Product(arguments, arithmetic, kept) => {
                     let arguments = in_frame(arguments, frame.address, (stride, rows, rows_at));
-                    let launch = device.product(*arithmetic, kept.is_some(), (rows, arguments.n));
+                    let launch = device.product(*arithmetic, kept.is_some(), (rows, arguments.n))?;
                     match kept {
                         // SAFETY: above.
                         None => unsafe { device.launch(&launch, &arguments)? },

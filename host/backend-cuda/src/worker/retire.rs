@@ -6,7 +6,8 @@ use cellwright_backend::{Completed, Delivered, DeviceLost, Lane, Refused, Row, R
 use cellwright_cell_graph::unfolded::Delivery;
 
 use super::CudaWorker;
-use super::flight::{Batch, InFlight, Segment, is_brought};
+use super::flight::{Batch, InFlight, Segment};
+use super::joined::Joined;
 use crate::abi::{Outlet, RowStatus, read, status};
 
 impl CudaWorker {
@@ -41,28 +42,38 @@ impl CudaWorker {
 fn take_in(task: &mut InFlight, segment: &Segment, batch: &Batch, bytes: &[u8]) -> bool {
     let rows = &segment.rows[batch.rows.clone()];
     let status_of = |number: usize| read::<RowStatus>(&bytes[batch.statuses + number * size_of::<RowStatus>()..]);
+    // Of most rows there is nothing to note: they ran, their chains go on, and what they left stays on the device.
+    let is_told = |(number, (position, step)): &(usize, &(u32, u32))| {
+        let joined = &task.joined[*position as usize];
+        joined.words.is_some() || joined.may_bring(*step) || status_of(*number).status != status::RAN
+    };
     // What was told of requests that died meanwhile concerns nobody. Those that die here do so for the steps that follow.
-    let is_alive: Vec<bool> =
-        rows.iter().map(|(position, _)| !task.joined[*position as usize].lane.growth.flags.dead.load(Ordering::Relaxed)).collect();
+    let told: Vec<(usize, bool)> = rows
+        .iter()
+        .enumerate()
+        .filter(is_told)
+        .map(|(number, (position, _))| (number, !task.joined[*position as usize].is_dead()))
+        .collect();
     let mut offset = batch.delivered;
     let mut sound = true;
-    for (number, (position, step)) in rows.iter().enumerate() {
-        let lane = &task.joined[*position as usize].lane;
-        let row = Row { lane: task.rows[*position as usize].lane, step: *step };
+    for (number, is_alive) in told {
+        let (position, step) = rows[number];
+        let joined = &task.joined[position as usize];
+        let row = Row { lane: task.rows[position as usize].lane, step };
         let RowStatus { status, index, table_rows, .. } = status_of(number);
-        let has_run = matches!(status, status::RAN | status::STOPPED) && is_alive[number];
+        let has_run = matches!(status, status::RAN | status::STOPPED) && is_alive;
         match status {
-            status::REFUSED if is_alive[number] => {
-                lane.growth.flags.dead.store(true, Ordering::Relaxed);
+            status::REFUSED if is_alive => {
+                joined.lane.growth.flags.dead.store(true, Ordering::Relaxed);
                 let error = RowError::Index { index, rows: table_rows, cell: task.resident.name.clone() };
                 task.completed.refused.push(Refused { lane: row.lane, step: row.step, error });
             }
-            status::RAN | status::STOPPED if has_run => stop(lane, row, status == status::STOPPED, &mut task.completed),
+            status::RAN | status::STOPPED if has_run => stop(&joined.lane, row, status == status::STOPPED, &mut task.completed),
             status::SKIPPED | status::REFUSED | status::RAN | status::STOPPED => {}
             _ => sound = false,
         }
         let outlets = &task.resident.plan.outlets;
-        offset = deliver(lane, row, has_run, (outlets, bytes, offset), &mut task.completed);
+        offset = deliver(joined, row, has_run, (outlets, bytes, offset), &mut task.completed);
     }
     sound
 }
@@ -84,18 +95,18 @@ fn stop(lane: &Lane, row: Row, is_stopped: bool, completed: &mut Completed) {
 
 /// Takes a row's outputs out of what was downloaded from `offset` on: where the next row's begin.
 fn deliver(
-    lane: &Lane,
+    joined: &Joined,
     row: Row,
     has_run: bool,
     (outlets, bytes, mut offset): (&[Outlet], &[u8], usize),
     completed: &mut Completed,
 ) -> usize {
-    for (output, (delivery, outlet)) in lane.stage().delivery.iter().zip(outlets).enumerate() {
-        if !is_brought(lane, delivery, row.step) {
+    for (output, (delivery, outlet)) in joined.lane.stage().delivery.iter().zip(outlets).enumerate() {
+        if !joined.brings(delivery, row.step) {
             continue;
         }
         let size = outlet.bytes as usize;
-        if has_run && (*delivery != Delivery::Last || row.step + 1 == lane.executed()) {
+        if has_run && (*delivery != Delivery::Last || row.step + 1 == joined.executed()) {
             let at = completed.bytes.len() as u64;
             completed.delivered.push(Delivered { lane: row.lane, output: output as u32, step: row.step, offset: at });
             completed.bytes.extend_from_slice(&bytes[offset..offset + size]);

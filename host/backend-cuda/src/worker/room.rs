@@ -26,7 +26,7 @@ impl CudaWorker {
                 grown => grown.map_err(|fault| fault_of_load(name, &mut self.device, &fault))?,
             }
         }
-        let (up, down) = gather::cost(resident).of(1);
+        let (up, down) = gather::cost(resident).of((1, gather::hosted_most(resident)));
         self.make_room_in_rings(up.max(down)).map_err(|fault| fault_of_load(name, &mut self.device, &fault))
     }
 

@@ -165,7 +165,7 @@ impl Resident {
         // SAFETY: the kernel takes this structure; the lists were written, and the rows lie in the frame.
         unsafe { device.launch(&copies(device.kernels.gather, rows), &arguments)? };
         self.run_before(device, frame, &Rows::of_one_step(&rows))?;
-        let arguments = FinishArguments { frame: frame.address.0, outlets, head: 0, stride, outlet_count: 1, own };
+        let arguments = FinishArguments { frame: frame.address.0, outlets, head: 0, stride, outlet_count: 1, is_left: 0, padding: 0, own };
         // SAFETY: as above; what is left goes to the table's rows, and the statuses lie behind the lists.
         unsafe { device.launch(&copies(device.kernels.finish, rows), &arguments) }
     }

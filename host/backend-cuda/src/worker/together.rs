@@ -9,7 +9,6 @@ use cellwright_cell_graph::unfolded::{Retention, Source};
 
 use super::CudaWorker;
 use super::resident::Resident;
-use super::words::Joined;
 use crate::abi::{NOWHERE, RowEntry};
 
 /// Rows to run: positions in the task, and steps.
@@ -53,7 +52,8 @@ impl CudaWorker {
                 _ => false,
             }
         };
-        task.joined.iter().all(|Joined { lane, .. }| {
+        task.joined.iter().all(|joined| {
+            let lane = &joined.lane;
             let is_ended_here = lane.chain().stop.is_some_and(|(stage, _)| stage == lane.stage);
             let inputs = 0..resident.plan.inputs.len();
             !is_ended_here

@@ -48,7 +48,7 @@ impl Recurrent {
         let columns = [i, f_left, f_right, o, u, 0];
         let arguments =
             TreeStepArguments { rows: of_nodes, c_right, weights: self.weights, bias: self.bias, units, padding: 0, columns, rows_at };
-        let (grid, shared_bytes) = ([tile.blocks(rows, units), 1, 1], tile.shared_bytes(units));
+        let (grid, shared_bytes) = ([tile.tiles(rows, units), 1, 1], tile.shared_bytes(units));
         let launch = Launch { kernel, grid, threads: tile.threads, shared_bytes, cooperative: false };
         // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those.
         unsafe { device.launch(&launch, &arguments) }

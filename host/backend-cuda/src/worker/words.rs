@@ -1,4 +1,4 @@
-//! Words on the device that say how many steps a chain executes: one for each chain that a lane of the worker is of or follows.
+//! Words on the device that say how many steps a chain executes: one for each chain that may stop, and each that such a one follows, of a lane of the worker.
 //!
 //! The host's own numbers ([`cellwright_backend::PlacedGrowth::executed`]) change when a task completes; these change on the device when the step runs.
 
@@ -11,13 +11,11 @@ use cellwright_backend::{Lane, PlacedGrowth};
 /// A chain, by its growth's place in memory (which a lane keeps) and its position in it.
 type ChainKey = (usize, u32);
 
-/// A lane, and where the ends of its chain and of the one that it follows are noted.
-#[derive(Clone, Debug)]
-pub(super) struct Joined {
-    pub(super) lane: Arc<Lane>,
-    pub(super) own: u32,
-    pub(super) followed: u32,
-    keys: [ChainKey; 2],
+/// A word, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Word {
+    pub(super) number: u32,
+    key: ChainKey,
 }
 
 #[derive(Debug, Default)]
@@ -35,20 +33,22 @@ impl Words {
         self.count
     }
 
-    pub(super) fn join(&mut self, lane: Arc<Lane>) -> Joined {
-        let growth = Arc::clone(&lane.growth);
-        let first_chain = growth.growth.first_chain;
+    /// Those of a lane's chain and of the one that it follows; none if it runs to its bound whatever it computes.
+    pub(super) fn join(&mut self, lane: &Lane) -> Option<[Word; 2]> {
+        if !lane.chain().may_stop() {
+            return None;
+        }
+        let growth = &lane.growth;
         // A chain of an earlier growth has ended before this one begins: what the host knows of it is all there is.
-        let followed = lane.chain().length.like.and_then(|like| like.checked_sub(first_chain)).unwrap_or(lane.chain);
-        let [(own, own_key), (followed, followed_key)] = [lane.chain, followed].map(|chain| self.word(&growth, chain));
-        Joined { lane, own, followed, keys: [own_key, followed_key] }
+        let followed = lane.chain().length.like.and_then(|like| like.checked_sub(growth.growth.first_chain)).unwrap_or(lane.chain);
+        Some([lane.chain, followed].map(|chain| self.word(growth, chain)))
     }
 
-    fn word(&mut self, growth: &Arc<PlacedGrowth>, chain: u32) -> (u32, ChainKey) {
+    fn word(&mut self, growth: &Arc<PlacedGrowth>, chain: u32) -> Word {
         let key = (Arc::as_ptr(growth) as usize, chain);
         if let Some((word, users)) = self.known.get_mut(&key) {
             *users += 1;
-            return (*word, key);
+            return Word { number: *word, key };
         }
         let word = self.free.pop().unwrap_or_else(|| {
             self.count += 1;
@@ -57,16 +57,16 @@ impl Words {
         let value = growth.executed.get(chain as usize).map_or(0, |executed| executed.load(Ordering::Acquire));
         self.begun.insert(word, value);
         self.known.insert(key, (word, 1));
-        (word, key)
+        Word { number: word, key }
     }
 
-    pub(super) fn leave(&mut self, joined: &Joined) {
-        for key in joined.keys {
-            let Some((word, users)) = self.known.get_mut(&key) else { continue };
+    pub(super) fn leave(&mut self, words: &[Word; 2]) {
+        for Word { key, .. } in words {
+            let Some((word, users)) = self.known.get_mut(key) else { continue };
             *users -= 1;
             if *users == 0 {
                 self.free.push(*word);
-                self.known.remove(&key);
+                self.known.remove(key);
             }
         }
     }

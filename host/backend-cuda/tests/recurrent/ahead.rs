@@ -57,9 +57,9 @@ fn seen(control: &Control) -> Seen {
     for (stream, kernel, grid) in launches {
         match (kernel, Some(stream) == own) {
             ("gather", false) => seen.rows += grid,
-            ("lstm_rows", true) => seen.batches += 1,
-            ("lstm_rows" | "finish", false) => panic!("{kernel} runs beside the steps"),
-            (kernel, is_own) if kernel.starts_with("product") => *(if is_own { &mut seen.within } else { &mut seen.ahead }) += 1,
+            ("lstm_rows" | "lstm_gather", true) => seen.batches += 1,
+            ("lstm_rows" | "lstm_gather" | "finish", false) => panic!("{kernel} runs beside the steps"),
+            (kernel, is_own) if kernel.starts_with("wide_") => *(if is_own { &mut seen.within } else { &mut seen.ahead }) += 1,
             _ => {}
         }
     }
@@ -190,7 +190,8 @@ fn a_batch_waits_for_what_it_reads() {
     // A lane that joins is computed for, since the other one is: that waits as well.
     queue(&mut driver, &[(one, 4), (other, 0)], 3);
     control.settle();
-    let read = |ran: &Ran| matches!(&ran.what, What::Launch { kernel: "lstm_rows", arguments, .. } if arguments[32..40] != [0; 8]);
+    let read =
+        |ran: &Ran| matches!(&ran.what, What::Launch { kernel: "lstm_rows" | "lstm_gather", arguments, .. } if arguments[32..40] != [0; 8]);
     assert!(!control.take_log().iter().any(read), "nothing was read before it was there");
     control.release();
     (0..2).for_each(|_| drop(driver.complete()));

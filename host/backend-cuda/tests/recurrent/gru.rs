@@ -261,7 +261,7 @@ fn over_all_tokens(cell: &Arc<TypedCell>, weight_bytes: u64) -> (Deliveries, usi
     chain.stages[0].retention = Retention::Double;
     let lane = driver.place(delivering_everything(&growth_of(vec![chain])), &[], 0, &[]).lanes[0][0];
     driver.task(CELL, &[(lane, 0)], 2 * TOKENS as u32);
-    (driver.delivered, count(&launched(&control), "product"))
+    (driver.delivered, count(&launched(&control), "wide_"))
 }
 
 /// What is known of n is in the table, what is added to h's sums is not.

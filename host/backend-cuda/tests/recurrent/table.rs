@@ -42,7 +42,7 @@ fn over_all_tokens(cell: &Arc<TypedCell>, weight_bytes: u64) -> (Deliveries, usi
     driver.task(CELL, &rows[..1], 1);
     driver.task(CELL, &[(rows[0].0, 1), rows[1]], 4);
     driver.task(CELL, &[(rows[0].0, 5), (rows[1].0, 4), rows[2]], 2 * TOKENS as u32);
-    (driver.delivered, count(&launched(&control), "product"))
+    (driver.delivered, count(&launched(&control), "wide_"))
 }
 
 /// What a cell needs, to a kibibyte.

@@ -193,7 +193,7 @@ fn no_bit_depends_on_how_many_nodes_a_task_has() {
             let (together, launched) = in_tasks_of(&cell, 70, most);
             assert!(together == alone, "{name}, tasks of up to {most} nodes");
             let tasks = 70_usize.div_ceil(most);
-            assert_eq!((count(&launched, step), count(&launched, "product")), (tasks, own * tasks), "{name}: {launched:?}");
+            assert_eq!((count(&launched, step), count(&launched, "wide_")), (tasks, own * tasks), "{name}: {launched:?}");
         }
     }
 }

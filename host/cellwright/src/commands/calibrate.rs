@@ -167,7 +167,8 @@ fn load(arguments: &CalibrateArguments, random: &mut Random) -> anyhow::Result<(
     }
     let drawn = shapes::draw(&arguments.lengths, arguments.model, random)?;
     let bundle = models::bundle(arguments.model, arguments.hidden, random)?;
-    let requests = drawn.distinct.iter().map(|shape| Prepared::Request(models::request(shape, (arguments.model, arguments.hidden), random))).collect();
+    let requests =
+        drawn.distinct.iter().map(|shape| Prepared::Request(models::request(shape, (arguments.model, arguments.hidden), random))).collect();
     Ok((bundle, Work { requests, order: drawn.order }))
 }
 

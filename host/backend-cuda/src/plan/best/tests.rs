@@ -35,8 +35,9 @@ const APART: [&str; 2] = ["product of 1 terms", "TOP"];
 
 #[test]
 fn scores_of_which_the_best_are_read_are_not_written_down() {
-    for precision in [Precision::F32, Precision::F16, Precision::Bf16] {
-        assert_eq!(steps(scores(900, best).at(precision)), FOLDED);
+    assert_eq!(steps(scores(900, best).at(Precision::F32)), FOLDED);
+    for precision in [Precision::F16, Precision::Bf16] {
+        assert_eq!(steps(scores(900, best).at(precision)), ["CAST", FOLDED[0], FOLDED[1]], "warpgroups multiply rows that are rounded");
     }
     assert_eq!([steps(scores(900, first(1))), steps(scores(900, first(16)))], [FOLDED, FOLDED]);
     assert_eq!(steps(scores(900, first(17))), APART, "too many of a panel");

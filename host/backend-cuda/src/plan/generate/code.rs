@@ -17,6 +17,7 @@ const fn in_c(kind: u32) -> &'static str {
         F32 => "float",
         1 => "int64_t",
         2 => "int32_t",
+        5 | 6 => "uint16_t",
         _ => "uint8_t",
     }
 }

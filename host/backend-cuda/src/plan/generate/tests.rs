@@ -5,6 +5,7 @@ mod random;
 use std::path::Path;
 
 use cellwright_backend::conformance::cells::{self, Draft};
+use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Datatype, Tensor};
 
 use super::*;
@@ -34,7 +35,12 @@ fn of_shapes<'a>(shapes: &'a [(&'a str, &'a [usize])]) -> impl Fn(&str) -> Tenso
 
 /// The texts of a cell's groups.
 fn texts(draft: Draft) -> Vec<String> {
-    let plan = Plan::compile(&draft.resolve(), u64::MAX, false).expect("the worker can run it");
+    texts_on(draft, false)
+}
+
+/// On a device that has Hopper's kernels, or not.
+fn texts_on(draft: Draft, is_hopper: bool) -> Vec<String> {
+    let plan = Plan::compile(&draft.resolve(), u64::MAX, is_hopper).expect("the worker can run it");
     (0..plan.steps.len()).filter_map(|step| generate(&plan, step)).map(|generated| generated.source).collect()
 }
 
@@ -63,6 +69,13 @@ fn texts_are_those_that_are_checked() {
     let mut found: Vec<(String, String)> = Vec::new();
     for (name, draft) in drafts {
         found.extend(texts(draft).into_iter().enumerate().map(|(number, text)| (format!("{name}_{number}.cu"), text)));
+    }
+    for precision in [Precision::Bf16, Precision::F16] {
+        let draft =
+            Draft::new("two layers").input("x", Datatype::Fp32, &[300]).weight(Tensor::from_f32("w", &[300, 300], &vec![0.5; 90_000]));
+        let draft = draft.operator("MatMul", &["x", "w"], &["a"]).operator("Tanh", &["a"], &["b"]).operator("MatMul", &["b", "w"], &["y"]);
+        let texts = texts_on(draft.output("y", Datatype::Fp32, &[300]).at(precision), true);
+        found.extend(texts.into_iter().enumerate().map(|(number, text)| (format!("{precision}_{number}.cu"), text)));
     }
     let shape = cellwright_cell_graph::generate::shape_of(1);
     for cell in &cellwright_cell_graph::generate::model_of(shape, 1).cells {
@@ -140,10 +153,12 @@ fn both(group: &Group, seed: u64) -> [Vec<u8>; 2] {
 #[test]
 fn random_groups_leave_what_the_interpreter_leaves() {
     let mut seen = std::collections::BTreeSet::new();
-    let mut refused = 0;
+    let (mut refused, mut rounded) = (0, std::collections::BTreeSet::new());
     for seed in 0..16 {
         let group = Group::new(seed);
         seen.extend(group.instructions.iter().map(|instruction| instruction.op));
+        rounded
+            .extend(group.instructions.iter().map(|instruction| instruction.result[0].kind).filter(|kind| random::ROUNDED.contains(kind)));
         let [interpreted, compiled] = both(&group, seed);
         for row in 0..ROWS as usize {
             let of = |bytes: &[u8], span: &Range<u64>| group.bits(row, bytes, span);
@@ -155,5 +170,6 @@ fn random_groups_leave_what_the_interpreter_leaves() {
     }
     let all: std::collections::BTreeSet<u32> = crate::abi::op::ALL.iter().map(|(_, number)| *number).collect();
     assert_eq!(seen, all, "every operation was among them");
+    assert_eq!(rounded.len(), random::ROUNDED.len(), "and roundings to either format");
     assert!((1..16 * ROWS as usize).contains(&refused), "{refused} rows were refused");
 }

@@ -12,9 +12,6 @@ use super::super::{ALIGNMENT, Blob, BlobId, Product, Term};
 use super::{Item, Lowering, Why, Work, narrow};
 use crate::abi::op;
 
-/// Where a value is several rows of a matrix, these are padded to a multiple of so many elements, so that each of them is aligned.
-const MULTIPLE: usize = ALIGNMENT / size_of::<f32>();
-
 /// Rows of a matrix that a row of the batch may be: each is a launch.
 const ROWS_MAX: usize = 1024;
 /// Launches of products that a cell may take.
@@ -145,7 +142,7 @@ impl Lowering<'_> {
 
     /// The rows of a left-hand side as products read them.
     fn left(&mut self, id: ValueId, lead: usize) -> Result<Left, Why> {
-        let view = self.aligned(id)?;
+        let view = if self.arithmetic.is_wide() { self.rounded(id)? } else { self.aligned(id)? };
         let k = *view.shape.last().ok_or("a product of what has no axes")?;
         let Base::Row(value) = view.base else { return Err("a product of a constant".to_owned()) };
         let places = places(&view);
@@ -155,12 +152,30 @@ impl Lowering<'_> {
         Ok(Left { value, places, k })
     }
 
+    /// A value as warpgroups multiply it: rounded, its stretches along the last axis aligned. Each product has its own: one that two shared would tie
+    /// what is computed ahead of a recurrence to what waits for it.
+    fn rounded(&mut self, id: ValueId) -> Result<View, Why> {
+        if let Some(rounded) = self.rounded_states.get(&id) {
+            return Ok(rounded.clone());
+        }
+        let view = self.batched(id)?;
+        let element = if self.arithmetic.is_f16() { Element::F16 } else { Element::Bf16 };
+        let rounded = self.aligned_room_of(element, &view.shape);
+        self.elements(op::CAST, std::slice::from_ref(&view), &rounded)?;
+        Ok(rounded)
+    }
+
     /// Room for a value of which every stretch along the last axis is aligned.
     fn aligned_room(&mut self, shape: &[usize]) -> View {
+        self.aligned_room_of(Element::F32, shape)
+    }
+
+    fn aligned_room_of(&mut self, element: Element, shape: &[usize]) -> View {
         let (width, leading) = shape.split_last().map_or((1, shape), |(width, leading)| (*width, leading));
         let count = leading.iter().product::<usize>();
-        let width = if count == 1 { width } else { width.next_multiple_of(MULTIPLE) };
-        let room = self.room(Element::F32, &[count, width]);
+        // Where a value is several rows of a matrix, each of them is to be aligned.
+        let width = if count == 1 { width } else { width.next_multiple_of(ALIGNMENT / element.size()) };
+        let room = self.room(element, &[count, width]);
         let mut strides: Vec<i64> = row_major(leading).iter().map(|stride| stride * width as i64).collect();
         strides.push(1);
         View { shape: shape.to_vec(), strides, ..room }

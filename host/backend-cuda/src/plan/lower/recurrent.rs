@@ -6,17 +6,18 @@ use cellwright_cell_graph::typed::{Compute, Origin, ValueId};
 use super::super::pack::{GateWeight, Weight, gate_bytes};
 use super::super::recurrence::{Gate, Gated};
 use super::super::view::{Base, Element, View};
-use super::super::{Arithmetic, Blob, BlobId, GATES_MOST, Recurrence, Second};
+use super::super::{Blob, BlobId, GATES_MOST, Kind, Recurrence, Second};
 use super::{Lowering, Seen, Why, narrow};
 use crate::abi::op;
 
 /// Units are computed by so many.
 const UNITS: usize = 8;
 
-/// What becomes of h and c.
+/// What becomes of h and c, and where h lies rounded, before and behind the step.
 pub(super) struct States {
     h: View,
     c: View,
+    rounded: [usize; 2],
 }
 
 /// Where sums begin, and where the gates lie from there on, in elements.
@@ -49,7 +50,13 @@ impl Lowering<'_> {
             }
             self.known.insert(c, View { at: wider, ..given });
         }
-        Ok(States { h, c })
+        let rounded = [(); 2].map(|()| self.lowered.frame.place(units * size_of::<u16>()));
+        // What is multiplied by weights next need not be rounded again. A tree's node leaves h as it is alone.
+        if self.arithmetic.is_wide() && gated.kind != Kind::Tree {
+            let element = if self.arithmetic.is_f16() { Element::F16 } else { Element::Bf16 };
+            self.rounded_states.insert(gated.h_next, View { at: rounded[1], element, ..h.clone() });
+        }
+        Ok(States { h, c, rounded })
     }
 
     /// A sum of which the products of h are left out: what is known before.
@@ -71,7 +78,6 @@ impl Lowering<'_> {
         let units = gated.units.next_multiple_of(UNITS);
         let Beginning { begin, bias, columns, values: begins } = self.beginning(gated, units)?;
         let weights = self.gate_weights(gated)?;
-        let rounded = [(); 2].map(|()| self.lowered.frame.place(units * size_of::<u16>()));
         let second = gated.second.map(|second| {
             let rounded = self.lowered.frame.place(units * size_of::<u16>());
             Ok::<_, Why>(Second { h: self.batched(second.h)?.at, c: self.batched(second.c)?.at, rounded })
@@ -85,7 +91,7 @@ impl Lowering<'_> {
         let recurrence = Recurrence {
             kind: gated.kind,
             z_takes: gated.z_takes,
-            is_f16: self.arithmetic == Arithmetic::F16,
+            is_f16: self.arithmetic.is_f16(),
             at: 0,
             is_steady: false,
             own: narrow(gated.units)?,
@@ -98,7 +104,7 @@ impl Lowering<'_> {
             c,
             h_next: states.h.at,
             c_next: states.c.at,
-            rounded,
+            rounded: states.rounded,
             second,
             token: None,
             ahead: None,

@@ -10,11 +10,12 @@ use super::{Ahead, BLOCK, CudaWorker, PASS_ROWS, PASSES};
 use crate::abi::{BatchHead, GatherArguments, NOWHERE, RowEntry, bytes_of_all};
 use crate::driver::Done;
 use crate::worker::gather::Inputs;
+use crate::worker::joined::Arena;
 use crate::worker::queue::copies;
 use crate::worker::resident::{FrameMemory, Resident, Rows};
 use crate::worker::ring::Pen;
 
-/// Bytes of the word that says that rows run, and what aligns the pieces.
+/// What aligns the pieces.
 const SLACK: usize = 64;
 
 /// Bytes of the ring that a pass takes besides its rows, and for each of these.
@@ -92,13 +93,12 @@ impl CudaWorker {
         // SAFETY: the room is nobody's: what was queued on it is done.
         let bytes = unsafe { queue.up.pinned.bytes_mut(up.clone()) };
         let mut pen = Pen::new(bytes, queue.up.device.plus(up.start));
-        // One chain that does not end: what of it runs in the end is seen when its step comes.
-        let executed = pen.put(&u32::MAX.to_le_bytes());
-        let entry = RowEntry { stop: NOWHERE, before: NOWHERE, later: NOWHERE, ..RowEntry::default() };
+        // Of chains that do not end: what of them runs in the end is seen when its step comes.
+        let entry = RowEntry { own: NOWHERE, followed: NOWHERE, stop: NOWHERE, before: NOWHERE, later: NOWHERE, ..RowEntry::default() };
         let entries = pen.put(bytes_of_all(&vec![entry; rows.len()]));
         let early = resident.early_inputs();
         let addresses = pen.leave(rows.len() * early.len() * size_of::<u64>());
-        let inputs = Inputs { arena: self.arena, cells: &self.cells, resident };
+        let inputs = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, resident };
         let (pass, count) = (queue.queued + 1, rows.len() as u32);
         for (at, ((position, step), row)) in wanted.iter().zip(rows).enumerate() {
             let position = *position as usize;
@@ -108,8 +108,8 @@ impl CudaWorker {
             }
             kept.keep(resident.memory, (task.rows[position].lane, *step), Place { row, pass });
         }
-        let [executed, entries, addresses] = [executed, entries, addresses].map(|place| pen.address(place));
-        Some((BatchHead { rows: count, addresses, entries, executed, ..BatchHead::default() }, pen.written()))
+        let [entries, addresses] = [entries, addresses].map(|place| pen.address(place));
+        Some((BatchHead { rows: count, addresses, entries, ..BatchHead::default() }, pen.written()))
     }
 }
 

@@ -9,6 +9,8 @@ use crate::abi::{GroupInstruction, GroupOperand, flag, op};
 
 const F32: u32 = 0;
 const KINDS: [u32; 5] = [0, 1, 2, 3, 4];
+/// What floats are rounded to, and nothing reads.
+pub(super) const ROUNDED: [u32; 2] = [5, 6];
 
 /// Elements of the row, or of a blob by its number.
 #[derive(Clone, Copy, Debug)]
@@ -183,6 +185,7 @@ impl Maker {
         let number = KINDS[self.rng.below(4) as usize];
         let (sources, target) = match op {
             op::COPY => (vec![any], any),
+            op::CAST if self.rng.one_in(2) => (vec![F32], ROUNDED[self.rng.below(2) as usize]),
             op::CAST => (vec![KINDS[self.rng.below(5) as usize]], any),
             op::NEG | op::RELU => (vec![number], number),
             op::NOT => (vec![4], 4),

@@ -1,0 +1,12 @@
+// What kernels read of a batch that differs from task to task.
+#pragma once
+#include "abi_transfer.h"
+#include "kernel.cuh"
+
+// The head of a launch's batch: as it lies on the device, or as it came.
+static __device__ __forceinline__ BatchHead head_of(uint64_t address, const BatchHead& own) {
+    return address ? *reinterpret_cast<const BatchHead*>(address) : own;
+}
+
+// Whether a chain has a step: one without a word has all that come.
+static __device__ __forceinline__ bool runs(const uint32_t* executed, uint32_t word, uint32_t step) { return word == NOWHERE || step < executed[word]; }

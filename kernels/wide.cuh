@@ -1,0 +1,237 @@
+// y = begin + x_0·W_0 + x_1·W_1 + …: products in bf16 and f16 by warpgroups, on Hopper, whatever becomes of the sums.
+//
+// A block computes tiles of y one after another. One warpgroup (the last) feeds a ring of stages: rows of x with asynchronous copies, weights with bulk
+// copies. The others multiply, each 64 rows. The ring goes on from tile to tile, so that slabs of the next one arrive while a tile's sums are left.
+// Every sum begins with its beginning and takes the terms in order, k ascending, in products of 16: no tile changes a bit.
+//
+// x is rounded before it comes here. What a block waits for is what it reads: a tile of 128 by 256 takes the tensor cores 1024 cycles for a slab, and
+// reads 48 KiB for it; rows of floats would make that 64 KiB. And threads that only start copies hide any latency with few registers.
+#pragma once
+#include "gates.cuh"
+#include "product.cuh"
+#include "ring.cuh"
+
+namespace wide {
+
+constexpr int GROUP = 128, SLAB = 64, ROW_BYTES = 128, PANEL = product::COLUMNS, PANEL_SLAB_BYTES = PANEL * ROW_BYTES;
+
+// Which tiles there are. Those of the same columns follow one another: their weights come from memory once.
+template <int Rows, int Columns>
+class Tiles {
+public:
+    __device__ __forceinline__ explicit Tiles(const ProductArguments& a)
+        : rows_(a.rows_at ? min(a.rows, *reinterpret_cast<const uint32_t*>(a.rows_at)) : a.rows), down_((rows_ + Rows - 1) / Rows),
+          count_(down_ * ((a.n + Columns - 1) / Columns)) {}
+
+    __device__ __forceinline__ uint32_t rows() const { return rows_; }
+    __device__ __forceinline__ uint32_t count() const { return count_; }
+    __device__ __forceinline__ uint32_t row(uint32_t tile) const { return tile % down_ * Rows; }
+    __device__ __forceinline__ uint32_t column(uint32_t tile) const { return tile / down_ * Columns; }
+
+private:
+    const uint32_t rows_, down_, count_;
+};
+
+// Groups: warpgroups that multiply, of 64 rows each.
+template <class Halves, int Groups, int Columns, int Stages>
+class Block {
+public:
+    static constexpr int ROWS = 64 * Groups, PASSES = ROWS / 16, STAGE_BYTES = (ROWS + Columns) * ROW_BYTES;
+    // A tile has several panels, or a part of one.
+    static constexpr int PANELS = Columns > PANEL ? Columns / PANEL : 1, PART_BYTES = Columns > PANEL ? PANEL_SLAB_BYTES : Columns * ROW_BYTES;
+    // A group of copies is published this many slabs after it was started. Who multiplies releases a stage when the next one is there, so two more must be
+    // free.
+    static constexpr int LAG = Stages / 2;
+    static_assert(LAG + 2 <= Stages, "the ring would wait for itself");
+
+    __device__ __forceinline__ Block(const ProductArguments& a, uint8_t* shared, uint64_t* full, uint64_t* empty)
+        : a_(a), tiles_(a), shared_(shared), full_(full), empty_(empty) {}
+
+    __device__ __forceinline__ bool has_tiles() const { return blockIdx.x < tiles_.count(); }
+
+    __device__ __forceinline__ void initialise() {
+        if (threadIdx.x == 0) {
+            for (int s = 0; s < Stages; ++s) {
+                mbarrier_init(&full_[s], GROUP + 1);
+                mbarrier_init(&empty_[s], Groups * 4);
+            }
+        }
+        mbarrier_init_fence();
+        __syncthreads();
+    }
+
+    // Feeds all tiles of the block.
+    __device__ __forceinline__ void feed() {
+        uint32_t started = 0;
+        for (uint32_t tile = blockIdx.x; tile < tiles_.count(); tile += gridDim.x) {
+            for (uint32_t t = 0; t < a_.term_count; ++t) {
+                const uint32_t slabs = (a_.terms[t].k + SLAB - 1) / SLAB;
+                for (uint32_t k = 0; k < slabs; ++k) {
+                    start(a_.terms[t], tile, k, slabs);
+                    copy_commit();
+                    if (started >= LAG) publish();
+                    ++started;
+                }
+            }
+        }
+        for (uint32_t i = 0; i < LAG; ++i) {
+            copy_commit();
+            if (started + i >= LAG) publish();
+        }
+    }
+
+    // Multiplies all tiles of the block. sums[4 · g + 2 · half + e] is of row `row` + 8 · half and column `column` + 8 · g + e.
+    template <class Leave>
+    __device__ __forceinline__ void multiply(const Leave& leave) {
+        const int group = threadIdx.x / GROUP, t = threadIdx.x % GROUP, lane = t % 32;
+        uint32_t slabs = 0;
+        for (uint32_t i = 0; i < a_.term_count; ++i) slabs += (a_.terms[i].k + SLAB - 1) / SLAB;
+        for (uint32_t tile = blockIdx.x; tile < tiles_.count(); tile += gridDim.x) {
+            const uint32_t row = tiles_.row(tile) + group * 64 + t / 32 * 16 + lane / 4, column = tiles_.column(tile) + lane % 4 * 2;
+            float sums[Columns / 2];
+            begin(row, column, sums);
+            for (uint32_t k = 0; k < slabs; ++k) {
+                mbarrier_wait(&full_[place_.stage], place_.parity);
+                const uint8_t* stage = shared_ + place_.stage * STAGE_BYTES;
+                const uint64_t x = wgmma_descriptor(stage + group * 64 * ROW_BYTES), w = wgmma_descriptor(stage + ROWS * ROW_BYTES);
+                wgmma_pin(sums);
+                wgmma_fence();
+#pragma unroll
+                for (int i = 0; i < SLAB / 16; ++i) Halves::template multiply<Columns>(sums, x + 2 * i, w + 2 * i);
+                wgmma_commit();
+                wgmma_pin(sums);
+                // While these run, what the ones before read may be overwritten.
+                if (k > 0) {
+                    wgmma_wait<1>();
+                    release();
+                }
+                place_.advance();
+            }
+            wgmma_wait<0>();
+            wgmma_pin(sums);
+            release();
+            leave(tiles_.rows(), row, column, sums);
+        }
+    }
+
+private:
+    // Starts the copies of slab k of a term.
+    __device__ __forceinline__ void start(const ProductTerm& term, uint32_t tile, uint32_t k, uint32_t slabs) {
+        const int t = threadIdx.x % GROUP, chunk = t % 8;
+        mbarrier_wait(&empty_[place_.stage], place_.parity ^ 1);
+        uint8_t* const stage = shared_ + place_.stage * STAGE_BYTES;
+        if (t == 0) {
+            const uint32_t column = tiles_.column(tile), panel = column / PANEL;
+            // What is beyond the last panel is multiplied as it lies there, and never left.
+            const uint32_t there = min((uint32_t)PANELS, (a_.n + PANEL - 1) / PANEL - panel);
+            const uint64_t weights = term.weights + ((uint64_t)panel * slabs + k) * PANEL_SLAB_BYTES + column % PANEL * ROW_BYTES;
+            mbarrier_arrive_expect(&full_[place_.stage], there * PART_BYTES);
+            for (uint32_t p = 0; p < there; ++p) {
+                bulk_copy(stage + ROWS * ROW_BYTES + p * PART_BYTES, reinterpret_cast<const void*>(weights + (uint64_t)p * slabs * PANEL_SLAB_BYTES),
+                          PART_BYTES, &full_[place_.stage]);
+            }
+        }
+        // Rows and columns that are not there are zeros, and their memory is not touched.
+        const uint32_t first = tiles_.row(tile) + t / 8, column = k * SLAB + chunk * 8;
+        const uint32_t bytes = column < term.k ? min(16u, (term.k - column) * 2) : 0;
+        const uint64_t x = term.x + (uint64_t)first * term.x_stride + (uint64_t)column * 2;
+#pragma unroll
+        for (int i = 0; i < PASSES; ++i) {
+            const int r = t / 8 + 16 * i;
+            const bool there = bytes != 0 && first + 16 * i < tiles_.rows();
+            const uint64_t source = there ? x + (uint64_t)(16 * i) * term.x_stride : term.x;
+            copy_async(stage + r * ROW_BYTES + ((chunk ^ (r & 7)) << 4), reinterpret_cast<const void*>(source), there ? bytes : 0);
+        }
+        place_.advance();
+    }
+
+    // The oldest slab whose copies are not published has landed.
+    __device__ __forceinline__ void publish() {
+        copy_wait<LAG>();
+        async_proxy_fence();
+        mbarrier_arrive(&full_[published_.stage]);
+        published_.advance();
+    }
+
+    // A warp is done with the oldest stage that it has not released.
+    __device__ __forceinline__ void release() {
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty_[published_.stage]);
+        published_.advance();
+    }
+
+    // Where what a row begins with lies, or nowhere.
+    __device__ __forceinline__ const float* beginning(uint32_t row) const {
+        if (a_.begin == 0) return reinterpret_cast<const float*>(a_.bias);
+        return row < tiles_.rows() ? reinterpret_cast<const float*>(a_.begin + (uint64_t)row * a_.begin_stride) : nullptr;
+    }
+
+    // With another case for the last of an odd number of columns the compiler would have the products wait for one another.
+    __device__ __forceinline__ void begin(uint32_t row, uint32_t column, float (&sums)[Columns / 2]) const {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float* const from = beginning(row + 8 * half);
+            const uint32_t end = from ? a_.n : 0;
+#pragma unroll
+            for (int g = 0; g < Columns / 8; ++g) {
+                const uint32_t at = column + 8 * g;
+                const float2 pair = at < end ? reinterpret_cast<const float2*>(from)[at / 2] : make_float2(0.0f, 0.0f);
+                sums[g * 4 + half * 2] = pair.x;
+                sums[g * 4 + half * 2 + 1] = pair.y;
+            }
+        }
+    }
+
+    const ProductArguments& a_;
+    const Tiles<ROWS, Columns> tiles_;
+    uint8_t* const shared_;
+    uint64_t *const full_, *const empty_;
+    // Where a slab is filled or read next, and which is the oldest that this thread has not passed on.
+    Place<Stages> place_, published_;
+};
+
+#if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <class Halves, int Groups, int Columns, int Stages, class Leave>
+__device__ __forceinline__ void run(const ProductArguments& a, const Leave& leave) {
+    DYNAMIC_SHARED(shared);
+    SHARED(uint64_t, full, Stages);
+    SHARED(uint64_t, empty, Stages);
+    Block<Halves, Groups, Columns, Stages> block(a, shared, full, empty);
+    if (!block.has_tiles()) return;
+    block.initialise();
+    if (threadIdx.x / GROUP == Groups) {
+        registers_fewer<72>();
+        block.feed();
+    } else {
+        registers_more<Groups == 1 ? 240 : 216>();
+        block.multiply(leave);
+    }
+}
+
+#endif
+
+// Leaves all sums, where y lies.
+struct LeaveRows {
+    const ProductArguments& a;
+
+    template <int N>
+    __device__ __forceinline__ void operator()(uint32_t rows, uint32_t row, uint32_t column, const float (&sums)[N]) const {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            if (row + 8 * half >= rows) continue;
+            float* const y = reinterpret_cast<float*>(a.y + (uint64_t)(row + 8 * half) * a.y_stride);
+#pragma unroll
+            for (int g = 0; g < N / 4; ++g) {
+                const uint32_t at = column + 8 * g;
+                const float first = sums[g * 4 + half * 2], second = sums[g * 4 + half * 2 + 1];
+                if (at + 1 < a.n) {
+                    *reinterpret_cast<float2*>(y + at) = make_float2(first, second);
+                } else if (at < a.n) {
+                    y[at] = first;
+                }
+            }
+        }
+    }
+};
+
+}  // namespace wide

@@ -9,6 +9,8 @@ pub mod cuda;
 #[cfg(feature = "testing")]
 pub mod emulated;
 pub(crate) mod guarded;
+#[cfg(feature = "testing")]
+pub mod idle;
 pub mod peer;
 pub mod pinned;
 pub mod products;

@@ -29,10 +29,11 @@ impl Taken {
             return (bytes <= self.capacity).then_some(0);
         };
         if end > first {
-            if bytes <= self.capacity - end {
-                return Some(*end);
+            // At the beginning again as soon as there is room, for what was written last is in the processor's caches.
+            if bytes <= *first {
+                return Some(0);
             }
-            return (bytes <= *first).then_some(0);
+            return (bytes <= self.capacity - end).then_some(*end);
         }
         // Behind the newest, which lies before the oldest. Both at one place: it is full.
         (bytes <= first - end).then_some(*end)

@@ -17,7 +17,7 @@
 
 // The beginning of a row of a frame.
 typedef struct RowRecord {
-    uint32_t live;        // whether anybody wants what it leaves; written by `gather`
+    uint32_t live;        // whether anybody wants what it leaves; written by `gather` or `lstm_gather`, and cleared by `lstm_rows`
     uint32_t refused;     // whether an index was out of range; the first one is kept
     int64_t index;        // that index
     uint64_t table_rows;  // and how many rows the table has

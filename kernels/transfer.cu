@@ -1,7 +1,8 @@
 // Rows into a frame and out of it.
 //
 // A chain's end is known here before the host knows it: `finish` lowers the chain's word when its stop is true or a row of it is refused, and the
-// `gather` of every later step reads it. So steps that were queued beyond a stop leave nothing, and nobody waits for anything.
+// `gather` of every later step reads it. So steps that were queued beyond a stop leave nothing, and nobody waits for anything. A chain that cannot stop has
+// no word: of one of which a row was refused, steps that were queued behind it run on whatever is there, for a request that the host knows to be dead.
 #include "heads.cuh"
 
 // Copies a row's bytes, or zeros from address 0, with all threads of the block. Either side may lie anywhere.

@@ -111,7 +111,7 @@ impl CudaWorker {
             (up.device, "the ring of uploads"),
             (down.device, "the ring of downloads"),
         ];
-        let desk = graphs.desk().map(|desk| (desk, "the heads of batches"));
+        let desk = graphs.desk().map(|desk| (desk, "the desk"));
         own.into_iter().chain(desk).for_each(|(allocation, name)| device.call(allocation, name));
         Ok(Self {
             number: WORKERS.fetch_add(1, Ordering::Relaxed),

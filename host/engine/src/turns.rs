@@ -2,7 +2,8 @@
 //!
 //! Where workers leave the engine's thread no processor, it would hear of a task's end only once one of them had lost its own, and the next task would wait
 //! for that, or run without those who could have joined it. There a worker runs the core itself, between two of its tasks: once, then the thread goes on, so
-//! that no worker is kept from its device for long. Messages from elsewhere, and times to wake up at, are the thread's to wait for.
+//! that no worker is kept from its device for long. Messages from elsewhere, and times to wake up at, are the thread's to wait for. Where they leave it one
+//! of its own, the thread looks for what comes next while tasks run, and so does a worker that has none: waking somebody takes longer than many a task.
 
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,7 +17,7 @@ use crossbeam_channel::{Receiver, Select, Sender, bounded};
 use crate::core::{Core, ToCore};
 use crate::worker::FromWorker;
 
-/// How long the engine's thread looks for a message before it sleeps: about as long as it takes to wake one that sleeps on an idle virtual processor
+/// How long the engine's thread, or a worker without a task, looks for a message before it sleeps: about as long as it takes to wake one that sleeps on an idle virtual processor
 /// (35 to 45 µs), so that it never costs much more than sleeping would have.
 const LOOK_OUT: Duration = Duration::from_micros(40);
 
@@ -161,7 +162,7 @@ impl Turns {
 
 /// Until there is a message, a ring, or it is time.
 fn sleep(wake_at: Option<Instant>, looks_out: bool, inbox: &Receiver<ToCore>, rings: &Receiver<()>) {
-    if looks_out && look_out(|| !inbox.is_empty() || !rings.is_empty()) {
+    if looks_out && look_out(wake_at, || !inbox.is_empty() || !rings.is_empty()) {
         return;
     }
     let mut select = Select::new();
@@ -177,9 +178,10 @@ fn sleep(wake_at: Option<Instant>, looks_out: bool, inbox: &Receiver<ToCore>, ri
     }
 }
 
-/// Looks out for something for a moment, as long as it would take to be woken; whether it is there.
-pub(crate) fn look_out(is_there: impl Fn() -> bool) -> bool {
+/// Looks out for something for a moment, as long as it would take to be woken, or until it is time; whether it is there.
+pub(crate) fn look_out(wake_at: Option<Instant>, is_there: impl Fn() -> bool) -> bool {
     let until = Instant::now() + LOOK_OUT;
+    let until = wake_at.map_or(until, |at| at.min(until));
     loop {
         if is_there() {
             return true;

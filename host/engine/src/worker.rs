@@ -131,7 +131,7 @@ impl Worker {
     fn next(&mut self) -> Result<Result<ToWorker, RecvTimeoutError>, DeviceLost> {
         if self.outstanding == 0 && self.taking.is_empty() {
             if self.engine.turns.has_plenty() {
-                look_out(|| !self.receiver.is_empty());
+                look_out(None, || !self.receiver.is_empty());
             }
             return Ok(self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected));
         }

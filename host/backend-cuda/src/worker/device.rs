@@ -1,4 +1,4 @@
-//! A device as the worker uses it: a stream of work with one for what comes and one for what goes beside it, the kernels, and what becomes of faults.
+//! A device as the worker uses it: a stream of work with one for what is large and comes and one for what is large and goes beside it, the kernels, and what becomes of faults.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -60,9 +60,11 @@ pub(super) struct Device {
     pub(super) driver: Box<dyn Driver>,
     /// Where kernels run.
     pub(super) stream: Stream,
-    /// Where tasks come and go, beside what runs.
+    /// Where what is large comes and goes, beside what runs; small tasks do so on its stream.
     uploads: (Stream, Event),
     downloads: (Stream, Event),
+    /// Of what is downloaded, where the steps' stream waits for it.
+    downloaded: Event,
     pub(super) kernels: Kernels,
     /// Whether products of 32-bit floats are in tf32.
     pub(super) tf32: bool,
@@ -71,8 +73,8 @@ pub(super) struct Device {
     signal: Pinned,
     /// The number of the newest segment that was queued,
     pub(super) queued: u64,
-    /// and of the newest one whose signal is on the stream of downloads.
-    beside: u64,
+    /// and of the newest one whose signal is on the stream of downloads, unless the steps' stream has waited for that.
+    newest_beside: u64,
     /// Why it is lost.
     lost: Option<String>,
     patience: Patience,
@@ -111,6 +113,7 @@ impl Device {
         let stream = driver.stream()?;
         let uploads = (driver.stream()?, driver.event()?);
         let downloads = (driver.stream()?, driver.event()?);
+        let downloaded = driver.event()?;
         let lstm = LstmKernels::of(&mut *driver)?;
         let kernels = Kernels {
             gather: driver.kernel(abi::GatherArguments::KERNEL)?,
@@ -143,7 +146,8 @@ impl Device {
             name,
             signal,
             queued: 0,
-            beside: 0,
+            newest_beside: 0,
+            downloaded,
             lost: None,
             patience,
             watch: None,
@@ -157,6 +161,11 @@ impl Device {
         if let Some(guards) = &self.guards {
             guards.name(allocation, name);
         }
+    }
+
+    /// Whether somebody looks whether anything was written beside its memory.
+    pub(super) const fn is_guarded(&self) -> bool {
+        self.guards.is_some()
     }
 
     /// Whether nothing was written beside its memory until that was done, as far as anybody looks.
@@ -267,19 +276,20 @@ impl Device {
         for range in ranges {
             self.driver.download(stream, from.plus(range.start), to, range.start, range.len())?;
         }
-        self.beside = self.queued + 1;
+        self.newest_beside = self.queued + 1;
         self.signal(stream)
     }
 
     /// Queues the signal that everything before it has run: its number.
     pub(super) fn queue_signal(&mut self) -> Done<u64> {
-        // Numbers are seen in their order: behind downloads that are on their way.
-        if self.is_done(self.beside) {
-            return self.signal(self.stream);
+        // Numbers are seen in their order: behind downloads that are on their way, for which this stream waits once.
+        if !self.is_done(self.newest_beside) {
+            let ((stream, _), downloaded) = (self.downloads, self.downloaded);
+            self.driver.record(downloaded, stream)?;
+            self.driver.wait(self.stream, downloaded)?;
         }
-        let stream = self.wait_for_run()?;
-        self.beside = self.queued + 1;
-        self.signal(stream)
+        self.newest_beside = 0;
+        self.signal(self.stream)
     }
 
     /// The stream of downloads, behind what was queued to run.

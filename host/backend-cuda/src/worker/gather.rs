@@ -318,8 +318,8 @@ impl CudaWorker {
         let deliveries = if delivered_bytes == 0 { 0 } else { pen.address(deliveries_at) };
         let (entries, addresses) = (pen.address(entries), pen.address(addresses_at));
         let end = delivered + delivered_bytes;
-        // What is little goes to the host as it is left.
-        let down = if end - statuses <= LEFT_WITH_HOST_BYTES {
+        // What is little goes to the host as it is left; but there nobody sees what is written beside it.
+        let down = if end - statuses <= LEFT_WITH_HOST_BYTES && !self.device.is_guarded() {
             self.down.pinned.address()
         } else {
             writing.downloads.push(statuses..end);

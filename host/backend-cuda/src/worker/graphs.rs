@@ -33,7 +33,7 @@ const GRAPHS_MOST: usize = 128;
 /// Launches of all graphs of a worker, at most.
 const LAUNCHES_MOST: usize = 1 << 15;
 
-/// Fewer launches are not worth one: the copy of the heads and the graph itself are two.
+/// Fewer launches are not worth one: the graph is a call itself, and where its heads are not there yet their copy is another.
 const LAUNCHES_LEAST: usize = 3;
 
 /// Launches of a batch beside those of its cell's plan: its gathering and its finish.

@@ -2,6 +2,7 @@
 //! cancelled within a task leaves what it would leave step by step.
 
 mod ahead;
+mod direct;
 mod forms;
 mod gru;
 mod table;

@@ -15,15 +15,20 @@ use cellwright_cell_graph::unfolded::Source;
 /// A kernel's arguments that are addresses, by name: the kernel, the number of its word, what lies there.
 const PLACES: [(&str, usize, &str); 2] = [("gather", 0, "the frame"), ("gather", 7, "the table of chains")];
 
+/// With direct launches, whose arguments say where things lie.
 fn driver(debug: bool) -> (Driver, Control) {
+    driver_with(debug, false)
+}
+
+fn driver_with(debug: bool, graphs: bool) -> (Driver, Control) {
     let device = Emulated::new(&Emulation { lag: Duration::ZERO, memory_bytes: 64 << 20, ..Emulation::default() });
     let control = device.control();
     let options = CudaOptions {
         arena_bytes: Some(1 << 20),
         frame_bytes: Some(1 << 20),
-        ring_bytes: 1 << 16,
+        ring_bytes: 1 << 18,
         debug,
-        graphs: false,
+        graphs,
         ..CudaOptions::default()
     };
     let worker = CudaWorker::new(Box::new(device), options).expect("a device made of threads");
@@ -63,6 +68,18 @@ fn what_is_written_beside_memory_loses_the_device_and_is_named() {
         assert!(lost.cause.ends_with("which was seen after a task of cell `plain`"), "{}", lost.cause);
         assert!(task(&mut driver).is_err(), "it stays lost");
     }
+}
+
+/// With graphs, whose batches' heads lie there.
+#[test]
+fn what_is_written_beside_the_desk_is_named() {
+    let (mut driver, control) = driver_with(true, true);
+    task(&mut driver).expect("nothing was overwritten");
+    let at = place(&control, "gather", 2);
+    // SAFETY: as above.
+    unsafe { (at as *mut u8).sub(3).write(7) };
+    let lost = task(&mut driver).expect_err("a guard was overwritten");
+    assert!(lost.cause.starts_with("memory in front of the ") && lost.cause.contains("of the desk was overwritten"), "{}", lost.cause);
 }
 
 #[test]

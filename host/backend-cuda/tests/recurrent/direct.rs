@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use cellwright_backend::conformance::cells;
-use cellwright_backend::conformance::driver::{Deliveries, Driver, Placed, growth_of, independent};
+use cellwright_backend::conformance::driver::{Deliveries, Driver, Placed, growth_of};
 use cellwright_backend::{LaneIndex, Stopped};
 use cellwright_backend_cuda::driver::emulated::Control;
+use cellwright_cell_graph::TypedCell;
 use cellwright_cell_graph::unfolded::{Delivery, Length, Retention, Source, UnfoldedChain};
 
-use crate::{CELL, UNITS, count, driver, held, launched, lstm, lstm_of_tokens, over_rows, random, state};
+use crate::{CELL, UNITS, count, counting, driver, held, launched, lstm, lstm_of_tokens, over_rows, random, state};
 
 const LONGEST: u32 = 9;
 
@@ -49,8 +50,8 @@ fn run(driver: &mut Driver, control: &Control, lanes: &[(LaneIndex, u32)], (step
 }
 
 /// What every step of every length leaves, one after the other, through the frame where several are a batch.
-fn reference(of: &dyn Fn(u32) -> UnfoldedChain, cells: usize) -> (Deliveries, Vec<LaneIndex>) {
-    let (mut driver, control) = driver(1, &[if cells == 0 { lstm_of_tokens(UNITS) } else { lstm(5, UNITS) }]);
+fn reference(of: &dyn Fn(u32) -> UnfoldedChain, cell: &Arc<TypedCell>) -> (Deliveries, Vec<LaneIndex>) {
+    let (mut driver, control) = driver(1, std::slice::from_ref(cell));
     let requests: Vec<Placed> =
         (1..=LONGEST).map(|steps| place(&mut driver, bringing(of(steps), &Delivery::All, Retention::Double))).collect();
     let lanes: Vec<(LaneIndex, u32)> = requests.iter().zip(1..).map(|(request, steps)| (request.lanes[0][0], steps)).collect();
@@ -59,12 +60,12 @@ fn reference(of: &dyn Fn(u32) -> UnfoldedChain, cells: usize) -> (Deliveries, Ve
     (driver.delivered, lanes.into_iter().map(|(lane, _)| lane).collect())
 }
 
-fn is_the_same_by_the_frame(of: &dyn Fn(u32) -> UnfoldedChain, cells: usize) {
-    let (wanted, named) = reference(of, cells);
+fn is_the_same_past_the_frame(of: &dyn Fn(u32) -> UnfoldedChain, cell: &Arc<TypedCell>, is_known_at_once: bool) {
+    let (wanted, named) = reference(of, cell);
     for (seed, delivery) in (2..).zip([Delivery::Last, Delivery::None]) {
         for retention in [Retention::Double, Retention::All] {
             for (steps, at_once) in [(1, 1), (4, 1), (3, 3), (LONGEST, 1)] {
-                let (mut driver, control) = driver(seed, &[if cells == 0 { lstm_of_tokens(UNITS) } else { lstm(5, UNITS) }]);
+                let (mut driver, control) = driver(seed, std::slice::from_ref(cell));
                 let requests: Vec<Placed> =
                     (1..=LONGEST).map(|steps| place(&mut driver, bringing(of(steps), &delivery, retention))).collect();
                 let lanes: Vec<(LaneIndex, u32)> = requests.iter().zip(1..).map(|(request, steps)| (request.lanes[0][0], steps)).collect();
@@ -73,7 +74,7 @@ fn is_the_same_by_the_frame(of: &dyn Fn(u32) -> UnfoldedChain, cells: usize) {
                 let ran = launched(&control);
                 // Of a request's first task nothing was computed ahead.
                 assert!(
-                    count(&ran, "lstm_gather") > 0 || (cells == 1 && steps == LONGEST),
+                    count(&ran, "lstm_gather") > 0 || (!is_known_at_once && steps == LONGEST),
                     "{delivery:?}, {retention:?}, {steps} steps: {ran:?}"
                 );
                 assert_eq!(count(&ran, "lstm_resident") > 0, steps > 1);
@@ -96,12 +97,12 @@ fn is_the_same_by_the_frame(of: &dyn Fn(u32) -> UnfoldedChain, cells: usize) {
 
 #[test]
 fn states_by_a_table_are_what_they_are_through_the_frame() {
-    is_the_same_by_the_frame(&|steps| over_tokens(steps, None), 0);
+    is_the_same_past_the_frame(&|steps| over_tokens(steps, None), &lstm_of_tokens(UNITS), true);
 }
 
 #[test]
 fn states_on_what_was_computed_ahead_are_what_they_are_through_the_frame() {
-    is_the_same_by_the_frame(&|steps| over_rows(1, steps), 1);
+    is_the_same_past_the_frame(&|steps| over_rows(1, steps), &lstm(5, UNITS), false);
 }
 
 /// A row that is refused, and those behind it in the same batch, leave what was there; in later batches they may not, for a request that is dead.
@@ -157,14 +158,9 @@ fn a_follower_that_ends_within_a_batch_holds_its_last_steps() {
     let cells = [lstm_of_tokens(UNITS), cells::countdown(8).resolve()];
     for ends_after in 1..=7_u32 {
         let (mut driver, control) = driver(u64::from(ends_after), &cells);
-        let mut counting = independent(1, 3, vec![Source::Ints(vec![i64::from(ends_after)])], 7);
-        counting.sequential = true;
-        counting.stop = Some((0, 2));
-        counting.stages[0].inputs[0].feedback = Some((0, 0));
-        counting.stages[0].retention = Retention::Double;
         let mut like = bringing(over_tokens(7, None), &Delivery::None, Retention::Double);
         like.length = Length { bound: 7, like: Some(0) };
-        let request = driver.place(Arc::new(growth_of(vec![counting, like])), &[], 0, &[]);
+        let request = driver.place(Arc::new(growth_of(vec![counting(ends_after), like])), &[], 0, &[]);
         let every = place(&mut driver, bringing(over_tokens(7, None), &Delivery::All, Retention::Double));
         let (counting, like, every) = (request.lanes[0][0], request.lanes[1][0], every.lanes[0][0]);
         driver.task(CELL, &[(every, 0)], 7);

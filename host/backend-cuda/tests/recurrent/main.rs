@@ -156,6 +156,16 @@ fn place(driver: &mut Driver, chain: UnfoldedChain, seed: u64) -> Placed {
     driver.place(delivering_everything(&growth_of(vec![chain])), &[Arc::new(random("x", &[rows, 5], seed))], 0, &[])
 }
 
+/// A chain of the second cell, a countdown, that stops after so many steps, of seven at most.
+fn counting(ends_after: u32) -> UnfoldedChain {
+    let mut counting = independent(1, 3, vec![Source::Ints(vec![i64::from(ends_after)])], 7);
+    counting.sequential = true;
+    counting.stop = Some((0, 2));
+    counting.stages[0].inputs[0].feedback = Some((0, 0));
+    counting.stages[0].retention = Retention::Double;
+    counting
+}
+
 /// Both states of a step, as they were delivered.
 fn state(of: &Deliveries, lane: LaneIndex, step: u32) -> [Vec<u8>; 2] {
     [0, 1].map(|output| of[&(lane, output, step)].clone())
@@ -209,15 +219,10 @@ fn a_chain_that_ends_within_a_batch_leaves_what_it_leaves_step_by_step() {
     let cells = [lstm(5, UNITS), cells::countdown(8).resolve()];
     for ends_after in 1..=7_u32 {
         let (mut driver, control) = driver(u64::from(ends_after), &cells);
-        let mut counting = independent(1, 3, vec![Source::Ints(vec![i64::from(ends_after)])], 7);
-        counting.sequential = true;
-        counting.stop = Some((0, 2));
-        counting.stages[0].inputs[0].feedback = Some((0, 0));
-        counting.stages[0].retention = Retention::Double;
         let mut like = over_rows(1, 7);
         like.length = Length { bound: 7, like: Some(0) };
         like.stages[0].delivery = vec![Delivery::All; 2];
-        let request = driver.place(Arc::new(growth_of(vec![counting, like])), &[Arc::new(random("x", &[7, 5], 3))], 0, &[]);
+        let request = driver.place(Arc::new(growth_of(vec![counting(ends_after), like])), &[Arc::new(random("x", &[7, 5], 3))], 0, &[]);
         let free = place(&mut driver, over_rows(1, 7), 3);
         let (counting, like) = (request.lanes[0][0], request.lanes[1][0]);
         let _ = control.take_log();

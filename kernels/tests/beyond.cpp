@@ -22,6 +22,18 @@ bool is_untouched(const Memory<uint8_t>& bytes, size_t from, size_t to) {
 // The word that says how many rows there are.
 Memory<uint32_t> word(uint32_t rows) { return Memory<uint32_t>(std::vector<uint32_t>{rows}); }
 
+// A product of one term, of so many rows by n columns, f32 one behind the other, of which only those are there that the word says.
+ProductArguments product(const ProductTerm& term, uint32_t rows, uint32_t n, const Memory<uint32_t>& there) {
+    ProductArguments a{};
+    a.terms[0] = term;
+    a.term_count = 1;
+    a.rows = rows;
+    a.n = n;
+    a.y_stride = n * 4;
+    a.rows_at = there.address();
+    return a;
+}
+
 void groups_leave_them() {
     constexpr uint32_t ROWS = 7, STRIDE = 64;
     for (uint32_t rows = 1; rows <= ROWS; ++rows) {
@@ -71,13 +83,7 @@ void products_leave_their_tiles() {
         for (const uint32_t rows : {1u, 16u, 17u, 48u}) {
             const auto there = word(rows);
             const uint32_t end = (rows + TILE - 1) / TILE * TILE;
-            ProductArguments a{};
-            a.terms[0] = {x.address(), weights.address(), K * 4, K};
-            a.term_count = 1;
-            a.rows = ROWS;
-            a.n = N;
-            a.y_stride = STRIDE;
-            a.rows_at = there.address();
+            ProductArguments a = product({x.address(), weights.address(), K * 4, K}, ROWS, N, there);
             Memory<uint8_t> sums(ROWS * STRIDE), candidates(ROWS * STRIDE);
             a.y = sums.address();
             CHECK(testing::launch(kind.kernel, {1, ROWS / TILE, 1}, 128, kind.shared, a) == "");
@@ -103,13 +109,7 @@ void wide_products_leave_their_tiles() {
             for (const uint32_t blocks : {1u, 3u, 5u}) {
                 const auto there = word(rows);
                 const uint32_t end = (rows + TILE - 1) / TILE * TILE;
-                ProductArguments a{};
-                a.terms[0] = {x.address(), weights.address(), K * 2, K};
-                a.term_count = 1;
-                a.rows = ROWS;
-                a.n = N;
-                a.y_stride = STRIDE;
-                a.rows_at = there.address();
+                ProductArguments a = product({x.address(), weights.address(), K * 2, K}, ROWS, N, there);
                 Memory<uint8_t> sums(ROWS * STRIDE), candidates(ROWS * STRIDE);
                 a.y = sums.address();
                 CHECK(testing::launch(("wide_" + format).c_str(), {blocks, 1, 1}, 256, SHARED, a) == "");

@@ -1,7 +1,8 @@
 //! One CUDA worker: turns tasks into work on a device's stream, and what comes back into completions.
 //!
 //! A task becomes one segment, or several if it is large: one upload (addresses, rows of the host), for each step of it a gathering, the cell's plan and a
-//! finish, one download (what became of each row, what is delivered), one signal. What a step needs of inputs that came with its request may have been
+//! finish, one signal, and a download of what is delivered if that is much; else the last kernel leaves it with the host. An LSTM's states may pass by the frame,
+//! in which rows are gathered ([`recurrent`]). What a step needs of inputs that came with its request may have been
 //! computed before, on a stream of its own ([`ahead`]). Where steps need only the states of those before, several are one batch
 //! ([`together`]); all others are launched as graphs where that saves launches ([`graphs`]). Submitting only queues; completing only looks at the signal.
 //! Steps that follow a stop in the same stream are kept from leaving anything by the device itself (`kernels/transfer.cu`).
@@ -66,6 +67,7 @@ static WORKERS: AtomicU32 = AtomicU32::new(0);
 /// A worker on a CUDA device.
 pub struct CudaWorker {
     number: u32,
+    /// Goes before the rings do: its driver waits for kernels that write to them.
     device: Device,
     sizes: Sizes,
     arena: DeviceAddress,

@@ -13,7 +13,8 @@ use cellwright_cell_graph::Datatype;
 use cellwright_cell_graph::unfolded::Source;
 
 /// A kernel's arguments that are addresses, by name: the kernel, the number of its word, what lies there.
-const PLACES: [(&str, usize, &str); 2] = [("gather", 0, "the frame"), ("gather", 7, "the table of chains")];
+const PLACES: [(&str, usize, &str); 3] =
+    [("gather", 0, "the frame"), ("gather", 7, "the table of chains"), ("finish", 11, "the ring of downloads")];
 
 /// With direct launches, whose arguments say where things lie.
 fn driver(debug: bool) -> (Driver, Control) {

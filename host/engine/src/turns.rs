@@ -17,11 +17,11 @@ use crossbeam_channel::{Receiver, Select, Sender, bounded};
 use crate::core::{Core, ToCore};
 use crate::worker::FromWorker;
 
-/// How long the engine's thread, or a worker without a task, looks for a message before it sleeps: about as long as it takes to wake one that sleeps on an idle virtual processor
-/// (35 to 45 µs), so that it never costs much more than sleeping would have.
+/// How long the engine's thread, or a worker without a task, looks for a message before it sleeps: about as long as it takes to wake one that sleeps on an
+/// idle virtual processor (35 to 45 µs), so that it never costs much more than sleeping would have.
 const LOOK_OUT: Duration = Duration::from_micros(40);
 
-/// Processors that workers leave to others, while all of them work, but for one each for the engine and for whoever brings requests.
+/// Processors beside the workers' threads from which on nobody is in the way of a thread that looks out: one for it, one for whoever brings requests, and one.
 const SPARE: usize = 2;
 
 /// What workers leave of the machine's processors.

@@ -1,4 +1,4 @@
-//! A device as the worker uses it: a stream of work with one for what is large and comes and one for what is large and goes beside it, the kernels, and what becomes of faults.
+//! A device as the worker uses it: a stream of work, beside it one for large uploads and one for large downloads, the kernels, and what becomes of faults.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

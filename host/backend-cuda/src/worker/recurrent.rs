@@ -1,7 +1,7 @@
 //! Steps of an LSTM, a GRU or a tree by kernels of their own: which of them, how they divide the work, and the lists that they read.
 //!
-//! What a step reads and leaves lies in rows of the frame; a kernel makes the lists of it there (`kernels/lstm_rows.cu`), behind the frame's rows. Several
-//! steps of a task are several rows, and one launch if the device takes it.
+//! What a step reads and leaves lies in rows of the frame, or, of an LSTM whose states pass by it ([`Direct`]), where they are held; a kernel makes the lists of it
+//! (`kernels/lstm_rows.cu`), behind the frame's rows. Several steps of a task are several rows, and one launch if the device takes it.
 
 use super::device::Device;
 use super::resident::{FrameMemory, Rows};
@@ -103,8 +103,8 @@ const fn reads(tile: &GateTile) -> u32 {
     tile.rows + if tile.is_resident { 0 } else { tile.columns() }
 }
 
-/// How long a step takes with so many blocks at once, in what a tile reads. Arithmetic, which on an H200 finds the fastest tile for 1 to 2048 rows of an LSTM of 1024: blocks come in waves, of which each takes as long
-/// as one tile.
+/// How long a step takes with so many blocks at once, in what a tile reads. Arithmetic, which on an H200 finds the fastest tile for 1 to 2048 rows of an LSTM
+/// of 1024: blocks come in waves, of which each takes as long as one tile.
 fn time(tile: &GateTile, (rows, units): (u32, u32), blocks: u32) -> u64 {
     u64::from(tile.tiles(rows, units).div_ceil(blocks.max(1))) * u64::from(reads(tile))
 }
@@ -290,7 +290,7 @@ impl Recurrent {
             let grid = [tile.tiles(most, units).min(queue.blocks), 1, 1];
             let launch =
                 Launch { kernel: queue.kernel, grid, threads: tile.threads, shared_bytes: tile.shared_bytes(units), cooperative: true };
-            // SAFETY: the kernel takes this structure; what the steps name lies in the frame, and so does the word, which is 0.
+            // SAFETY: the kernel takes this structure; what the steps name lies in the frame or where states are held, and the word, which is 0, in the frame.
             return unsafe { device.launch(&launch, &arguments) };
         }
         let mut first = 0;
@@ -310,7 +310,7 @@ impl Recurrent {
             };
             let (grid, shared_bytes) = ([tile.tiles(*count, units), 1, 1], tile.shared_bytes(units));
             let launch = Launch { kernel, grid, threads: tile.threads, shared_bytes, cooperative: false };
-            // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those.
+            // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those or where states are held.
             unsafe { device.launch(&launch, &arguments)? };
             first += count;
         }

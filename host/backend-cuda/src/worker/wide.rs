@@ -46,8 +46,8 @@ fn loaded<const COUNT: usize>(driver: &mut dyn Driver, tiles: [WideTile; COUNT])
 /// against about 30 of 128 bytes.
 const MULTIPLIED: u32 = 128;
 
-/// How long a product takes, in rows and columns that a multiprocessor reads. Arithmetic, which on an H200 finds the fastest tile for 1 to 2048 rows of 4096 columns: tiles come in waves, of which each takes as long as
-/// reading what there is of its rows and columns, or as multiplying them.
+/// How long a product takes, in rows and columns that a multiprocessor reads. Arithmetic, which on an H200 finds the fastest tile for 1 to 2048 rows of 4096
+/// columns: tiles come in waves, of which each takes as long as reading what there is of its rows and columns, or as multiplying them.
 fn time(tile: &WideTile, (rows, n): (u32, u32), multiprocessors: u32) -> u64 {
     let one = (tile.rows.min(rows) + tile.columns).max(tile.rows * tile.columns / MULTIPLIED);
     u64::from(tile.tiles(rows, n).div_ceil(multiprocessors.max(1))) * u64::from(one)

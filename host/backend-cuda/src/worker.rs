@@ -12,6 +12,7 @@ mod device;
 mod flight;
 mod gather;
 mod graphs;
+mod inputs;
 mod joined;
 mod options;
 mod peers;

@@ -9,7 +9,7 @@ use super::kept::Place;
 use super::{Ahead, BLOCK, CudaWorker, PASS_ROWS, PASSES};
 use crate::abi::{BatchHead, GatherArguments, NOWHERE, RowEntry, bytes_of_all};
 use crate::driver::Done;
-use crate::worker::gather::Inputs;
+use crate::worker::inputs::Inputs;
 use crate::worker::joined::Arena;
 use crate::worker::queue::copies;
 use crate::worker::resident::{FrameMemory, Resident, Rows};

@@ -1,5 +1,5 @@
 //! What a CUDA worker itself takes of the processor for a task, on a device that computes nothing: an LSTM of 1024 in bf16 over tokens, looked up in a table,
-//! of which each request has 24 steps; joining, leaving and the answer included.
+//! of which each request has 24 steps; joining, leaving and the answer included. Requests begin and end one after the other, as they do in an engine.
 //!
 //! `cargo bench -p cellwright-backend-cuda --bench worker -- x1 x64 x512 s1 s3`: the arguments are rows of a task after an `x`, and its steps after an `s`.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
@@ -67,7 +67,26 @@ fn complete(worker: &mut CudaWorker) {
     worker.recycle(completed.unwrap_or_default());
 }
 
-/// Nanoseconds of a row and step, from submitting its task to completing it, of requests that join and leave together.
+/// As many tasks of so many steps as a request has: of each some requests begin, in the lanes of those that have ended.
+fn tasks(growth: &Arc<UnfoldedGrowth>, (rows, steps): (u32, u32), slots: u32, seq: &mut u64) -> Vec<Task> {
+    let of_step = |at: u32, row: u32| (at + row * steps) % LENGTH;
+    let begun = |at: u32| (0..rows).filter(move |row| of_step(at, *row) == 0);
+    let task = |at: u32| {
+        *seq += 1;
+        Task {
+            seq: *seq,
+            cell: CELL,
+            steps,
+            rows: (0..rows).map(|row| Row { lane: LaneIndex(row), step: of_step(at, row) }).collect(),
+            leaves: begun(at).map(LaneIndex).collect(),
+            joins: begun(at).map(|row| (LaneIndex(row), lane(growth, Slot(row * slots)))).collect(),
+            ..Task::default()
+        }
+    };
+    (0..LENGTH).step_by(steps as usize).map(task).collect()
+}
+
+/// Nanoseconds of a row and step, from submitting its task to completing it.
 fn measure(cell: &Arc<TypedCell>, rows: u32, steps: u32) -> f64 {
     let options = CudaOptions { arena_bytes: Some(64 << 20), frame_bytes: Some(64 << 20), ring_bytes: 32 << 20, ..CudaOptions::default() };
     let mut worker = CudaWorker::new(Box::new(Idle::new(64 << 30)), options).unwrap_or_else(|fault| panic!("no worker: {fault}"));
@@ -76,15 +95,11 @@ fn measure(cell: &Arc<TypedCell>, rows: u32, steps: u32) -> f64 {
     let (began, mut taken, mut counted, mut seq) = (Instant::now(), Duration::ZERO, 0_u64, 0);
     let mut round = 0;
     while began.elapsed() < BUDGET {
-        let mut joins: Vec<_> = (0..rows).map(|row| (LaneIndex(row), lane(&growth, Slot(row * slots)))).collect();
-        let tasks: Vec<Task> = (0..LENGTH)
-            .step_by(steps as usize)
-            .map(|step| {
-                seq += 1;
-                let rows = (0..rows).map(|row| Row { lane: LaneIndex(row), step }).collect();
-                Task { seq, cell: CELL, steps, rows, joins: std::mem::take(&mut joins), ..Task::default() }
-            })
-            .collect();
+        let mut tasks = tasks(&growth, (rows, steps), slots, &mut seq);
+        if round == 0 {
+            // Those that are under way when it begins.
+            tasks[0].joins = (0..rows).map(|row| (LaneIndex(row), lane(&growth, Slot(row * slots)))).collect();
+        }
         let (submitted, mut outstanding) = (Instant::now(), 0);
         for task in tasks {
             worker.submit(task).unwrap_or_else(|lost| panic!("{lost}"));

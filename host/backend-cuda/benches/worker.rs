@@ -18,6 +18,10 @@ use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Delivery, Retention, Source};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell, UnfoldedGrowth};
 
+/// As in the binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const CELL: CellIndex = CellIndex(0);
 const HIDDEN: usize = 1024;
 /// Steps of a request.

@@ -14,6 +14,7 @@ mod gather;
 mod graphs;
 mod inputs;
 mod joined;
+mod lanes;
 mod options;
 mod peers;
 mod queue;
@@ -44,6 +45,7 @@ use device::Device;
 use flight::InFlight;
 use graphs::Graphs;
 use joined::{Arena, Joined};
+use lanes::Lanes;
 pub use options::CudaOptions;
 use options::Sizes;
 use peers::Peers;
@@ -82,7 +84,7 @@ pub struct CudaWorker {
     executed: (DeviceAddress, u32),
     cells: Vec<Option<Arc<Resident>>>,
     residents: Vec<(CellTypeKey, Arc<Resident>)>,
-    lanes: Vec<Option<Arc<Joined>>>,
+    lanes: Lanes,
     /// In the order in which they were submitted.
     tasks: VecDeque<InFlight>,
     spares: Vec<Completed>,
@@ -130,7 +132,7 @@ impl CudaWorker {
             ahead: Ahead::default(),
             cells: Vec::new(),
             residents: Vec::new(),
-            lanes: Vec::new(),
+            lanes: Lanes::default(),
             tasks: VecDeque::new(),
             spares: Vec::new(),
             peers: Peers::default(),
@@ -148,16 +150,14 @@ impl CudaWorker {
     /// Applies what a task changes before its first step.
     fn begin(&mut self, task: &mut Task) -> Result<(), DeviceLost> {
         for lane in task.leaves.drain(..) {
-            self.forget(lane);
+            self.forget(lane, task.seq);
         }
+        joined::read_ahead(&task.joins);
         for (index, lane) in task.joins.drain(..) {
-            self.forget(index);
-            if index.index() >= self.lanes.len() {
-                self.lanes.resize(index.index() + 1, None);
-            }
+            self.forget(index, task.seq);
             let words = self.words.join(&lane);
             let arena = Arena { address: self.arena, cells: &self.cells };
-            self.lanes[index.index()] = Some(Arc::new(Joined::new(lane, words, arena)));
+            self.lanes.join(index, Joined::new(lane, words, arena));
         }
         self.make_room_for_words()?;
         for (slot, count) in task.scrub.drain(..) {
@@ -170,9 +170,10 @@ impl CudaWorker {
         Ok(())
     }
 
-    fn forget(&mut self, lane: LaneIndex) {
+    /// A lane is nobody's from that task on.
+    fn forget(&mut self, lane: LaneIndex, seq: u64) {
         self.ahead.kept.forget_lane(lane);
-        if let Some(words) = self.lanes.get_mut(lane.index()).and_then(Option::take).and_then(|joined| joined.words) {
+        if let Some(words) = self.lanes.leave(lane, seq).and_then(|joined| joined.words) {
             self.words.leave(&words);
         }
     }
@@ -288,15 +289,11 @@ impl Backend for CudaWorker {
         self.device.is_there()?;
         self.begin(&mut task)?;
         let resident = self.resident(task.cell)?;
-        let mut joined = Vec::with_capacity(task.rows.len());
-        for row in &task.rows {
-            match self.lanes.get(row.lane.index()).and_then(Option::as_ref) {
-                Some(lane) => joined.push(Arc::clone(lane)),
-                None => return Err(self.device.lose(format!("a task names lane {}, which never joined", row.lane.0))),
-            }
+        if let Some(row) = task.rows.iter().find(|row| !self.lanes.has(row.lane)) {
+            return Err(self.device.lose(format!("a task names lane {}, which never joined", row.lane.0)));
         }
         let completed = Completed { seq: task.seq, ..self.spares.pop().unwrap_or_default() };
-        self.tasks.push_back(InFlight::new(task.rows, joined, Arc::clone(&resident), completed));
+        self.tasks.push_back(InFlight::new(task.rows, Arc::clone(&resident), completed));
         self.enqueue(&resident, task.steps)
     }
 
@@ -319,6 +316,7 @@ impl Backend for CudaWorker {
             self.retire()?;
         }
         let Some(task) = self.tasks.pop_front() else { return Ok(None) };
+        self.lanes.complete(task.completed.seq);
         let since = self.last_done.max(task.began);
         self.last_done = Instant::now();
         Ok(Some(task.completed(self.last_done.saturating_duration_since(since))))

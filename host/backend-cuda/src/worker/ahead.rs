@@ -21,7 +21,6 @@ use cellwright_backend::{DeviceLost, LoadError};
 
 use super::CudaWorker;
 use super::device::Device;
-use super::joined::Joined;
 use super::resident::{FrameMemory, Resident, fault_of_load};
 use super::ring::Ring;
 use super::table::Table;
@@ -141,11 +140,6 @@ impl Ahead {
     }
 }
 
-/// Whether a step of a lane is going to run, as far as is known.
-fn is_wanted(joined: &Joined, step: u32) -> bool {
-    step < joined.executed() && !joined.is_dead()
-}
-
 impl CudaWorker {
     /// Gives a cell rows to compute ahead in, if that is possible and there is room. It runs as well without them: what is refused for them, on the device or on
     /// the host, refuses no cell.
@@ -205,7 +199,7 @@ impl CudaWorker {
     fn is_known_ahead(&self, resident: &Resident) -> bool {
         let plan = resident.plan.recurrence.as_ref().and_then(|plan| plan.ahead.as_ref());
         let (Some(plan), Some(task), Some(_)) = (plan, self.tasks.back(), resident.ahead) else { return false };
-        task.joined.iter().all(|joined| plan.early.iter().all(|input| joined.is_given(*input)))
+        task.rows.iter().all(|row| plan.early.iter().all(|input| self.lanes.of(row.lane).is_given(*input)))
     }
 
     /// Computes what a few rows of the newest task lack of what the others have. Of what all of them lack, nothing: it is in nobody's way where it is.
@@ -218,7 +212,7 @@ impl CudaWorker {
             let row = task.rows[position];
             self.ahead.kept.steps(resident.memory, row.lane, row.step)
         };
-        let is_running = |position: &usize| is_wanted(&task.joined[*position], task.rows[*position].step);
+        let is_running = |position: &usize| self.lanes.of(task.rows[*position].lane).runs(task.rows[*position].step);
         let running: Vec<usize> = (0..task.rows.len()).filter(is_running).collect();
         let lacking: Vec<usize> = running.iter().copied().filter(|position| kept(*position) < steps).collect();
         if lacking.len() == running.len() {
@@ -252,17 +246,18 @@ impl CudaWorker {
         wanted.clear();
         let Some(task) = self.tasks.back() else { return };
         let mut of_lane = |position: &usize| {
-            let (row, joined) = (task.rows[*position], &task.joined[*position]);
+            let row = task.rows[*position];
+            let joined = self.lanes.of(row.lane);
             let from = row.step.saturating_add(first);
             kept.begin(row.lane, from);
-            let most = if joined.words.is_some() { next.min(most) } else { most };
+            let most = if joined.may_stop { next.min(most) } else { most };
             (*position, from, kept.steps(resident.memory, row.lane, from)..most.min(STEPS))
         };
         let lacking: Vec<(usize, u32, Range<u32>)> = positions.iter().map(&mut of_lane).collect();
         for at in 0..most.min(STEPS) {
             for (position, from, steps) in &lacking {
                 let step = from.saturating_add(at);
-                if steps.contains(&at) && is_wanted(&task.joined[*position], step) {
+                if steps.contains(&at) && self.lanes.of(task.rows[*position].lane).runs(step) {
                     wanted.push((*position as u32, step));
                 }
             }
@@ -270,11 +265,10 @@ impl CudaWorker {
     }
 
     /// Takes where the rows of a batch are kept, if all of them are: the batch reads them. If not, what is kept of them is given back.
-    pub(super) fn take_ahead(&mut self, resident: &Resident, rows: &Selected) -> Option<Vec<kept::Place>> {
+    pub(super) fn take_ahead(&mut self, resident: &Resident, rows: &[Selected]) -> Option<Vec<kept::Place>> {
         resident.ahead?;
-        let task = self.tasks.back()?;
         let (kept, cell) = (&mut self.ahead.kept, resident.memory);
-        let lanes = rows.iter().map(|(position, step)| (task.rows[*position as usize].lane, *step));
+        let lanes = rows.iter().map(|row| (row.lane, row.step));
         if lanes.clone().all(|(lane, step)| kept.steps(cell, lane, step) > 0) {
             let mut places = Vec::with_capacity(rows.len());
             places.extend(lanes.map_while(|(lane, step)| kept.take(cell, lane, step)));

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use cellwright_backend::{Completed, Row};
 
-use super::joined::Joined;
+use super::joined::Whose;
 use super::resident::Resident;
+use super::together::Selected;
 
 /// Rows of one step that run at once.
 #[derive(Clone, Debug)]
@@ -18,6 +19,17 @@ pub(super) struct Batch {
     /// Where what became of them lies in the segment's download, and behind it what they deliver.
     pub(super) statuses: usize,
     pub(super) delivered: usize,
+    /// Of the segment's rows of which there may be something to tell.
+    pub(super) told: Range<usize>,
+}
+
+/// A row of which there may be something to tell when it has run: an output that leaves, or that its chain ends.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    /// Its place among the segment's.
+    pub(super) number: usize,
+    /// Its lane, as it was when its task was submitted: that number may be another one's when it completes.
+    pub(super) whose: Arc<Whose>,
 }
 
 /// What is uploaded, run, downloaded and signalled together.
@@ -28,8 +40,8 @@ pub(super) struct Segment {
     /// Where its download lies in the ring.
     pub(super) down: Range<usize>,
     pub(super) batches: Vec<Batch>,
-    /// Positions in the task, and steps.
-    pub(super) rows: Vec<(u32, u32)>,
+    pub(super) rows: Vec<Selected>,
+    pub(super) told: Vec<Told>,
     /// Rows of the cell in which what it reads was computed ahead.
     pub(super) ahead: Vec<u32>,
 }
@@ -37,8 +49,6 @@ pub(super) struct Segment {
 /// A task on its way.
 pub(super) struct InFlight {
     pub(super) rows: Vec<Row>,
-    /// As they were when it was submitted: a lane's number may belong to another one when it completes.
-    pub(super) joined: Vec<Arc<Joined>>,
     pub(super) resident: Arc<Resident>,
     pub(super) segments: VecDeque<Segment>,
     pub(super) completed: Completed,
@@ -46,8 +56,8 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    pub(super) fn new(rows: Vec<Row>, joined: Vec<Arc<Joined>>, resident: Arc<Resident>, completed: Completed) -> Self {
-        Self { rows, joined, resident, segments: VecDeque::new(), completed, began: Instant::now() }
+    pub(super) fn new(rows: Vec<Row>, resident: Arc<Resident>, completed: Completed) -> Self {
+        Self { rows, resident, segments: VecDeque::new(), completed, began: Instant::now() }
     }
 
     /// The number of its oldest segment that is outstanding.

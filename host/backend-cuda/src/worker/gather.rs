@@ -6,13 +6,13 @@ use std::sync::Arc;
 use cellwright_backend::DeviceLost;
 
 use super::CudaWorker;
-use super::flight::{Batch, InFlight, Segment};
+use super::flight::{Batch, InFlight, Segment, Told};
 use super::graphs::{DESK_BYTES, STEPS_MOST};
 use super::inputs::{Inputs, entry};
 use super::joined::Arena;
 use super::resident::Resident;
 use super::ring::Pen;
-use super::together::{self, Selected, Together};
+use super::together::{self, Link, Selected, Together};
 use crate::abi::{BatchHead, LstmRows, NOWHERE, RowEntry, RowStatus, WordEntry, bytes_of_all};
 use crate::driver::DeviceAddress;
 
@@ -119,7 +119,7 @@ impl CudaWorker {
         let row_bytes = (cost.lists + hosted_most(resident)).max(cost.down);
         let rows_most = resident.rows_in(self.frame).min(self.sizes.rows_most).min((self.quarter() / row_bytes).max(1));
         self.complete_ahead(resident, steps)?;
-        let goes_together = steps > 1 && self.goes_together(resident);
+        let goes_together = steps > 1 && self.newest_goes_together();
         let mut writing: Option<Writing> = None;
         let (mut selected, mut together) = (Vec::new(), Together::default());
         let mut at = 0;
@@ -153,15 +153,14 @@ impl CudaWorker {
         &mut self,
         resident: &Arc<Resident>,
         writing: &mut Option<Writing>,
-        (rows, counts): (&Selected, &[u32]),
+        (rows, counts): (&[Selected], &[u32]),
         left: usize,
     ) -> Result<(), DeviceLost> {
         if rows.is_empty() {
             return Ok(());
         }
         let (cost, quarter) = (cost(resident), self.quarter());
-        let Some(task) = self.tasks.back() else { return Ok(()) };
-        let hosted = rows.iter().map(|(position, step)| task.joined[*position as usize].hosted_bytes(*step)).sum::<usize>();
+        let hosted = rows.iter().map(|row| row.hosted as usize).sum::<usize>();
         let needed = cost.of((rows.len(), hosted));
         if writing.as_ref().is_none_or(|writing| !writing.has_room(needed)) {
             self.flush(resident, writing.take())?;
@@ -185,14 +184,19 @@ impl CudaWorker {
         self.up.capacity() / 4
     }
 
+    /// Whether several steps of the newest task may be one batch.
+    fn newest_goes_together(&self) -> bool {
+        self.tasks.back().is_some_and(|task| task.rows.iter().all(|row| self.lanes.of(row.lane).goes_together))
+    }
+
     /// Collects the rows that are worth computing: all but padding and those of dead requests and ended chains, as far as the host knows.
-    fn select(&self, at: u32, selected: &mut Vec<(u32, u32)>) {
+    fn select(&self, at: u32, selected: &mut Vec<Selected>) {
         selected.clear();
         let Some(task) = self.tasks.back() else { return };
-        for (position, (row, joined)) in task.rows.iter().zip(&task.joined).enumerate() {
-            let step = row.step.saturating_add(at);
-            if step < joined.executed() && !joined.is_dead() {
-                selected.push((position as u32, step));
+        for (position, row) in task.rows.iter().enumerate() {
+            let (joined, step) = (self.lanes.of(row.lane), row.step.saturating_add(at));
+            if joined.runs(step) {
+                selected.push(Selected { position: position as u32, lane: row.lane, step, hosted: joined.hosted_bytes(step) });
             }
         }
     }
@@ -233,10 +237,8 @@ impl CudaWorker {
         let bytes = unsafe { self.up.pinned.bytes_mut(up..up + up_bytes) };
         let to = self.graphs.desk().filter(|_| is_on_desk).unwrap_or_else(|| self.up.device.plus(up));
         let mut pen = Pen::new(bytes, to);
-        let heads = pen.leave(heads_bytes);
-        let heads = DeviceAddress(pen.address(heads));
-        let at = pen.put(words);
-        let words = (pen.address(at), begun.len() as u32);
+        let heads = DeviceAddress(pen.leave(heads_bytes).address);
+        let words = (pen.put(words), begun.len() as u32);
         // So that rows behind them are aligned as they are among themselves.
         let up_used = pen.written().next_multiple_of(16);
         Ok(Writing {
@@ -258,30 +260,27 @@ impl CudaWorker {
     }
 
     /// Writes the lists of a batch, and its rows that the host has.
-    fn write_batch(&mut self, resident: &Resident, writing: &mut Writing, (rows, counts): (&Selected, &[u32])) {
+    fn write_batch(&mut self, resident: &Resident, writing: &mut Writing, (rows, counts): (&[Selected], &[u32])) {
         let ahead = self.take_ahead(resident, rows);
-        let Some(task) = self.tasks.back() else { return };
         // SAFETY: the stretch is this segment's, of which nothing is queued yet.
         let bytes = unsafe { self.up.pinned.bytes_mut(writing.up + writing.up_used..writing.up + writing.up_bytes) };
         let mut pen = Pen::new(bytes, writing.to.plus(writing.up_used));
         let (inputs, outlets) = (&resident.plan.inputs, &resident.plan.outlets);
-        let mut written: Vec<RowEntry> =
-            rows.iter().map(|(position, step)| entry(resident, self.arena, &task.joined[*position as usize], *step)).collect();
-        if counts.len() > 1 {
-            let retention = |position: u32| task.joined[position as usize].retention;
-            together::link(&mut written, rows.iter().map(|(position, _)| (*position, retention(*position))));
-        }
-        let entries = pen.put(bytes_of_all(&written));
+        let links = match counts {
+            [_] => Vec::new(),
+            _ => together::links(rows.iter().map(|row| (row.position, self.lanes.of(row.lane).retention))),
+        };
         // What was computed ahead is read by the number of its row, instead of the inputs that it is of.
         let every: Vec<usize> = (0..inputs.len()).collect();
         let gathered = if ahead.is_some() { resident.late_inputs() } else { &every };
         let port_count = usize::from(ahead.is_some()) + gathered.len();
-        let addresses_at = pen.leave(rows.len() * port_count * size_of::<u64>());
-        let deliveries_at = pen.leave(rows.len() * outlets.len() * size_of::<u32>());
-        let mut addresses: Vec<u64> = Vec::with_capacity(rows.len() * port_count);
-        let mut deliveries = vec![NOWHERE; rows.len() * outlets.len()];
-        let queue = (counts.len() > 1).then(|| pen.put(bytes_of_all(&resident.queue(self.frame, counts))));
-        let queue = queue.map_or(0, |queue| pen.address(queue));
+        let mut entries = pen.leave(rows.len() * size_of::<RowEntry>());
+        let mut addresses = pen.leave(rows.len() * port_count * size_of::<u64>());
+        let mut deliveries = pen.leave(rows.len() * outlets.len() * size_of::<u32>());
+        let (entries_at, addresses_at) = (entries.address, addresses.address);
+        // Where what is delivered goes, by its place among all that might be.
+        let mut goes: Vec<(usize, u32)> = Vec::new();
+        let queue = if counts.len() > 1 { pen.put(bytes_of_all(&resident.queue(self.frame, counts))) } else { 0 };
         let statuses = writing.down_used.next_multiple_of(16);
         let delivered = (statuses + rows.len() * size_of::<RowStatus>()).next_multiple_of(16);
         let mut delivered_bytes = 0;
@@ -289,33 +288,42 @@ impl CudaWorker {
         let mut starts = starts_of(counts).peekable();
         let mut bounds = Vec::with_capacity(counts.len());
         let inputs_of = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, resident };
-        for (number, (position, step)) in rows.iter().enumerate() {
-            let joined = &task.joined[*position as usize];
-            bounds.extend(starts.next_if_eq(&number).map(|_| delivered_bytes));
+        let Segment { rows: written, told, .. } = &mut writing.segment;
+        let first = written.len();
+        for (number, Selected { lane, step, .. }) in rows.iter().enumerate() {
+            let joined = self.lanes.of(*lane);
+            let link = links.get(number).copied().unwrap_or(Link::NONE);
+            bounds.extend(starts.next_if_eq(&number).map(|_| (delivered_bytes, told.len())));
+            entries.push(entry(resident, self.arena, (joined, *step), link));
             if let (Some(places), Some(kept)) = (&ahead, resident.ahead) {
                 addresses.push(kept.number(places[number].row));
             }
             for input in gathered {
                 // The states of a later step of the batch are where the step before leaves them.
-                let is_carried = written[number].before != NOWHERE && resident.carries(*input);
+                let is_carried = link.before != NOWHERE && resident.carries(*input);
                 addresses.push(if is_carried { 0 } else { inputs_of.address(joined, (*input, *step), &mut pen) });
             }
-            if !joined.may_bring(*step) {
+            let may_bring = joined.may_bring(*step);
+            if may_bring || joined.may_stop {
+                told.push(Told { number: first + number, whose: Arc::clone(&joined.whose) });
+            }
+            if !may_bring {
                 continue;
             }
-            for (output, delivery) in joined.lane.stage().delivery.iter().enumerate().take(outlets.len()) {
-                if joined.brings(delivery, *step) {
-                    deliveries[number * outlets.len() + output] = delivered_bytes as u32;
-                    delivered_bytes += (outlets[output].bytes as usize).next_multiple_of(16);
+            for (output, outlet) in outlets.iter().enumerate() {
+                if joined.whose.brings(output, *step) {
+                    goes.push((number * outlets.len() + output, delivered_bytes as u32));
+                    delivered_bytes += (outlet.bytes as usize).next_multiple_of(16);
                 }
             }
         }
-        pen.fill(addresses_at, bytes_of_all(&addresses));
-        if delivered_bytes > 0 {
-            pen.fill(deliveries_at, bytes_of_all(&deliveries));
+        if !goes.is_empty() {
+            deliveries.fill(u8::MAX);
         }
-        let deliveries = if delivered_bytes == 0 { 0 } else { pen.address(deliveries_at) };
-        let (entries, addresses) = (pen.address(entries), pen.address(addresses_at));
+        for (place, offset) in &goes {
+            deliveries.write(*place, offset);
+        }
+        let deliveries = if goes.is_empty() { 0 } else { deliveries.address };
         let end = delivered + delivered_bytes;
         // What is little goes to the host as it is left; but there nobody sees what is written beside it.
         let down = if end - statuses <= LEFT_WITH_HOST_BYTES && !self.device.is_guarded() {
@@ -328,15 +336,15 @@ impl CudaWorker {
         let head = BatchHead {
             rows: rows.len() as u32,
             padding: 0,
-            addresses,
-            entries,
+            addresses: addresses_at,
+            entries: entries_at,
             executed: self.executed.0.0,
             deliveries,
             delivered: down.plus(delivered).0,
             statuses: down.plus(statuses).0,
         };
         // Of several steps of a lane that have one place, what is brought of any but the last would be written over first.
-        let is_direct = counts.len() == 1 || rows.iter().all(|(position, _)| task.joined[*position as usize].brings_at_its_end());
+        let is_direct = counts.len() == 1 || rows.iter().all(|row| self.lanes.of(row.lane).brings_at_its_end());
         writing.batches.push(Written { steps: counts.to_vec(), queue, head, is_ahead: ahead.is_some(), is_direct });
         for place in ahead.iter().flatten() {
             writing.pass = writing.pass.max(place.pass);
@@ -344,12 +352,12 @@ impl CudaWorker {
         }
         writing.up_used += pen.written().next_multiple_of(16);
         writing.down_used = end;
-        let first = writing.segment.rows.len();
         writing.segment.rows.extend_from_slice(rows);
-        for ((start, count), bound) in starts_of(counts).zip(counts).zip(bounds) {
+        let ends = bounds.iter().skip(1).map(|(_, told)| *told).chain([writing.segment.told.len()]);
+        for (((start, count), (bound, told)), end) in starts_of(counts).zip(counts).zip(&bounds).zip(ends) {
             let rows = first + start..first + start + *count as usize;
             let statuses = statuses + start * size_of::<RowStatus>();
-            writing.segment.batches.push(Batch { rows, statuses, delivered: delivered + bound });
+            writing.segment.batches.push(Batch { rows, statuses, delivered: delivered + bound, told: *told..end });
         }
     }
 
@@ -364,8 +372,7 @@ impl CudaWorker {
         // SAFETY: the stretch is this segment's, of which nothing is queued yet.
         let bytes = unsafe { self.up.pinned.bytes_mut(first..writing.up + writing.up_bytes) };
         let mut pen = Pen::new(bytes, writing.to.plus(first - writing.up));
-        let at = pen.put(bytes_of_all(&heads));
-        writing.heads = DeviceAddress(pen.address(at));
+        writing.heads = DeviceAddress(pen.put(bytes_of_all(&heads)));
         if writing.is_on_desk {
             writing.heads = writing.heads.plus(STEPS_MOST * size_of::<BatchHead>());
         } else {

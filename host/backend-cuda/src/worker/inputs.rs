@@ -4,27 +4,29 @@ use cellwright_backend::{InputRef, SLOT_BYTES};
 use cellwright_cell_graph::Datatype;
 use cellwright_cell_graph::unfolded::Retention;
 
-use super::joined::{Arena, Joined};
+use super::joined::{Arena, At, Joined};
 use super::resident::Resident;
 use super::ring::Pen;
+use super::together::Link;
 use crate::abi::{NOWHERE, RowEntry};
 use crate::driver::DeviceAddress;
 
-/// Whose step a row is, and where its outputs are held.
-pub(super) fn entry(resident: &Resident, arena: DeviceAddress, joined: &Joined, step: u32) -> RowEntry {
+/// Whose step a row is, and where its outputs are held; as one of a batch of several steps, the rows that it has to know of.
+#[inline]
+pub(super) fn entry(resident: &Resident, arena: DeviceAddress, (joined, step): (&Joined, u32), Link { before, later }: Link) -> RowEntry {
     let retention = joined.retention;
     let node = if retention == Retention::None {
         0
     } else {
         arena.plus(resident.layout.slot(joined.slot, retention.place(step)).index() * SLOT_BYTES).0
     };
-    let Some([own, followed]) = joined.words.map(|words| words.map(|word| word.number)) else {
-        return RowEntry { node, own: NOWHERE, followed: NOWHERE, step, stop: NOWHERE, before: NOWHERE, later: NOWHERE };
+    let Some([own, followed]) = joined.words() else {
+        return RowEntry { node, own: NOWHERE, followed: NOWHERE, step, stop: NOWHERE, before, later };
     };
-    let lane = &joined.lane;
+    let lane = &joined.whose.lane;
     let stop = lane.chain().stop.filter(|(stage, _)| *stage == lane.stage);
     let stop = stop.and_then(|(_, output)| resident.plan.outlets.get(output as usize)).map_or(NOWHERE, |outlet| outlet.place);
-    RowEntry { node, own, followed, step, stop, before: NOWHERE, later: NOWHERE }
+    RowEntry { node, own, followed, step, stop, before, later }
 }
 
 /// Where inputs of a cell are.
@@ -35,34 +37,36 @@ pub(super) struct Inputs<'a> {
 
 impl Inputs<'_> {
     /// The address of a row of an input, which is written if the host has it; 0: it is zeros.
+    #[inline]
     pub(super) fn address(&self, joined: &Joined, (input, step): (usize, u32), pen: &mut Pen<'_>) -> u64 {
         let bytes = self.resident.plan.inputs[input].bytes as usize;
+        match joined.input(input, step) {
+            At::Device(at) => at.0,
+            At::Said(InputRef::Host(row)) if row.len() == bytes => pen.put(row),
+            other => self.other(other, (input, bytes), pen),
+        }
+    }
+
+    fn other(&self, at: At<'_>, (input, bytes): (usize, usize), pen: &mut Pen<'_>) -> u64 {
         let unlike = || {
             debug_assert!(false, "the graph was checked");
             0
         };
-        if let Some((carried, of)) = joined.carried(input, step) {
-            return if of == bytes { carried.0 } else { unlike() };
-        }
-        match joined.input(input, step) {
-            InputRef::Zeros => 0,
-            InputRef::Slot { first, place, output, cell } => {
+        match at {
+            At::Device(at) => at.0,
+            At::Said(InputRef::Host(_)) => unlike(),
+            At::Said(InputRef::Zeros) => 0,
+            At::Said(InputRef::Slot { first, place, output, cell }) => {
                 self.arena.place((first, place), (cell, output as usize), bytes).map_or_else(unlike, |place| place.0)
             }
-            InputRef::Host(row) if row.len() == bytes => {
-                let at = pen.put(row);
-                pen.address(at)
-            }
-            InputRef::Host(_) => unlike(),
-            InputRef::Int(number) => {
+            At::Said(InputRef::Int(number)) => {
                 let number = number.to_le_bytes();
                 let number = match self.resident.plan.datatypes[input] {
                     Datatype::Int64 => number.as_slice(),
                     Datatype::Int32 => &number[..4],
                     _ => return 0,
                 };
-                let at = pen.put(&number[..number.len().min(bytes)]);
-                pen.address(at)
+                pen.put(&number[..number.len().min(bytes)])
             }
         }
     }

@@ -1,44 +1,51 @@
 //! Lanes as a worker keeps them: what their rows need to know of their request's graph, read once when they join. A graph is many small pieces of memory, and a
 //! task of hundreds of rows would look for each of them anew.
 
+use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cellwright_backend::{CellIndex, InputRef, Lane, RequestFlags, SLOT_BYTES, Slot};
+use cellwright_backend::{CellIndex, InputRef, Lane, LaneIndex, RequestFlags, SLOT_BYTES, Slot};
 use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Delivery, Retention, Source, UnfoldedInput};
 
 use super::resident::Resident;
+use super::together;
 use super::words::Word;
 use crate::driver::DeviceAddress;
 
 /// Inputs that are kept ready; of more the graph is asked.
 const INPUTS: usize = 4;
 
-/// A state that goes from step to step: where the step before leaves it.
-#[derive(Clone, Copy, Debug)]
-struct Carried {
-    first: DeviceAddress,
-    bytes: usize,
-    /// From place to place of its stage's block.
-    stride: usize,
-    retention: Retention,
+/// Where an input is, as far as that is known in advance.
+#[derive(Debug)]
+enum Known {
+    /// Where the graph says.
+    Asked,
+    /// A state that goes from step to step: where the step before leaves it. The first is where the graph says.
+    Carried {
+        first: DeviceAddress,
+        /// From place to place of its stage's block.
+        stride: u32,
+        retention: Retention,
+    },
+    /// Rows of a tensor that came with the request.
+    Rows {
+        tensor: Arc<Tensor>,
+        bytes: u32,
+        /// The first step's, and from step to step.
+        first: u32,
+        stride: i32,
+    },
 }
 
-/// Rows of a tensor that came with the request.
-#[derive(Clone, Debug)]
-struct Rows {
-    tensor: Arc<Tensor>,
-    bytes: usize,
-    at: Affine,
-}
-
-/// Where an input is, if that is known in advance.
-#[derive(Clone, Debug, Default)]
-struct Known {
-    carried: Option<Carried>,
-    rows: Option<Rows>,
+/// Where an input of a step is.
+pub(super) enum At<'a> {
+    /// There on the device.
+    Device(DeviceAddress),
+    /// As the graph says it.
+    Said(InputRef<'a>),
 }
 
 /// Which steps bring outputs to the host.
@@ -57,7 +64,12 @@ pub(super) struct Arena<'a> {
     pub(super) cells: &'a [Option<Arc<Resident>>],
 }
 
-impl Arena<'_> {
+impl<'a> Arena<'a> {
+    /// The cell of a lane.
+    fn resident(&self, lane: &Lane) -> Option<&'a Resident> {
+        self.cells.get(lane.growth.cells.get(lane.stage().cell as usize)?.index())?.as_deref()
+    }
+
     /// Where an output of a cell's node lies from the node on, how long it is, and how long the node.
     fn output(&self, cell: CellIndex, output: usize) -> Option<(usize, usize, usize)> {
         let layout = &self.cells.get(cell.index())?.as_ref()?.layout;
@@ -71,47 +83,41 @@ impl Arena<'_> {
     }
 }
 
-/// A lane.
+/// Whose rows a lane's are: what is asked when a task completes, and of few rows before.
 #[derive(Debug)]
-pub(super) struct Joined {
+pub(super) struct Whose {
     pub(super) lane: Arc<Lane>,
     /// Where the ends of its chain and of the one that it follows are noted on the device; none if it runs to its bound whatever it computes.
     pub(super) words: Option<[Word; 2]>,
-    bound: u32,
-    brings: Brings,
-    /// Where its outputs are held.
-    pub(super) slot: Slot,
-    pub(super) retention: Retention,
     flags: Arc<RequestFlags>,
-    known: [Known; INPUTS],
+    bound: u32,
     /// By input, whether it came with the request ([`Lane::is_given`]); of more than so many the graph is asked.
     given: u32,
-    /// Bytes of rows that the host has of the first step, and at most of each later one.
-    hosted: [u32; 2],
+    /// Bytes of rows that the host has of the first step.
+    hosted: u32,
+    /// By output, whether every step's leaves, and whether the last one's does; of more than so many the graph is asked.
+    all: u32,
+    last: u32,
 }
 
-impl Joined {
-    pub(super) fn new(lane: Arc<Lane>, words: Option<[Word; 2]>, arena: Arena<'_>) -> Self {
-        let (chain, stage) = (lane.chain(), lane.stage());
-        let brings = match stage.delivery.iter().all(|delivery| *delivery == Delivery::None) {
-            true => Brings::Never,
-            false if words.is_none() && !stage.delivery.contains(&Delivery::All) => Brings::AtItsBound,
-            false => Brings::Perhaps,
+impl Whose {
+    fn new(lane: Arc<Lane>, words: Option<[Word; 2]>) -> Self {
+        let outputs = |wanted: Delivery| {
+            let wanted = (0..u32::BITS).zip(&lane.stage().delivery).filter(move |(_, delivery)| **delivery == wanted);
+            wanted.fold(0, |outputs, (output, _)| outputs | 1 << output)
         };
-        let given = (0..stage.inputs.len().min(u32::BITS as usize))
-            .filter(|input| lane.is_given(*input))
-            .fold(0, |given, input| given | 1 << input);
+        let inputs = &lane.stage().inputs;
+        // One that the stage does not have is nothing, whatever it is.
+        let late = (0..inputs.len().min(u32::BITS as usize)).filter(|input| !lane.is_given(*input));
         Self {
-            bound: chain.length.bound,
-            brings,
-            slot: lane.slot(),
-            retention: stage.retention,
-            flags: Arc::clone(&lane.growth.flags),
-            known: std::array::from_fn(|input| known(&lane, input, arena)),
-            given,
-            hosted: [true, false].map(|is_first| stage.inputs.iter().map(|input| hosted(&lane, input, is_first)).sum()),
-            lane,
             words,
+            flags: Arc::clone(&lane.growth.flags),
+            bound: lane.chain().length.bound,
+            given: late.fold(u32::MAX, |given, input| given & !(1 << input)),
+            hosted: inputs.iter().map(|input| hosted(&lane, input, true)).sum(),
+            all: outputs(Delivery::All),
+            last: outputs(Delivery::Last),
+            lane,
         }
     }
 
@@ -125,8 +131,93 @@ impl Joined {
         self.flags.dead.load(Ordering::Relaxed)
     }
 
+    /// Nobody does any more.
+    pub(super) fn die(&self) {
+        self.flags.dead.store(true, Ordering::Relaxed);
+    }
+
+    fn delivery(&self, output: usize) -> Delivery {
+        let has = |outputs: u32| outputs >> output & 1 != 0;
+        match output < u32::BITS as usize {
+            true if has(self.all) => Delivery::All,
+            true if has(self.last) => Delivery::Last,
+            true => Delivery::None,
+            false => self.lane.stage().delivery.get(output).cloned().unwrap_or(Delivery::None),
+        }
+    }
+
+    /// Whether an output of a step is brought to the host. The last output of a chain that may stop is any of them, until it is known which.
+    pub(super) fn brings(&self, output: usize, step: u32) -> bool {
+        match self.delivery(output) {
+            Delivery::None => false,
+            Delivery::All => true,
+            Delivery::Last => self.words.is_some() || step + 1 == self.bound,
+        }
+    }
+
+    /// Whether what is brought of a step that ran leaves the worker.
+    pub(super) fn delivers(&self, output: usize, step: u32) -> bool {
+        self.delivery(output) != Delivery::Last || step + 1 == self.executed()
+    }
+}
+
+/// A lane: what most of its steps need, in two lines of memory, and the rest.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Joined {
+    pub(super) whose: Arc<Whose>,
+    flags: Arc<RequestFlags>,
+    known: [Known; INPUTS],
+    bound: u32,
+    /// Where its outputs are held.
+    pub(super) slot: Slot,
+    /// Bytes of rows that the host has of each step but the first, at most.
+    hosted: u32,
+    brings: Brings,
+    pub(super) retention: Retention,
+    /// Whether it may end before its bound: whether it has words.
+    pub(super) may_stop: bool,
+    /// Whether several of its steps may be one batch ([`together`]).
+    pub(super) goes_together: bool,
+}
+
+const _: () = assert!(size_of::<Option<Joined>>() == 128, "two lines");
+
+impl Joined {
+    pub(super) fn new(lane: Arc<Lane>, words: Option<[Word; 2]>, arena: Arena<'_>) -> Self {
+        let (chain, stage) = (lane.chain(), lane.stage());
+        let brings = match stage.delivery.iter().all(|delivery| *delivery == Delivery::None) {
+            true => Brings::Never,
+            false if words.is_none() && !stage.delivery.contains(&Delivery::All) => Brings::AtItsBound,
+            false => Brings::Perhaps,
+        };
+        Self {
+            flags: Arc::clone(&lane.growth.flags),
+            known: std::array::from_fn(|input| known(&lane, input, arena)),
+            bound: chain.length.bound,
+            slot: lane.slot(),
+            hosted: stage.inputs.iter().map(|input| hosted(&lane, input, false)).sum(),
+            brings,
+            retention: stage.retention,
+            may_stop: words.is_some(),
+            goes_together: arena.resident(&lane).is_some_and(|resident| together::goes_together(&lane, resident)),
+            whose: Arc::new(Whose::new(lane, words)),
+        }
+    }
+
+    /// Whether a step of it is worth computing, as far as the host knows.
+    pub(super) fn runs(&self, step: u32) -> bool {
+        let executed = if self.may_stop { self.whose.executed() } else { self.bound };
+        step < executed && !self.flags.dead.load(Ordering::Relaxed)
+    }
+
+    /// Numbers of its words.
+    pub(super) fn words(&self) -> Option<[u32; 2]> {
+        if self.may_stop { self.whose.words.as_ref().map(|words| words.each_ref().map(|word| word.number)) } else { None }
+    }
+
     /// Whether a step may bring an output to the host.
-    pub(super) fn may_bring(&self, step: u32) -> bool {
+    pub(super) const fn may_bring(&self, step: u32) -> bool {
         match self.brings {
             Brings::Never => false,
             Brings::AtItsBound => step + 1 == self.bound,
@@ -139,53 +230,54 @@ impl Joined {
         !matches!(self.brings, Brings::Perhaps)
     }
 
-    /// Whether an output of a step is brought to the host. The last output of a chain that may stop is any of them, until it is known which.
-    pub(super) fn brings(&self, delivery: &Delivery, step: u32) -> bool {
-        match delivery {
-            Delivery::None => false,
-            Delivery::All => true,
-            Delivery::Last => self.words.is_some() || step + 1 == self.bound,
-        }
-    }
-
     /// Bytes that a step takes of an upload beside its lists, at most.
-    pub(super) const fn hosted_bytes(&self, step: u32) -> usize {
-        self.hosted[(step > 0) as usize] as usize
+    pub(super) fn hosted_bytes(&self, step: u32) -> u32 {
+        if step > 0 { self.hosted } else { self.whose.hosted }
     }
 
     /// Whether an input came with the request.
     pub(super) fn is_given(&self, input: usize) -> bool {
-        if input < self.lane.stage().inputs.len().min(u32::BITS as usize) {
-            self.given >> input & 1 != 0
-        } else {
-            self.lane.is_given(input)
-        }
-    }
-
-    /// Where an input of a step is on the device, if the step before leaves it there; of how many bytes.
-    pub(super) fn carried(&self, input: usize, step: u32) -> Option<(DeviceAddress, usize)> {
-        let carried = self.known.get(input)?.carried.as_ref()?;
-        let place = carried.retention.place(step.checked_sub(1)?);
-        Some((carried.first.plus(place as usize * carried.stride), carried.bytes))
+        if input < u32::BITS as usize { self.whose.given >> input & 1 != 0 } else { self.whose.lane.is_given(input) }
     }
 
     /// Where an input of a step is.
-    pub(super) fn input(&self, input: usize, step: u32) -> InputRef<'_> {
-        match self.known.get(input).and_then(|known| known.rows.as_ref()) {
-            Some(rows) => rows.row(step).map_or(InputRef::Zeros, InputRef::Host),
-            None => self.lane.input(input, step),
+    #[inline]
+    pub(super) fn input(&self, input: usize, step: u32) -> At<'_> {
+        match self.known.get(input) {
+            Some(Known::Carried { first, stride, retention }) if step > 0 => {
+                At::Device(first.plus(retention.place(step - 1) as usize * *stride as usize))
+            }
+            Some(Known::Rows { tensor, bytes, first, stride }) => {
+                let at = Affine { first: *first, stride: *stride, from_end: false };
+                At::Said(row(tensor, *bytes as usize, at.at(step)).map_or(InputRef::Zeros, InputRef::Host))
+            }
+            _ => At::Said(self.whose.lane.input(input, step)),
         }
     }
 }
 
-impl Rows {
-    fn row(&self, step: u32) -> Option<&[u8]> {
-        let first = (self.at.at(step)? as usize).checked_mul(self.bytes)?;
-        if self.bytes == 0 {
-            return None;
-        }
-        self.tensor.data.get(first..)?.get(..self.bytes)
+/// Reads what joining reads of lanes, one piece of all of them after the other: a graph is many small pieces of memory, which other threads have written, and
+/// so not each of them is waited for by itself.
+pub(super) fn read_ahead(lanes: &[(LaneIndex, Arc<Lane>)]) {
+    let read = |piece: fn(&Lane) -> usize| {
+        black_box(lanes.iter().fold(0, |read, (_, lane)| read ^ piece(lane)));
+    };
+    read(|lane| lane.stage as usize);
+    read(|lane| lane.growth.slots.len() ^ lane.growth.first_tensor as usize);
+    read(|lane| lane.growth.growth.chains.len());
+    read(|lane| lane.chain().stages.len() ^ lane.growth.slots.get(lane.chain as usize).map_or(0, Vec::len));
+    read(|lane| lane.stage().inputs.len() ^ lane.growth.tensors.first().map_or(0, |tensor| tensor.data.len()));
+    read(|lane| lane.stage().inputs.first().map_or(0, |input| usize::from(input.feedback.is_some())) ^ lane.slot().index());
+}
+
+/// A row of so many bytes.
+#[inline]
+fn row(tensor: &Tensor, bytes: usize, number: Option<u32>) -> Option<&[u8]> {
+    let first = (number? as usize).checked_mul(bytes)?;
+    if bytes == 0 {
+        return None;
     }
+    tensor.data.get(first..)?.get(..bytes)
 }
 
 /// Bytes of an input that the host has, at the lane's first step or at any other; a little more, as they are aligned.
@@ -208,21 +300,26 @@ fn row_bytes(tensor: &Tensor) -> usize {
 }
 
 /// What is known in advance of an input.
-fn known(lane: &Lane, input: usize, arena: Arena<'_>) -> Known {
-    let Some(input) = lane.stage().inputs.get(input) else { return Known::default() };
+fn known(lane: &Lane, number: usize, arena: Arena<'_>) -> Known {
+    let Some(input) = lane.stage().inputs.get(number) else { return Known::Asked };
     let growth = &lane.growth;
-    let carried = input.feedback.and_then(|(stage, output)| {
+    let carried = |(stage, output): (u32, u32)| {
         let of = lane.chain().stages.get(stage as usize)?;
         let first = *growth.slots.get(lane.chain as usize)?.get(stage as usize)?;
         let cell = *growth.cells.get(of.cell as usize)?;
         let (offset, bytes, stride) = arena.output(cell, output as usize)?;
-        Some(Carried { first: arena.address.plus(first.index() * SLOT_BYTES + offset), bytes, stride, retention: of.retention })
-    });
-    let rows = match &input.source {
-        Source::Rows { tensor, at } if input.feedback.is_none() && !at.from_end => {
-            growth.tensor(*tensor).map(|tensor| Rows { tensor: Arc::clone(tensor), bytes: row_bytes(tensor), at: *at })
-        }
-        _ => None,
+        let first = arena.address.plus(first.index() * SLOT_BYTES + offset);
+        let is_alike = arena.resident(lane)?.plan.inputs.get(number)?.bytes as usize == bytes;
+        is_alike.then_some(Known::Carried { first, stride: u32::try_from(stride).ok()?, retention: of.retention })
     };
-    Known { carried, rows }
+    let rows = |(tensor, at): (u32, Affine)| {
+        let tensor = growth.tensor(tensor)?;
+        Some(Known::Rows { tensor: Arc::clone(tensor), bytes: u32::try_from(row_bytes(tensor)).ok()?, first: at.first, stride: at.stride })
+    };
+    match (input.feedback, &input.source) {
+        (Some(feedback), _) => carried(feedback),
+        (None, Source::Rows { tensor, at }) if !at.from_end => rows((*tensor, *at)),
+        _ => None,
+    }
+    .unwrap_or(Known::Asked)
 }

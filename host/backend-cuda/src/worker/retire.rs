@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use cellwright_backend::{Completed, Delivered, DeviceLost, Lane, Refused, Row, RowError, Stopped};
-use cellwright_cell_graph::unfolded::Delivery;
 
 use super::CudaWorker;
-use super::flight::{Batch, InFlight, Segment};
-use super::joined::Joined;
+use super::flight::{Batch, InFlight, Segment, Told};
+use super::joined::Whose;
+use super::lanes::Lanes;
+use super::together::Selected;
 use crate::abi::{Outlet, RowStatus, read, status};
 
 impl CudaWorker {
@@ -20,7 +21,7 @@ impl CudaWorker {
         let bytes = unsafe { self.down.pinned.bytes(segment.down.clone()) };
         let mut sound = true;
         for batch in &segment.batches {
-            sound &= take_in(task, &segment, batch, bytes);
+            sound &= take_in(task, (&segment, &self.lanes), batch, bytes);
         }
         self.ahead.kept.free(task.resident.memory, segment.ahead.iter().copied());
         self.up.give_back();
@@ -39,41 +40,46 @@ impl CudaWorker {
 }
 
 /// Takes a batch's results in; whether they are what they can be.
-fn take_in(task: &mut InFlight, segment: &Segment, batch: &Batch, bytes: &[u8]) -> bool {
-    let rows = &segment.rows[batch.rows.clone()];
-    let status_of = |number: usize| read::<RowStatus>(&bytes[batch.statuses + number * size_of::<RowStatus>()..]);
-    // Of most rows there is nothing to note: they ran, their chains go on, and what they left stays on the device.
-    let is_told = |(number, (position, step)): &(usize, &(u32, u32))| {
-        let joined = &task.joined[*position as usize];
-        joined.words.is_some() || joined.may_bring(*step) || status_of(*number).status != status::RAN
+fn take_in(task: &mut InFlight, (segment, lanes): (&Segment, &Lanes), batch: &Batch, bytes: &[u8]) -> bool {
+    let statuses = &bytes[batch.statuses..][..batch.rows.len() * size_of::<RowStatus>()];
+    let statuses = statuses.as_chunks::<{ size_of::<RowStatus>() }>().0;
+    let row_of = |number: usize| {
+        let Selected { lane, step, .. } = segment.rows[number];
+        Row { lane, step }
     };
+    // Of most rows there is nothing to note: they ran, their chains go on, and what they left stays on the device.
+    let mut expected = segment.told[batch.told.clone()].iter().peekable();
+    let mut told: Vec<(usize, &Whose)> = Vec::with_capacity(batch.told.len());
+    for (number, status) in batch.rows.clone().zip(statuses) {
+        if let Some(Told { whose, .. }) = expected.next_if(|told| told.number == number) {
+            told.push((number, whose));
+        } else if read::<u32>(status) != status::RAN {
+            let Some(whose) = lanes.of_task(row_of(number).lane, task.completed.seq) else { return false };
+            told.push((number, whose));
+        }
+    }
     // What was told of requests that died meanwhile concerns nobody. Those that die here do so for the steps that follow.
-    let told: Vec<(usize, bool)> = rows
-        .iter()
-        .enumerate()
-        .filter(is_told)
-        .map(|(number, (position, _))| (number, !task.joined[*position as usize].is_dead()))
-        .collect();
+    let alive: Vec<bool> = told.iter().map(|(_, whose)| !whose.is_dead()).collect();
     let mut offset = batch.delivered;
     let mut sound = true;
-    for (number, is_alive) in told {
-        let (position, step) = rows[number];
-        let joined = &task.joined[position as usize];
-        let row = Row { lane: task.rows[position as usize].lane, step };
-        let RowStatus { status, index, table_rows, .. } = status_of(number);
+    for ((number, whose), is_alive) in told.into_iter().zip(alive) {
+        let row = row_of(number);
+        let RowStatus { status, index, table_rows, .. } = read(&statuses[number - batch.rows.start]);
         let has_run = matches!(status, status::RAN | status::STOPPED) && is_alive;
         match status {
             status::REFUSED if is_alive => {
-                joined.lane.growth.flags.dead.store(true, Ordering::Relaxed);
+                whose.die();
                 let error = RowError::Index { index, rows: table_rows, cell: task.resident.name.clone() };
                 task.completed.refused.push(Refused { lane: row.lane, step: row.step, error });
             }
-            status::RAN | status::STOPPED if has_run => stop(&joined.lane, row, status == status::STOPPED, &mut task.completed),
+            status::RAN | status::STOPPED if has_run && whose.words.is_some() => {
+                stop(&whose.lane, row, status == status::STOPPED, &mut task.completed);
+            }
             status::SKIPPED | status::REFUSED | status::RAN | status::STOPPED => {}
             _ => sound = false,
         }
         let outlets = &task.resident.plan.outlets;
-        offset = deliver(joined, row, has_run, (outlets, bytes, offset), &mut task.completed);
+        offset = deliver(whose, row, has_run, (outlets, bytes, offset), &mut task.completed);
     }
     sound
 }
@@ -95,18 +101,18 @@ fn stop(lane: &Lane, row: Row, is_stopped: bool, completed: &mut Completed) {
 
 /// Takes a row's outputs out of what was downloaded from `offset` on: where the next row's begin.
 fn deliver(
-    joined: &Joined,
+    whose: &Whose,
     row: Row,
     has_run: bool,
     (outlets, bytes, mut offset): (&[Outlet], &[u8], usize),
     completed: &mut Completed,
 ) -> usize {
-    for (output, (delivery, outlet)) in joined.lane.stage().delivery.iter().zip(outlets).enumerate() {
-        if !joined.brings(delivery, row.step) {
+    for (output, outlet) in outlets.iter().enumerate() {
+        if !whose.brings(output, row.step) {
             continue;
         }
         let size = outlet.bytes as usize;
-        if has_run && (*delivery != Delivery::Last || row.step + 1 == joined.executed()) {
+        if has_run && whose.delivers(output, row.step) {
             let at = completed.bytes.len() as u64;
             completed.delivered.push(Delivered { lane: row.lane, output: output as u32, step: row.step, offset: at });
             completed.bytes.extend_from_slice(&bytes[offset..offset + size]);

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use crate::abi::{Plain, bytes_of};
 use crate::driver::{DeviceAddress, Done, Driver, Pinned};
 
 /// Every stretch begins at a multiple of so many bytes.
@@ -91,44 +92,68 @@ impl Ring {
 
 /// Writes a stretch from its beginning.
 pub(super) struct Pen<'a> {
-    bytes: &'a mut [u8],
+    /// What is not written yet, and where the device will find it.
+    left: &'a mut [u8],
     address: DeviceAddress,
-    at: usize,
+    written: usize,
+}
+
+/// A piece of a stretch, which is written value by value.
+pub(super) struct Piece<'a> {
+    left: &'a mut [u8],
+    /// Where the device will find it.
+    pub(super) address: u64,
 }
 
 impl<'a> Pen<'a> {
     /// Of bytes that the device will find at that address.
     pub(super) const fn new(bytes: &'a mut [u8], address: DeviceAddress) -> Self {
-        Self { bytes, address, at: 0 }
+        Self { left: bytes, address, written: 0 }
     }
 
-    /// Leaves out so many bytes, from a multiple of 16 on: where they begin.
-    pub(super) fn leave(&mut self, bytes: usize) -> usize {
-        let first = self.at.next_multiple_of(16);
-        assert!(first + bytes <= self.bytes.len(), "a task's stretch of {} bytes is too small", self.bytes.len());
-        self.at = first + bytes;
-        first
+    /// So many bytes, from a multiple of 16 on, that are to be written.
+    #[inline]
+    pub(super) fn leave(&mut self, bytes: usize) -> Piece<'a> {
+        let padding = self.written.wrapping_neg() % 16;
+        assert!(padding + bytes <= self.left.len(), "a task's stretch is too small: {} bytes for {bytes}", self.left.len());
+        let (piece, left) = std::mem::take(&mut self.left)[padding..].split_at_mut(bytes);
+        let address = self.address.plus(padding);
+        self.left = left;
+        self.address = address.plus(bytes);
+        self.written += padding + bytes;
+        Piece { left: piece, address: address.0 }
     }
 
-    /// Writes bytes where they were left out.
-    pub(super) fn fill(&mut self, first: usize, bytes: &[u8]) {
-        self.bytes[first..first + bytes.len()].copy_from_slice(bytes);
-    }
-
-    /// Writes bytes behind everything: where they begin.
-    pub(super) fn put(&mut self, bytes: &[u8]) -> usize {
-        let first = self.leave(bytes.len());
-        self.fill(first, bytes);
-        first
-    }
-
-    /// Where the device finds an offset.
-    pub(super) const fn address(&self, offset: usize) -> u64 {
-        self.address.plus(offset).0
+    /// Writes bytes behind everything: where the device will find them.
+    #[inline]
+    pub(super) fn put(&mut self, bytes: &[u8]) -> u64 {
+        let piece = self.leave(bytes.len());
+        piece.left.copy_from_slice(bytes);
+        piece.address
     }
 
     pub(super) const fn written(&self) -> usize {
-        self.at
+        self.written
+    }
+}
+
+impl Piece<'_> {
+    /// Writes the next value.
+    #[inline]
+    pub(super) fn push<T: Plain>(&mut self, value: T) {
+        let (to, left) = std::mem::take(&mut self.left).split_at_mut(size_of::<T>());
+        to.copy_from_slice(bytes_of(&value));
+        self.left = left;
+    }
+
+    /// Fills what is not written with a byte.
+    pub(super) fn fill(&mut self, byte: u8) {
+        self.left.fill(byte);
+    }
+
+    /// Writes a value where it would be the so manieth of those to come.
+    pub(super) fn write<T: Plain>(&mut self, place: usize, value: &T) {
+        self.left[place * size_of::<T>()..][..size_of::<T>()].copy_from_slice(bytes_of(value));
     }
 }
 

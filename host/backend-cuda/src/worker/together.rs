@@ -4,20 +4,27 @@
 //! within the frame. Everything else is as if the steps came one after the other: rows of chains that have ended leave nothing, and what is held of a
 //! lane is what its last step leaves.
 
-use cellwright_backend::{CellIndex, Lane};
+use cellwright_backend::{CellIndex, Lane, LaneIndex};
 use cellwright_cell_graph::unfolded::{Retention, Source};
 
-use super::CudaWorker;
 use super::resident::Resident;
-use crate::abi::{NOWHERE, RowEntry};
+use crate::abi::NOWHERE;
 
-/// Rows to run: positions in the task, and steps.
-pub(super) type Selected = [(u32, u32)];
+/// A row to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Selected {
+    /// Its place in the task: the same for all steps of what may be there twice.
+    pub(super) position: u32,
+    pub(super) lane: LaneIndex,
+    pub(super) step: u32,
+    /// Bytes that it takes of an upload beside its lists, at most.
+    pub(super) hosted: u32,
+}
 
 /// Rows that are to be one batch: those of each step behind those of the step before, of which they are some.
 #[derive(Debug, Default)]
 pub(super) struct Together {
-    pub(super) rows: Vec<(u32, u32)>,
+    pub(super) rows: Vec<Selected>,
     /// How many each step has.
     pub(super) counts: Vec<u32>,
 }
@@ -29,7 +36,7 @@ impl Together {
     }
 
     /// Adds a step's rows if there are no more than so many then; whether there are not.
-    pub(super) fn push(&mut self, selected: &Selected, rows_most: usize) -> bool {
+    pub(super) fn push(&mut self, selected: &[Selected], rows_most: usize) -> bool {
         let has_room = self.rows.len() + selected.len() <= rows_most;
         if has_room && !selected.is_empty() {
             self.rows.extend_from_slice(selected);
@@ -39,31 +46,20 @@ impl Together {
     }
 }
 
-impl CudaWorker {
-    /// Whether several steps of the newest task may be one batch.
-    pub(super) fn goes_together(&self, resident: &Resident) -> bool {
-        let Some(recurrence) = resident.plan.recurrence.as_ref().filter(|recurrence| recurrence.is_steady) else { return false };
-        let Some(task) = self.tasks.back() else { return false };
-        let is_state = |lane: &Lane, input: usize| {
-            let feedback = lane.stage().inputs.get(input).and_then(|input| input.feedback);
-            let state = recurrence.inputs.iter().position(|state| *state == input);
-            match (feedback, state) {
-                (Some((stage, output)), Some(state)) => stage == lane.stage && recurrence.outputs[state].contains(&output),
-                _ => false,
-            }
-        };
-        task.joined.iter().all(|joined| {
-            let lane = &joined.lane;
-            let is_ended_here = lane.chain().stop.is_some_and(|(stage, _)| stage == lane.stage);
-            let inputs = 0..resident.plan.inputs.len();
-            !is_ended_here
-                && inputs.into_iter().all(
-                    |input| {
-                        if recurrence.inputs.contains(&input) { is_state(lane, input) } else { is_apart(lane, input) }
-                    },
-                )
-        })
-    }
+/// Whether several steps of a lane may be one batch.
+pub(super) fn goes_together(lane: &Lane, resident: &Resident) -> bool {
+    let Some(recurrence) = resident.plan.recurrence.as_ref().filter(|recurrence| recurrence.is_steady) else { return false };
+    let is_state = |input: usize| {
+        let feedback = lane.stage().inputs.get(input).and_then(|input| input.feedback);
+        let state = recurrence.inputs.iter().position(|state| *state == input);
+        match (feedback, state) {
+            (Some((stage, output)), Some(state)) => stage == lane.stage && recurrence.outputs[state].contains(&output),
+            _ => false,
+        }
+    };
+    let is_ended_here = lane.chain().stop.is_some_and(|(stage, _)| stage == lane.stage);
+    let is_ready = |input: usize| if recurrence.inputs.contains(&input) { is_state(input) } else { is_apart(lane, input) };
+    !is_ended_here && (0..resident.plan.inputs.len()).all(is_ready)
 }
 
 /// Whether an input is at no step what a node of the same cell leaves, which could be one of the same task.
@@ -86,25 +82,39 @@ fn is_apart(lane: &Lane, input: usize) -> bool {
     is_apart && input.feedback.is_none()
 }
 
-/// Notes in the entries of a batch's rows which row has the step before, and which leaves its outputs where another one's would be. `lanes`: of each row
-/// its position in the task, and what is held of its lane.
-pub(super) fn link(entries: &mut [RowEntry], lanes: impl Iterator<Item = (u32, Retention)>) {
-    let mut newest: Vec<u32> = Vec::new();
+/// Rows of a batch of several steps that a row of it has to know of, or [`NOWHERE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Link {
+    /// The one that has the step before.
+    pub(super) before: u32,
+    /// One that leaves its outputs where this one's would be.
+    pub(super) later: u32,
+}
+
+impl Link {
+    /// That of a row of one step.
+    pub(super) const NONE: Self = Self { before: NOWHERE, later: NOWHERE };
+}
+
+/// Those of all rows. `lanes`: of each its position in the task, and what is held of its lane.
+pub(super) fn links(lanes: impl Iterator<Item = (u32, Retention)>) -> Vec<Link> {
+    let (mut links, mut newest): (Vec<Link>, Vec<u32>) = (Vec::with_capacity(lanes.size_hint().0), Vec::new());
     for (row, (position, retention)) in lanes.enumerate() {
         let position = position as usize;
         if position >= newest.len() {
             newest.resize(position + 1, NOWHERE);
         }
         let before = std::mem::replace(&mut newest[position], row as u32);
-        entries[row].before = before;
+        links.push(Link { before, ..Link::NONE });
         // With two places for each lane, the step before last is the one whose place this is.
         if retention == Retention::Double
-            && let Some(older) = entries.get(before as usize).map(|entry| entry.before)
-            && let Some(older) = entries.get_mut(older as usize)
+            && let Some(older) = links.get(before as usize).map(|link| link.before)
+            && let Some(older) = links.get_mut(older as usize)
         {
             older.later = row as u32;
         }
     }
+    links
 }
 
 #[cfg(test)]
@@ -116,15 +126,14 @@ mod tests {
         let of = |retention| {
             // Lanes 0 and 2 have four steps, lane 1 one.
             let lanes = [0, 1, 2, 0, 2, 0, 2, 0, 2].map(|position| (position, retention));
-            let mut entries = [RowEntry { before: NOWHERE, later: NOWHERE, ..RowEntry::default() }; 9];
-            link(&mut entries, lanes.into_iter());
-            (entries.map(|entry| entry.before), entries.map(|entry| entry.later))
+            let links = links(lanes.into_iter());
+            (links.iter().map(|link| link.before).collect::<Vec<_>>(), links.iter().map(|link| link.later).collect::<Vec<_>>())
         };
         let none = NOWHERE;
         let (before, later) = of(Retention::Double);
         assert_eq!(before, [none, none, none, 0, 2, 3, 4, 5, 6]);
         assert_eq!(later, [5, none, 6, 7, 8, none, none, none, none]);
-        assert_eq!(of(Retention::All), (before, [none; 9]));
-        assert_eq!(of(Retention::None), (before, [none; 9]));
+        assert_eq!(of(Retention::All), (before.clone(), vec![none; 9]));
+        assert_eq!(of(Retention::None), (before, vec![none; 9]));
     }
 }

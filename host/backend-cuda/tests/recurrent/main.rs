@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use cellwright_backend::conformance::cells::{self, Draft};
 use cellwright_backend::conformance::driver::{Deliveries, Driver, Placed, delivering_everything, growth_of, independent};
 use cellwright_backend::conformance::hoisting::{self, Recurrent};
-use cellwright_backend::{Backend, CellIndex, LaneIndex, SLOT_BYTES, Stopped};
+use cellwright_backend::{Backend, CellIndex, Lane, LaneIndex, SLOT_BYTES, Stopped};
 use cellwright_backend_cuda::driver::emulated::{Control, Emulated, Emulation, What};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::Datatype::{Bool, Int64};
@@ -306,6 +306,31 @@ fn cancelled_requests_do_not_disturb_their_batch() {
         let kept: Deliveries = all.iter().filter(|((lane, ..), _)| *lane != lanes[1]).map(|(key, bytes)| (*key, bytes.clone())).collect();
         assert!(got == kept, "cancelled before it was queued: {before}");
     }
+}
+
+/// A request that is cancelled leaves its lane to another one while a step of it is on its way: what that step was refused for is its own.
+#[test]
+fn a_refused_row_is_its_requests_whoever_has_its_lane_by_then() {
+    let (mut driver, control) = driver(4, &[lstm_of_tokens(UNITS)]);
+    let mut place = |token: i64| {
+        let mut chain = over_rows(1, 6);
+        chain.stages[0].delivery = vec![Delivery::Last, Delivery::None];
+        chain.stages[0].inputs[0].source = Source::Ints(vec![token; 6]);
+        driver.place(Arc::new(growth_of(vec![chain])), &[], 0, &[])
+    };
+    let requests = [11, 11, 2].map(&mut place);
+    let lanes = requests.each_ref().map(|request| request.lanes[0][0]);
+    control.hold();
+    let first = driver.prepare(CELL, &lanes[..2].iter().map(|lane| (*lane, 0)).collect::<Vec<_>>(), 1);
+    driver.submit(first);
+    let mut second = driver.prepare(CELL, &[(lanes[2], 0)], 1);
+    let lane = Arc::new(Lane { growth: Arc::clone(&requests[2].growth), chain: 0, stage: 0 });
+    (second.leaves, second.joins, second.rows[0].lane) = (vec![lanes[0]], vec![(lanes[0], lane)], lanes[0]);
+    driver.submit(second);
+    control.release();
+    let refused = [driver.complete(), driver.complete()].map(|completed| completed.refused.len());
+    assert_eq!(refused, [2, 0]);
+    assert_eq!(requests.map(|request| request.growth.flags.dead.load(Ordering::Relaxed)), [true, true, false]);
 }
 
 /// Where a step needs more of the one before than its states, it is run when that is done.

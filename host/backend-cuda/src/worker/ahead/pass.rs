@@ -97,18 +97,17 @@ impl CudaWorker {
         let entry = RowEntry { own: NOWHERE, followed: NOWHERE, stop: NOWHERE, before: NOWHERE, later: NOWHERE, ..RowEntry::default() };
         let entries = pen.put(bytes_of_all(&vec![entry; rows.len()]));
         let early = resident.early_inputs();
-        let addresses = pen.leave(rows.len() * early.len() * size_of::<u64>());
+        let mut list = pen.leave(rows.len() * early.len() * size_of::<u64>());
         let inputs = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, resident };
         let (pass, count) = (queue.queued + 1, rows.len() as u32);
-        for (at, ((position, step), row)) in wanted.iter().zip(rows).enumerate() {
-            let position = *position as usize;
-            for (port, input) in early.iter().enumerate() {
-                let address = inputs.address(&task.joined[position], (*input, *step), &mut pen);
-                pen.fill(addresses + (at * early.len() + port) * size_of::<u64>(), &address.to_le_bytes());
+        let addresses = list.address;
+        for ((position, step), row) in wanted.iter().zip(rows) {
+            let lane = task.rows[*position as usize].lane;
+            for input in early {
+                list.push(inputs.address(self.lanes.of(lane), (*input, *step), &mut pen));
             }
-            kept.keep(resident.memory, (task.rows[position].lane, *step), Place { row, pass });
+            kept.keep(resident.memory, (lane, *step), Place { row, pass });
         }
-        let [entries, addresses] = [entries, addresses].map(|place| pen.address(place));
         Some((BatchHead { rows: count, addresses, entries, ..BatchHead::default() }, pen.written()))
     }
 }

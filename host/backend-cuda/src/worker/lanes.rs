@@ -1,0 +1,95 @@
+//! A worker's lanes: who has joined, and who has left while a task that names it is on its way.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use cellwright_backend::LaneIndex;
+
+use super::joined::{Joined, Whose};
+
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    joined: Vec<Option<Joined>>,
+    /// Who has left, in that order, and the first task that no longer names it.
+    left: VecDeque<(u64, LaneIndex, Arc<Whose>)>,
+}
+
+impl Lanes {
+    pub(super) fn join(&mut self, lane: LaneIndex, joined: Joined) {
+        if lane.index() >= self.joined.len() {
+            self.joined.resize_with(lane.index() + 1, || None);
+        }
+        self.joined[lane.index()] = Some(joined);
+    }
+
+    /// Who has that lane leaves it, if anybody has: no task from that one on names it.
+    pub(super) fn leave(&mut self, lane: LaneIndex, seq: u64) -> Option<&Whose> {
+        let joined = self.joined.get_mut(lane.index())?.take()?;
+        self.left.push_back((seq, lane, joined.whose));
+        self.left.back().map(|(.., whose)| &**whose)
+    }
+
+    pub(super) fn has(&self, lane: LaneIndex) -> bool {
+        self.joined.get(lane.index()).is_some_and(Option::is_some)
+    }
+
+    /// Who has a lane that the newest task names.
+    pub(super) fn of(&self, lane: LaneIndex) -> &Joined {
+        self.joined[lane.index()].as_ref().expect("whom a task names was looked for when it came")
+    }
+
+    /// Who had a lane when that task was submitted.
+    pub(super) fn of_task(&self, lane: LaneIndex, seq: u64) -> Option<&Whose> {
+        let left = self.left.iter().find(|(since, left, _)| *since > seq && *left == lane).map(|(.., whose)| whose);
+        left.or_else(|| Some(&self.joined.get(lane.index())?.as_ref()?.whose)).map(|whose| &**whose)
+    }
+
+    /// Tasks up to that one are complete.
+    pub(super) fn complete(&mut self, seq: u64) {
+        while self.left.pop_front_if(|(since, ..)| *since <= seq + 1).is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::joined::Arena;
+    use cellwright_backend::conformance::driver::{growth_of, independent};
+    use cellwright_backend::{CellIndex, Lane, PlacedGrowth, Slot};
+
+    fn joined(slot: u32) -> Joined {
+        let growth = PlacedGrowth {
+            growth: Arc::new(growth_of(vec![independent(0, 1, Vec::new(), 3)])),
+            cells: [CellIndex(0)].into(),
+            slots: vec![vec![Slot(slot)]],
+            executed: [std::sync::atomic::AtomicU32::new(3)].into(),
+            earlier: Vec::new(),
+            tensors: Vec::new(),
+            first_tensor: 0,
+            flags: Arc::default(),
+        };
+        let lane = Lane { growth: Arc::new(growth), chain: 0, stage: 0 };
+        Joined::new(Arc::new(lane), None, Arena { address: crate::driver::DeviceAddress(0), cells: &[] })
+    }
+
+    #[test]
+    fn who_had_a_lane_is_known_until_the_tasks_that_name_it_are_complete() {
+        let (lane, mut lanes) = (LaneIndex(3), Lanes::default());
+        assert!(!lanes.has(lane) && lanes.leave(lane, 1).is_none());
+        lanes.join(lane, joined(10));
+        // Tasks 1 to 4 are on their way: the first one names who came first, the next two who came then.
+        for (seq, slot) in [(2, 20), (4, 40)] {
+            assert!(lanes.leave(lane, seq).is_some());
+            lanes.join(lane, joined(slot));
+        }
+        let who = |lanes: &Lanes, seq: u64| lanes.of_task(lane, seq).map(|whose| whose.lane.slot().0);
+        let all = |lanes: &Lanes| [1, 2, 3, 4].map(|seq| who(lanes, seq));
+        assert_eq!(all(&lanes), [Some(10), Some(20), Some(20), Some(40)]);
+        lanes.complete(1);
+        assert_eq!(all(&lanes), [Some(20), Some(20), Some(20), Some(40)]);
+        lanes.complete(2);
+        assert_eq!(lanes.left.len(), 1);
+        lanes.complete(3);
+        assert_eq!((lanes.left.len(), lanes.of(lane).slot), (0, Slot(40)));
+    }
+}

@@ -56,7 +56,7 @@ fn lane(growth: &Arc<UnfoldedGrowth>, slot: Slot) -> Arc<Lane> {
     let placed = PlacedGrowth {
         growth: Arc::clone(growth),
         cells: [CELL].into(),
-        slots: vec![vec![slot]],
+        slots: [vec![slot]].into(),
         executed: [AtomicU32::new(LENGTH)].into(),
         earlier: Vec::new(),
         tensors: vec![Arc::new(Tensor::from_i64("x", &[tokens.len()], &tokens))],

@@ -256,7 +256,7 @@ fn slots_and_lanes_are_handed_on_while_their_tasks_are_on_their_way() {
     for (number, (growth, tensors)) in requests {
         let placed = cellwright_backend::PlacedGrowth {
             cells: [CELL].into(),
-            slots: vec![vec![Slot(64)]],
+            slots: [vec![Slot(64)]].into(),
             executed: [std::sync::atomic::AtomicU32::new(11)].into(),
             earlier: Vec::new(),
             tensors,

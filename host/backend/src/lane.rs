@@ -1,5 +1,6 @@
 //! What a worker knows of a request: its checked graph, where its values lie, its tensors.
 
+use std::ops::Index;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -34,6 +35,59 @@ impl EarlierChain {
     }
 }
 
+/// For each chain of a growth and each stage of it: the first slot. Most chains have one stage; where all do there is one piece of memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FirstSlots {
+    slots: Vec<Slot>,
+    /// Where each chain's begin, and where they end; empty if each chain has one.
+    starts: Vec<u32>,
+}
+
+impl FirstSlots {
+    /// Those of a growth's chains, one after the other.
+    #[must_use]
+    pub fn new(growth: &UnfoldedGrowth, slots: impl IntoIterator<Item = Slot>) -> Self {
+        Self::of_stages(growth.chains.iter().map(|chain| chain.stages.len()), slots.into_iter().collect())
+    }
+
+    fn of_stages(stages: impl Iterator<Item = usize> + Clone, slots: Vec<Slot>) -> Self {
+        if stages.clone().all(|stages| stages == 1) {
+            return Self { slots, starts: Vec::new() };
+        }
+        let ends = stages.scan(0, |end, stages| {
+            *end += stages;
+            Some(*end as u32)
+        });
+        let starts = std::iter::once(0).chain(ends).collect();
+        Self { slots, starts }
+    }
+
+    /// Those of a chain's stages.
+    #[must_use]
+    pub fn get(&self, chain: usize) -> Option<&[Slot]> {
+        if self.starts.is_empty() {
+            return self.slots.get(chain..)?.get(..1);
+        }
+        let (start, end) = (*self.starts.get(chain)?, *self.starts.get(chain.checked_add(1)?)?);
+        self.slots.get(start as usize..end as usize)
+    }
+}
+
+impl Index<usize> for FirstSlots {
+    type Output = [Slot];
+
+    fn index(&self, chain: usize) -> &[Slot] {
+        self.get(chain).expect("the growth has that chain")
+    }
+}
+
+impl<const CHAINS: usize> From<[Vec<Slot>; CHAINS]> for FirstSlots {
+    fn from(chains: [Vec<Slot>; CHAINS]) -> Self {
+        let stages = chains.each_ref().map(Vec::len);
+        Self::of_stages(stages.into_iter(), chains.concat())
+    }
+}
+
 /// A growth and its place in a domain.
 #[derive(Debug)]
 pub struct PlacedGrowth {
@@ -42,7 +96,7 @@ pub struct PlacedGrowth {
     /// The model's cells, by position, as they are loaded.
     pub cells: Arc<[CellIndex]>,
     /// For each chain of it and each stage: the first slot.
-    pub slots: Vec<Vec<Slot>>,
+    pub slots: FirstSlots,
     /// For each chain of it: how many steps it executes; the length's bound until a stop is known. Written by the worker that runs it.
     pub executed: Arc<[AtomicU32]>,
     /// Chains of earlier growths it refers to, ascending.
@@ -134,5 +188,21 @@ impl Lane {
     #[must_use]
     pub fn executed(&self) -> u32 {
         self.growth.executed_steps(self.growth.growth.first_chain + self.chain).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_has_its_first_slot() {
+        let slots = |numbers: &[u32]| numbers.iter().copied().map(Slot).collect::<Vec<_>>();
+        let some = FirstSlots::from([slots(&[7, 8]), slots(&[]), slots(&[9])]);
+        assert_eq!([0, 1, 2].map(|chain| &some[chain]), [&slots(&[7, 8])[..], &[], &slots(&[9])]);
+        let single = FirstSlots::from([slots(&[7]), slots(&[9])]);
+        assert_eq!([0, 1].map(|chain| &single[chain]), [&slots(&[7])[..], &slots(&[9])]);
+        let none = FirstSlots::from([]);
+        assert_eq!([some.get(3), some.get(usize::MAX), single.get(2), single.get(usize::MAX), none.get(0)], [None; 5]);
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use cellwright_cell_graph::TypedCell;
 
-pub use lane::{EarlierChain, Lane, PlacedGrowth, RequestFlags};
+pub use lane::{EarlierChain, FirstSlots, Lane, PlacedGrowth, RequestFlags};
 pub use layout::{NodeLayout, SLOT_BYTES};
 pub use peer::{Peer, Taken};
 pub use resolve::InputRef;

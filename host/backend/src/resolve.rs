@@ -154,7 +154,7 @@ mod tests {
         let placed = PlacedGrowth {
             growth: Arc::new(growth),
             cells: [CellIndex(30), CellIndex(31)].into(),
-            slots: vec![vec![Slot(100)], vec![Slot(200)]],
+            slots: [vec![Slot(100)], vec![Slot(200)]].into(),
             executed: [AtomicU32::new(3), AtomicU32::new(8)].into(),
             earlier: vec![earlier],
             tensors: vec![Arc::new(Tensor::from_i64("x", &[4, 2], &[0, 1, 10, 11, 20, 21, 30, 31]))],

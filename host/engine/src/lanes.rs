@@ -75,15 +75,13 @@ impl Lanes {
         Some(entry)
     }
 
-    /// The lane, if the worker is now to be told of it.
-    pub(crate) fn introduce(&mut self, id: LaneId, worker: WorkerId) -> Option<&LaneEntry> {
+    /// The lane, which is about to run on a worker, and whether that is now to be told of it.
+    pub(crate) fn introduce(&mut self, id: LaneId, worker: WorkerId) -> Option<(&LaneEntry, bool)> {
         let entry = self.entries.get_mut(id.index())?.as_mut()?;
         let bit = 1 << worker.0;
-        if entry.known & bit != 0 {
-            return None;
-        }
+        let is_new = entry.known & bit == 0;
         entry.known |= bit;
-        Some(entry)
+        Some((entry, is_new))
     }
 
     /// What the worker must forget, handed over once.

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cellwright_backend::{EarlierChain, PlacedGrowth, RequestFlags, RowError, Slot};
+use cellwright_backend::{EarlierChain, FirstSlots, PlacedGrowth, RequestFlags, RowError};
 use cellwright_cell_graph::unfolded::Source;
 use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
 use cellwright_scheduler::RequestId;
@@ -149,19 +149,24 @@ impl RequestEntry {
         self.growths.get_mut(number.checked_sub(self.first_growth)? as usize)?.entry.as_deref_mut()
     }
 
-    /// Gives a growth its place. `slots` are per chain and stage.
-    pub(crate) fn place(&mut self, number: u32, slots: Vec<Vec<Slot>>) -> Option<Arc<PlacedGrowth>> {
+    /// Gives a growth its place.
+    pub(crate) fn place(&mut self, number: u32, slots: FirstSlots) -> Option<Arc<PlacedGrowth>> {
         let position = number.checked_sub(self.first_growth)? as usize;
         let earlier = self.earlier(self.growths.get(position)?.entry.as_ref()?.growth.clone().as_ref());
         let (flags, cells) = (self.flags.clone(), self.model.indices.clone());
         let entry = self.growths.get_mut(position)?.entry.as_mut()?;
+        // It may have had another place before.
+        let tensors = match &entry.placed {
+            Some(placed) => placed.tensors.clone(),
+            None => std::mem::take(&mut entry.tensors.tensors),
+        };
         let placed = Arc::new(PlacedGrowth {
             growth: entry.growth.clone(),
             cells,
             slots,
             executed: entry.executed.clone(),
             earlier,
-            tensors: entry.tensors.tensors.clone(),
+            tensors,
             first_tensor: entry.tensors.first,
             flags,
         });

@@ -263,11 +263,11 @@ pub(super) fn read_ahead(lanes: &[(LaneIndex, Arc<Lane>)]) {
         black_box(lanes.iter().fold(0, |read, (_, lane)| read ^ piece(lane)));
     };
     read(|lane| lane.stage as usize);
-    read(|lane| lane.growth.slots.len() ^ lane.growth.first_tensor as usize);
+    read(|lane| lane.growth.tensors.len() ^ lane.growth.first_tensor as usize);
     read(|lane| lane.growth.growth.chains.len());
-    read(|lane| lane.chain().stages.len() ^ lane.growth.slots.get(lane.chain as usize).map_or(0, Vec::len));
+    read(|lane| lane.chain().stages.len() ^ lane.slot().index());
     read(|lane| lane.stage().inputs.len() ^ lane.growth.tensors.first().map_or(0, |tensor| tensor.data.len()));
-    read(|lane| lane.stage().inputs.first().map_or(0, |input| usize::from(input.feedback.is_some())) ^ lane.slot().index());
+    read(|lane| lane.stage().inputs.first().map_or(0, |input| usize::from(input.feedback.is_some())));
 }
 
 /// A row of so many bytes.

@@ -61,7 +61,7 @@ mod tests {
         let growth = PlacedGrowth {
             growth: Arc::new(growth_of(vec![independent(0, 1, Vec::new(), 3)])),
             cells: [CellIndex(0)].into(),
-            slots: vec![vec![Slot(slot)]],
+            slots: [vec![Slot(slot)]].into(),
             executed: [std::sync::atomic::AtomicU32::new(3)].into(),
             earlier: Vec::new(),
             tensors: Vec::new(),

@@ -292,7 +292,7 @@ fn a_lane_is_handed_on_while_its_steps_are_computed() {
         for request in 0..12_u64 {
             let placed = PlacedGrowth {
                 cells: [CELL].into(),
-                slots: vec![vec![Slot(64)]],
+                slots: [vec![Slot(64)]].into(),
                 executed: [std::sync::atomic::AtomicU32::new(steps)].into(),
                 earlier: Vec::new(),
                 tensors: vec![Arc::new(random("x", &[steps as usize, 5], 100 + request))],

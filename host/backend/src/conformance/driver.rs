@@ -8,7 +8,9 @@ use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::unfolded::{Delivery, Grouping, Length, Retention, Source, UnfoldedChain, UnfoldedInput, UnfoldedStage};
 use cellwright_cell_graph::{Tensor, TypedCell, UnfoldedGrowth};
 
-use crate::{Backend, CellIndex, Completed, EarlierChain, Lane, LaneIndex, NodeLayout, PlacedGrowth, RequestFlags, Row, Slot, Task};
+use crate::{
+    Backend, CellIndex, Completed, EarlierChain, FirstSlots, Lane, LaneIndex, NodeLayout, PlacedGrowth, RequestFlags, Row, Slot, Task,
+};
 
 /// A place that holds nothing.
 const NOWHERE: Slot = Slot(u32::MAX);
@@ -80,7 +82,11 @@ impl Driver {
             let count = stage.retention.places(chain.length.bound) * driver.layouts[stage.cell as usize].slots;
             if count == 0 { NOWHERE } else { driver.slots(count) }
         };
-        let slots = growth.chains.iter().map(|chain| chain.stages.iter().map(|stage| place(self, chain, stage)).collect()).collect();
+        let mut slots = Vec::new();
+        for chain in &growth.chains {
+            slots.extend(chain.stages.iter().map(|stage| place(self, chain, stage)));
+        }
+        let slots = FirstSlots::new(&growth, slots);
         let placed = Arc::new(PlacedGrowth {
             cells: (0..self.cells.len() as u32).map(CellIndex).collect(),
             slots,

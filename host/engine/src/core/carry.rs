@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cellwright_backend::{CellIndex, Lane, LaneIndex, PlacedGrowth, Row, Slot, Task};
+use cellwright_backend::{CellIndex, FirstSlots, Lane, LaneIndex, PlacedGrowth, Row, Slot, Task};
 use cellwright_scheduler::{Commands, Failure, LaneId, Launch, RequestId};
 
 use super::{Core, ToWorker};
@@ -76,9 +76,7 @@ impl Core {
         let Some(entry) = state.requests.get_mut(placement.request) else { return };
         let Some(growth) = entry.growth_mut(placement.growth).map(|growth| growth.growth.clone()) else { return };
         let places = &commands.places[placement.places.clone()];
-        let mut rest = places.iter();
-        let slots: Vec<Vec<Slot>> =
-            growth.chains.iter().map(|chain| rest.by_ref().take(chain.stages.len()).map(|(_, slot)| Slot(slot.0)).collect()).collect();
+        let slots = FirstSlots::new(&growth, places.iter().map(|(_, slot)| Slot(slot.0)));
         let Some(placed) = entry.place(placement.growth, slots) else { return };
         let model = entry.model.id;
         let stages =
@@ -109,13 +107,12 @@ impl Core {
         let mut models = state.models.of_task((scheduled.len(), launch.steps));
         for row in scheduled {
             task.rows.push(Row { lane: LaneIndex(row.lane.0), step: row.step });
-            if let Some(entry) = state.lanes.get(row.lane) {
-                models.have_row(entry.model);
-                if entry.scrub {
-                    task.scrub.extend(entry.scrub(row.step, launch.steps, node_slots(&state.requests, entry)));
-                }
+            let Some((entry, is_new)) = state.lanes.introduce(row.lane, launch.worker) else { continue };
+            models.have_row(entry.model);
+            if entry.scrub {
+                task.scrub.extend(entry.scrub(row.step, launch.steps, node_slots(&state.requests, entry)));
             }
-            if let Some(entry) = state.lanes.introduce(row.lane, launch.worker) {
+            if is_new {
                 task.joins.push((LaneIndex(row.lane.0), entry.lane.clone()));
                 if let Some(request) = state.requests.get_mut(entry.request) {
                     request.times.join(state.now, scheduled.len());

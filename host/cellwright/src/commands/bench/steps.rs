@@ -130,7 +130,7 @@ fn placed(cell: &TypedCell, sources: Vec<Source>, tensors: Vec<Arc<Tensor>>, fir
     PlacedGrowth {
         growth: Arc::new(growth),
         cells: [CELL].into(),
-        slots: vec![vec![first]],
+        slots: [vec![first]].into(),
         executed: [AtomicU32::new(STEPS)].into(),
         earlier: Vec::new(),
         tensors,

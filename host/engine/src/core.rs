@@ -368,6 +368,7 @@ impl Core {
         }
         self.count_completion(worker, completed.busy_ns);
         let state = &mut self.state;
+        state.lanes.completed(worker, completed.seq);
         let ends = completed.delivered.iter().skip(1).map(|next| next.offset as usize).chain([completed.bytes.len()]);
         for (delivered, end) in completed.delivered.iter().zip(ends) {
             let Some(entry) = state.lanes.get(LaneId(delivered.lane.0)) else { continue };

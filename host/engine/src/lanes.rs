@@ -1,5 +1,6 @@
 //! Which lanes are placed, and which workers have been told of them. What crosses to a worker follows joins and leaves, not batches.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cellwright_backend::{Lane, LaneIndex, Slot};
@@ -43,14 +44,25 @@ impl LaneEntry {
 #[derive(Default)]
 pub(crate) struct Lanes {
     entries: Vec<Option<LaneEntry>>,
-    /// For each worker, lanes it must forget with its next task. A worker that has nothing to do keeps them until then, and with them what their
-    /// growths refer to (tensors of requests that have ended): at most the lanes that were placed when it got its last task, each once.
-    leaves: Vec<Vec<LaneIndex>>,
+    /// For each worker; none if it is lost.
+    left: Vec<Option<Left>>,
+}
+
+/// Lanes that were released and that a worker knows. A worker that has nothing to do keeps them until its next task, and with them what their growths refer to
+/// (tensors of requests that have ended): at most the lanes that were placed when it got its last task, each once.
+#[derive(Default)]
+struct Left {
+    /// Those that it must forget with its next task.
+    next: Vec<LaneIndex>,
+    /// They are held until that task is complete, and so freed by the engine's thread, which allocated most of what they refer to and has it back at no cost,
+    /// instead of by the worker's. First those of the next task, then those of earlier ones, by their numbers.
+    held: Vec<Arc<Lane>>,
+    told: VecDeque<(u64, Vec<Arc<Lane>>)>,
 }
 
 impl Lanes {
     pub(crate) fn new(workers: usize) -> Self {
-        Self { entries: Vec::new(), leaves: vec![Vec::new(); workers] }
+        Self { entries: Vec::new(), left: (0..workers).map(|_| Some(Left::default())).collect() }
     }
 
     pub(crate) fn place(&mut self, id: LaneId, entry: LaneEntry) {
@@ -67,9 +79,10 @@ impl Lanes {
     /// Forgets a lane; workers that know it are told with their next task.
     pub(crate) fn release(&mut self, id: LaneId) -> Option<LaneEntry> {
         let entry = self.entries.get_mut(id.index())?.take()?;
-        for (worker, leaves) in self.leaves.iter_mut().enumerate() {
-            if entry.known & (1 << worker) != 0 {
-                leaves.push(LaneIndex(id.0));
+        for (worker, left) in self.left.iter_mut().enumerate() {
+            if let Some(left) = left.as_mut().filter(|_| entry.known & (1 << worker) != 0) {
+                left.next.push(LaneIndex(id.0));
+                left.held.push(Arc::clone(&entry.lane));
             }
         }
         Some(entry)
@@ -84,8 +97,70 @@ impl Lanes {
         Some((entry, is_new))
     }
 
-    /// What the worker must forget, handed over once.
-    pub(crate) fn take_leaves(&mut self, worker: WorkerId) -> Vec<LaneIndex> {
-        std::mem::take(&mut self.leaves[worker.index()])
+    /// What the worker must forget with that task, handed over once.
+    pub(crate) fn take_leaves(&mut self, worker: WorkerId, task: u64) -> Vec<LaneIndex> {
+        let Some(left) = &mut self.left[worker.index()] else { return Vec::new() };
+        if !left.held.is_empty() {
+            left.told.push_back((task, std::mem::take(&mut left.held)));
+        }
+        std::mem::take(&mut left.next)
+    }
+
+    /// A worker's tasks up to that one are complete.
+    pub(crate) fn completed(&mut self, worker: WorkerId, task: u64) {
+        let Some(left) = &mut self.left[worker.index()] else { return };
+        while left.told.pop_front_if(|(number, _)| *number <= task).is_some() {}
+    }
+
+    /// A worker is lost: it is told of nothing any more.
+    pub(crate) fn lost(&mut self, worker: WorkerId) {
+        self.left[worker.index()] = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_backend::{FirstSlots, PlacedGrowth};
+    use cellwright_cell_graph::UnfoldedGrowth;
+
+    fn lane() -> Arc<Lane> {
+        let nothing = UnfoldedGrowth { first_chain: 0, chains: Vec::new(), outputs: Vec::new(), cancel: Vec::new(), next: None, nodes: 0 };
+        let growth = PlacedGrowth {
+            growth: Arc::new(nothing),
+            cells: [].into(),
+            slots: FirstSlots::default(),
+            executed: [].into(),
+            earlier: Vec::new(),
+            tensors: Vec::new(),
+            first_tensor: 0,
+            flags: Arc::default(),
+        };
+        Arc::new(Lane { growth: Arc::new(growth), chain: 0, stage: 0 })
+    }
+
+    #[test]
+    fn what_a_worker_knows_is_held_until_it_has_forgotten_it() {
+        let workers = [WorkerId(0), WorkerId(1)];
+        let (mut lanes, own) = (Lanes::new(2), [0; 4].map(|_| lane()));
+        let users = || own.each_ref().map(Arc::strong_count);
+        for (id, lane) in (0..).map(LaneId).zip(&own) {
+            lanes.place(id, LaneEntry::new(Arc::clone(lane), RequestId(0), 0, ModelId(0), false));
+        }
+        // The first is known to both, the next two to one each, the last to none.
+        for (id, worker) in [(0, 0), (0, 1), (1, 0), (2, 1)] {
+            let new = |lanes: &mut Lanes| lanes.introduce(LaneId(id), workers[worker]).map(|(_, is_new)| is_new);
+            assert_eq!([new(&mut lanes), new(&mut lanes)], [Some(true), Some(false)]);
+        }
+        (0..4).for_each(|id| drop(lanes.release(LaneId(id))));
+        assert_eq!(users(), [3, 2, 2, 1]);
+        assert_eq!(lanes.take_leaves(workers[0], 7), [LaneIndex(0), LaneIndex(1)]);
+        assert_eq!(lanes.take_leaves(workers[0], 8), []);
+        lanes.completed(workers[0], 6);
+        assert_eq!(users(), [3, 2, 2, 1]);
+        lanes.completed(workers[0], 8);
+        assert_eq!(users(), [2, 1, 2, 1]);
+        lanes.lost(workers[1]);
+        assert_eq!((users(), lanes.take_leaves(workers[1], 9)), ([1; 4], Vec::new()));
     }
 }

@@ -100,7 +100,7 @@ impl Core {
             steps: launch.steps,
             rows: state.row_buffers.pop().unwrap_or_default(),
             joins: Vec::new(),
-            leaves: state.lanes.take_leaves(launch.worker),
+            leaves: state.lanes.take_leaves(launch.worker, launch.seq.0),
             scrub: Vec::new(),
         };
         task.rows.clear();

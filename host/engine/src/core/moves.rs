@@ -113,6 +113,7 @@ impl Core {
     pub(super) fn lost(&mut self, worker: WorkerId) {
         self.workers[worker.index()].up = false;
         self.state.tally.lost(worker);
+        self.state.lanes.lost(worker);
         self.state.events.push(Event::WorkerDown(worker));
         let has_part = |moving: &Moving| moving.told.is_some_and(|(source, target, _)| source == worker || target == worker);
         let (lost, rest): (Vec<Moving>, Vec<Moving>) = std::mem::take(&mut self.state.moves.under_way).into_iter().partition(has_part);

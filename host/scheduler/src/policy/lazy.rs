@@ -224,13 +224,18 @@ impl Scheduler {
             self.learn_lengths(model, member);
             self.leave_batch(member, worker);
         }
+        self.riders_left(worker, model);
+        !over.is_empty()
+    }
+
+    /// Somebody may have left a worker's batch. One that is left without anybody is gone, and with it that it takes no newcomers.
+    pub(crate) fn riders_left(&mut self, worker: WorkerId, model: ModelId) {
         if let Some(mut table) = self.lazy.tables.remove(&(worker, model)) {
             table.riders.retain(|rider| self.in_batch(&rider.member, worker));
             if !table.riders.is_empty() {
                 self.lazy.tables.insert((worker, model), table);
             }
         }
-        !over.is_empty()
     }
 
     /// A worker is lost, and its batches with it.

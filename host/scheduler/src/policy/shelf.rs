@@ -82,10 +82,14 @@ impl Scheduler {
         let request = self.request_mut(id);
         let Some(rare) = request.rare_if_any() else { return };
         let waited = rare.bucket.take();
-        if waited.is_none() && rare.batch.take().is_none() {
+        let ran = if waited.is_none() { rare.batch.take() } else { None };
+        if waited.is_none() && ran.is_none() {
             return;
         }
         let (model, domain) = (request.model, request.domain);
+        if let Some(worker) = ran {
+            self.riders_left(worker, model);
+        }
         self.model_mut(model).ready -= 1;
         self.touched.push(model);
         let Some(key) = waited.and_then(|growth| self.bucket_of(self.request(id), growth)) else { return };

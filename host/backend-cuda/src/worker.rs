@@ -278,6 +278,11 @@ impl Backend for CudaWorker {
         self.cells.get(index.index())?.as_ref()?.table_info()
     }
 
+    fn steps_together(&self, index: CellIndex) -> bool {
+        let resident = self.cells.get(index.index()).and_then(Option::as_ref);
+        resident.and_then(|resident| resident.plan.recurrence.as_ref()).is_some_and(|recurrence| recurrence.is_steady)
+    }
+
     fn unload(&mut self, index: CellIndex) {
         if let Some(entry) = self.cells.get_mut(index.index()) {
             *entry = None;

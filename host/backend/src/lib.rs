@@ -120,6 +120,13 @@ pub trait Backend: Send {
         None
     }
 
+    /// Whether several steps of a task of a loaded cell take hardly more than their own time: what comes with each task, and with each step that is launched by
+    /// itself, is more than a step. Tasks then have several steps also where rows end meanwhile.
+    fn steps_together(&self, index: CellIndex) -> bool {
+        let _ = index;
+        false
+    }
+
     /// Forgets a cell that no task in flight names.
     fn unload(&mut self, index: CellIndex);
 

@@ -60,6 +60,8 @@ pub struct LoadedCell {
     pub counters: Arc<CellCounters>,
     /// The table by which workers look up what it computes of a token, if they have one.
     pub table: Option<TableInfo>,
+    /// As [`cellwright_backend::Backend::steps_together`].
+    pub steps_together: bool,
 }
 
 /// A model that is loaded. Requests name it; it stays until [`crate::Engine::unload`].
@@ -112,7 +114,14 @@ pub(crate) struct TypeEntry {
 pub(crate) struct TypeShared {
     pub(crate) calibration: Arc<Calibration>,
     pub(crate) counters: Arc<CellCounters>,
+    pub(crate) running: Running,
+}
+
+/// What a backend says of how it runs a cell.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
     pub(crate) table: Option<TableInfo>,
+    pub(crate) steps_together: bool,
 }
 
 impl CellTypes {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Progress, Slot, TableInfo, Taken, Task};
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Progress, Slot, Taken, Task};
 use cellwright_cell_graph::TypedCell;
 use cellwright_scheduler::WorkerId;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 
+use crate::model::Running;
 use crate::turns::{Turns, look_out};
 
 /// Runs of slots of a request that moves: the first one there, the first one here, how many.
@@ -20,8 +21,8 @@ pub(crate) type Runs = Vec<(Slot, Slot, u32)>;
 pub(crate) enum ToWorker {
     /// Run this, and take back what a completion before it no longer needs.
     Task(Task, Option<Completed>),
-    /// Load a cell, and say by which table its results are looked up.
-    Load { index: CellIndex, cell: Arc<TypedCell>, reply: Sender<Result<Option<TableInfo>, LoadError>> },
+    /// Load a cell, and say how it runs.
+    Load { index: CellIndex, cell: Arc<TypedCell>, reply: Sender<Result<Running, LoadError>> },
     /// Forget a cell.
     Unload { index: CellIndex, reply: Sender<()> },
     /// Measure a batch, with what idle workers lend or without.
@@ -183,7 +184,8 @@ impl Worker {
             ToWorker::Task(..) | ToWorker::Take { .. } => unreachable!("`run` takes these"),
             ToWorker::Load { index, cell, reply } => {
                 let loaded = self.backend.load(index, &cell);
-                let _ = reply.send(loaded.map(|()| self.backend.table(index)));
+                let (table, steps_together) = (self.backend.table(index), self.backend.steps_together(index));
+                let _ = reply.send(loaded.map(|()| Running { table, steps_together }));
             }
             ToWorker::Unload { index, reply } => {
                 self.backend.unload(index);

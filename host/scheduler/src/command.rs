@@ -28,8 +28,10 @@ pub struct Launch {
     /// Its number on that worker.
     pub seq: TaskSeq,
     /// Every row runs `step`, `step + 1`, …, so many; all rows their first before any its second, for they may read one another. Whatever
-    /// limits tasks counts each as a task.
+    /// limits tasks counts each as a task. A row whose chain ends on the way is padding from then on.
     pub steps: u32,
+    /// How many are padding for that reason, in all steps together.
+    pub ended: u32,
     /// Its rows, in [`Commands::rows`].
     pub rows: Range<usize>,
 }

@@ -250,7 +250,7 @@ impl Scheduler {
             self.settle_failures();
             self.refund(task, rows.range(..task.rows).copied());
             for row in rows.drain(..task.rows) {
-                self.complete(row.lane, row.step..row.step + task.steps, worker);
+                self.complete(row.lane, self.steps_of(row, task.steps, task.tick), worker);
             }
         }
         self.count_workers();

@@ -56,7 +56,8 @@ pub struct Config {
     /// decision may have: one that had them all would end at once, and leave the worker idle until it hears of more.
     pub low_water: u32,
     /// Consecutive tasks of one decision with the same rows, each a step further, become one launch of several steps, where no row's chain may
-    /// stop and none of their outputs is delivered step by step.
+    /// stop and none of their outputs is delivered step by step. Of types whose [`crate::CellInfo::steps_together`] says so, also with fewer rows, because
+    /// chains have ended.
     pub merge_steps: bool,
     /// Requests admitted but not yet placed, at most; one more is failed with `Failure::Overloaded`.
     pub waiting_max: u32,

@@ -82,6 +82,7 @@ pub(crate) struct ModelType {
     pub(crate) batch: BatchSizes,
     pub(crate) cost: CostTable,
     pub(crate) fill_first: bool,
+    pub(crate) steps_together: bool,
     /// This model's ready nodes of the type.
     pub(crate) tally: Tally,
 }
@@ -122,6 +123,7 @@ impl Model {
                         batch: cell.batch,
                         cost: cell.cost.clone(),
                         fill_first: cell.fill_first,
+                        steps_together: cell.steps_together,
                         tally: Tally::default(),
                     });
                     types.len() - 1

@@ -10,6 +10,7 @@
 //! the truth about itself.
 
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 use crate::command::Row;
 use crate::id::{CellTypeId, LaneId, ModelId, Time, WorkerId};
@@ -80,12 +81,14 @@ pub(crate) struct Group {
     orderly: bool,
     /// Who leaves with the current tick.
     leavers: Vec<LaneId>,
+    /// Members that have left with a step of the last launch, which may run more.
+    pub(crate) ended: usize,
 }
 
 impl Default for Group {
     fn default() -> Self {
         let (rows, ends, leavers) = Default::default();
-        Self { rows, ends, launched: 0, landed: 0, time: Time(0), sole: None, unmergeable: 0, orderly: true, leavers }
+        Self { rows, ends, launched: 0, landed: 0, time: Time(0), sole: None, unmergeable: 0, orderly: true, leavers, ended: 0 }
     }
 }
 
@@ -149,7 +152,7 @@ impl Scheduler {
     }
 
     #[inline]
-    fn group_mut(&mut self, cell_type: CellTypeId, worker: WorkerId) -> &mut Group {
+    pub(crate) fn group_mut(&mut self, cell_type: CellTypeId, worker: WorkerId) -> &mut Group {
         self.types[cell_type.index()].groups.at(worker.index())
     }
 
@@ -261,7 +264,9 @@ impl Scheduler {
             room::in_ring(&mut state.landing, leavers.len());
             state.landing.extend(leavers.iter().map(|lane| Row { lane: *lane, step: 0 }));
         }
-        self.group_mut(cell_type, worker).leavers = leavers;
+        let group = self.group_mut(cell_type, worker);
+        group.ended += leavers.len();
+        group.leavers = leavers;
     }
 
     /// Tells who waits for the ends of those that have left.
@@ -293,8 +298,15 @@ impl Scheduler {
         match self.lane(row.lane).member() {
             Some(member) if member.joined < tick && member.left() > tick => {}
             Some(member) if member.joined < tick => self.land_last(row.lane),
-            _ => self.complete(row.lane, row.step..row.step + steps, worker),
+            _ => self.complete(row.lane, self.steps_of(row, steps, tick), worker),
         }
+    }
+
+    /// Steps of a row of a launch that ends with that tick of its type's group (0: with none). A chain that was a member's may have ended before.
+    pub(crate) fn steps_of(&self, row: Row, steps: u32, tick: u64) -> Range<u32> {
+        let end = row.step + steps;
+        // Only of members, which run to their limit, are some padding that is not told of; of one step none is.
+        row.step..if tick > 0 && steps > 1 { end.min(self.lane(row.lane).limit) } else { end }
     }
 
     /// The last step of a lane that has left is complete, and all its others.

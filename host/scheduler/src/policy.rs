@@ -135,8 +135,8 @@ impl Scheduler {
         merge: bool,
     ) {
         if merge {
-            let charged_ns = self.charge_ahead(cell_type, rows);
-            self.launch_step_more(worker, cell_type, charged_ns);
+            let (count, charged_ns) = (rows.len(), self.charge_ahead(cell_type, rows));
+            self.launch_step_more(worker, cell_type, (count, charged_ns));
         } else {
             let first = self.out.rows.len();
             room::in_table(&mut self.out.rows, rows.len());
@@ -162,12 +162,12 @@ impl Scheduler {
         state.tasks.push_back(Task { seq, cell_type, steps: 1, rows: launched.len(), tick, listed, walk, sole, charged_ns });
         room::in_ring(&mut state.rows, launched.len());
         state.rows.extend(launched);
-        self.out.launches.push(Launch { worker, cell_type, model, seq, steps: 1, rows: first..rows.len() });
+        self.out.launches.push(Launch { worker, cell_type, model, seq, steps: 1, ended: 0, rows: first..rows.len() });
         self.out.rows = rows;
     }
 
-    /// The launch before runs a step more.
-    pub(crate) fn launch_step_more(&mut self, worker: WorkerId, cell_type: CellTypeId, charged_ns: u64) {
+    /// The launch before runs a step more, with so many of its rows.
+    pub(crate) fn launch_step_more(&mut self, worker: WorkerId, cell_type: CellTypeId, (rows, charged_ns): (usize, u64)) {
         self.types[cell_type.index()].running += 1;
         let state = self.workers[worker.index()].as_mut().expect("a worker that asks is up");
         state.outstanding += 1;
@@ -175,6 +175,7 @@ impl Scheduler {
             task.steps += 1;
             task.charged_ns += charged_ns;
             launch.steps += 1;
+            launch.ended += (launch.rows.len() - rows) as u32;
         }
     }
 

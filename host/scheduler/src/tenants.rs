@@ -149,8 +149,15 @@ mod tests {
 
     fn model(id: u32) -> Arc<ModelInfo> {
         let batch = BatchSizes { min: 1, quantum: 1, max: 4 };
-        let cells =
-            vec![CellInfo { cell_type: CellTypeId(0), slots: 1, priority: 0, batch, cost: CostTable::unknown(), fill_first: false }];
+        let cells = vec![CellInfo {
+            cell_type: CellTypeId(0),
+            slots: 1,
+            priority: 0,
+            batch,
+            cost: CostTable::unknown(),
+            fill_first: false,
+            steps_together: false,
+        }];
         Arc::new(ModelInfo {
             model: ModelId(id),
             tenant: TenantId(0),

@@ -165,6 +165,7 @@ impl Workload {
             priority: cell.priority,
             cost: CostTable::unknown(),
             fill_first: false,
+            steps_together: false,
             batch: BatchSizes { min: 1, quantum: 1, max: batch_max.get(position).or(batch_max.last()).copied().unwrap_or(64).max(1) },
         });
         let cells = cells.collect();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{CellIndex, DeviceInfo, LoadError, NodeLayout, TableInfo};
+use cellwright_backend::{CellIndex, DeviceInfo, LoadError, NodeLayout};
 use cellwright_cell_graph::TypedCell;
 use cellwright_cell_graph::typed::CellTypeKey;
 use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
@@ -16,7 +16,7 @@ use crate::calibration::{BatchLimits, Calibration, calibrate, calibrate_lent};
 use crate::calibration_store::{CalibrationStore, Subject};
 use crate::core::ToCore;
 use crate::figures::ModelCounters;
-use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec, TypeShared};
+use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec, Running, TypeShared};
 use crate::options::EngineOptions;
 use crate::worker::{ToWorker, WorkerLink};
 
@@ -194,8 +194,8 @@ impl Engine {
         let id = types.vacant();
         let index = CellIndex(id.0);
         match self.load_new(index, cell) {
-            Ok((calibration, table)) => {
-                let shared = TypeShared { calibration: Arc::new(calibration), counters: Arc::default(), table };
+            Ok((calibration, running)) => {
+                let shared = TypeShared { calibration: Arc::new(calibration), counters: Arc::default(), running };
                 types.insert(id, cell, shared.clone());
                 self.publish_weights(types);
                 Ok((id, shared))
@@ -207,29 +207,29 @@ impl Engine {
         }
     }
 
-    fn load_new(&self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(Calibration, Option<TableInfo>), ModelError> {
+    fn load_new(&self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(Calibration, Running), ModelError> {
         let mut first = None;
         let mut loaded_by = Vec::with_capacity(self.workers.len());
         for (number, worker) in self.workers.iter().enumerate() {
             match ask(worker, number, |reply| ToWorker::Load { index, cell: cell.clone(), reply }) {
                 Ok(loaded) => {
-                    let table = loaded?;
-                    first = first.or(Some((number, table)));
+                    let running = loaded?;
+                    first = first.or(Some((number, running)));
                     loaded_by.push(number);
                 }
                 // Others may go on without it.
                 Err(_) => continue,
             }
         }
-        let (number, table) = first.ok_or(ModelError::WorkerLost(0))?;
+        let (number, running) = first.ok_or(ModelError::WorkerLost(0))?;
         let info = &self.workers[number].info;
         // Workers of one domain share caches and memory, which a batch has for itself only while the others have nothing to do.
         let beside: Vec<usize> =
             loaded_by.into_iter().filter(|other| *other != number && self.workers[*other].info.domain == info.domain).collect();
         let time = |rows, lent| self.time((number, if lent { &[] } else { &beside }), index, (rows, lent));
         let names = || beside.iter().map(|other| &*self.workers[*other].info.name).collect();
-        let calibration = self.measuring.calibration(cell, (info, names(), table.is_some()), time)?;
-        Ok((calibration, table))
+        let calibration = self.measuring.calibration(cell, (info, names(), running.table.is_some()), time)?;
+        Ok((calibration, running))
     }
 
     /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same; or with what others lend.
@@ -293,14 +293,14 @@ fn loaded_cell(
     overrides: CellOverride,
     position: usize,
 ) -> LoadedCell {
-    let TypeShared { calibration, counters, table } = shared;
+    let TypeShared { calibration, counters, running: Running { table, steps_together } } = shared;
     let layout = NodeLayout::of(cell);
     let asked = (overrides.batch_max, cell.batch_max);
     let limits = BatchLimits { max: batch_max(asked, &calibration, layout.sizes.iter().map(|bytes| *bytes as u64).sum()) };
     // Later cells of a description lie deeper in the model, and run first (paper, section 4.3).
     let depth = i32::try_from(position).unwrap_or(i32::MAX);
     let priority = overrides.priority.or(cell.priority).unwrap_or(depth);
-    LoadedCell { cell: cell.clone(), cell_type, slots: layout.slots, priority, calibration, limits, counters, table }
+    LoadedCell { cell: cell.clone(), cell_type, slots: layout.slots, priority, calibration, limits, counters, table, steps_together }
 }
 
 /// The rows of a task at most, from what the bundle and the plugin ask for. Neither may lift what was measured to take no longer than a task may, nor
@@ -319,6 +319,7 @@ fn model_info(spec: &ModelSpec, model: &LoadedModel) -> ModelInfo {
         batch: cell.limits.sizes(),
         cost: cell.calibration.cost(),
         fill_first: cell.calibration.fills_first(),
+        steps_together: cell.steps_together,
     });
     let largest = model.cells.iter().map(|cell| cell.slots).max().unwrap_or(1);
     ModelInfo {

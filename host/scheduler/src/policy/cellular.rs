@@ -8,7 +8,7 @@ use crate::command::Row;
 use crate::config::PolicyKind;
 use crate::event::BatchSizes;
 use crate::fleet::{ModelType, Task, Worker};
-use crate::group::Counted;
+use crate::group::{Counted, Group};
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
 use crate::lane::{Lane, Moments, Progress, Ready, Status};
 use crate::queues::{Item, Key, Tally};
@@ -70,7 +70,7 @@ impl Scheduler {
         let position = if self.model(model).policy == PolicyKind::Adaptive { self.behind(model, worker, position) } else { position };
         let chosen = &self.model(model).types[position];
         let (cell_type, sizes) = (chosen.cell_type, chosen.batch);
-        let own_only = chosen.fill_first && self.others_fill(chosen, worker);
+        let (own_only, together) = (chosen.fill_first && self.others_fill(chosen, worker), chosen.steps_together);
         let mut batch = std::mem::take(&mut self.batch);
         let mut served = false;
         for task in 0..self.config.max_tasks_to_submit {
@@ -80,7 +80,8 @@ impl Scheduler {
             if batch.len() < enough {
                 break;
             }
-            self.submit_batch(worker, cell_type, model, &mut batch, task > 0);
+            let follows = (task > 0 && self.config.merge_steps).then_some(together);
+            self.submit_batch(worker, cell_type, model, &mut batch, follows);
             served = true;
         }
         self.batch = batch;
@@ -206,13 +207,13 @@ impl Scheduler {
     }
 
     /// Algorithm 1, lines 17 to 21: submit, update dependencies, pin. Who is taken from the queue joins the group, if it may.
-    fn submit_batch(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, batch: &mut Batch, follows: bool) {
+    fn submit_batch(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, batch: &mut Batch, follows: Option<bool>) {
         while let Some(last) = self.group(cell_type, worker).and_then(|group| group.rows.get(batch.members..)?.last()) {
             self.part(last.lane);
         }
         let same = batch.picks.is_empty();
         self.join_picks(cell_type, worker, batch);
-        self.launch_group(worker, cell_type, model, batch, (follows && self.config.merge_steps, same));
+        self.launch_group(worker, cell_type, model, batch, (follows, same));
         for pick in &batch.picks {
             self.queue_nodes(pick.lane, batch.rows_of(pick), worker);
         }
@@ -255,9 +256,16 @@ impl Scheduler {
         batch.picks.truncate(apart);
     }
 
-    /// Launches a step of a worker's group, and with it nodes of others at their places among the rows. If it `may` run with the launch before, and
-    /// has the same rows (known to be `same` but for those that left), it does.
-    fn launch_group(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, batch: &Batch, (may, same): (bool, bool)) {
+    /// Launches a step of a worker's group, and with it nodes of others at their places among the rows. If it `follows` the launch before, and
+    /// has the same rows (known to be `same` but for those that left), it runs with it; with `Some(true)` also if some have ended.
+    fn launch_group(
+        &mut self,
+        worker: WorkerId,
+        cell_type: CellTypeId,
+        model: ModelId,
+        batch: &Batch,
+        (follows, same): (Option<bool>, bool),
+    ) {
         let group = self.group(cell_type, worker);
         let members = group.map_or(&[][..], |group| &group.rows[..]);
         let apart = batch.picks.iter().map(|pick| pick.count).sum::<usize>();
@@ -267,12 +275,15 @@ impl Scheduler {
             (false, _) => batch.sole,
             _ => batch.sole.filter(|sole| group.is_some_and(|group| group.sole == Some(*sole))),
         };
-        let last = self.last_launch(worker, cell_type).filter(|_| may);
+        let last = self.last_launch(worker, cell_type).filter(|_| follows.is_some());
         let alike = last.is_some_and(|last| last.rows.len() == count);
-        let mut merge = alike && same && group.is_some_and(|group| group.unmergeable == 0);
+        // Nobody has joined: what are fewer have ended.
+        let fewer = last.is_some_and(|last| follows == Some(true) && last.rows.len() == count + group.map_or(0, |group| group.ended));
+        let goes_on = |group: &Group| group.unmergeable == 0 && (alike || fewer);
+        let mut merge = same && group.is_some_and(goes_on);
         if let Some(sole) = sole.filter(|_| merge) {
             let charged = self.charge_ahead_one(cell_type, sole, count);
-            self.launch_step_more(worker, cell_type, charged);
+            self.launch_step_more(worker, cell_type, (count, charged));
         } else {
             let mut rows = std::mem::take(&mut self.out.rows);
             let first = rows.len();
@@ -281,12 +292,13 @@ impl Scheduler {
             merge |= alike && !same && self.continues_last(worker, cell_type, &rows[..first], &rows[first..]);
             if merge {
                 let charged = self.charge_ahead(cell_type, rows[first..].iter().copied());
-                self.launch_step_more(worker, cell_type, charged);
+                self.launch_step_more(worker, cell_type, (count, charged));
                 rows.truncate(first);
             }
             self.out.rows = rows;
             if !merge {
                 self.launch_rows(worker, cell_type, model, first, sole);
+                self.group_mut(cell_type, worker).ended = 0;
             }
         }
         if !in_group {

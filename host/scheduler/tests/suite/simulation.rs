@@ -61,6 +61,7 @@ pub(crate) fn models(dice: &mut Dice, cells: u32, mixed: bool) -> Vec<ModelInfo>
     let growing = dice.once_in(2);
     // By type: models share them.
     let filled_first = if dice.once_in(2) { dice.below(1 << 16) } else { 0 };
+    let together = dice.below(1 << 16) | dice.below(1 << 16);
     let times = if dice.once_in(2) { u64::from(dice.between(1, u32::MAX)) } else { 0 };
     (0..count)
         .map(|model| {
@@ -74,6 +75,7 @@ pub(crate) fn models(dice: &mut Dice, cells: u32, mixed: bool) -> Vec<ModelInfo>
                     batch: BatchSizes { min: dice.between(1, 2).min(max), quantum: dice.between(1, max), max },
                     cost: costs(times, tenant * cells + cell),
                     fill_first: filled_first >> ((tenant * cells + cell) % 16) & 1 == 1,
+                    steps_together: together >> ((tenant * cells + cell) % 16) & 1 == 1,
                 }
             });
             let cells = infos.collect();
@@ -365,13 +367,14 @@ fn every_request_ends_once_under_adaptive_batching_of_one_memory() {
 /// The traffic must contain what the first test is about.
 #[test]
 fn the_simulation_sees_everything() {
-    let (mut moved, mut copied, mut merged, mut padded, mut scrubbed, mut kinds) = (0, 0, 0, 0, 0, BTreeSet::new());
+    let (mut moved, mut copied, mut merged, mut padded, mut ragged, mut scrubbed, mut kinds) = (0, 0, 0, 0, 0, 0, BTreeSet::new());
     for seed in 0..1000 {
         let world = Run::new(seed, scope(seed), |_, _| {}).run();
         moved += world.moved;
         copied += world.copied;
         merged += world.merged;
         padded += world.padded;
+        ragged += world.ragged;
         scrubbed += world.scrubbed;
         kinds.extend(
             world
@@ -380,10 +383,15 @@ fn the_simulation_sees_everything() {
                 .map(|(_, failure)| format!("{failure:?}").chars().take_while(char::is_ascii_alphanumeric).collect::<String>()),
         );
     }
-    for (what, count) in
-        [("moves", moved), ("copies", copied), ("launches of several steps", merged), ("rows of padding", padded), ("scrubs", scrubbed)]
-    {
-        assert!(count > 100, "only {count} {what}");
+    for (what, count, least) in [
+        ("moves", moved, 100),
+        ("copies", copied, 100),
+        ("launches of several steps", merged, 100),
+        ("rows of padding", padded, 100),
+        ("rows that ended before their launch", ragged, 20),
+        ("scrubs", scrubbed, 100),
+    ] {
+        assert!(count > least, "only {count} {what}");
     }
     let expected =
         ["BeyondEnd", "Cancelled", "GrewTooLarge", "Late", "MayNotGrow", "NoWorker", "Overloaded", "Row", "TooLarge", "WorkerLost"];

@@ -23,6 +23,7 @@ fn model(max: u32) -> ModelInfo {
         batch: BatchSizes { min: 1, quantum: 1, max },
         cost: CostTable::unknown(),
         fill_first: false,
+        steps_together: false,
     };
     let cells = (0..4).map(cell).collect();
     ModelInfo { model: ModelId(0), tenant: TenantId(0), weight: 1, class: NumericClass(0), policy: None, cells, growth_slots: Some(64) }
@@ -340,6 +341,47 @@ fn steps_of_a_steady_batch_are_one_launch() {
     2 lstm: 0.0[5] 1.0[5]
     3 request 0 leaves
     3 request 1 leaves
+    ");
+}
+
+/// Where steps are best run together, who has ended stays in the launch, as long as nobody could take its place.
+#[test]
+fn chains_may_end_before_their_launch() {
+    let run = |steps_together: bool, lengths: &[u32]| {
+        let mut known = model(4);
+        known.cells.iter_mut().for_each(|cell| cell.steps_together = steps_together);
+        let config = Config { low_water: 0, ..Config::default() };
+        let world = World::new(config, vec![known], &[(0, 0, 10_000)]);
+        let mut timeline = Timeline { world, events: Vec::new(), lines: String::new() };
+        lengths.iter().for_each(|length| timeline.arrive(&growth(0, vec![lstm(*length, &[])], None)));
+        timeline.run()
+    };
+    insta::assert_snapshot!(run(true, &[6, 1, 3]), @r"
+    0 lstm: 0.0[0..=4] 1.0[0..=4] 2.0[0..=4]
+    1 lstm: 0.0[5]
+    1 request 1 leaves
+    1 request 2 leaves
+    2 request 0 leaves
+    ");
+    insta::assert_snapshot!(run(false, &[6, 1, 3]), @r"
+    0 lstm: 0.0[0] 1.0[0] 2.0[0]
+    0 lstm: 0.0[1..=2] 2.0[1..=2]
+    0 lstm: 0.0[3..=4]
+    1 request 1 leaves
+    2 request 2 leaves
+    3 lstm: 0.0[5]
+    4 request 0 leaves
+    ");
+    // Somebody waits for the place of the second one.
+    insta::assert_snapshot!(run(true, &[6, 2, 4, 6, 3]), @r"
+    0 lstm: 0.0[0..=1] 1.0[0..=1] 2.0[0..=1] 3.0[0..=1]
+    0 lstm: 0.0[2..=4] 2.0[2..=4] 3.0[2..=4] 4.0[0..=2]
+    1 request 1 leaves
+    2 lstm: 0.0[5] 3.0[5]
+    2 request 2 leaves
+    2 request 4 leaves
+    3 request 0 leaves
+    3 request 3 leaves
     ");
 }
 

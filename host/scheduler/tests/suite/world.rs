@@ -115,6 +115,8 @@ pub(crate) struct World {
     /// Launches of several steps, rows of padding, placements to be zeroed first.
     pub(crate) merged: u32,
     pub(crate) padded: u32,
+    /// Rows whose chain ended before their launch.
+    pub(crate) ragged: u32,
     pub(crate) scrubbed: u32,
     pub(crate) lost_worker: bool,
     pub(crate) wake: bool,
@@ -142,6 +144,7 @@ impl World {
             copied: 0,
             merged: 0,
             padded: 0,
+            ragged: 0,
             scrubbed: 0,
             lost_worker: false,
             wake: false,
@@ -363,6 +366,7 @@ impl World {
     fn launch(&mut self, launch: &cellwright_scheduler::Launch, rows: &[cellwright_scheduler::Row]) {
         assert!(!rows.is_empty() && launch.steps > 0);
         self.merged += u32::from(launch.steps > 1);
+        let ragged = self.ragged;
         let chosen = &self.models[launch.model.index()];
         let cells = chosen.cells.iter().filter(|cell| cell.cell_type == launch.cell_type);
         assert!(cells.map(|cell| cell.batch.max).max().is_some_and(|max| rows.len() <= max as usize), "a batch above its limit");
@@ -378,6 +382,12 @@ impl World {
                 if self.in_order(request) && node.step >= request.known(info.chain) {
                     continue;
                 }
+                if index > 0 && node.step >= request.graph.chain(info.chain).length.bound {
+                    let goes_on = rows.iter().any(|row| row.step + index < self.bound(row.lane));
+                    assert!(goes_on && self.may_be_ragged(launch), "a chain ended before its launch");
+                    self.ragged += 1;
+                    continue;
+                }
                 self.check_needs(request, node, launch.worker, (launch.seq.0, index));
             }
             for row in rows {
@@ -390,6 +400,7 @@ impl World {
                 assert!(before.is_none(), "a node was submitted twice");
             }
         }
+        assert_eq!(launch.ended, self.ragged - ragged, "rows that ended on the way");
         for row in rows {
             self.lanes.get_mut(&row.lane).expect("checked above").flying += 1;
         }
@@ -397,6 +408,18 @@ impl World {
         assert!(worker.tasks.back().is_none_or(|last| last.seq.0 + 1 == launch.seq.0), "a gap between tasks");
         let rows = rows.iter().map(|row| (row.lane, row.step)).collect();
         worker.tasks.push_back(Task { seq: launch.seq, steps: launch.steps, rows });
+    }
+
+    /// Up to which step a lane goes, whatever it computes.
+    pub(crate) fn bound(&self, lane: LaneId) -> u32 {
+        let info = &self.lanes[&lane];
+        self.requests[&info.request].graph.chain(info.chain).length.bound
+    }
+
+    /// Whether rows of a launch may be padding because their chains have ended.
+    fn may_be_ragged(&self, launch: &cellwright_scheduler::Launch) -> bool {
+        let mut cells = self.models[launch.model.index()].cells.iter().filter(|cell| cell.cell_type == launch.cell_type);
+        self.config.merge_steps && cells.any(|cell| cell.steps_together)
     }
 
     /// Whether its policy executes a request's stages in the order in which they stand, without looking at what they wait for.

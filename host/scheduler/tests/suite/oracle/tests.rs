@@ -14,7 +14,10 @@ fn expand(world: &World, launch: &Launch, rows: &[Row]) -> Vec<Launched> {
         (info.request, NodeId { chain: info.chain, stage: info.stage, step: row.step + index })
     };
     let steps = 0..launch.steps;
-    steps.map(|index| (launch.worker, launch.cell_type, launch.model, rows.iter().map(|row| node(row, index)).collect())).collect()
+    // A row whose chain has ended is padding in steps that follow.
+    let runs = |row: &&Row, index| index == 0 || row.step + index < world.bound(row.lane);
+    let of_step = |index| rows.iter().filter(|row| runs(row, index)).map(|row| node(row, index)).collect();
+    steps.map(|index| (launch.worker, launch.cell_type, launch.model, of_step(index))).collect()
 }
 
 fn compare(seed: u64, release: Release) {

@@ -58,11 +58,11 @@ pub struct CellCounters {
 }
 
 impl CellCounters {
-    /// So many steps of a task of so many rows were handed over, of which so many are none, because chains end on the way.
-    pub(crate) fn launched(&self, rows: usize, (steps, ended): (u32, u32)) {
+    /// So many steps of a task of so many rows, of all of its steps so many nodes, were handed over.
+    pub(crate) fn launched(&self, rows: usize, steps: u32, nodes: u64) {
         let steps = u64::from(steps);
         self.tasks.fetch_add(steps, Ordering::Relaxed);
-        self.rows.fetch_add(rows as u64 * steps - u64::from(ended), Ordering::Relaxed);
+        self.rows.fetch_add(nodes, Ordering::Relaxed);
         self.batches[exponent(rows)].fetch_add(steps, Ordering::Relaxed);
     }
 }
@@ -298,7 +298,7 @@ mod tests {
     fn batch_sizes_are_counted_by_powers_of_two() {
         let counters = CellCounters::default();
         for (rows, steps) in [(1, 3), (2, 1), (3, 1), (4, 1), (5, 1), (64, 1), (65, 1), (1 << 20, 1)] {
-            counters.launched(rows, (steps, 0));
+            counters.launched(rows, steps, rows as u64 * u64::from(steps));
         }
         let counts: Vec<u64> = counters.batches.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         assert_eq!(counts, [3, 1, 2, 1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]);

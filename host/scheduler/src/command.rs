@@ -36,6 +36,20 @@ pub struct Launch {
     pub rows: Range<usize>,
 }
 
+impl Launch {
+    /// Nodes that it runs, rows that are padding from the beginning included.
+    #[must_use]
+    pub fn nodes(&self) -> u64 {
+        self.rows.len() as u64 * u64::from(self.steps) - u64::from(self.ended)
+    }
+
+    /// Rows of one of its steps: of all its rows, or as many as its steps have on average, rounded up.
+    #[must_use]
+    pub fn step_rows(&self) -> usize {
+        self.nodes().div_ceil(u64::from(self.steps.max(1))) as usize
+    }
+}
+
 /// A growth of a request gets its place: lanes and slots for its stages, chain by chain, stage by stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {

@@ -81,7 +81,7 @@ pub(crate) struct Group {
     orderly: bool,
     /// Who leaves with the current tick.
     leavers: Vec<LaneId>,
-    /// Members that have left with a step of the last launch, which may run more.
+    /// Members that have left with a step of the last launch, which may run more; not those whose steps may not be one launch.
     pub(crate) ended: usize,
 }
 
@@ -252,8 +252,12 @@ impl Scheduler {
                 front.set_member(member);
                 front.queued = place.limit;
             }
-            if !place.merges {
-                self.group_mut(cell_type, worker).unmergeable -= 1;
+            let merges = place.merges;
+            let group = self.group_mut(cell_type, worker);
+            if merges {
+                group.ended += 1;
+            } else {
+                group.unmergeable -= 1;
             }
         }
         if let Some(state) = self.workers[worker.index()].as_mut()
@@ -264,9 +268,7 @@ impl Scheduler {
             room::in_ring(&mut state.landing, leavers.len());
             state.landing.extend(leavers.iter().map(|lane| Row { lane: *lane, step: 0 }));
         }
-        let group = self.group_mut(cell_type, worker);
-        group.ended += leavers.len();
-        group.leavers = leavers;
+        self.group_mut(cell_type, worker).leavers = leavers;
     }
 
     /// Tells who waits for the ends of those that have left.

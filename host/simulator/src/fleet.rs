@@ -126,7 +126,7 @@ impl Fleet {
     pub(crate) fn launch(&mut self, now: u64, launch: &Launch, rows: &[Row]) {
         let overhead_ns = self.overhead(launch, rows);
         if let Gathering::Moved { scheduling_ns_per_row } = self.machine.gathering {
-            let scheduling = scheduling_ns_per_row * rows.len() as f64 * f64::from(launch.steps);
+            let scheduling = scheduling_ns_per_row * launch.nodes() as f64;
             self.scheduled_ns = self.scheduled_ns.max(now) + scheduling.round() as u64;
         }
         let mut kept = self.spares.pop().unwrap_or_default();
@@ -155,7 +155,7 @@ impl Fleet {
         let device = &mut self.devices[worker.index()];
         let Some(Queued { launch, mut rows, overhead_ns, .. }) = device.queue.pop_front() else { return };
         let costs = &self.machine.costs[launch.cell_type.index()];
-        let costs_ns = costs.compute_ns(rows.len() as u32, quiet) * u64::from(launch.steps) + overhead_ns;
+        let costs_ns = costs.compute_ns(launch.step_rows() as u32, quiet) * u64::from(launch.steps) + overhead_ns;
         let busy_ns = work.takes_ns(costs_ns, now);
         device.ended_ns = Some(now + busy_ns);
         let stops = rows.iter().filter_map(|row| Some((row.lane, work.begins(*row, launch.steps, now)?)));
@@ -173,7 +173,7 @@ impl Fleet {
         }
         let costs = &self.machine.costs[launch.cell_type.index()];
         match self.machine.gathering {
-            Gathering::Curve => costs.overhead.at(rows.len() as u32) * u64::from(launch.steps),
+            Gathering::Curve => costs.overhead.at(launch.step_rows() as u32) * u64::from(launch.steps),
             Gathering::Moved { .. } => {
                 let last = &mut self.devices[launch.worker.index()].last[launch.cell_type.index()];
                 let stays = self.machine.recurrent[launch.cell_type.index()];

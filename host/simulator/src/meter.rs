@@ -135,8 +135,9 @@ impl Meter {
             self.know(worker);
             let Worker { flying, heard_ns, .. } = &mut self.workers[worker];
             let Launch { seq, cell_type, steps, .. } = *launch;
+            let rows = launch.step_rows() as u32;
             let wakes = flying.is_empty() && heard_ns.is_none_or(|heard_ns| heard_ns < self.now.0);
-            flying.push_back(Task { seq, cell_type, rows: launch.rows.len() as u32, steps, launched_ns: self.now.0, wakes, quiet: None });
+            flying.push_back(Task { seq, cell_type, rows, steps, launched_ns: self.now.0, wakes, quiet: None });
         }
         // Not before all has been decided: who has ended a task has the next one by now, if there is one.
         for worker in 0..self.workers.len() {

@@ -1,5 +1,6 @@
 //! What is counted in a run, and the numbers that come of it.
 
+use cellwright_scheduler::Launch;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -96,11 +97,11 @@ impl Recorder {
         self.arrived += u64::from(now >= self.from_ns);
     }
 
-    /// A task of so many rows begins, and runs them so many steps.
-    pub(crate) fn task(&mut self, start_ns: u64, steps: u32, rows: usize) {
+    /// A task begins.
+    pub(crate) fn task(&mut self, start_ns: u64, launch: &Launch) {
         if start_ns >= self.from_ns {
-            self.tasks += u64::from(steps);
-            self.rows += u64::from(steps) * rows as u64;
+            self.tasks += u64::from(launch.steps);
+            self.rows += launch.nodes();
         }
     }
 

@@ -141,7 +141,7 @@ impl Player {
         self.meter.decided(&self.commands);
         self.books.follow(&self.commands, now.0);
         for launch in &self.commands.launches {
-            self.recorder.task(now.0, launch.steps, launch.rows.len());
+            self.recorder.task(now.0, launch);
         }
         for request in &self.commands.finished {
             if let Some(life) = self.books.end(*request) {

@@ -303,7 +303,7 @@ impl<'a> Simulation<'a> {
     fn start(&mut self, worker: WorkerId, now: u64) {
         let Self { fleet, requests, recorder, timeline, due, .. } = self;
         fleet.start(worker, now, requests, |launch, rows, flight, requests| {
-            recorder.task(now, launch.steps, rows.len());
+            recorder.task(now, launch);
             timeline.task(launch, rows, flight, requests);
             due.push(Reverse((flight.end_ns, Due::Done(worker, launch.seq))));
         });

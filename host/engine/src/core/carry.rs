@@ -104,7 +104,7 @@ impl Core {
             scrub: Vec::new(),
         };
         task.rows.clear();
-        let mut models = state.models.of_task((scheduled.len(), launch.steps));
+        let mut models = state.models.of_task((launch.step_rows(), launch.steps));
         for row in scheduled {
             task.rows.push(Row { lane: LaneIndex(row.lane.0), step: row.step });
             let Some((entry, is_new)) = state.lanes.introduce(row.lane, launch.worker) else { continue };

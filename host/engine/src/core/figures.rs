@@ -49,11 +49,10 @@ impl Tally {
 impl Core {
     pub(super) fn count_launch(&mut self, launch: &Launch) {
         self.counters.tasks.fetch_add(u64::from(launch.steps), Ordering::Relaxed);
-        let rows = launch.rows.len() as u64 * u64::from(launch.steps) - u64::from(launch.ended);
-        self.counters.rows.fetch_add(rows, Ordering::Relaxed);
+        self.counters.rows.fetch_add(launch.nodes(), Ordering::Relaxed);
         let tally = &mut self.state.tally;
         if let Some(cell) = tally.cells.get(launch.cell_type.index()) {
-            cell.launched(launch.rows.len(), (launch.steps, launch.ended));
+            cell.launched(launch.step_rows(), launch.steps, launch.nodes());
         }
         tally.outstanding[launch.worker.index()].push_back(launch.cell_type);
     }

@@ -277,8 +277,10 @@ impl Scheduler {
         };
         let last = self.last_launch(worker, cell_type).filter(|_| follows.is_some());
         let alike = last.is_some_and(|last| last.rows.len() == count);
-        // Nobody has joined: what are fewer have ended.
-        let fewer = last.is_some_and(|last| follows == Some(true) && last.rows.len() == count + group.map_or(0, |group| group.ended));
+        // Nobody has joined: who is missing has ended. Of several models each is charged for its rows of every step.
+        let of_one = || self.worker(worker).and_then(|state| state.tasks.back()).is_some_and(|task| task.sole.is_some());
+        let missing = group.map_or(0, |group| group.ended);
+        let fewer = follows == Some(true) && last.is_some_and(|last| last.rows.len() == count + missing) && of_one();
         let goes_on = |group: &Group| group.unmergeable == 0 && (alike || fewer);
         let mut merge = same && group.is_some_and(goes_on);
         if let Some(sole) = sole.filter(|_| merge) {

@@ -388,7 +388,7 @@ fn the_simulation_sees_everything() {
         ("copies", copied, 100),
         ("launches of several steps", merged, 100),
         ("rows of padding", padded, 100),
-        ("rows that ended before their launch", ragged, 20),
+        ("rows that ended before their launch", ragged, 10),
         ("scrubs", scrubbed, 100),
     ] {
         assert!(count > least, "only {count} {what}");

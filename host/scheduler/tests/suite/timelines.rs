@@ -385,6 +385,23 @@ fn chains_may_end_before_their_launch() {
     ");
 }
 
+/// One that may have stopped before its last step has that in a launch of one step, though it is not missed in the next.
+#[test]
+fn a_chain_that_may_stop_ends_no_launch_of_several_steps() {
+    for (stop, low_water) in (0..6).flat_map(|stop| [0, 1, 2].map(|low_water| (stop, low_water))) {
+        let mut known = model(4);
+        known.cells.iter_mut().for_each(|cell| cell.steps_together = true);
+        let world = World::new(Config { low_water, ..Config::default() }, vec![known], &[(0, 0, 10_000)]);
+        let mut timeline = Timeline { world, events: Vec::new(), lines: String::new() };
+        let stopping = cellwright_cell_graph::unfolded::UnfoldedChain { stop: Some((0, 0)), ..lstm(6, &[]) };
+        timeline.arrive_stopping(&growth(0, vec![stopping], None), 0, stop);
+        timeline.arrive(&growth(0, vec![lstm(10, &[])], None));
+        let lines = timeline.run();
+        let launches_of_stopping = lines.lines().filter(|line| line.contains("0.0["));
+        assert!(launches_of_stopping.clone().count() > 0 && launches_of_stopping.into_iter().all(|line| !line.contains("..=")), "{lines}");
+    }
+}
+
 /// A worker that asks before it is idle has a launch of its own ahead meanwhile.
 #[test]
 fn a_worker_that_asks_early_has_a_launch_ahead() {

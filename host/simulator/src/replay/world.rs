@@ -235,8 +235,8 @@ impl<'a> Replay<'a> {
                 let Self { fleet, books, traffic, recorder, due, part, .. } = self;
                 let mut tasks =
                     Tasks { chains: Chains { books, requests: &traffic.requests }, longer: part.map_or(1.0, |part| part.longer) };
-                fleet.start(worker, now, &mut tasks, |launch, rows, flight, _| {
-                    recorder.task(now, launch.steps, rows.len());
+                fleet.start(worker, now, &mut tasks, |launch, _, flight, _| {
+                    recorder.task(now, launch);
                     due.push(Reverse((flight.end_ns, Due::Done(worker, launch.seq))));
                 });
             }

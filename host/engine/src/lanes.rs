@@ -54,9 +54,10 @@ pub(crate) struct Lanes {
 struct Left {
     /// Those that it must forget with its next task.
     next: Vec<LaneIndex>,
-    /// They are held until that task is complete, and so freed by the engine's thread, which allocated most of what they refer to and has it back at no cost,
-    /// instead of by the worker's. First those of the next task, then those of earlier ones, by their numbers.
+    /// The same, which are held until that task is complete, and so freed by the engine's thread, which allocated most of what they refer to, and not by the
+    /// worker's, which would have to hand all of it back to another thread's heap.
     held: Vec<Arc<Lane>>,
+    /// Those of tasks that are on their way, by their numbers.
     told: VecDeque<(u64, Vec<Arc<Lane>>)>,
 }
 

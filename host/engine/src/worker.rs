@@ -184,8 +184,8 @@ impl Worker {
             ToWorker::Task(..) | ToWorker::Take { .. } => unreachable!("`run` takes these"),
             ToWorker::Load { index, cell, reply } => {
                 let loaded = self.backend.load(index, &cell);
-                let (table, steps_together) = (self.backend.table(index), self.backend.steps_together(index));
-                let _ = reply.send(loaded.map(|()| Running { table, steps_together }));
+                let running = |()| Running { table: self.backend.table(index), steps_together: self.backend.steps_together(index) };
+                let _ = reply.send(loaded.map(running));
             }
             ToWorker::Unload { index, reply } => {
                 self.backend.unload(index);

@@ -307,7 +307,8 @@ impl Scheduler {
     /// Steps of a row of a launch that ends with that tick of its type's group (0: with none). A chain that was a member's may have ended before.
     pub(crate) fn steps_of(&self, row: Row, steps: u32, tick: u64) -> Range<u32> {
         let end = row.step + steps;
-        // Only of members, which run to their limit, are some padding that is not told of; of one step none is.
+        // Who is in a group's launch of several steps runs to its limit, which is never lowered below what was launched, because it cannot stop: what lies beyond
+        // is padding, and was never counted. Of all other launches every step was.
         row.step..if tick > 0 && steps > 1 { end.min(self.lane(row.lane).limit) } else { end }
     }
 

@@ -182,6 +182,21 @@ fn newcomers_catch_up_and_merge() {
     ");
 }
 
+/// The same, but that 0 is cancelled between two of its nodes: nobody is left of its batch, and 1 begins.
+#[test]
+fn a_batch_that_was_given_up_keeps_nobody_waiting() {
+    let mut timeline = lazily(10);
+    timeline.arrive(&line());
+    timeline.act();
+    timeline.arrive(&line());
+    timeline.tick();
+    timeline.complete();
+    timeline.world.requests.get_mut(&RequestId(0)).expect("it runs").cancelled = true;
+    timeline.events.push(Event::Cancel(RequestId(0)));
+    let lines = timeline.run();
+    assert!(lines.starts_with(" 0 lstm: 0.0[0]\n 1 leaf: 0.1[0]\n 2 lstm: 1.0[0]\n") && lines.ends_with("request 1 leaves\n"), "{lines}");
+}
+
 /// Request 0 has an objective of 10 and takes 8 alone. Equation 2 has no slack for 1: it waits until 0 is done.
 #[test]
 fn without_slack_a_batch_goes_on_uninterrupted() {

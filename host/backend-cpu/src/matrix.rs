@@ -74,12 +74,14 @@ impl Form {
 }
 
 /// A packed weight.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Packed {
     pub(crate) k: usize,
     data: Lines,
     /// Of integers: what is known of the columns.
     columns: Lines,
+    /// Of digits: what numbers of a left-hand row are multiplied by before they are taken apart.
+    factors: Lines,
 }
 
 /// The weights and the bias of one product.
@@ -202,7 +204,7 @@ impl Product {
         let k = w.shape[usize::from(transposed)];
         packs.bytes = packs.bytes.saturating_add(self.form.packed_bytes(k, n) as u64);
         let packed = if packs.bytes > packs.bytes_most {
-            Packed { k, data: Lines::default(), columns: Lines::default() }
+            Packed { k, ..Packed::default() }
         } else {
             let values = w.to_f32().unwrap_or_default();
             self.pack(k, &|row, column| alpha * values[if transposed { column * k + row } else { row * n + column }])
@@ -234,7 +236,7 @@ impl Product {
                     into.iter_mut().enumerate().for_each(|(at, into)| *into = w(row, column + at));
                 }
             }
-            return Packed { k, data, columns: Lines::default() };
+            return Packed { k, data, ..Packed::default() };
         }
         let mut data = Lines::zeroed(n * k * size_of::<f32>());
         let floats = data.floats_mut();
@@ -243,7 +245,7 @@ impl Product {
                 floats[row * n + column] = w(row, column);
             }
         }
-        Packed { k, data, columns: Lines::default() }
+        Packed { k, data, ..Packed::default() }
     }
 
     /// Both sides are rounded to f16; before a weight is packed.
@@ -297,10 +299,10 @@ impl Product {
         self.is_cached = is_cached;
     }
 
-    /// How its rows of so many elements are packed, if they need not be there as floats: any product that packs rows of as many like that can share them.
-    pub(crate) fn packing(&self, k: usize) -> Option<Packing> {
+    /// How a term's rows are packed, if they need not be there as floats: any product that packs rows like that can share them.
+    pub(crate) fn packing(&self, term: usize) -> Option<Packing> {
         match self.form {
-            Form::Rounded(rounded) => Some(Packing::new((rounded, self.level), k)),
+            Form::Rounded(rounded) => Some(Packing::new((rounded, self.level), &self.weights[term])),
             _ => None,
         }
     }
@@ -321,7 +323,7 @@ impl Product {
 
     /// Bytes of packed weights.
     pub(crate) fn bytes(&self) -> usize {
-        self.weights.iter().map(|weight| weight.data.bytes() + weight.columns.bytes()).sum()
+        self.weights.iter().map(|weight| weight.data.bytes() + weight.columns.bytes() + weight.factors.bytes()).sum()
     }
 
     /// In how many pieces columns can be given away.

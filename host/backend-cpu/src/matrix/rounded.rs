@@ -7,7 +7,7 @@
 //!
 //! - bf16, by loops: k by k, with fused multiply-adds, the same bits on every processor;
 //! - bf16, by AVX-512 BF16 (`vdpbf16ps`) and by AMX (`tdpbf16ps`): as the instruction sums, with denormal numbers as zeros;
-//! - 32-bit floats, by AMX alone and where that is asked for: from three numbers of bf16 each, which rounds none of them (`tiles::thirds`);
+//! - 32-bit floats, by AMX alone and where that is asked for: as whole numbers of three digits, with a scale for each row and each column, exactly but for the smallest of their products (`tiles::digits`);
 //! - integers: exactly, so that every kernel gives the same bits.
 
 #[cfg(target_arch = "x86_64")]
@@ -34,14 +34,16 @@ const GROUP: usize = 4;
 const GROUPS: usize = 16;
 /// Bytes of packed rows that are worked on before the next: they and two panels fit the second-level cache.
 const BLOCK_BYTES: usize = 1 << 20;
+/// Digits of a number that is taken apart.
+const DIGITS: usize = 3;
 /// Products of integers over more elements could overflow 32 bits.
 pub(crate) const BYTES_DEPTH_MAX: usize = 1 << 16;
 
 /// What numbers are rounded to, or taken apart into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Width {
-    /// 32-bit floats as three numbers of bf16 each, whose sum they are: by AMX alone.
-    Thirds,
+    /// Whole numbers of three signed digits of eight bits: by AMX alone.
+    Digits,
     /// bf16.
     Half,
     /// Integers from −127 to 127.
@@ -74,7 +76,7 @@ impl Rounded {
         let (width, dot) = match precision {
             #[cfg(target_arch = "x86_64")]
             Precision::F32 if kernels == Kernels::Tiles && level >= Level::Amx => {
-                return Some(Self { width: Width::Thirds, kernel: Kernel::Tiles });
+                return Some(Self { width: Width::Digits, kernel: Kernel::Tiles });
             }
             // f16 is that of 32-bit floats, whose operands are rounded: `halves`.
             Precision::F32 | Precision::F16 => return None,
@@ -91,23 +93,28 @@ impl Rounded {
 
     /// Whether products of so many columns are its own. What decides that must be the same for a cell and its halves.
     pub(crate) const fn is_worth(self, n: usize) -> bool {
-        !matches!(self.width, Width::Thirds) || n >= PANEL
+        !matches!(self.width, Width::Digits) || n >= PANEL
     }
 
     /// Bytes of a number.
     const fn bytes(self) -> usize {
         match self.width {
-            Width::Thirds | Width::Half => 2,
-            Width::Byte => 1,
+            Width::Half => 2,
+            Width::Digits | Width::Byte => 1,
         }
     }
 
-    /// Lines of a packed row that so many lines of groups make.
-    const fn line_count(self, lines: usize) -> usize {
+    /// How many of them stand for an element.
+    const fn digits(self) -> usize {
         match self.width {
-            Width::Thirds => 3 * lines,
-            Width::Half | Width::Byte => lines,
+            Width::Digits => DIGITS,
+            Width::Half | Width::Byte => 1,
         }
+    }
+
+    /// Whether each row and each column has a scale of its own.
+    const fn is_scaled(self) -> bool {
+        matches!(self.width, Width::Digits | Width::Byte)
     }
 
     /// Groups of a term of that depth.
@@ -117,7 +124,7 @@ impl Rounded {
 
     /// Bytes that a packed row takes.
     const fn stride(self, k: usize) -> usize {
-        let lines = self.line_count(self.groups(k) / GROUPS);
+        let lines = self.digits() * self.groups(k) / GROUPS;
         // Where rows lie apart they are an odd number of lines, so that they do not compete for the same places of the nearest cache.
         (if self.is_tiled() { lines } else { lines | 1 }) * GROUPS * GROUP
     }
@@ -164,7 +171,7 @@ impl Rounded {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Columns {
-    /// What a step is worth.
+    /// What a step is worth; of digits what a first one is.
     scales: [f32; PANEL],
     /// 128 times the sum of their integers.
     sums: [i32; PANEL],
@@ -224,15 +231,13 @@ struct Tile {
 /// Floats of scratch memory that a thread needs for so many rows of a product.
 pub(super) fn scratch(rounded: Rounded, product: &Product, rows: usize) -> usize {
     let rows = rows.min(block_rows(rounded, product));
-    product.weights.iter().map(|weight| Packing::new((rounded, product.level), weight.k).bytes(rows) / size_of::<f32>()).sum()
+    product.weights.iter().map(|weight| Packing::new((rounded, product.level), weight).bytes(rows) / size_of::<f32>()).sum()
 }
 
 /// How many rows are worked on before the next: a tile's at least, however long they are.
 pub(super) fn block_rows(rounded: Rounded, product: &Product) -> usize {
     let row_bytes: usize = product.weights.iter().map(|weight| rounded.stride(weight.k)).sum();
-    // Panels of floats are twice as large as others.
-    let bytes = if rounded.width == Width::Thirds { BLOCK_BYTES / 2 } else { BLOCK_BYTES };
-    (bytes / row_bytes.max(1)).max(1).next_multiple_of(rounded.height())
+    (BLOCK_BYTES / row_bytes.max(1)).max(1).next_multiple_of(rounded.height())
 }
 
 /// # Safety
@@ -277,7 +282,7 @@ pub(super) unsafe fn pack_terms(
             *term = packed;
             continue;
         }
-        let packing = Packing::new((rounded, product.level), weight.k);
+        let packing = Packing::new((rounded, product.level), weight);
         *term = packing.rows_at(free.cast(), rows);
         for row in 0..rows {
             // SAFETY: the caller's promise: there are these rows, and the scratch memory was asked for.
@@ -402,7 +407,7 @@ impl Block<'_> {
                 // It has a loop of its own.
                 #[cfg(target_arch = "x86_64")]
                 (Kernel::Tiles, _) => debug_assert!(false, "tiles are run by themselves"),
-                (_, Width::Thirds) => debug_assert!(false, "only tiles multiply them"),
+                (_, Width::Digits) => debug_assert!(false, "only tiles multiply them"),
             }
         }
     }

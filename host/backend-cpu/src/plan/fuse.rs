@@ -158,21 +158,23 @@ struct PackedInput {
     alone: bool,
 }
 
-/// Inputs that products pack, all alike, and read whole: they are packed as they are gathered, once for all of them and for every thread. How each
+/// Inputs that products pack and read whole: they are packed as they are gathered, once for all products that do it alike and for every thread. How each
 /// is packed, by number.
 fn packed(lowered: &Lowered) -> (BTreeMap<Val, PackedInput>, Vec<Packing>) {
     let (mut packed, mut all) = (BTreeMap::new(), Vec::new());
     for value in &lowered.inputs {
         let readers = lowered.ops.iter().filter(|op| op.operands().contains(&Operand::Value(*value)));
         let packings: Vec<Option<Packing>> = readers
-            .map(|op| match op {
-                LowOp::Linear { product, lead: 1, begin, .. } if *begin != Some(*value) => product.packing(lowered.values[value.0].count),
-                _ => None,
+            .flat_map(|op| match op {
+                LowOp::Linear { product, lefts, lead: 1, begin, .. } if *begin != Some(*value) => {
+                    let terms = lefts.iter().enumerate().filter(|(_, (left, _))| left == value);
+                    terms.map(|(term, _)| product.packing(term)).collect()
+                }
+                _ => vec![None],
             })
             .collect();
         let Some(packing) = packings.iter().flatten().next().copied() else { continue };
-        debug_assert!(packings.iter().flatten().all(|other| *other == packing), "products of a cell that pack rows do it alike");
-        let alone = packings.iter().all(Option::is_some) && !lowered.outputs.contains(value);
+        let alone = packings.iter().all(|other| *other == Some(packing)) && !lowered.outputs.contains(value);
         packed.insert(*value, PackedInput { at: Packed { packing, number: all.len() }, alone });
         all.push(packing);
     }
@@ -203,10 +205,10 @@ impl Builder {
         self.places[value.0].ok_or_else(|| "a value without a place".to_owned())
     }
 
-    /// Where a product reads a value that has so many of its rows, of so many elements. A product may read floats that are packed for another.
-    fn left(&self, value: Val, lead: usize, (product, k): (&Product, usize)) -> Result<LeftPlace, String> {
+    /// Where a product's term reads a value that has so many of its rows. A product may read floats that are packed for another.
+    fn left(&self, value: Val, lead: usize, (product, term): (&Product, usize)) -> Result<LeftPlace, String> {
         match self.packed.get(&value) {
-            Some(packed) if lead == 1 && product.packing(k).is_some() => Ok(LeftPlace::Packed(*packed)),
+            Some(packed) if lead == 1 && product.packing(term) == Some(packed.packing) => Ok(LeftPlace::Packed(*packed)),
             _ => self.place(value).map(LeftPlace::Floats),
         }
     }
@@ -229,8 +231,11 @@ impl Builder {
     fn single(&mut self, op: LowOp, sizes: &[(Element, usize)], constants: &[Vec<u8>]) -> Result<(), String> {
         match op {
             LowOp::Linear { product, lefts, begin, lead, n, result } => {
-                let lefts =
-                    lefts.into_iter().map(|(left, k)| Ok((self.left(left, lead, (&product, k))?, k))).collect::<Result<_, String>>()?;
+                let lefts = lefts
+                    .into_iter()
+                    .enumerate()
+                    .map(|(term, (left, k))| Ok((self.left(left, lead, (&product, term))?, k)))
+                    .collect::<Result<_, String>>()?;
                 let begin = begin.and_then(|begin| self.pointed.get(&begin).copied());
                 let row_ps = product.flops() * lead * 10;
                 let result = self.place(result)?;

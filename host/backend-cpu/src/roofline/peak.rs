@@ -20,7 +20,7 @@ pub(super) enum Unit {
     /// AVX-512's sums of products: `vdpbf16ps` or `vpdpbusd`.
     #[cfg(target_arch = "x86_64")]
     Dot(Width),
-    /// AMX: `tdpbf16ps` or `tdpbssd`, and six of the former for a product of 32-bit floats.
+    /// AMX: `tdpbf16ps` or `tdpbssd`, and six of the latter for a product of 32-bit floats.
     #[cfg(target_arch = "x86_64")]
     Tiles(Width),
 }
@@ -58,10 +58,10 @@ impl Unit {
             Self::Fma512 => unsafe { x86::fma_512(rounds) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller's promise.
-            Self::Dot(Width::Half | Width::Thirds) => unsafe { x86::dot_halves(rounds) },
+            Self::Dot(Width::Half) => unsafe { x86::dot_halves(rounds) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller's promise.
-            Self::Dot(Width::Byte) => unsafe { x86::dot_bytes(rounds) },
+            Self::Dot(Width::Byte | Width::Digits) => unsafe { x86::dot_bytes(rounds) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller's promise.
             Self::Tiles(width) => unsafe { x86::tiles(width, rounds) },
@@ -203,20 +203,20 @@ mod x86 {
     /// # Safety
     /// The processor has AMX, and the system lets this process use it.
     pub(super) unsafe fn tiles(width: Width, rounds: usize) -> f64 {
-        let ones = Tile([if width == Width::Byte { BYTES } else { HALVES }; 256]);
+        let ones = Tile([if width == Width::Half { HALVES } else { BYTES }; 256]);
         let mut sums = [Tile([0; 256]); 4];
         // SAFETY: the caller's promise; tiles are set up whole before they are used, and are given back; there is room for each.
         unsafe {
             amx::set_up(32);
             match width {
-                Width::Half | Width::Thirds => tiles!("tdpbf16ps", ones, sums, rounds),
-                Width::Byte => tiles!("tdpbssd", ones, sums, rounds),
+                Width::Half => tiles!("tdpbf16ps", ones, sums, rounds),
+                Width::Byte | Width::Digits => tiles!("tdpbssd", ones, sums, rounds),
             }
             amx::release();
         }
         let value = |bits: &i32| match width {
             Width::Half => f64::from(f32::from_bits(bits.cast_unsigned())),
-            Width::Thirds => f64::from(f32::from_bits(bits.cast_unsigned())) / 6.0,
+            Width::Digits => f64::from(*bits) / 6.0,
             Width::Byte => f64::from(*bits),
         };
         sums.iter().flat_map(|tile| &tile.0).map(value).sum()
@@ -247,14 +247,14 @@ mod tests {
         #[cfg(target_arch = "x86_64")]
         {
             assert_eq!(Unit::choose(Precision::Int8, Level::Amx, Kernels::Library), Unit::Fma512);
-            assert_eq!(Unit::choose(Precision::F32, Level::Amx, Kernels::Tiles), Unit::Tiles(Width::Thirds));
+            assert_eq!(Unit::choose(Precision::F32, Level::Amx, Kernels::Tiles), Unit::Tiles(Width::Digits));
         }
     }
 
     /// Whether six of its products are one.
     fn is_sixth(unit: Unit) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return unit == Unit::Tiles(Width::Thirds);
+        return unit == Unit::Tiles(Width::Digits);
         #[cfg(not(target_arch = "x86_64"))]
         false
     }
@@ -277,7 +277,7 @@ mod tests {
                     #[cfg(target_arch = "x86_64")]
                     Unit::Dot(width) => 24 * 16 * if width == Width::Half { 2 } else { 4 },
                     #[cfg(target_arch = "x86_64")]
-                    Unit::Tiles(width) => 16 * 16 * 16 * if width == Width::Byte { 4 } else { 2 },
+                    Unit::Tiles(width) => 16 * 16 * 16 * if width == Width::Half { 2 } else { 4 },
                 };
                 // SAFETY: the processor has that level.
                 let counted = unsafe { unit.multiply_adds(ROUNDS) } * if is_sixth(unit) { 6.0 } else { 1.0 };

@@ -7,13 +7,14 @@ use super::{Columns, GROUP, GROUPS, Rounded, Width};
 use crate::memory::Lines;
 
 impl Rounded {
-    /// Where a group of a column is in its panel.
-    const fn place(self, group: usize, lane: usize) -> usize {
+    /// Where a group of a column is in its panel, of that digit of its numbers.
+    const fn place(self, group: usize, lane: usize, digit: usize) -> usize {
         #[cfg(target_arch = "x86_64")]
         if self.is_tiled() {
-            let (step, row) = (group / GROUPS, group % GROUPS);
-            return (2 * step + lane * GROUP / tiles::ROW) * tiles::TILE + row * tiles::ROW + lane * GROUP % tiles::ROW;
+            let (step, row, half) = (group / GROUPS, group % GROUPS, lane * GROUP / tiles::ROW);
+            return ((2 * step + half) * self.digits() + digit) * tiles::TILE + row * tiles::ROW + lane * GROUP % tiles::ROW;
         }
+        let _ = digit;
         (group * PANEL + lane) * GROUP
     }
 
@@ -31,61 +32,63 @@ impl Rounded {
     /// Bytes of a weight of that many rows and columns as packed.
     pub(in super::super) fn packed_bytes(self, k: usize, n: usize) -> usize {
         let panels = n.div_ceil(PANEL);
-        let columns = if self.width == Width::Byte { Lines::rounded(panels * size_of::<Columns>()) } else { 0 };
-        panels * self.panel_bytes(k) + columns
+        let columns = if self.is_scaled() { Lines::rounded(panels * size_of::<Columns>()) } else { 0 };
+        let factors = if self.width == Width::Digits { Lines::rounded(k * size_of::<f32>()) } else { 0 };
+        panels * self.panel_bytes(k) + columns + factors
     }
 
     /// Bytes of a panel.
     const fn panel_bytes(self, k: usize) -> usize {
-        let bytes = self.groups(k) * PANEL * GROUP;
-        if matches!(self.width, Width::Thirds) { 2 * bytes } else { bytes }
-    }
-
-    /// Packs the weight `w(k, n)` as floats: of sixteen columns those of one k, and then those of the k that is in one group with it.
-    fn pack_floats(self, (k, n): (usize, usize), w: &dyn Fn(usize, usize) -> f32) -> Packed {
-        const LANES: usize = 16;
-        let floats_of_panel = self.panel_bytes(k) / size_of::<f32>();
-        let mut data = Lines::zeroed(n.div_ceil(PANEL) * self.panel_bytes(k));
-        let floats = data.floats_mut();
-        for row in 0..k {
-            let (step, pair, of_pair) = (row / (2 * GROUPS), row / 2 % GROUPS, row % 2);
-            for column in 0..n {
-                let (panel, half, lane) = (column / PANEL, column % PANEL / LANES, column % LANES);
-                let vector = ((2 * step + half) * GROUPS + pair) * 2 + of_pair;
-                floats[panel * floats_of_panel + vector * LANES + lane] = w(row, column);
-            }
-        }
-        Packed { k, data, columns: Lines::default() }
+        self.digits() * self.groups(k) * PANEL * GROUP
     }
 
     /// Packs the weight `w(k, n)`.
     pub(in super::super) fn pack(self, (k, n): (usize, usize), w: &dyn Fn(usize, usize) -> f32) -> Packed {
-        if self.width == Width::Thirds {
-            return self.pack_floats((k, n), w);
-        }
-        let (groups, panels) = (self.groups(k), n.div_ceil(PANEL));
-        let mut data = Lines::zeroed(panels * groups * PANEL * GROUP);
-        let mut columns = match self.width {
-            Width::Thirds | Width::Half => Lines::default(),
-            Width::Byte => Lines::zeroed(panels * size_of::<Columns>()),
-        };
+        let (groups, panels, panel_bytes) = (self.groups(k), n.div_ceil(PANEL), self.panel_bytes(k));
+        let mut data = Lines::zeroed(panels * panel_bytes);
+        let mut columns = if self.is_scaled() { Lines::zeroed(panels * size_of::<Columns>()) } else { Lines::default() };
+        let factors = if self.width == Width::Digits { factors((k, n), w) } else { Vec::new() };
         let mut column = vec![0.0_f32; k];
-        let mut packed = vec![0_u8; groups * GROUP];
+        let mut packed = vec![0_u8; self.digits() * groups * GROUP];
         for at in 0..n {
             column.iter_mut().enumerate().for_each(|(row, value)| *value = w(row, at));
+            column.iter_mut().zip(&factors).filter(|(_, factor)| **factor != 0.0).for_each(|(value, factor)| *value /= factor);
             let scale = self.round(&column, &mut packed, false);
             let (panel, lane) = (at / PANEL, at % PANEL);
-            for (group, bytes) in packed.chunks_exact(GROUP).enumerate() {
-                data.bytes_mut()[panel * groups * PANEL * GROUP + self.place(group, lane)..][..GROUP].copy_from_slice(bytes);
+            for (line, groups) in packed.chunks_exact(GROUP * GROUPS).enumerate() {
+                let (step, digit) = (line / self.digits(), line % self.digits());
+                for (group, bytes) in groups.chunks_exact(GROUP).enumerate() {
+                    let place = self.place(step * GROUPS + group, lane, digit);
+                    data.bytes_mut()[panel * panel_bytes + place..][..GROUP].copy_from_slice(bytes);
+                }
             }
-            if self.width == Width::Byte {
-                let sum: i32 = packed.iter().map(|byte| i32::from(byte.cast_signed())).sum();
-                // A panel's scales, then its sums.
+            if self.is_scaled() {
+                // A panel's scales, then its sums, which digits have no use for.
                 let floats = &mut columns.floats_mut()[panel * 2 * PANEL..];
-                floats[lane] = scale;
-                floats[PANEL + lane] = f32::from_bits((128 * sum).cast_unsigned());
+                // What an infinite weight is multiplied with is not looked at.
+                floats[lane] = if scale.is_finite() { scale } else { f32::NAN };
+                if self.width == Width::Byte {
+                    let sum: i32 = packed.iter().map(|byte| i32::from(byte.cast_signed())).sum();
+                    floats[PANEL + lane] = f32::from_bits((128 * sum).cast_unsigned());
+                }
             }
         }
-        Packed { k, data, columns }
+        let mut lines = Lines::zeroed(size_of_val(&*factors));
+        lines.floats_mut()[..factors.len()].copy_from_slice(&factors);
+        Packed { k, data, columns, factors: lines }
     }
+}
+
+/// What a left-hand row's numbers are multiplied by, and each row of the weight divided by: powers of two, so that of each row of the weight the largest part of a column's largest is near 1. The largest number of a left-hand row is then one that contributes much, in whatever units it comes.
+fn factors((k, n): (usize, usize), w: &dyn Fn(usize, usize) -> f32) -> Vec<f32> {
+    // Of what lies between two powers of two.
+    const HALF: u32 = 1 << 22;
+    let largest = |column: usize| (0..k).fold(0.0_f32, |most, row| most.max(w(row, column).abs()));
+    let inverses: Vec<f32> =
+        (0..n).map(|column| 1.0 / largest(column)).map(|inverse| if inverse.is_normal() { inverse } else { 0.0 }).collect();
+    let factor = |row: usize| {
+        let most = inverses.iter().enumerate().fold(0.0_f32, |most, (column, inverse)| most.max(w(row, column).abs() * inverse));
+        if most == 0.0 { 0.0 } else { f32::from_bits((most.max(f32::MIN_POSITIVE).to_bits() + HALF) & !(2 * HALF - 1)) }
+    };
+    (0..k).map(factor).collect()
 }

@@ -1,5 +1,7 @@
 //! What a row or a column becomes when it is packed: bf16, or whole steps of a scale of its own. It does not know what is multiplied with it.
 
+#[cfg(target_arch = "x86_64")]
+use super::tiles::digits::take_apart;
 use super::{GROUP, GROUPS, Rounded, Width};
 
 /// Bytes of a line: as many groups as a term's depth is padded to.
@@ -14,8 +16,6 @@ const STEPS: f32 = 127.0;
 pub(super) struct Float([u8; 4]);
 
 impl Float {
-    const ZERO: Self = Self([0; 4]);
-
     #[inline(always)]
     fn get(self) -> f32 {
         f32::from_ne_bytes(self.0)
@@ -40,6 +40,11 @@ impl Rounded {
     #[inline(always)]
     pub(super) fn round(self, values: &[f32], packed: &mut [u8], is_offset: bool) -> f32 {
         let values = Float::all(values);
+        #[cfg(target_arch = "x86_64")]
+        if self.width == Width::Digits {
+            // SAFETY: there are as many lines of each digit; the processor has AMX, or nothing would be packed like that.
+            return unsafe { take_apart(values, std::ptr::null(), packed.as_mut_ptr(), LINE) };
+        }
         let scale = self.scale(values);
         self.put(values, scale, packed, is_offset);
         scale.step
@@ -48,8 +53,8 @@ impl Rounded {
     #[inline(always)]
     fn scale(self, values: &[Float]) -> Scale {
         let (inverse, step) = match self.width {
-            Width::Thirds | Width::Half => (1.0, 1.0),
-            Width::Byte => steps(values),
+            Width::Digits | Width::Half => (1.0, 1.0),
+            Width::Byte => steps(largest(values), STEPS),
         };
         Scale { inverse, step }
     }
@@ -58,7 +63,7 @@ impl Rounded {
     #[inline(always)]
     fn put(self, values: &[Float], scale: Scale, packed: &mut [u8], is_offset: bool) {
         match self.width {
-            Width::Thirds => debug_assert!(false, "`take_row_apart` packs them"),
+            Width::Digits => debug_assert!(false, "`take_apart` packs them"),
             Width::Half => {
                 let halves = packed.as_chunks_mut::<2>().0;
                 halves.iter_mut().zip(values).for_each(|(half, value)| *half = to_bf16(value.get()).to_le_bytes());
@@ -82,17 +87,16 @@ impl Rounded {
 /// Rounds a row into lines that are so many bytes apart, zeros behind the last value.
 ///
 /// # Safety
-/// There are as many lines as the row fills, and the scale can be written.
+/// There are as many lines as the row fills and, if there are any, as many factors; and the scale can be written.
 #[inline(always)]
-pub(super) unsafe fn pack_row(rounded: Rounded, row: &[Float], lines: *mut u8, apart: usize, scale: *mut f32) {
-    if rounded.width == Width::Thirds {
-        // SAFETY: the caller's promise.
-        unsafe {
-            take_row_apart(row, lines, apart);
-            *scale = 1.0;
-        }
+pub(super) unsafe fn pack_row(rounded: Rounded, row: &[Float], factors: *const f32, lines: *mut u8, apart: usize, scale: *mut f32) {
+    #[cfg(target_arch = "x86_64")]
+    if rounded.width == Width::Digits {
+        // SAFETY: the caller's promise; the processor has AMX, or nothing would be packed like that.
+        unsafe { *scale = take_apart(row, factors, lines, apart) };
         return;
     }
+    let _ = factors;
     let of = rounded.scale(row);
     let is_offset = rounded.is_offset();
     for (at, values) in row.chunks(LINE / rounded.bytes()).enumerate() {
@@ -107,50 +111,6 @@ pub(super) unsafe fn pack_row(rounded: Rounded, row: &[Float], lines: *mut u8, a
     unsafe { *scale = of.step };
 }
 
-/// Takes a row apart into lines that are so many bytes apart, three for each line of groups, zeros behind the last value. What is not finite is its third part alone: that is
-/// multiplied with nothing but first parts of weights, so that no sum of infinities of one sign becomes anything else.
-///
-/// # Safety
-/// As for [`pack_row`].
-#[inline(always)]
-unsafe fn take_row_apart(row: &[Float], lines: *mut u8, apart: usize) {
-    let (whole, rest) = row.as_chunks::<VALUES>();
-    let mut last = [Float::ZERO; VALUES];
-    last[..rest.len()].copy_from_slice(rest);
-    let last = if rest.is_empty() { None } else { Some(&last) };
-    for (at, values) in whole.iter().chain(last).enumerate() {
-        let line = |part: usize| lines.wrapping_add((3 * at + part) * apart).cast::<[u16; VALUES]>();
-        let [mut first, mut second, mut third] = [[0; VALUES]; 3];
-        for at in 0..VALUES {
-            [first[at], second[at], third[at]] = thirds(values[at].get());
-        }
-        // SAFETY: the caller's promise; lines are aligned as such.
-        unsafe {
-            *line(0) = first;
-            *line(1) = second;
-            *line(2) = third;
-        }
-    }
-}
-
-/// Values of a line of parts.
-const VALUES: usize = LINE / 2;
-
-/// Three numbers of bf16 whose sum a float is: its first eight digits, the next eight and the last.
-#[inline(always)]
-pub(super) const fn thirds(value: f32) -> [u16; 3] {
-    const FIRST: u32 = 0xffff_0000;
-    const NOT_FINITE: u32 = 0x7f80_0000;
-    let bits = value.to_bits();
-    let kept = if bits & NOT_FINITE == NOT_FINITE { 0 } else { FIRST };
-    let first = bits & kept;
-    let rest = value - f32::from_bits(first);
-    let second = rest.to_bits() & kept;
-    // A NaN all of whose digits are beyond the first eight has another among those by now: it has been subtracted from.
-    let third = (rest - f32::from_bits(second)).to_bits();
-    [(first >> 16) as u16, (second >> 16) as u16, (third >> 16) as u16]
-}
-
 /// The nearest number of eight significant bits, ties to even; a NaN stays one.
 #[inline(always)]
 pub(super) fn to_bf16(value: f32) -> u16 {
@@ -161,15 +121,20 @@ pub(super) fn to_bf16(value: f32) -> u16 {
     (if bits & 0x7f80_0000 == 0x7f80_0000 { kept } else { rounded }) as u16
 }
 
-/// What to multiply by for whole steps, and what a step is worth.
+/// What to multiply by for the largest magnitude to be so many steps, and what a step is worth.
 #[inline(always)]
-pub(super) fn steps(values: &[Float]) -> (f32, f32) {
-    // As integers, magnitudes are in order, with infinities and NaN above all numbers.
-    let most = f32::from_bits(values.iter().fold(0, |most, value| most.max(value.get().to_bits() & 0x7fff_ffff)));
-    let inverse = STEPS / most;
-    if !most.is_finite() {
+pub(super) fn steps(largest: f32, steps: f32) -> (f32, f32) {
+    let inverse = steps / largest;
+    if !largest.is_finite() {
         // No value times zero would do for those either.
         return (f32::NAN, f32::NAN);
     }
-    if inverse.is_finite() { (inverse, most / STEPS) } else { (0.0, 0.0) }
+    if inverse.is_finite() { (inverse, largest / steps) } else { (0.0, 0.0) }
+}
+
+/// The largest magnitude.
+#[inline(always)]
+pub(super) fn largest(values: &[Float]) -> f32 {
+    // As integers they are in order, with infinities and NaN above all numbers.
+    f32::from_bits(values.iter().fold(0, |most, value| most.max(value.get().to_bits() & 0x7fff_ffff)))
 }

@@ -1,7 +1,8 @@
 //! Rows of a batch as products multiply them: rounded where they arrive, once for all products and threads, or by each thread for itself.
 
+use super::super::Packed;
 use super::numbers::{Float, pack_row};
-use super::{GROUP, GROUPS, Rounded, Width};
+use super::{GROUP, GROUPS, Rounded};
 use crate::kernels::dispatch;
 use crate::level::Level;
 use crate::memory::Lines;
@@ -12,7 +13,14 @@ pub(crate) struct Packing {
     rounded: Rounded,
     level: Level,
     k: usize,
+    /// What their numbers are multiplied by first: those of a weight, or nothing.
+    factors: *const f32,
 }
+
+// SAFETY: factors are only read, and those who read them promise that they are there.
+unsafe impl Send for Packing {}
+// SAFETY: as above.
+unsafe impl Sync for Packing {}
 
 /// Packed rows.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +41,10 @@ impl PackedRows {
 }
 
 impl Packing {
-    pub(crate) const fn new((rounded, level): (Rounded, Level), k: usize) -> Self {
-        Self { rounded, level, k }
+    /// Those that are multiplied with that weight.
+    pub(crate) fn new((rounded, level): (Rounded, Level), weight: &Packed) -> Self {
+        let factors = if weight.factors.bytes() == 0 { std::ptr::null() } else { weight.factors.pointer().cast() };
+        Self { rounded, level, k: weight.k, factors }
     }
 
     /// Bytes that a row takes, but for its scale.
@@ -55,15 +65,15 @@ impl Packing {
     /// Packs a row of floats, which need not be aligned, as one of so many.
     ///
     /// # Safety
-    /// The row can be read, `rows` was made by [`Self::rows_at`] for memory that nobody else reads or writes this row of, and the processor has the level.
+    /// The row can be read, the weight is still there, `rows` was made by [`Self::rows_at`] for memory that nobody else reads or writes this row of, and the processor has the level.
     pub(crate) unsafe fn pack(&self, from: *const u8, rows: PackedRows, (row, of): (usize, usize)) {
-        let Self { rounded, level, k } = *self;
+        let Self { rounded, level, k, factors } = *self;
         let (at, apart) = rounded.row_place(row, of, rows.stride);
-        let pack = dispatch!(level, pack_row::<>, [], (rounded: Rounded, row: &[Float], lines: *mut u8, apart: usize, scale: *mut f32));
+        let pack = dispatch!(level, pack_row::<>, [], (rounded: Rounded, row: &[Float], factors: *const f32, lines: *mut u8, apart: usize, scale: *mut f32));
         // SAFETY: the caller's promise; a row's lines are within what rows take.
         unsafe {
             let row_of = std::slice::from_raw_parts(from.cast(), k);
-            pack(rounded, row_of, rows.rows.cast_mut().wrapping_add(at), apart, rows.scales.cast_mut().wrapping_add(row));
+            pack(rounded, row_of, factors, rows.rows.cast_mut().wrapping_add(at), apart, rows.scales.cast_mut().wrapping_add(row));
         }
     }
 
@@ -74,8 +84,8 @@ impl Packing {
     pub(crate) unsafe fn pack_zeros(&self, rows: PackedRows, (row, of): (usize, usize)) {
         let (at, apart) = self.rounded.row_place(row, of, rows.stride);
         let zero = if self.rounded.is_offset() { 0x80 } else { 0 };
-        let scale = if self.rounded.width == Width::Byte { 0.0 } else { 1.0 };
-        for line in 0..self.rounded.line_count(self.rounded.groups(self.k) / GROUPS) {
+        let scale = if self.rounded.is_scaled() { 0.0 } else { 1.0 };
+        for line in 0..self.rounded.digits() * self.rounded.groups(self.k) / GROUPS {
             // SAFETY: the caller's promise.
             unsafe { std::ptr::write_bytes(rows.rows.cast_mut().wrapping_add(at + line * apart), zero, GROUP * GROUPS) };
         }
@@ -88,16 +98,16 @@ impl Packing {
 mod tests {
     use cellwright_cell_graph::typed::Precision;
 
+    use super::super::Width;
     use super::*;
     use crate::level::Kernels;
 
     fn packings(k: usize) -> impl Iterator<Item = Packing> {
         [Precision::F32, Precision::Bf16, Precision::Int8].into_iter().flat_map(move |precision| {
             let levels = Level::ALL;
-            levels
-                .into_iter()
-                .filter(|level| *level <= Level::detect())
-                .filter_map(move |level| Some(Packing::new((Rounded::choose(precision, level, Kernels::Tiles)?, level), k)))
+            levels.into_iter().filter(|level| *level <= Level::detect()).filter_map(move |level| {
+                Some(Packing::new((Rounded::choose(precision, level, Kernels::Tiles)?, level), &Packed { k, ..Packed::default() }))
+            })
         })
     }
 
@@ -144,7 +154,7 @@ mod tests {
                 assert_eq!((*packed.scales.add(1)).to_bits(), (*zeros.scales.add(1)).to_bits(), "{packing:?}");
             }
             // Behind the row's last number is what weights of zero are multiplied with.
-            let numbers = if packing.rounded.width == Width::Thirds { packing.row_bytes() } else { k * packing.rounded.bytes() };
+            let numbers = if packing.rounded.width == Width::Digits { packing.row_bytes() } else { k * packing.rounded.bytes() };
             let (at, apart) = packing.rounded.row_place(1, rows, packing.row_bytes());
             let number = |memory: &mut Lines, number: usize| memory.bytes_mut()[at + number / 64 * apart + number % 64];
             assert!((0..numbers).all(|byte| number(&mut one, byte) == number(&mut other, byte)), "{packing:?}");
@@ -153,31 +163,41 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn three_parts_are_the_float() {
-        let packing = Packing::new((Rounded { width: Width::Thirds, kernel: super::super::Kernel::Tiles }, Level::detect()), 70);
-        let value = |at: usize| match at {
-            0 => 0.0,
-            1 => -f32::MAX,
-            2 => 1.0 / 3.0,
-            3 => f32::NEG_INFINITY,
-            4 => f32::from_bits(0x7f80_0001),
-            _ => ((at * 2_654_435_761) as u32 as f32 - 2.0e9) * 1.1_f32.powi(at as i32 * 7 - 300),
-        };
-        let row: Vec<u8> = (0..70).flat_map(|at| value(at).to_ne_bytes()).collect();
-        let mut memory = Lines::zeroed(packing.bytes(3));
-        let packed = packing.rows_at(memory.pointer_mut(), 3);
-        // SAFETY: the row is there, and memory for all rows.
-        unsafe { packing.pack(row.as_ptr(), packed, (2, 3)) };
-        let (begin, apart) = packing.rounded.row_place(2, 3, packing.row_bytes());
-        for at in 0..96 {
-            let mut part = |part: usize| {
-                let bytes = &memory.bytes_mut()[begin + (at / 32 * 3 + part) * apart + at % 32 * 2..][..2];
-                f32::from_bits(u32::from(u16::from_le_bytes([bytes[0], bytes[1]])) << 16)
+    fn three_digits_are_the_nearest_number() {
+        let kernel = super::super::Kernel::Tiles;
+        if Level::detect() < Level::Amx {
+            return;
+        }
+        let packing = Packing::new((Rounded { width: Width::Digits, kernel }, Level::detect()), &Packed { k: 70, ..Packed::default() });
+        let row = |largest: f32| (0..70).map(move |at| if at == 9 { -largest } else { largest * ((at * 37 % 70) as f32 / 70.1 - 0.3) });
+        for largest in [8_355_711.0, 1.0, 0.999_999_9, 1.0 / 3.0, 3e-7, f32::MAX, 1e-31, 1e-33, 0.0] {
+            let bytes: Vec<u8> = row(largest).flat_map(f32::to_ne_bytes).collect();
+            let mut memory = Lines::zeroed(packing.bytes(3));
+            let packed = packing.rows_at(memory.pointer_mut(), 3);
+            // SAFETY: the row is there, and memory for all rows.
+            let unit = unsafe {
+                packing.pack(bytes.as_ptr(), packed, (2, 3));
+                f64::from(*packed.scales.add(2))
             };
-            let [first, second, third] = [0, 1, 2].map(&mut part);
-            let expected = if at < 70 { value(at) } else { 0.0 };
-            assert!(third + second + first == expected || expected.is_nan() && third.is_nan(), "number {at}: {first} {second} {third}");
-            assert!(expected.is_finite() || first == 0.0 && second == 0.0, "number {at}: {first} {second}");
+            let (begin, apart) = packing.rounded.row_place(2, 3, packing.row_bytes());
+            let mut digit =
+                |at: usize, digit: usize| f64::from(memory.bytes_mut()[begin + (at / 64 * 3 + digit) * apart + at % 64].cast_signed());
+            for (at, value) in row(largest).map(f64::from).chain(std::iter::repeat_n(0.0, 58)).enumerate() {
+                let number = (digit(at, 0) + digit(at, 1) / 256.0 + digit(at, 2) / 65536.0) * unit;
+                // Half a step, and what is rounded in multiplying; rows of values that are all tiny count as zeros.
+                let most = if largest < 1e-31 { f64::from(largest) } else { f64::from(largest) * 1.8e-7 };
+                assert!((number - value).abs() <= most, "{largest:e}, number {at}: {number:e} of {value:e}");
+            }
+        }
+        for bad in [f32::NAN, f32::NEG_INFINITY] {
+            let bytes: Vec<u8> = row(bad).flat_map(f32::to_ne_bytes).collect();
+            let mut memory = Lines::zeroed(packing.bytes(1));
+            let packed = packing.rows_at(memory.pointer_mut(), 1);
+            // SAFETY: as above.
+            unsafe {
+                packing.pack(bytes.as_ptr(), packed, (0, 1));
+                assert!(if bad.is_nan() { (*packed.scales).is_nan() } else { *packed.scales == f32::INFINITY }, "{bad}");
+            }
         }
     }
 }

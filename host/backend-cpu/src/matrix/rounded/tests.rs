@@ -12,12 +12,12 @@ use crate::memory::Lines;
 /// Every kernel that this processor has.
 fn kernels(width: Width) -> Vec<Rounded> {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there is one"))]
-    let mut kernels = if width == Width::Thirds { vec![] } else { vec![Kernel::Plain] };
+    let mut kernels = if width == Width::Digits { vec![] } else { vec![Kernel::Plain] };
     #[cfg(target_arch = "x86_64")]
     {
         let level = Level::detect();
         let dot = match width {
-            Width::Thirds => None,
+            Width::Digits => None,
             Width::Half => Some(Level::Avx512Bf16),
             Width::Byte => Some(Level::Avx512Vnni),
         };
@@ -29,7 +29,7 @@ fn kernels(width: Width) -> Vec<Rounded> {
 
 /// For every width.
 fn all_kernels() -> impl Iterator<Item = Rounded> {
-    [Width::Thirds, Width::Half, Width::Byte].into_iter().flat_map(kernels)
+    [Width::Digits, Width::Half, Width::Byte].into_iter().flat_map(kernels)
 }
 
 fn weight(term: usize, row: usize, column: usize) -> f32 {
@@ -48,13 +48,13 @@ fn product_at(level: Level, rounded: Rounded, ks: &[usize], n: usize) -> Product
 }
 
 fn steps(values: &[f32]) -> (f32, f32) {
-    super::numbers::steps(Float::all(values))
+    super::numbers::steps(super::numbers::largest(Float::all(values)), 127.0)
 }
 
 /// What is multiplied.
 fn rounded(width: Width, values: &[f32]) -> Vec<f64> {
     match width {
-        Width::Thirds => values.iter().map(|value| f64::from(*value)).collect(),
+        Width::Digits => values.iter().map(|value| f64::from(*value)).collect(),
         Width::Half => values.iter().map(|value| f64::from(f32::from_bits(u32::from(to_bf16(*value)) << 16))).collect(),
         Width::Byte => {
             let (inverse, scale) = steps(values);
@@ -158,7 +158,7 @@ fn rows_that_are_packed_beforehand_give_the_same_bits() {
                                 return Left::floats(input.as_ptr(), k);
                             }
                             // Room for more rows than there are, as a frame may have.
-                            let packing = product.packing(k).expect("it packs");
+                            let packing = product.packing(term).expect("it packs");
                             let mut lines = Lines::zeroed(packing.bytes(rows + 1));
                             lines.bytes_mut().fill(0x5a);
                             let packed = packing.rows_at(lines.pointer_mut(), rows + 1);
@@ -246,7 +246,7 @@ fn what_is_not_finite_stays_in_its_row() {
 
 #[test]
 fn rows_longer_than_a_block_are_multiplied() {
-    let halves = [Width::Thirds, Width::Half].into_iter().flat_map(kernels).map(|rounded| (rounded, vec![262_145]));
+    let halves = [Width::Digits, Width::Half].into_iter().flat_map(kernels).map(|rounded| (rounded, vec![262_145]));
     let bytes = kernels(Width::Byte).into_iter().map(|rounded| (rounded, vec![super::BYTES_DEPTH_MAX; 8]));
     for (rounded, ks) in halves.chain(bytes) {
         let exact = ks.iter().sum::<usize>() as f32 * 0.5;
@@ -274,7 +274,7 @@ fn nothing_of_what_is_not_finite_is_rounded() {
 
 #[test]
 fn scales_that_multiplied_would_overflow_or_underflow_do_not() {
-    for rounded in kernels(Width::Byte) {
+    for rounded in [Width::Digits, Width::Byte].into_iter().flat_map(kernels) {
         let run = |k: usize, w: &dyn Fn(usize) -> f32, x: &dyn Fn(usize) -> f32| {
             let mut product = Product::new(Form::Rounded(rounded), Level::detect(), 40);
             product.push(k, &|row, _| w(row));
@@ -316,47 +316,62 @@ fn squared_error(form: Form, (k, n): (usize, usize), rows: usize) -> f64 {
     (0..rows * n).map(error).sum::<f64>() / (rows * n) as f64
 }
 
+/// That six products are enough, and their digits taken in the right order: of as many numbers as here sums of floats are less exact, whose every sum is rounded.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn weights_too_small_for_three_parts_are_nobody_elses() {
-    let (k, n) = (64, 32);
-    for rounded in kernels(Width::Thirds) {
-        let y = |small: f32| {
-            let mut product = product(rounded, &[], n);
-            product.push(k, &|row, column| if row % 2 == 0 { weight(0, row, column) } else { small });
-            run_inputs(&product, &[k], &[(0..4 * k).map(|at| value(at + 5)).collect()], 3, 1)
-        };
-        let without = y(0.0);
-        for small in [0x4000, 0x7f80, 0xffff, 0x8000_4000].map(f32::from_bits).into_iter().chain([1e-36, -1e-34]) {
-            assert!(y(small) == without, "{small:e}");
+fn digits_are_no_less_exact_than_floats() {
+    for rounded in kernels(Width::Digits) {
+        for k in [100, 1000] {
+            let [digits, floats] = [Form::Rounded(rounded), Form::Panels(Isa::Avx512)].map(|form| squared_error(form, (k, 64), 20));
+            assert!(digits <= floats, "{k} elements: {digits:e}, {floats:e} by vectors");
         }
     }
 }
 
-/// In units of a product's last place, towards zero.
-#[test]
-fn the_three_products_that_are_left_out_are_small() {
-    let parts = |value: f32| super::numbers::thirds(value).map(|part| f64::from(f32::from_bits(u32::from(part) << 16)));
-    let left_out = |x: f32, w: f32| {
-        let (exact, [x, w]) = (f64::from(x) * f64::from(w), [x, w].map(parts));
-        let six = x[0] * w[2] + x[0] * w[1] + x[1] * w[1] + x[1] * w[0] + x[0] * w[0] + x[2] * w[0];
-        let unit = f64::from_bits((exact.abs().to_bits() >> 52) << 52) * 2.0_f64.powi(-23);
-        (exact - six) * exact.signum() / unit
-    };
-    let all: Vec<f64> = (0..10_000).map(|at| left_out(value(2 * at), value(2 * at + 1))).collect();
-    let (mean, worst) = (all.iter().sum::<f64>() / all.len() as f64, left_out(f32::from_bits(0x3f80_ffff), f32::from_bits(0x3f80_ffff)));
-    assert!((0.3..0.6).contains(&mean) && (3.9..4.0).contains(&worst), "{mean}, {worst}");
-    assert!(all.iter().all(|units| (0.0..4.0).contains(units)));
-}
-
-/// That six products are enough, and their parts taken in the right order.
+/// Rows in units of their own: what numbers contribute is what counts, however large they and their weights are.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn thirds_are_no_less_exact_than_floats() {
-    for rounded in kernels(Width::Thirds) {
-        for k in [64, 1000] {
-            let [thirds, floats] = [Form::Rounded(rounded), Form::Panels(Isa::Avx512)].map(|form| squared_error(form, (k, 64), 20));
-            assert!(thirds <= floats, "{k} elements: {thirds:e}, {floats:e} by vectors");
+fn digits_are_as_exact_in_any_units() {
+    let (k, n, rows) = (200, 40, 3);
+    let unit = |at: usize| [1.0, 3e8, 1e-7, 20.0, 1e-12, 5e11, 0.0][at % 7];
+    for rounded in kernels(Width::Digits) {
+        let w = |row: usize, column: usize| weight(0, row, column) * unit(row) * unit(column + 2);
+        let mut product = Product::new(Form::Rounded(rounded), Level::detect(), n);
+        product.push(k, &w);
+        let x: Vec<f32> = (0..(rows + 1) * k).map(|at| value(31 * at) / if unit(at % k) == 0.0 { 1e-30 } else { unit(at % k) }).collect();
+        let y = run_inputs(&product, &[k], std::slice::from_ref(&x), rows, 1);
+        for (at, y) in y.iter().enumerate() {
+            let (row, column) = (at / n, at % n);
+            let terms = (0..k).map(|at| f64::from(x[row * k + at]) * f64::from(w(at, column)));
+            let (exact, magnitude) = terms.fold((0.0, 0.0), |(sum, magnitude), term| (sum + term, magnitude + term.abs()));
+            assert!((f64::from(*y) - exact).abs() <= 1e-6 * magnitude, "row {row}, column {column}: {y} instead of {exact}");
+        }
+    }
+}
+
+/// Whatever the numbers: what is rounded of them, and left out of their products, is a part of the largest of their row and of their column.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn digits_err_by_a_part_of_the_largest_product() {
+    const PART: f64 = 3.2e-7;
+    let (n, rows) = (40, 5);
+    let steep = |at: usize| value(3 * at + 1) * 10_f32.powi(value(5 * at).abs().mul_add(-7.0, 2.0) as i32);
+    for rounded in kernels(Width::Digits) {
+        for k in [1, 3, 64, 200] {
+            let w = |row: usize, column: usize| steep(row * 41 + column);
+            let mut product = Product::new(Form::Rounded(rounded), Level::detect(), n);
+            product.push(k, &w);
+            let x: Vec<f32> = (0..(rows + 1) * k).map(|at| steep(7 * at + 3)).collect();
+            let y = run_inputs(&product, &[k], std::slice::from_ref(&x), rows, 1);
+            for (at, y) in y.iter().enumerate() {
+                let (row, column) = (at / n, at % n);
+                let of_row = &x[row * k..][..k];
+                let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0_f32, |most, value| most.max(value.abs()));
+                let most = f64::from(largest(&mut of_row.iter().copied())) * f64::from(largest(&mut (0..k).map(|row| w(row, column))));
+                let exact: f64 = of_row.iter().enumerate().map(|(at, x)| f64::from(*x) * f64::from(w(at, column))).sum();
+                let error = (f64::from(*y) - exact).abs();
+                assert!(error <= PART * most * k as f64, "{k} elements, row {row}, column {column}: {error:e} of {most:e}");
+            }
         }
     }
 }

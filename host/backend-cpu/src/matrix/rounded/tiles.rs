@@ -8,7 +8,7 @@
 //! overwrites all eight. From block to block only their shape lives on: [`set_up`] gives it to the thread's tiles and [`release`] takes it away;
 //! between the two the thread runs no function that does either, and the compiler, for which no function here may use tiles, does not either.
 
-mod thirds;
+pub(super) mod digits;
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -20,7 +20,6 @@ use std::ops::Range;
 
 use super::super::{PANEL, TERMS, Units};
 use super::{AHEAD, Block, Columns, GROUP, GROUPS, Onto, Width};
-use thirds::Apart;
 
 /// Rows that are multiplied at once, at most: two of the processor's tiles.
 pub(super) const HEIGHT: usize = 32;
@@ -229,7 +228,7 @@ unsafe fn sum<const ASKED: usize, const SKIPPED: usize>(width: Width, is_one: bo
             (Width::Byte, false) => two!("tdpbssd", run),
             (Width::Half, true) => one!("tdpbf16ps", run),
             (Width::Byte, true) => one!("tdpbssd", run),
-            (Width::Thirds, _) => debug_assert!(false, "they have sums of their own"),
+            (Width::Digits, _) => debug_assert!(false, "they have sums of their own"),
         }
     }
 }
@@ -250,7 +249,6 @@ pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
         _ => sum::<FIRST_LINES, { (LINES - FIRST_LINES) * 64 }>,
     };
     let mut all: All = [const { [const { MaybeUninit::uninit() }; PAIR / HEIGHT] }; TERMS];
-    let mut apart = Apart::none();
     let mut shape = 0;
     for (panels, next) in units.each(1) {
         let panel = panels.start;
@@ -263,17 +261,15 @@ pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
             };
             // SAFETY: the caller's promise.
             unsafe {
-                if shape != rows.min(HEIGHT) {
-                    shape = rows.min(HEIGHT);
-                    match block.rounded.width {
-                        Width::Thirds => thirds::set_up(shape),
-                        Width::Half | Width::Byte => set_up(shape),
-                    }
-                }
                 let part = Part { block, panel, next: next.unwrap_or(panel), first, rows };
-                match block.rounded.width {
-                    Width::Thirds => part.sum_thirds(&mut all, &mut apart),
-                    Width::Half | Width::Byte => part.sum(sum, heights, &mut all),
+                if block.rounded.width == Width::Digits {
+                    part.sum_digits(&mut all, &mut shape);
+                } else {
+                    if shape != rows.min(HEIGHT) {
+                        shape = rows.min(HEIGHT);
+                        set_up(shape);
+                    }
+                    part.sum(sum, heights, &mut all);
                 }
                 part.add(&all);
             }
@@ -387,9 +383,11 @@ impl Part<'_> {
                     // SAFETY: `sum` has put them down.
                     let sum = unsafe { _mm512_load_si512((&raw const (*sums)[tile][row]).cast()) };
                     y = match block.rounded.width {
-                        Width::Half | Width::Thirds => _mm512_add_ps(y, _mm512_castsi512_ps(sum)),
-                        // SAFETY: rows and columns of integers have their scales.
+                        Width::Half => _mm512_add_ps(y, _mm512_castsi512_ps(sum)),
+                        // SAFETY: rows and columns have their scales.
                         Width::Byte => unsafe { self.scaled(at, (at_row, half), _mm512_cvtepi32_ps(sum), y) },
+                        // SAFETY: the same.
+                        Width::Digits => unsafe { self.scaled(at, (at_row, half), _mm512_castsi512_ps(sum), y) },
                     };
                 }
                 // SAFETY: masks end at the result's last column.
@@ -398,7 +396,7 @@ impl Part<'_> {
         }
     }
 
-    /// Adds a row's sums of integers of a term, times their scales, to what stands.
+    /// Adds a row's sums of integers or digits of a term, times their scales, to what stands.
     ///
     /// # Safety
     /// As for [`Self::add`]; rows and columns have their scales.

@@ -35,7 +35,8 @@ class Cellwright(Server):
         self._binary = setting.binary
         self._data = self.bundle.parent / f"data-{precision}"
         self._ask = ask
-        self._workers = [f"{worker},table_mib={TABLE_MIB if table else 0}" for worker in workers_]
+        amx = ",amx=true" if setting.amx else ""
+        self._workers = [f"{worker},table_mib={TABLE_MIB if table else 0}{amx}" for worker in workers_]
 
     def worker_options(self) -> list[str]:
         return [part for worker in self._workers for part in ("--worker", worker)]

@@ -38,6 +38,7 @@ def options() -> argparse.Namespace:
     arguments.add_argument("--connections", type=int, default=64, help="of the load generator [default: 64]")
     paddings = ["best", "padded", "packed"]
     arguments.add_argument("--padding", choices=paddings, default="best", help="how mosec and LitServe make batches, in PyTorch [default: best]")
+    arguments.add_argument("--amx", action="store_true", help="Cellwright's workers multiply by AMX in f32 too (`amx=true`)")
     arguments.add_argument("--json", action="store_true", help="print one JSON object a row instead of Markdown tables")
     arguments.add_argument("--binary", type=Path, help=argparse.SUPPRESS)
     arguments.add_argument("--replay", type=Path, help=argparse.SUPPRESS)
@@ -56,8 +57,8 @@ def main() -> None:
 
     work = said.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    setting = Setting(said.binary, said.replay, said.triton, work, said.rounds, said.seconds, said.trial, said.connections, said.padding)
-    machine = f"{processor()}, {setting.cores} cores used"
+    setting = Setting(said.binary, said.replay, said.triton, work, said.rounds, said.seconds, said.trial, said.connections, said.padding, said.amx)
+    machine = f"{processor()}, {setting.cores} cores used{', amx=true' if setting.amx else ''}"
     if not said.json:
         print(f"{machine}; {datetime.date.today()}; {said.rounds} rounds of {said.seconds:g} s; {said.connections} connections\n", flush=True)
     # Ends the servers that run, too.

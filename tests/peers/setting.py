@@ -29,6 +29,8 @@ class Setting:
     connections: int
     padding: str
     """How batches of rival servers are made: `padded`, `packed`, or the `best` of the two."""
+    amx: bool
+    """Whether Cellwright's workers multiply by AMX in f32 too."""
 
     @property
     def cores(self) -> int:

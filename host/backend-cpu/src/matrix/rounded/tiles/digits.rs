@@ -99,7 +99,7 @@ struct Run {
 /// A quarter of a step's lines that are asked for.
 macro_rules! ask {
     () => {
-        ".rept {lines}\nprefetcht1 [{next}]\nadd {next}, 64\n.endr\n"
+        ".rept {lines}\nprefetcht1 [{next}]\nadd {next}, 64\n.endr\nadd {next}, {skipped}\n"
     };
 }
 
@@ -140,7 +140,6 @@ unsafe fn sum<const ASKED: usize, const SKIPPED: usize>(run: Run, sums: *mut Wei
             "add {first}, {left_bytes}",
             "add {second}, {left_bytes}",
             "add {third}, {left_bytes}",
-            "add {next}, {skipped}",
             "add {w}, {step}",
             "dec {steps}",
             "jnz 2b",
@@ -158,7 +157,7 @@ unsafe fn sum<const ASKED: usize, const SKIPPED: usize>(run: Run, sums: *mut Wei
             sums = in(reg) sums,
             step = const STEP,
             lines = const ASKED / 4,
-            skipped = const SKIPPED,
+            skipped = const SKIPPED / 4,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),

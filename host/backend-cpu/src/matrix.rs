@@ -78,7 +78,7 @@ impl Form {
 pub(crate) struct Packed {
     pub(crate) k: usize,
     data: Lines,
-    /// Of integers: what is known of the columns.
+    /// Of integers and digits: what is known of the columns.
     columns: Lines,
     /// Of digits: what numbers of a left-hand row are multiplied by before they are taken apart.
     factors: Lines,

@@ -51,10 +51,11 @@ pub(crate) struct Packed {
 pub(crate) struct Pointed(usize);
 
 /// Where an input is gathered to: as it is, packed, or both; or that it is not.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Input {
     pub(crate) place: Option<Place>,
-    pub(crate) packed: Option<Packed>,
+    /// More than once if products pack it each in their own way.
+    pub(crate) packed: Vec<Packed>,
     /// If its rows are only pointed to: then the place is for those that cannot be read where they lie.
     pub(crate) pointed: Option<Pointed>,
     pub(crate) bytes: usize,

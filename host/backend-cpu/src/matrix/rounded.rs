@@ -7,7 +7,7 @@
 //!
 //! - bf16, by loops: k by k, with fused multiply-adds, the same bits on every processor;
 //! - bf16, by AVX-512 BF16 (`vdpbf16ps`) and by AMX (`tdpbf16ps`): as the instruction sums, with denormal numbers as zeros;
-//! - 32-bit floats, by AMX alone and where that is asked for: as whole numbers of three digits, with a scale for each row and each column, exactly but for the smallest of their products (`tiles::digits`);
+//! - 32-bit floats, by AMX alone and where that is asked for: as whole numbers of three digits, with a scale for each row and each column (`tiles::digits`);
 //! - integers: exactly, so that every kernel gives the same bits.
 
 #[cfg(target_arch = "x86_64")]
@@ -167,13 +167,13 @@ impl Rounded {
     }
 }
 
-/// What a panel of integers knows of its columns.
+/// What a panel of integers or digits knows of its columns.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Columns {
-    /// What a step is worth; of digits what a first one is.
+    /// What a step is worth, or of digits a unit.
     scales: [f32; PANEL],
-    /// 128 times the sum of their integers.
+    /// 128 times the sum of their integers; digits have no use for it.
     sums: [i32; PANEL],
 }
 

@@ -43,7 +43,7 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
         let low = lowered.values[value.0];
         Input {
             place: places[value.0],
-            packed: packed.get(value).map(|packed| packed.at),
+            packed: packed.get(value).map(|packed| packed.at.clone()).unwrap_or_default(),
             pointed: pointed.get(value).copied(),
             bytes: low.bytes(),
             element: low.element,
@@ -153,13 +153,12 @@ fn registers(lowered: &Lowered, storage: &Storage, order: &[Work]) -> Vec<bool> 
 
 /// An input that products read.
 struct PackedInput {
-    at: Packed,
+    at: Vec<Packed>,
     /// Whether they alone do.
     alone: bool,
 }
 
-/// Inputs that products pack and read whole: they are packed as they are gathered, once for all products that do it alike and for every thread. How each
-/// is packed, by number.
+/// Inputs that products pack and read whole: they are packed as they are gathered, once for all products that do it alike and for every thread. All ways of packing, by number.
 fn packed(lowered: &Lowered) -> (BTreeMap<Val, PackedInput>, Vec<Packing>) {
     let (mut packed, mut all) = (BTreeMap::new(), Vec::new());
     for value in &lowered.inputs {
@@ -173,10 +172,17 @@ fn packed(lowered: &Lowered) -> (BTreeMap<Val, PackedInput>, Vec<Packing>) {
                 _ => vec![None],
             })
             .collect();
-        let Some(packing) = packings.iter().flatten().next().copied() else { continue };
-        let alone = packings.iter().all(|other| *other == Some(packing)) && !lowered.outputs.contains(value);
-        packed.insert(*value, PackedInput { at: Packed { packing, number: all.len() }, alone });
-        all.push(packing);
+        let alone = packings.iter().all(Option::is_some) && !lowered.outputs.contains(value);
+        let mut at: Vec<Packed> = Vec::new();
+        for packing in packings.into_iter().flatten() {
+            if at.iter().all(|other| other.packing != packing) {
+                at.push(Packed { packing, number: all.len() });
+                all.push(packing);
+            }
+        }
+        if !at.is_empty() {
+            packed.insert(*value, PackedInput { at, alone });
+        }
     }
     (packed, all)
 }
@@ -191,7 +197,7 @@ fn pointed(lowered: &Lowered) -> BTreeMap<Val, Pointed> {
 struct Builder {
     level: Level,
     places: Vec<Option<Place>>,
-    packed: BTreeMap<Val, Packed>,
+    packed: BTreeMap<Val, Vec<Packed>>,
     pointed: BTreeMap<Val, Pointed>,
     constants: Vec<Lines>,
     /// Constants by number and how often they are repeated.
@@ -207,9 +213,10 @@ impl Builder {
 
     /// Where a product's term reads a value that has so many of its rows. A product may read floats that are packed for another.
     fn left(&self, value: Val, lead: usize, (product, term): (&Product, usize)) -> Result<LeftPlace, String> {
-        match self.packed.get(&value) {
-            Some(packed) if lead == 1 && product.packing(term) == Some(packed.packing) => Ok(LeftPlace::Packed(*packed)),
-            _ => self.place(value).map(LeftPlace::Floats),
+        let packed = self.packed.get(&value).filter(|_| lead == 1).into_iter().flatten();
+        match packed.copied().find(|packed| product.packing(term) == Some(packed.packing)) {
+            Some(packed) => Ok(LeftPlace::Packed(packed)),
+            None => self.place(value).map(LeftPlace::Floats),
         }
     }
 

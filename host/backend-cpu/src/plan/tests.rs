@@ -110,8 +110,8 @@ fn inputs_that_products_round_are_packed_as_they_are_gathered() {
     let inputs = |cell: &Arc<TypedCell>| {
         let how = (Level::detect(), Kernels::Best);
         let plan = Plan::compile((cell, &sums::find(cell)), how, &mut Packs::within(u64::MAX)).expect("it compiles");
-        assert_eq!(plan.inputs.iter().filter(|input| input.packed.is_some()).count(), plan.packings.len());
-        plan.inputs.iter().map(|input| (input.place.is_some(), input.packed.is_some())).collect::<Vec<_>>()
+        assert_eq!(plan.inputs.iter().map(|input| input.packed.len()).sum::<usize>(), plan.packings.len());
+        plan.inputs.iter().map(|input| (input.place.is_some(), !input.packed.is_empty())).collect::<Vec<_>>()
     };
     let (as_it_is, packed, both) = ((true, false), (false, true), (true, true));
     let lstm = weight(&[("weight_ih", &[28, 5]), ("weight_hh", &[28, 7]), ("bias_ih", &[28]), ("bias_hh", &[28])]);
@@ -140,7 +140,7 @@ fn an_input_that_one_product_packs_is_there_as_floats_for_another() {
     let cell = draft.output("y", Datatype::Fp32, &[64]).output("z", Datatype::Fp32, &[10]).resolve();
     let how = (Level::detect(), Kernels::Tiles);
     let plan = Plan::compile((&cell, &sums::find(&cell)), how, &mut Packs::within(u64::MAX)).expect("it compiles");
-    assert!(plan.inputs[0].packed.is_some() && plan.inputs[0].place.is_some());
+    assert!(plan.inputs[0].packed.len() == 1 && plan.inputs[0].place.is_some());
     let mut are_packed: Vec<(usize, bool)> = Vec::new();
     for step in &plan.steps {
         if let StepKind::Linear(linear) = &step.kind {
@@ -149,6 +149,33 @@ fn an_input_that_one_product_packs_is_there_as_floats_for_another() {
         }
     }
     assert_eq!(are_packed, [(64, true), (10, false)]);
+}
+
+/// Digits are those of rows as a weight has them multiplied: by factors of its own.
+#[test]
+fn an_input_is_packed_once_for_each_weight_that_has_its_own_way() {
+    let weight = |name: &str| Tensor::from_f32(name, &[6, 64], &vec![0.5; 6 * 64]);
+    let draft = Draft::new("two").input("x", Datatype::Fp32, &[6]).weight(weight("one")).weight(weight("other"));
+    let draft = draft.operator("MatMul", &["x", "one"], &["y"]).operator("MatMul", &["x", "other"], &["z"]).operator(
+        "MatMul",
+        &["x", "one"],
+        &["again"],
+    );
+    let draft = draft.output("y", Datatype::Fp32, &[64]).output("z", Datatype::Fp32, &[64]).output("again", Datatype::Fp32, &[64]);
+    let compiled = |precision, kernels| {
+        let cell = draft.clone().at(precision).resolve();
+        Plan::compile((&cell, &sums::find(&cell)), (Level::detect(), kernels), &mut Packs::within(u64::MAX)).expect("it compiles")
+    };
+    let tiles = if Level::detect() < Level::Amx { None } else { Some((compiled(Precision::F32, Kernels::Tiles), 2)) };
+    for (plan, ways) in tiles.into_iter().chain([(compiled(Precision::Bf16, Kernels::Best), 1)]) {
+        assert!(plan.inputs[0].place.is_none(), "nobody reads floats");
+        assert_eq!((plan.inputs[0].packed.len(), plan.packings.len()), (ways, ways));
+        for step in &plan.steps {
+            let StepKind::Linear(linear) = &step.kind else { continue };
+            let LeftPlace::Packed(packed) = linear.lefts[0].0 else { panic!("floats") };
+            assert_eq!(Some(packed.packing), linear.product.packing(0));
+        }
+    }
 }
 
 #[test]

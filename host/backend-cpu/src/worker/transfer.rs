@@ -158,8 +158,8 @@ unsafe fn put(from: *const u8, input: &Input, memory: Memory<'_>, (row, of): (us
         unsafe { std::ptr::copy_nonoverlapping(from, memory.at(place, row), input.bytes) }
         point_to_place(input, place, memory, row);
     }
-    if let Some(packed) = &input.packed {
-        // SAFETY: as above; kernels were chosen for this processor.
+    for packed in &input.packed {
+        // SAFETY: as above; kernels were chosen for this processor, and the plan has the weight.
         unsafe { packed.packing.pack(from, memory.packed(packed), (row, of)) }
     }
 }
@@ -179,7 +179,7 @@ fn zero(input: &Input, memory: Memory<'_>, (row, of): (usize, usize)) {
         unsafe { std::ptr::write_bytes(memory.at(place, row), 0, input.bytes) }
         point_to_place(input, place, memory, row);
     }
-    if let Some(packed) = &input.packed {
+    for packed in &input.packed {
         // SAFETY: as above.
         unsafe { packed.packing.pack_zeros(memory.packed(packed), (row, of)) }
     }

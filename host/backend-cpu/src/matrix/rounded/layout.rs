@@ -83,12 +83,15 @@ impl Rounded {
 fn factors((k, n): (usize, usize), w: &dyn Fn(usize, usize) -> f32) -> Vec<f32> {
     // Of what lies between two powers of two.
     const HALF: u32 = 1 << 22;
-    let largest = |column: usize| (0..k).fold(0.0_f32, |most, row| most.max(w(row, column).abs()));
-    let inverses: Vec<f32> =
-        (0..n).map(|column| 1.0 / largest(column)).map(|inverse| if inverse.is_normal() { inverse } else { 0.0 }).collect();
+    let inverse = |column: usize| {
+        let largest = (0..k).fold(0.0_f32, |most, row| most.max(w(row, column).abs()));
+        // Of a column of zeros, and of one with an infinity, nothing can be told.
+        if largest == 0.0 || largest.is_infinite() { 0.0 } else { (1.0 / largest).clamp(f32::MIN_POSITIVE, f32::MAX) }
+    };
+    let inverses: Vec<f32> = (0..n).map(inverse).collect();
     let factor = |row: usize| {
         let most = inverses.iter().enumerate().fold(0.0_f32, |most, (column, inverse)| most.max(w(row, column).abs() * inverse));
-        if most == 0.0 { 0.0 } else { f32::from_bits((most.max(f32::MIN_POSITIVE).to_bits() + HALF) & !(2 * HALF - 1)) }
+        if most == 0.0 { 0.0 } else { f32::from_bits((most.clamp(f32::MIN_POSITIVE, 1.0).to_bits() + HALF) & !(2 * HALF - 1)) }
     };
     (0..k).map(factor).collect()
 }

@@ -1,4 +1,4 @@
-//! What a row or a column becomes when it is packed: bf16, or whole steps of a scale of its own. It does not know what is multiplied with it.
+//! What a row or a column becomes when it is packed: bf16, or whole steps of a scale of its own.
 
 #[cfg(target_arch = "x86_64")]
 use super::tiles::digits::take_apart;

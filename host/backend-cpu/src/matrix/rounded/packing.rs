@@ -1,4 +1,4 @@
-//! Rows of a batch as products multiply them: rounded where they arrive, once for all products and threads, or by each thread for itself.
+//! Rows of a batch as products multiply them: rounded where they arrive, once for all products that pack them alike and for all threads, or by each thread for itself.
 
 use super::super::Packed;
 use super::numbers::{Float, pack_row};
@@ -7,7 +7,7 @@ use crate::kernels::dispatch;
 use crate::level::Level;
 use crate::memory::Lines;
 
-/// How rows of so many elements are packed.
+/// How rows of so many elements are packed; where they are digits, for one weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packing {
     rounded: Rounded,
@@ -183,7 +183,7 @@ mod tests {
             let mut digit =
                 |at: usize, digit: usize| f64::from(memory.bytes_mut()[begin + (at / 64 * 3 + digit) * apart + at % 64].cast_signed());
             for (at, value) in row(largest).map(f64::from).chain(std::iter::repeat_n(0.0, 58)).enumerate() {
-                let number = (digit(at, 0) + digit(at, 1) / 256.0 + digit(at, 2) / 65536.0) * unit;
+                let number = (digit(at, 0) / 64.0 + digit(at, 1) / 16384.0 + digit(at, 2) / 4194304.0) * unit;
                 // Half a step, and what is rounded in multiplying; rows of values that are all tiny count as zeros.
                 let most = if largest < 1e-31 { f64::from(largest) } else { f64::from(largest) * 1.8e-7 };
                 assert!((number - value).abs() <= most, "{largest:e}, number {at}: {number:e} of {value:e}");

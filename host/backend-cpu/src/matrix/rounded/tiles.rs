@@ -1,11 +1,11 @@
 //! AMX: sixteen rows times sixteen columns at a time, summed over sixteen groups by one instruction.
 //!
-//! Tiles 0 to 3 hold sums (two times two), 4 and 5 rows, 6 and 7 columns. Rows and weights are packed as tiles, one behind the other as they are read,
+//! Tiles 0 to 3 hold sums (two times two), 4 and 5 rows, 6 and 7 columns ([`digits`] has an order of its own). Rows and weights are packed as tiles, one behind the other as they are read,
 //! because that is how the second-level cache gives most; and a panel is multiplied a few steps at a time with two heights of rows, so that the weights of
 //! these steps come from the nearest cache for the second. Sums that stand by then are put down and taken up again, bit by bit.
 //!
 //! The invariant: what tiles hold lives within one block of assembly, which begins by taking up its sums, ends by putting them down and says that it
-//! overwrites all eight. From block to block only their shape lives on: [`set_up`] gives it to the thread's tiles and [`release`] takes it away;
+//! overwrites all eight. From block to block only their shape lives on: [`set_up_tiles`] gives it to the thread's tiles and [`release`] takes it away;
 //! between the two the thread runs no function that does either, and the compiler, for which no function here may use tiles, does not either.
 
 pub(super) mod digits;
@@ -384,9 +384,9 @@ impl Part<'_> {
                     let sum = unsafe { _mm512_load_si512((&raw const (*sums)[tile][row]).cast()) };
                     y = match block.rounded.width {
                         Width::Half => _mm512_add_ps(y, _mm512_castsi512_ps(sum)),
-                        // SAFETY: rows and columns have their scales.
+                        // SAFETY: rows and columns of integers have their scales.
                         Width::Byte => unsafe { self.scaled(at, (at_row, half), _mm512_cvtepi32_ps(sum), y) },
-                        // SAFETY: the same.
+                        // SAFETY: so have those of digits.
                         Width::Digits => unsafe { self.scaled(at, (at_row, half), _mm512_castsi512_ps(sum), y) },
                     };
                 }

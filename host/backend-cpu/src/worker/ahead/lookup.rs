@@ -52,7 +52,7 @@ impl Ahead {
         let memory = self.frame.prepare(&pre.plan, batch.len().max(pre.fit()), team.size());
         let transfer = Transfer { body: pre, memory, given: None, ..*transfer };
         debug_assert!(
-            pre.plan.inputs.iter().all(|input| input.packed.is_none() && input.pointed.is_none()),
+            pre.plan.inputs.iter().all(|input| input.packed.is_empty() && input.pointed.is_none()),
             "it is an index, and rows are moved"
         );
         transfer.gather(batch, team);

@@ -1,9 +1,9 @@
 //! 32-bit floats by AMX: a row's numbers, and a column's, are whole steps of a scale of their own, with three signed digits of eight bits each, and a product of two is six
 //! products of those.
 //!
-//! Of the nine products that a product of two numbers is made of, the three smallest are left out. Sums of products of the same weight are integers and exact, so that
-//! nothing depends on their order; what is rounded is each number, to 23 bits of its row's largest, and the sum in the end. Digits are three bytes, of which fewer have to
-//! be read than of a float.
+//! Of the nine products that a product of two numbers is made of, the three smallest are left out. Sums of products that stand at the same place are integers and exact, so that
+//! nothing depends on their order; what is rounded is each number, to 23 bits of its row's largest, and the three sums where they are put together. Digits are three bytes, of which fewer
+//! have to be read than of a float.
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -30,14 +30,16 @@ const STEPS: usize = 512;
 
 /// The number of three digits that the largest of a row becomes: a little less than could be, so that nothing that is rounded is more.
 const LARGEST: f32 = 0x7f_7f00 as f32;
-/// What a first digit is worth, in steps.
-const FIRST: f32 = 65536.0;
+/// Steps that a first digit is worth.
+const FIRST: i32 = 1 << 16;
+/// Steps of the unit that sums are counted in: half of what the largest number is, so that neither a row's unit nor a sum times a column's is soon too large for a float.
+const UNIT: f32 = (1 << 22) as f32;
 
-/// Takes a row apart into lines that are so many bytes apart, one of each digit for each line of groups, zeros behind the last value; what a first digit is worth. That
+/// Takes a row apart into lines that are so many bytes apart, one of each digit for each line of groups, zeros behind the last value; what a unit is worth. That
 /// is NaN if a value is, and of a row with infinities it is one: their first digits are 1 or −1, and all others are zeros.
 ///
 /// # Safety
-/// There are as many lines as the row fills and, if there are any, as many factors; the processor has AVX-512.
+/// There are lines for all digits of the row and, if there are any, as many factors as it has values; the processor has AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(in super::super) unsafe fn take_apart(row: &[Float], factors: *const f32, lines: *mut u8, apart: usize) -> f32 {
@@ -53,11 +55,11 @@ pub(in super::super) unsafe fn take_apart(row: &[Float], factors: *const f32, li
     // As integers, magnitudes are in order, with infinities and NaN above all numbers.
     let largest = (0..row.len()).step_by(SIDE).fold(_mm512_setzero_si512(), |most, at| _mm512_max_epu32(most, magnitude(values(at))));
     let largest = f32::from_bits(_mm512_reduce_max_epu32(largest));
-    let (factor, step) = steps(largest, LARGEST);
+    let (factor, _) = steps(largest, LARGEST);
     for at in (0..row.len().next_multiple_of(ROW)).step_by(SIDE) {
         let number = if largest.is_infinite() {
             let of = |value: f32| _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(values(at), _mm512_set1_ps(value));
-            let (one, none) = (_mm512_set1_epi32(FIRST as i32), _mm512_setzero_si512());
+            let (one, none) = (_mm512_set1_epi32(FIRST), _mm512_setzero_si512());
             _mm512_mask_sub_epi32(_mm512_maskz_mov_epi32(of(f32::INFINITY), one), of(f32::NEG_INFINITY), none, one)
         } else {
             // Of a row with a NaN some integers, which are then multiplied by one.
@@ -74,12 +76,12 @@ pub(in super::super) unsafe fn take_apart(row: &[Float], factors: *const f32, li
             _mm_storeu_si128(line.wrapping_add(2 * apart).cast(), _mm512_cvtepi32_epi8(digits));
         }
     }
-    if largest.is_infinite() { largest } else { FIRST * step }
+    if factor == 0.0 { 0.0 } else { largest / (LARGEST / UNIT) }
 }
 
-/// Sums of products of the same weight, the largest first, of either half of a panel's columns.
+/// Sums of products that stand at the same place, the largest first, of either half of a panel's columns.
 #[repr(C, align(64))]
-struct Weighed([[[[i32; SIDE]; SIDE]; DIGITS]; 2]);
+struct Places([[[[i32; SIDE]; SIDE]; DIGITS]; 2]);
 
 /// Some steps of a panel, for up to sixteen rows.
 #[derive(Clone, Copy)]
@@ -125,7 +127,7 @@ macro_rules! add {
 ///
 /// # Safety
 /// There are the run's tiles, and tiles are set up for its rows.
-unsafe fn sum<const ASKED: usize, const SKIPPED: usize>(run: Run, sums: *mut Weighed) {
+unsafe fn sum<const ASKED: usize, const SKIPPED: usize>(run: Run, sums: *mut Places) {
     // SAFETY: the caller's promise.
     unsafe {
         asm!(
@@ -165,20 +167,22 @@ unsafe fn sum<const ASKED: usize, const SKIPPED: usize>(run: Run, sums: *mut Wei
     }
 }
 
-/// Puts sums of so many rows together, in units of the product of two first digits, and adds them to what stands if they are not the first.
+/// Puts sums of so many rows together, and adds them to what stands if they are not the first.
 ///
 /// # Safety
 /// Both can be read and written, by a processor with AVX-512.
 #[target_feature(enable = "avx512f")]
-unsafe fn put_together(weighed: *const Weighed, rows: usize, (sums, tile): (*mut Sums, usize), is_first: bool) {
+unsafe fn put_together(places: *const Places, rows: usize, (sums, tile): (*mut Sums, usize), is_first: bool) {
+    // Products of two first digits, and of the next.
+    const FIRSTS: f32 = FIRST as f32 / UNIT * (FIRST as f32 / UNIT);
     const DIGIT: f32 = 1.0 / 256.0;
-    let digit = _mm512_set1_ps(DIGIT);
+    let (firsts, seconds, digit) = (_mm512_set1_ps(FIRSTS), _mm512_set1_ps(FIRSTS * DIGIT), _mm512_set1_ps(DIGIT));
     for half in 0..2 {
         for row in 0..rows {
             // SAFETY: the caller's promise.
             unsafe {
-                let of = |digit: usize| _mm512_cvtepi32_ps(_mm512_load_si512((&raw const (*weighed).0[half][digit][row]).cast()));
-                let sum = _mm512_fmadd_ps(_mm512_fmadd_ps(of(2), digit, of(1)), digit, of(0));
+                let of = |digit: usize| _mm512_cvtepi32_ps(_mm512_load_si512((&raw const (*places).0[half][digit][row]).cast()));
+                let sum = _mm512_fmadd_ps(_mm512_fmadd_ps(of(2), digit, of(1)), seconds, _mm512_mul_ps(of(0), firsts));
                 let into: *mut f32 = (&raw mut (*sums).0[tile + half][row]).cast();
                 _mm512_store_ps(into, if is_first { sum } else { _mm512_add_ps(_mm512_load_ps(into), sum) });
             }
@@ -186,7 +190,7 @@ unsafe fn put_together(weighed: *const Weighed, rows: usize, (sums, tile): (*mut
     }
 }
 
-/// Sums a row with infinities, of which nothing but their signs and those of weights counts.
+/// Sums a row with infinities, of which nothing but their signs and those of weights, as they are rounded, counts.
 ///
 /// # Safety
 /// There are so many steps of the panel and, so many bytes apart, lines of the row's first digits.
@@ -225,11 +229,13 @@ impl Part<'_> {
             0..=4 => sum::<4, 0>,
             5..=8 => sum::<8, 0>,
             9..=12 => sum::<12, 0>,
-            13..=24 => sum::<24, 0>,
-            25..=48 => sum::<48, 0>,
+            13..=16 => sum::<16, 0>,
+            17..=24 => sum::<24, 0>,
+            25..=32 => sum::<32, 0>,
+            33..=48 => sum::<48, 0>,
             _ => sum::<FIRST_LINES, { (LINES - FIRST_LINES) * 64 }>,
         };
-        let mut weighed = MaybeUninit::<Weighed>::uninit();
+        let mut places = MaybeUninit::<Places>::uninit();
         for (number, ((term, weight), all)) in block.terms.iter().zip(&block.product.weights).zip(all).enumerate() {
             let steps = block.rounded.groups(weight.k) / GROUPS;
             let panel_bytes = steps * STEP;
@@ -252,6 +258,8 @@ impl Part<'_> {
                     }
                     for step in (0..steps).step_by(STEPS) {
                         let (done, steps) = (step * STEP, STEPS.min(steps - step));
+                        // What comes after these steps: of a panel that is used once, its own next ones.
+                        let then = if done + steps * STEP < panel_bytes { w.wrapping_add(done + steps * STEP) } else { then };
                         let (next, turn) = match tiles {
                             1 if steps > TURN => (w.wrapping_add(done + TURN * STEP), TURN),
                             1 => (then, 0),
@@ -267,8 +275,8 @@ impl Part<'_> {
                             turn,
                             then,
                         };
-                        sum(run, weighed.as_mut_ptr());
-                        put_together(weighed.as_ptr(), count, (all[at].as_mut_ptr(), tile % HEIGHT / SIDE * 2), step == 0);
+                        sum(run, places.as_mut_ptr());
+                        put_together(places.as_ptr(), count, (all[at].as_mut_ptr(), tile % HEIGHT / SIDE * 2), step == 0);
                     }
                     for row in (0..count).filter(|row| (*term.scales.wrapping_add(first + tile + row)).is_infinite()) {
                         let sums = sum_infinities((left.wrapping_add(row * ROW), left_bytes), (w, steps));

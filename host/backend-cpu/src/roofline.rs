@@ -91,6 +91,7 @@ fn median(time: Duration, mut work: impl FnMut()) -> f64 {
 /// A cache line.
 const LINE: usize = 64;
 /// Lines ahead of its use that one is asked for.
+#[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 32;
 
 /// Reads lines and adds up what they hold.

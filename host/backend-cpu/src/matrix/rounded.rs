@@ -202,6 +202,7 @@ impl Onto {
 }
 
 /// Some rows of a block, and a panel of one term, or two.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "loops take one panel, and ask for nothing"))]
 #[derive(Clone, Copy, Debug)]
 struct Tile {
     /// The packed rows, and bytes from one to the next.

@@ -6,7 +6,9 @@
 use cellwright_cell_graph::typed::Precision;
 
 use crate::level::{Kernels, Level};
-use crate::matrix::rounded::{Kernel, Rounded, Width};
+#[cfg(target_arch = "x86_64")]
+use crate::matrix::rounded::Width;
+use crate::matrix::rounded::{Kernel, Rounded};
 
 /// Who computes a precision's multiply-adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,7 +36,7 @@ const FIRST: i32 = 1 << 16;
 const UNIT: f32 = (1 << 22) as f32;
 
 /// Takes a row apart into lines that are so many bytes apart, one of each digit for each line of groups, zeros behind the last value; what a unit is worth. That
-/// is NaN if a value is, and of a row with infinities it is one: their first digits are 1 or −1, and all others are zeros.
+/// is NaN if a value is; of a row with infinities it is infinite, their first digits are 1 or −1, and all others are zeros.
 ///
 /// # Safety
 /// There are lines for all digits of the row and, if there are any, as many factors as it has values; the processor has AVX-512.

@@ -156,11 +156,8 @@ fn an_input_that_one_product_packs_is_there_as_floats_for_another() {
 fn an_input_is_packed_once_for_each_weight_that_has_its_own_way() {
     let weight = |name: &str| Tensor::from_f32(name, &[6, 64], &vec![0.5; 6 * 64]);
     let draft = Draft::new("two").input("x", Datatype::Fp32, &[6]).weight(weight("one")).weight(weight("other"));
-    let draft = draft.operator("MatMul", &["x", "one"], &["y"]).operator("MatMul", &["x", "other"], &["z"]).operator(
-        "MatMul",
-        &["x", "one"],
-        &["again"],
-    );
+    let draft = draft.operator("MatMul", &["x", "one"], &["y"]).operator("MatMul", &["x", "other"], &["z"]);
+    let draft = draft.operator("MatMul", &["x", "one"], &["again"]);
     let draft = draft.output("y", Datatype::Fp32, &[64]).output("z", Datatype::Fp32, &[64]).output("again", Datatype::Fp32, &[64]);
     let compiled = |precision, kernels| {
         let cell = draft.clone().at(precision).resolve();

@@ -169,7 +169,14 @@ mod tests {
             return;
         }
         let packing = Packing::new((Rounded { width: Width::Digits, kernel }, Level::detect()), &Packed { k: 70, ..Packed::default() });
-        let row = |largest: f32| (0..70).map(move |at| if at == 9 { -largest } else { largest * ((at * 37 % 70) as f32 / 70.1 - 0.3) });
+        // The largest with both signs: its digits reach further below zero than above.
+        let row = |largest: f32| {
+            (0..70).map(move |at| match at {
+                9 => -largest,
+                10 => largest,
+                _ => largest * ((at * 37 % 70) as f32 / 70.1 - 0.3),
+            })
+        };
         for largest in [8_355_711.0, 1.0, 0.999_999_9, 1.0 / 3.0, 3e-7, f32::MAX, 1e-31, 1e-33, 0.0] {
             let bytes: Vec<u8> = row(largest).flat_map(f32::to_ne_bytes).collect();
             let mut memory = Lines::zeroed(packing.bytes(3));

@@ -63,6 +63,26 @@ pub(crate) enum Kernel {
     Tiles,
 }
 
+/// Rows that are packed together, and how many of them are in a tile: the same in all of them, of which the last may be short of some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Batch {
+    rows: usize,
+    height: usize,
+}
+
+impl Batch {
+    /// Some of the rows, which begin with a tile.
+    const fn some(self, rows: usize) -> Self {
+        Self { rows, ..self }
+    }
+
+    /// Rows of the tile that begins with that row.
+    const fn beside(self, first: usize) -> usize {
+        let left = self.rows - first;
+        if left < self.height { left } else { self.height }
+    }
+}
+
 /// How a product of rounded numbers is packed and computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rounded {
@@ -136,7 +156,18 @@ impl Rounded {
             #[cfg(target_arch = "x86_64")]
             Kernel::Dot => dot::HEIGHT,
             #[cfg(target_arch = "x86_64")]
+            Kernel::Tiles if matches!(self.width, Width::Digits) => tiles::SIDE,
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Tiles => tiles::HEIGHT,
+        }
+    }
+
+    /// Rows of a batch that a panel is multiplied with one after the other, at most.
+    const fn height_of_parts(self) -> usize {
+        match self.kernel {
+            #[cfg(target_arch = "x86_64")]
             Kernel::Tiles => tiles::PAIR,
+            _ => self.height(),
         }
     }
 
@@ -238,7 +269,7 @@ pub(super) fn scratch(rounded: Rounded, product: &Product, rows: usize) -> usize
 /// How many rows are worked on before the next: a tile's at least, however long they are.
 pub(super) fn block_rows(rounded: Rounded, product: &Product) -> usize {
     let row_bytes: usize = product.weights.iter().map(|weight| rounded.stride(weight.k)).sum();
-    (BLOCK_BYTES / row_bytes.max(1)).max(1).next_multiple_of(rounded.height())
+    (BLOCK_BYTES / row_bytes.max(1)).max(1).next_multiple_of(rounded.height_of_parts())
 }
 
 /// # Safety
@@ -251,9 +282,10 @@ pub(super) unsafe fn run(
     units: Units<'_>,
     (rows, scratch): (usize, *mut f32),
 ) {
-    let block = block_rows(rounded, product);
+    let batch = rounded.batch(rows);
+    let block = block_rows(rounded, product) / rounded.height() * batch.height;
     for (number, first) in (0..rows).step_by(block).enumerate() {
-        let count = block.min(rows - first);
+        let count = batch.some(block.min(rows - first));
         // Every block begins where the one before ended.
         let units = units.clone().turned(number % 2 == 1);
         let mut block_lefts = [Left::NONE; super::TERMS];
@@ -273,7 +305,7 @@ pub(super) unsafe fn run(
 pub(super) unsafe fn pack_terms(
     (rounded, product): (Rounded, &Product),
     lefts: &[Left],
-    rows: usize,
+    batch: Batch,
     scratch: *mut f32,
 ) -> [PackedRows; super::TERMS] {
     let mut terms = [PackedRows::NONE; super::TERMS];
@@ -284,12 +316,12 @@ pub(super) unsafe fn pack_terms(
             continue;
         }
         let packing = Packing::new((rounded, product.level), weight);
-        *term = packing.rows_at(free.cast(), rows);
-        for row in 0..rows {
+        *term = packing.rows_at(free.cast(), batch.rows);
+        for row in 0..batch.rows {
             // SAFETY: the caller's promise: there are these rows, and the scratch memory was asked for.
-            unsafe { packing.pack(left.rows.wrapping_add(row * left.stride).cast(), *term, (row, rows)) };
+            unsafe { packing.pack_among(left.rows.wrapping_add(row * left.stride).cast(), *term, (row, batch)) };
         }
-        free = free.wrapping_add(packing.bytes(rows) / size_of::<f32>());
+        free = free.wrapping_add(packing.bytes(batch.rows) / size_of::<f32>());
     }
     terms
 }
@@ -303,9 +335,9 @@ pub(super) unsafe fn run_packed(
     terms: &[PackedRows; super::TERMS],
     result: Target,
     units: Units<'_>,
-    rows: usize,
+    batch: Batch,
 ) {
-    let block = Block { rounded, product, terms: &terms[..product.weights.len()], result, rows };
+    let block = Block { rounded, product, terms: &terms[..product.weights.len()], result, batch };
     // SAFETY: the caller's promise.
     unsafe {
         match rounded.kernel {
@@ -322,7 +354,7 @@ struct Block<'a> {
     product: &'a Product,
     terms: &'a [PackedRows],
     result: Target,
-    rows: usize,
+    batch: Batch,
 }
 
 /// What the sums of two panels begin with where there is no bias.
@@ -332,7 +364,7 @@ impl Block<'_> {
     /// # Safety
     /// As for [`run`].
     unsafe fn run(&self, units: Units<'_>) {
-        let most = if self.rows <= self.rounded.height_of_pairs() { 2 } else { 1 };
+        let most = if self.batch.rows <= self.rounded.height_of_pairs() { 2 } else { 1 };
         // SAFETY: the caller's promise.
         units.each(most).for_each(|(panels, next)| unsafe { self.panels(panels, next) });
     }
@@ -343,7 +375,8 @@ impl Block<'_> {
     /// As for [`run`].
     unsafe fn panels(&self, panels: Range<usize>, next: Option<usize>) {
         let (panel, panels) = (panels.start, panels.len());
-        let tiles = self.rows.div_ceil(self.rounded.height());
+        let rows = self.batch.rows;
+        let tiles = rows.div_ceil(self.rounded.height());
         let ahead = AHEAD / panels;
         for (term, weight) in self.terms.iter().zip(&self.product.weights) {
             let groups = self.rounded.groups(weight.k);
@@ -353,7 +386,7 @@ impl Block<'_> {
             let is_first = std::ptr::eq(term, &raw const self.terms[0]);
             for tile in 0..tiles {
                 // Of about equal size: sums of a tile of few rows would wait for one another.
-                let (first, end) = (self.rows * tile / tiles, self.rows * (tile + 1) / tiles);
+                let (first, end) = (rows * tile / tiles, rows * (tile + 1) / tiles);
                 let tile = Tile {
                     left: term.rows.wrapping_add(first * term.stride),
                     left_stride: term.stride,

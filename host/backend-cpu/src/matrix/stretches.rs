@@ -117,11 +117,13 @@ impl Product {
             // SAFETY: the caller's promise, for some of the rows.
             let lefts = if self.in_halves { unsafe { halves::round(self, &lefts, count, scratch) } } else { lefts };
             let lefts = &lefts[..self.weights.len()];
-            let packed = match self.form {
-                // SAFETY: the caller's promise, for some of the rows.
-                Form::Rounded(rounded) => Some((rounded, unsafe { rounded::pack_terms((rounded, self), lefts, count, scratch) })),
+            let batch = match self.form {
+                Form::Rounded(rounded) => Some((rounded, rounded.batch(count))),
                 _ => None,
             };
+            // SAFETY: the caller's promise, for some of the rows.
+            let packed =
+                batch.map(|(rounded, batch)| unsafe { (rounded, batch, rounded::pack_terms((rounded, self), lefts, batch, scratch)) });
             // The first column that was not shown yet, with which a tile begins.
             let mut begin = self.columns(units.clone()).start;
             for start in units.clone().step_by(self.stretch_units()) {
@@ -135,7 +137,7 @@ impl Product {
                 unsafe {
                     let units = Units::own(units);
                     match &packed {
-                        Some((rounded, terms)) => rounded::run_packed((*rounded, self), terms, target, units, count),
+                        Some((rounded, batch, terms)) => rounded::run_packed((*rounded, self), terms, target, units, *batch),
                         None => self.multiply(lefts, target, count, units, scratch),
                     }
                 }

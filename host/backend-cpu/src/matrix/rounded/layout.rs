@@ -3,7 +3,7 @@
 use super::super::{PANEL, Packed};
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
-use super::{Columns, GROUP, GROUPS, Rounded, Width};
+use super::{Batch, Columns, GROUP, GROUPS, Rounded, Width};
 use crate::memory::Lines;
 
 impl Rounded {
@@ -18,14 +18,28 @@ impl Rounded {
         (group * PANEL + lane) * GROUP
     }
 
+    /// How so many rows are packed together.
+    pub(in super::super) const fn batch(self, rows: usize) -> Batch {
+        let most = self.height();
+        let height = if !self.is_tiled() {
+            most
+        } else if rows <= most {
+            // A tile must have a row, even if nobody asks for it.
+            if rows == 0 { 1 } else { rows }
+        } else {
+            rows.div_ceil(rows.div_ceil(most))
+        };
+        Batch { rows, height }
+    }
+
     /// Where a row of so many begins, and bytes from line to line of it.
-    pub(super) fn row_place(self, row: usize, rows: usize, stride: usize) -> (usize, usize) {
+    pub(super) fn row_place(self, row: usize, batch: Batch, stride: usize) -> (usize, usize) {
         #[cfg(target_arch = "x86_64")]
         if self.is_tiled() {
-            let (first, at) = (row / tiles::HEIGHT * tiles::HEIGHT, row % tiles::HEIGHT);
-            return (first * stride + at * tiles::ROW, (rows - first).min(tiles::HEIGHT) * tiles::ROW);
+            let at = if row < batch.height { row } else { row % batch.height };
+            return ((row - at) * stride + at * tiles::ROW, batch.beside(row - at) * tiles::ROW);
         }
-        let _ = rows;
+        let _ = batch;
         (row * stride, GROUPS * GROUP)
     }
 

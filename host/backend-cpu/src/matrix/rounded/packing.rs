@@ -2,7 +2,7 @@
 
 use super::super::Packed;
 use super::numbers::{Float, pack_row};
-use super::{GROUP, GROUPS, Rounded};
+use super::{Batch, GROUP, GROUPS, Rounded};
 use crate::kernels::dispatch;
 use crate::level::Level;
 use crate::memory::Lines;
@@ -52,9 +52,10 @@ impl Packing {
         self.rounded.stride(self.k)
     }
 
-    /// Bytes that so many rows take.
+    /// Bytes that so many rows take. Of the last tile's some are read as if it had as many as the others, and nothing is made of them.
     pub(crate) const fn bytes(&self, rows: usize) -> usize {
-        Lines::rounded(rows * self.row_bytes()) + Lines::rounded(rows * size_of::<f32>())
+        let behind = if self.rounded.is_tiled() { self.rounded.height() * GROUP * GROUPS } else { 0 };
+        Lines::rounded(rows * self.row_bytes()) + Lines::rounded(rows * size_of::<f32>()) + behind
     }
 
     /// Those for which there are so many bytes.
@@ -62,11 +63,18 @@ impl Packing {
         PackedRows { rows: at, stride: self.row_bytes(), scales: at.wrapping_add(Lines::rounded(rows * self.row_bytes())).cast() }
     }
 
-    /// Packs a row of floats, which need not be aligned, as one of so many.
+    /// Packs a row of floats, which need not be aligned, as one of so many that are multiplied together.
     ///
     /// # Safety
     /// The row can be read, the weight is still there, `rows` was made by [`Self::rows_at`] for memory that nobody else reads or writes this row of, and the processor has the level.
     pub(crate) unsafe fn pack(&self, from: *const u8, rows: PackedRows, (row, of): (usize, usize)) {
+        // SAFETY: the caller's promise.
+        unsafe { self.pack_among(from, rows, (row, self.rounded.batch(of))) }
+    }
+
+    /// # Safety
+    /// As for [`Self::pack`].
+    pub(super) unsafe fn pack_among(&self, from: *const u8, rows: PackedRows, (row, of): (usize, Batch)) {
         let Self { rounded, level, k, factors } = *self;
         let (at, apart) = rounded.row_place(row, of, rows.stride);
         let pack = dispatch!(level, pack_row::<>, [], (rounded: Rounded, row: &[Float], factors: *const f32, lines: *mut u8, apart: usize, scale: *mut f32));
@@ -82,7 +90,7 @@ impl Packing {
     /// # Safety
     /// As for [`Self::pack`].
     pub(crate) unsafe fn pack_zeros(&self, rows: PackedRows, (row, of): (usize, usize)) {
-        let (at, apart) = self.rounded.row_place(row, of, rows.stride);
+        let (at, apart) = self.rounded.row_place(row, self.rounded.batch(of), rows.stride);
         let zero = if self.rounded.is_offset() { 0x80 } else { 0 };
         let scale = if self.rounded.is_scaled() { 0.0 } else { 1.0 };
         for line in 0..self.rounded.digits() * self.rounded.groups(self.k) / GROUPS {
@@ -155,7 +163,7 @@ mod tests {
             }
             // Behind the row's last number is what weights of zero are multiplied with.
             let numbers = if packing.rounded.width == Width::Digits { packing.row_bytes() } else { k * packing.rounded.bytes() };
-            let (at, apart) = packing.rounded.row_place(1, rows, packing.row_bytes());
+            let (at, apart) = packing.rounded.row_place(1, packing.rounded.batch(rows), packing.row_bytes());
             let number = |memory: &mut Lines, number: usize| memory.bytes_mut()[at + number / 64 * apart + number % 64];
             assert!((0..numbers).all(|byte| number(&mut one, byte) == number(&mut other, byte)), "{packing:?}");
         }
@@ -186,7 +194,7 @@ mod tests {
                 packing.pack(bytes.as_ptr(), packed, (2, 3));
                 f64::from(*packed.scales.add(2))
             };
-            let (begin, apart) = packing.rounded.row_place(2, 3, packing.row_bytes());
+            let (begin, apart) = packing.rounded.row_place(2, packing.rounded.batch(3), packing.row_bytes());
             let mut digit =
                 |at: usize, digit: usize| f64::from(memory.bytes_mut()[begin + (at / 64 * 3 + digit) * apart + at % 64].cast_signed());
             for (at, value) in row(largest).map(f64::from).chain(std::iter::repeat_n(0.0, 58)).enumerate() {

@@ -19,14 +19,14 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::{PANEL, TERMS, Units};
-use super::{AHEAD, Block, Columns, GROUP, GROUPS, Onto, Width};
+use super::{AHEAD, Batch, Block, Columns, GROUP, GROUPS, Onto, Width};
 
 /// Rows that are multiplied at once, at most: two of the processor's tiles.
 pub(super) const HEIGHT: usize = 32;
 /// Rows that are worked on before the next of a panel.
 pub(super) const PAIR: usize = 2 * HEIGHT;
 /// Rows, and columns, of one of the processor's.
-const SIDE: usize = 16;
+pub(super) const SIDE: usize = 16;
 /// Bytes of a row of one.
 pub(super) const ROW: usize = 64;
 /// Bytes of one.
@@ -241,7 +241,8 @@ type All = [[MaybeUninit<Sums>; PAIR / HEIGHT]; TERMS];
 /// # Safety
 /// As for [`super::run`], on a processor with AMX, which the system lets this process use.
 pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
-    let heights = block.rows.div_ceil(HEIGHT);
+    let Batch { rows, height } = block.batch;
+    let heights = rows.div_ceil(height);
     let sum = match LINES.div_ceil(heights) {
         0..=4 => sum::<4, 0>,
         5..=8 => sum::<8, 0>,
@@ -249,40 +250,30 @@ pub(super) unsafe fn run(block: &Block<'_>, units: Units<'_>) {
         _ => sum::<FIRST_LINES, { (LINES - FIRST_LINES) * 64 }>,
     };
     let mut all: All = [const { [const { MaybeUninit::uninit() }; PAIR / HEIGHT] }; TERMS];
-    let mut shape = 0;
+    let is_digits = block.rounded.width == Width::Digits;
+    // SAFETY: the caller's promise.
+    unsafe { if is_digits { digits::set_up(height) } else { set_up(height) } };
+    let most = PAIR / block.rounded.height() * height;
     for (panels, next) in units.each(1) {
         let panel = panels.start;
-        let mut first = 0;
-        while first < block.rows {
-            let rows = match block.rows - first {
-                PAIR.. => PAIR,
-                HEIGHT.. => HEIGHT,
-                few => few,
-            };
+        for first in (0..rows).step_by(most) {
+            let part = Part { block, panel, next: next.unwrap_or(panel), first, rows: most.min(rows - first) };
             // SAFETY: the caller's promise.
             unsafe {
-                let part = Part { block, panel, next: next.unwrap_or(panel), first, rows };
-                if block.rounded.width == Width::Digits {
-                    part.sum_digits(&mut all, &mut shape);
+                if is_digits {
+                    part.sum_digits(&mut all)
                 } else {
-                    if shape != rows.min(HEIGHT) {
-                        shape = rows.min(HEIGHT);
-                        set_up(shape);
-                    }
-                    part.sum(sum, heights, &mut all);
+                    part.sum(sum, heights, &mut all)
                 }
                 part.add(&all);
             }
-            first += rows;
         }
     }
-    if shape != 0 {
-        // SAFETY: the caller's promise.
-        unsafe { release() };
-    }
+    // SAFETY: the caller's promise.
+    unsafe { release() };
 }
 
-/// Rows of a block times one panel: one height of them or less, or two whole ones.
+/// Rows of a block times one panel: a few tiles of them, of which the last may be short.
 struct Part<'a> {
     block: &'a Block<'a>,
     panel: usize,
@@ -299,7 +290,7 @@ impl Part<'_> {
     /// As for [`run`]; tiles are set up for these rows.
     unsafe fn sum(&self, sum: unsafe fn(Width, bool, Run), heights: usize, all: &mut All) {
         let Self { block, panel, next: next_panel, first, rows } = *self;
-        let (width, height) = (block.rounded.width, rows.min(HEIGHT));
+        let (width, height) = (block.rounded.width, block.batch.height);
         for (number, ((term, weight), all)) in block.terms.iter().zip(&block.product.weights).zip(all).enumerate() {
             let steps = block.rounded.groups(weight.k) / GROUPS;
             let panel_bytes = steps * 2 * TILE;
@@ -309,16 +300,17 @@ impl Part<'_> {
             let (mut next, turn) = match heights {
                 1 if steps > TURN => (w.wrapping_add(AHEAD), TURN),
                 1 => (then, 0),
-                _ => (then.wrapping_add(panel_bytes / heights * (first / HEIGHT)), 0),
+                _ => (then.wrapping_add(panel_bytes / heights * (first / height)), 0),
             };
-            let most = if rows > HEIGHT { STEPS } else { steps };
+            let most = if rows > height { STEPS } else { steps };
             let mut step = 0;
             while step < steps {
                 let count = most.min(steps - step);
-                for (at, sums) in all.iter_mut().enumerate().take(rows.div_ceil(HEIGHT)) {
+                for (at, sums) in all.iter_mut().enumerate().take(rows.div_ceil(height)) {
+                    let left_bytes = block.batch.beside(first + at * height) * ROW;
                     let run = Run {
-                        left: left.wrapping_add(at * HEIGHT * term.stride + step * height * ROW),
-                        left_bytes: height * ROW,
+                        left: left.wrapping_add(at * height * term.stride + step * left_bytes),
+                        left_bytes,
                         panel: w.wrapping_add(step * 2 * TILE),
                         steps: count,
                         sums: sums.as_mut_ptr(),
@@ -328,13 +320,13 @@ impl Part<'_> {
                         then,
                     };
                     // Some rows at a time: so many lines at once would be in each other's way.
-                    let of = |step: usize| (at * HEIGHT + height * step / steps).min(rows);
+                    let of = |step: usize| (at * height + height * step / steps).min(rows);
                     // SAFETY: the caller's promise.
                     unsafe {
                         if number == 0 {
                             self.ask_for_rows(of(step)..of(step + count));
                         }
-                        sum(width, rows <= SIDE, run);
+                        sum(width, height <= SIDE, run);
                     }
                     next = next.wrapping_add(count * panel_bytes / steps / heights);
                 }
@@ -366,34 +358,48 @@ impl Part<'_> {
     /// As for [`run`], on sums of these rows.
     #[target_feature(enable = "avx512f")]
     unsafe fn add(&self, all: &All) {
-        let Self { block, panel, first, rows, .. } = *self;
-        let (product, column) = (block.product, panel * PANEL);
+        let Self { block, panel, first, .. } = *self;
+        let column = panel * PANEL;
         let begins = block.begins(first, panel);
-        for row in 0..rows {
-            let into = block.result.rows.wrapping_add((first + row) * block.result.stride + column);
-            // SAFETY: there is this row.
-            let from = unsafe { begins.row(row) };
-            for half in 0..2 {
-                let mask = lanes((product.n - column).saturating_sub(half * SIDE));
-                // SAFETY: masks end at the result's last column.
-                let mut y = unsafe { _mm512_maskz_loadu_ps(mask, from.wrapping_add(half * SIDE)) };
-                for (at, all) in all.iter().enumerate().take(block.terms.len()) {
-                    let sums: *const [[[u32; SIDE]; SIDE]; 4] = all[row / HEIGHT].as_ptr().cast();
-                    let (at_row, tile, row) = (first + row, row % HEIGHT / SIDE * 2 + half, row % SIDE);
-                    // SAFETY: `sum` has put them down.
-                    let sum = unsafe { _mm512_load_si512((&raw const (*sums)[tile][row]).cast()) };
-                    y = match block.rounded.width {
-                        Width::Half => _mm512_add_ps(y, _mm512_castsi512_ps(sum)),
-                        // SAFETY: rows and columns of integers have their scales.
-                        Width::Byte => unsafe { self.scaled(at, (at_row, half), _mm512_cvtepi32_ps(sum), y) },
-                        // SAFETY: so have those of digits.
-                        Width::Digits => unsafe { self.scaled(at, (at_row, half), _mm512_castsi512_ps(sum), y) },
-                    };
+        let left = block.product.n - column;
+        let masks = [lanes(left), lanes(left.saturating_sub(SIDE))];
+        for slot in 0..PAIR / SIDE {
+            let rows = self.rows_of(slot);
+            for (at, row) in rows.enumerate() {
+                let into = block.result.rows.wrapping_add((first + row).wrapping_mul(block.result.stride)).wrapping_add(column);
+                // SAFETY: there is this row.
+                let from = unsafe { begins.row(row) };
+                for (half, mask) in masks.into_iter().enumerate() {
+                    // SAFETY: masks end at the result's last column.
+                    let mut y = unsafe { _mm512_maskz_loadu_ps(mask, from.wrapping_add(half * SIDE)) };
+                    for (term, all) in all.iter().enumerate().take(block.terms.len()) {
+                        // SAFETY: `sum` has put them down.
+                        let sum = unsafe { _mm512_load_si512((&raw const (*all[slot / 2].as_ptr()).0[slot % 2 * 2 + half][at]).cast()) };
+                        y = match block.rounded.width {
+                            Width::Half => _mm512_add_ps(y, _mm512_castsi512_ps(sum)),
+                            // SAFETY: rows and columns of integers have their scales.
+                            Width::Byte => unsafe { self.scaled(term, (first + row, half), _mm512_cvtepi32_ps(sum), y) },
+                            // SAFETY: so have those of digits.
+                            Width::Digits => unsafe { self.scaled(term, (first + row, half), _mm512_castsi512_ps(sum), y) },
+                        };
+                    }
+                    // SAFETY: masks end at the result's last column.
+                    unsafe { _mm512_mask_storeu_ps(into.wrapping_add(half * SIDE), mask, y) };
                 }
-                // SAFETY: masks end at the result's last column.
-                unsafe { _mm512_mask_storeu_ps(into.wrapping_add(half * SIDE), mask, y) };
             }
         }
+    }
+
+    /// The rows whose sums are put down in that place, if there are any.
+    fn rows_of(&self, slot: usize) -> Range<usize> {
+        let height = self.block.batch.height;
+        let (first, end) = if self.block.rounded.height() == SIDE {
+            (slot * height, (slot + 1) * height)
+        } else {
+            let tile = slot / 2 * height;
+            (tile + slot % 2 * SIDE, tile + if slot.is_multiple_of(2) { height.min(SIDE) } else { height })
+        };
+        first.min(self.rows)..end.min(self.rows)
     }
 
     /// Adds a row's sums of integers or digits of a term, times their scales, to what stands.

@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use super::super::super::PANEL;
 use super::super::numbers::{Float, steps};
 use super::super::{DIGITS, GROUP};
-use super::{AHEAD, All, FIRST_LINES, GROUPS, HEIGHT, Part, ROW, SIDE, Sums, TILE, lanes, set_up_tiles};
+use super::{AHEAD, All, FIRST_LINES, GROUPS, Part, ROW, SIDE, Sums, TILE, lanes, set_up_tiles};
 
 /// Bytes of a step of a panel: a tile of each digit, of either half of its columns.
 const STEP: usize = 2 * DIGITS * TILE;
@@ -77,6 +77,15 @@ pub(in super::super) unsafe fn take_apart(row: &[Float], factors: *const f32, li
         }
     }
     if factor == 0.0 { 0.0 } else { largest / (LARGEST / UNIT) }
+}
+
+/// Sets the tiles up for that many rows, of no more than sixteen.
+///
+/// # Safety
+/// As for [`super::set_up`].
+pub(super) unsafe fn set_up(rows: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { set_up_tiles([rows, rows, rows, rows, rows, rows, rows, SIDE]) };
 }
 
 /// Sums of products that stand at the same place, the largest first, of either half of a panel's columns.
@@ -218,13 +227,14 @@ unsafe fn sum_infinities((line, left_bytes): (*const u8, usize), (panel, steps):
 }
 
 impl Part<'_> {
-    /// Sums every term, from zero; of how many rows tiles are set up when it begins, and when it ends.
+    /// Sums every term, from zero.
     ///
     /// # Safety
     /// As for [`Part::sum`].
-    pub(super) unsafe fn sum_digits(&self, all: &mut All, shape: &mut usize) {
+    pub(super) unsafe fn sum_digits(&self, all: &mut All) {
         let Self { block, panel, next: next_panel, first, rows } = *self;
-        let tiles = block.rows.div_ceil(SIDE);
+        let height = block.batch.height;
+        let tiles = block.batch.rows.div_ceil(height);
         let sum = match LINES.div_ceil(tiles) {
             0..=4 => sum::<4, 0>,
             5..=8 => sum::<8, 0>,
@@ -241,20 +251,17 @@ impl Part<'_> {
             let panel_bytes = steps * STEP;
             let w = weight.data.pointer().wrapping_add(panel * panel_bytes);
             let then = weight.data.pointer().wrapping_add(next_panel * panel_bytes);
-            for tile in (0..rows).step_by(SIDE) {
-                let count = SIDE.min(rows - tile);
-                let (at, height) = (tile / HEIGHT, HEIGHT.min(rows - tile / HEIGHT * HEIGHT));
-                let left = term.rows.wrapping_add((first + at * HEIGHT) * term.stride + tile % HEIGHT * ROW);
-                let left_bytes = DIGITS * height * ROW;
-                let asked = then.wrapping_add(panel_bytes / tiles * ((first + tile) / SIDE));
+            for slot in 0..rows.div_ceil(height) {
+                let begin = slot * height;
+                let count = block.batch.beside(first + begin);
+                let left = term.rows.wrapping_add((first + begin) * term.stride);
+                let (digit_bytes, left_bytes) = (count * ROW, DIGITS * count * ROW);
+                let asked = then.wrapping_add(panel_bytes / tiles * (first / height + slot));
+                let sums = all[slot / 2].as_mut_ptr();
                 // SAFETY: the caller's promise.
                 unsafe {
-                    if *shape != count {
-                        *shape = count;
-                        set_up_tiles([count, count, count, count, count, count, count, SIDE]);
-                    }
                     if number == 0 {
-                        self.ask_for_rows(tile..tile + count);
+                        self.ask_for_rows(begin..begin + count);
                     }
                     for step in (0..steps).step_by(STEPS) {
                         let (done, steps) = (step * STEP, STEPS.min(steps - step));
@@ -267,7 +274,7 @@ impl Part<'_> {
                         };
                         let run = Run {
                             left: left.wrapping_add(step * left_bytes),
-                            digit_bytes: height * ROW,
+                            digit_bytes,
                             left_bytes,
                             panel: w.wrapping_add(done),
                             steps,
@@ -276,12 +283,12 @@ impl Part<'_> {
                             then,
                         };
                         sum(run, places.as_mut_ptr());
-                        put_together(places.as_ptr(), count, (all[at].as_mut_ptr(), tile % HEIGHT / SIDE * 2), step == 0);
+                        put_together(places.as_ptr(), count, (sums, slot % 2 * 2), step == 0);
                     }
-                    for row in (0..count).filter(|row| (*term.scales.wrapping_add(first + tile + row)).is_infinite()) {
-                        let sums = sum_infinities((left.wrapping_add(row * ROW), left_bytes), (w, steps));
-                        for (half, sums) in sums.as_chunks::<SIDE>().0.iter().enumerate() {
-                            (*all[at].as_mut_ptr()).0[tile % HEIGHT / SIDE * 2 + half][row] = sums.map(f32::to_bits);
+                    for row in (0..count).filter(|row| (*term.scales.wrapping_add(first + begin + row)).is_infinite()) {
+                        let infinities = sum_infinities((left.wrapping_add(row * ROW), left_bytes), (w, steps));
+                        for (half, infinities) in infinities.as_chunks::<SIDE>().0.iter().enumerate() {
+                            (*sums).0[slot % 2 * 2 + half][row] = infinities.map(f32::to_bits);
                         }
                     }
                 }

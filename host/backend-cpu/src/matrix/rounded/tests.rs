@@ -138,14 +138,14 @@ fn without_a_bias_sums_begin_at_zero() {
     }
 }
 
-/// More rows than a block has, of which the second shape's are cut in two by all kernels.
+/// Of the second shape's rows some are more than a block has, of every kernel, and blocks end with tiles that are not of the largest height.
 #[test]
 fn rows_that_are_packed_beforehand_give_the_same_bits() {
     let bits = |y: Vec<f32>| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
-    for (ks, n, counts) in [(&[300, 41][..], 97, &[1, 5, 40, 75][..]), (&[2100, 3], 65, &[600])] {
+    for (ks, n, counts) in [(&[300, 41][..], 97, &[1, 5, 40, 75][..]), (&[2100, 3], 65, &[193, 545])] {
         for rounded in all_kernels() {
             let product = product(rounded, ks, n);
-            assert!(counts != [600] || super::block_rows(rounded, &product) < 600, "{rounded:?}");
+            assert!(counts != [193, 545] || super::block_rows(rounded, &product) < 545, "{rounded:?}");
             for rows in counts.iter().copied() {
                 let inputs: Vec<Vec<f32>> = ks.iter().map(|k| (0..(rows + 1) * k).map(|at| value(at * 3 + k)).collect()).collect();
                 let expected = bits(run_inputs(&product, ks, &inputs, rows, 1));

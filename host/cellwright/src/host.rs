@@ -69,7 +69,7 @@ pub(crate) fn serving_options(setup: Setup, cache: Option<PathBuf>) -> anyhow::R
             recalibrate: setup.recalibrate,
             ..EngineOptions::default()
         },
-        runtime: RuntimeOptions { cache_dir: cache, ..RuntimeOptions::new(compiler) },
+        runtime: RuntimeOptions { cache_dir: cache, on_long_call: cellwright_http_api::let_others_go_on, ..RuntimeOptions::new(compiler) },
         plugin_threads: PLUGIN_THREADS,
         answers_bytes_max: None,
     })

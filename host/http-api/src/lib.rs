@@ -12,6 +12,7 @@ mod call;
 mod descriptors;
 mod exchange;
 pub mod figures;
+mod handover;
 mod host;
 mod io;
 mod lent;
@@ -28,6 +29,7 @@ mod streams;
 mod tls;
 mod turns;
 
+pub use handover::let_others_go_on;
 pub use host::{Answering, Endpoint, Host, IndexEntry};
 pub use limits::Limits;
 pub use platform::host_of;

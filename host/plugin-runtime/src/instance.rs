@@ -22,13 +22,16 @@ use crate::sentence;
 const NOTES_MAX: usize = 32;
 const NOTE_BYTES_MAX: usize = 2 << 10;
 
-/// A call is first looked at when the engine's clock next ticks; most have ended by then.
+/// A call is first looked at when the engine's clock next ticks; most have ended by then, or when it ticks again.
 const FIRST_LOOK_TICKS: u64 = 1;
+const SECOND_LOOK_TICKS: u64 = 1;
 
 /// What the host's side of a call needs.
 pub(crate) struct State {
     usage: Usage,
     allowance: Allowance,
+    /// Times that the call was looked at.
+    looks: usize,
     notes: Vec<String>,
     request: Option<Arc<RequestView>>,
     files: Option<Arc<dyn Files>>,
@@ -141,18 +144,26 @@ pub(crate) struct Instance {
 
 impl Instance {
     /// A new instance and the answer to its first `describe`, both within the time of one.
-    pub(crate) fn start(code: &Code, limits: &Limits) -> Result<Self, (wasmtime::Error, Vec<String>)> {
+    pub(crate) fn start(code: &Code, limits: &Limits, on_long_call: fn()) -> Result<Self, (wasmtime::Error, Vec<String>)> {
         let usage =
             Usage { memory_bytes: 0, memory_bytes_max: limits.memory_bytes, table_elements: 0, table_elements_max: limits.table_elements };
         let mut store = Store::new(
             code.engine(),
-            State { usage, allowance: Allowance::new(limits.describe_time), notes: Vec::new(), request: None, files: None },
+            State { usage, allowance: Allowance::new(limits.describe_time), looks: 0, notes: Vec::new(), request: None, files: None },
         );
         store.limiter(|state| &mut state.usage);
         store.set_hostcall_fuel(limits.answer_bytes);
         store.set_epoch_deadline(FIRST_LOOK_TICKS);
-        store.epoch_deadline_callback(|mut store| {
-            let left = store.data_mut().allowance.left(Reading::now())?;
+        store.epoch_deadline_callback(move |mut store| {
+            let state = store.data_mut();
+            let left = state.allowance.left(Reading::now())?;
+            state.looks = state.looks.saturating_add(1);
+            if state.looks == 1 {
+                return Ok(UpdateDeadline::Continue(SECOND_LOOK_TICKS));
+            }
+            if state.looks == 2 {
+                on_long_call();
+            }
             Ok(UpdateDeadline::Continue(engine::ticks(left)))
         });
         match code.instantiate(&mut store) {
@@ -225,6 +236,7 @@ impl Instance {
         self.store.set_epoch_deadline(FIRST_LOOK_TICKS);
         let state = self.store.data_mut();
         state.allowance = Allowance::new(self.call_time);
+        state.looks = 0;
         state.request = Some(Arc::clone(request));
     }
 

@@ -160,7 +160,7 @@ impl Recipe {
     }
 
     fn start(&self) -> Result<Instance, CallError> {
-        let start = || Instance::start(self.plugin.code(), &self.limits);
+        let start = || Instance::start(self.plugin.code(), &self.limits, self.plugin.runtime().on_long_call);
         let started = match start() {
             Err((error, _)) if fault::is_busy(&error) => {
                 self.plugin.runtime().warmth.drop_all();

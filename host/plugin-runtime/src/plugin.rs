@@ -36,6 +36,7 @@ pub(crate) struct Surroundings {
     pub(crate) limits: Limits,
     pub(crate) stack: StackBytes,
     pub(crate) warmth: Arc<Warmth<Instance>>,
+    pub(crate) on_long_call: fn(),
 }
 
 impl Plugin {

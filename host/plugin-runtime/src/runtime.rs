@@ -38,6 +38,8 @@ pub struct RuntimeOptions {
     pub instances_max: u32,
     /// Idle instances that one model keeps.
     pub idle_per_model_max: usize,
+    /// Run once in every call that takes longer than two to four milliseconds, by its thread, meanwhile: somebody else may then do what that thread would do next.
+    pub on_long_call: fn(),
 }
 
 impl RuntimeOptions {
@@ -56,6 +58,7 @@ impl RuntimeOptions {
             artifact_bytes_max: 512 << 20,
             instances_max: 256,
             idle_per_model_max: cores.saturating_mul(2),
+            on_long_call: || (),
         }
     }
 }
@@ -91,7 +94,8 @@ impl Runtime {
         let idle_max = usize::try_from(options.instances_max / 2).unwrap_or(usize::MAX);
         let warmth = Arc::new(Warmth::new(options.idle_per_model_max, idle_max));
         let compatibility = engine::compatibility(&engine);
-        let surroundings = Arc::new(Surroundings { engine, linker, limits: options.limits, stack, warmth });
+        let surroundings =
+            Arc::new(Surroundings { engine, linker, limits: options.limits, stack, warmth, on_long_call: options.on_long_call });
         Ok(Self {
             surroundings,
             compiler: options.compiler,

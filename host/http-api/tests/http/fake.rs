@@ -17,7 +17,8 @@ use cellwright_registry::{ModelName, Registry, Tenant, TenantName, TenantSetting
 use cellwright_serving::{Call, Client, ErrorKind, InferError, NewUpload, Readiness};
 
 /// Models that the tenant `default` has, each named after what it does with a request.
-pub(crate) const MODELS: [&str; 11] = ["echo", "slow", "rows", "half", "wait", "stream", "pause", "flood", "crumbs", "break", "late"];
+pub(crate) const MODELS: [&str; 12] =
+    ["echo", "slow", "surprise", "rows", "half", "wait", "stream", "pause", "flood", "crumbs", "break", "late"];
 
 /// How many there are of something, and a way to wait for more.
 #[derive(Default)]
@@ -56,7 +57,7 @@ pub(crate) struct Fake {
     /// Requests that began to wait, and those of them that were cancelled.
     pub(crate) waiting: Arc<Counter>,
     pub(crate) cancelled: Arc<Counter>,
-    /// Until there is one, the model `slow` keeps the thread that calls it.
+    /// Until there is one, the models `slow` and `surprise` keep the thread that calls them; of the second nobody knows that before.
     pub(crate) unblocked: Arc<Counter>,
     /// What requests asked for beside their tensors.
     pub(crate) last_call: LastCall,
@@ -171,7 +172,10 @@ impl Endpoint for FakeEndpoint {
             ..Default::default()
         };
         match self.name.as_str() {
-            "slow" => {
+            "slow" | "surprise" => {
+                if self.name == "surprise" {
+                    cellwright_http_api::let_others_go_on();
+                }
                 self.waiting.add();
                 self.unblocked.reaches(1);
                 client.end(Ok(response));

@@ -1,9 +1,10 @@
 //! A guest that traps, loops, hoards or overflows: its call fails with a sentence, and nobody else's does.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellwright_plugin_runtime::{CallError, Export, Fault, LimitReached, Limits, NoFiles};
+use cellwright_plugin_runtime::{CallError, Compiler, Export, Fault, LimitReached, Limits, NoFiles, Runtime, RuntimeOptions};
 
 use crate::guest::{Guest, words};
 use crate::{model, model_with, nothing, runtime};
@@ -72,6 +73,22 @@ fn an_endless_loop_ends_in_time() {
     assert_eq!(error.to_string(), "plugin \"testee\" used more than 30 ms of processor time in unfold");
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(28) && took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn of_a_call_that_takes_long_its_thread_hears() {
+    thread_local!(static HEARD: Cell<usize> = const { Cell::new(0) });
+    let options =
+        RuntimeOptions { instances_max: 4, on_long_call: || HEARD.set(HEARD.get() + 1), ..RuntimeOptions::new(Compiler::InProcess) };
+    let plugin =
+        Runtime::new(options).unwrap().compile("testee", &Guest::unfolding("(loop $again (br $again)) (unreachable)").wasm()).unwrap();
+    let limits = Limits { call_time: Duration::from_millis(30), ..Limits::default() };
+    let model = plugin.with_parameters(&[], Arc::new(NoFiles), &limits).unwrap();
+    for _ in 0..3 {
+        let before = HEARD.get();
+        model.unfold(&nothing()).unwrap_err();
+        assert!(HEARD.get() > before);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use cellwright_engine::options::{Observer, TraceFn};
 use cellwright_plugin_runtime::{ChildCompiler, Compiler, RuntimeOptions};
 use cellwright_scheduler::{Config, Release};
 use cellwright_serving::{ServedModel, Serving, ServingOptions};
+use tokio::runtime::Runtime;
 
 use crate::cli::{HostArguments, ReleaseRule};
 use crate::policy::PolicySpec;
@@ -80,6 +81,16 @@ pub(crate) fn default_cache() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
     Some(cache.join("cellwright"))
+}
+
+/// The threads that serve connections: one for each processor, but no second one where there are only two, which workers keep busy. Two would wake each other
+/// and take turns with the workers for it; and what takes long leaves a connection's thread anyway.
+pub(crate) fn connections() -> anyhow::Result<Runtime> {
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    if std::thread::available_parallelism().is_ok_and(|processors| processors.get() <= 2) {
+        threads.worker_threads(1);
+    }
+    threads.enable_all().build().context("the threads that serve connections")
 }
 
 /// Reads a bundle.

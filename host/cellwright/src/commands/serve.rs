@@ -37,7 +37,7 @@ pub(crate) fn serve(settings: &Settings, print_config: bool, log: &str) -> anyho
     let traces = start_telemetry(settings, log)?;
     let started = Instant::now();
     let platform = start(settings)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the threads that serve connections")?;
+    let runtime = host::connections()?;
     let finished = runtime.block_on(async {
         // Before it says that it is there: whoever reads that may ask it to stop at once.
         let stop_asked = stop_asked()?;

@@ -48,7 +48,7 @@ impl Service {
         let workers = backends.len();
         let device = backends.first().map_or("cpu".to_owned(), |backend| backend.info().name);
         let platform = Platform::start(options, Registry::open(data.path())?, backends)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the threads that serve connections")?;
+        let runtime = host::connections()?;
         let options = ServerOptions { addresses: vec![([127, 0, 0, 1], 0).into()], ..ServerOptions::default() };
         let server = runtime.block_on(Server::bind(options, cellwright_http_api::host_of(platform.clone())))?;
         let port = server.addresses().first().context("an address")?.port();

@@ -92,7 +92,22 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<Arc<Platform>> {
         archive: ArchiveLimits { bytes_max: settings.upload_bytes_max.value, entries_max: BUNDLE_FILES_MAX },
         model_in_flight_max: settings.in_flight_max.value,
     };
-    Ok(Platform::start(options, registry, worker::backends(&settings.workers.value)?)?)
+    let backends = worker::backends(&settings.workers.value)?;
+    writeln!(stderr(), "computing on {}", devices(backends.iter().map(|backend| backend.info().name)))?;
+    Ok(Platform::start(options, registry, backends)?)
+}
+
+/// Their names, of those that follow one another alike only once.
+fn devices(names: impl Iterator<Item = String>) -> String {
+    let mut alike: Vec<(String, usize)> = Vec::new();
+    for name in names {
+        match alike.last_mut() {
+            Some((last, count)) if *last == name => *count += 1,
+            _ => alike.push((name, 1)),
+        }
+    }
+    let told = alike.into_iter().map(|(name, count)| if count == 1 { name } else { format!("{count} × {name}") });
+    told.collect::<Vec<_>>().join("; ")
 }
 
 /// The engine's observer that records.
@@ -156,4 +171,16 @@ fn stop_asked() -> anyhow::Result<impl Future<Output = ()>> {
         }
         let _ = writeln!(stderr(), "stopping: nothing new is taken, what has begun is finished");
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_are_alike_are_named_once() {
+        let of = |names: &[&str]| devices(names.iter().map(|name| (*name).to_owned()));
+        assert_eq!(of(&["gpu", "cpu", "cpu", "cpu"]), "gpu; 3 × cpu");
+        assert_eq!(of(&["cpu"]), "cpu");
+    }
 }

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::app::App;
 use crate::budget::Share;
+use crate::handover::keeping;
 use crate::host::{Answering, Endpoint};
 use crate::refusal::Refusal;
 use crate::turns::Turn;
@@ -67,7 +68,7 @@ pub(crate) async fn whole(app: &App, model: Arc<dyn Endpoint>, call: Call, share
 /// Hands a request over, on another thread where that would hold this one up.
 async fn begin(app: &App, model: Arc<dyn Endpoint>, call: Call, client: Box<dyn Client>) -> Result<Answering, Refusal> {
     if !model.is_slow_to_begin() {
-        return Ok(model.infer(call, client)?);
+        return Ok(keeping(|| model.infer(call, client))?);
     }
     let (call, turn) = turn(app, model.tenant(), call).await?;
     // If nobody waits any more when it has begun, what it gives is dropped, which cancels it.

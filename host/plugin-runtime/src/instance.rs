@@ -22,16 +22,17 @@ use crate::sentence;
 const NOTES_MAX: usize = 32;
 const NOTE_BYTES_MAX: usize = 2 << 10;
 
-/// A call is first looked at when the engine's clock next ticks; most have ended by then, or when it ticks again.
+/// A call is first looked at when the engine's clock next ticks; most have ended by then, or when it ticks again. What is still running is looked at now and then.
 const FIRST_LOOK_TICKS: u64 = 1;
 const SECOND_LOOK_TICKS: u64 = 1;
+const LATER_LOOK_TICKS: u64 = 5;
 
 /// What the host's side of a call needs.
 pub(crate) struct State {
     usage: Usage,
     allowance: Allowance,
-    /// Times that the call was looked at.
-    looks: usize,
+    /// Whether the call was looked at before.
+    is_seen: bool,
     notes: Vec<String>,
     request: Option<Arc<RequestView>>,
     files: Option<Arc<dyn Files>>,
@@ -149,7 +150,7 @@ impl Instance {
             Usage { memory_bytes: 0, memory_bytes_max: limits.memory_bytes, table_elements: 0, table_elements_max: limits.table_elements };
         let mut store = Store::new(
             code.engine(),
-            State { usage, allowance: Allowance::new(limits.describe_time), looks: 0, notes: Vec::new(), request: None, files: None },
+            State { usage, allowance: Allowance::new(limits.describe_time), is_seen: false, notes: Vec::new(), request: None, files: None },
         );
         store.limiter(|state| &mut state.usage);
         store.set_hostcall_fuel(limits.answer_bytes);
@@ -157,14 +158,11 @@ impl Instance {
         store.epoch_deadline_callback(move |mut store| {
             let state = store.data_mut();
             let left = state.allowance.left(Reading::now())?;
-            state.looks = state.looks.saturating_add(1);
-            if state.looks == 1 {
+            if !std::mem::replace(&mut state.is_seen, true) {
                 return Ok(UpdateDeadline::Continue(SECOND_LOOK_TICKS));
             }
-            if state.looks == 2 {
-                on_long_call();
-            }
-            Ok(UpdateDeadline::Continue(engine::ticks(left)))
+            on_long_call();
+            Ok(UpdateDeadline::Continue(engine::ticks(left).min(LATER_LOOK_TICKS)))
         });
         match code.instantiate(&mut store) {
             Ok(functions) => Ok(Self { store, functions, call_time: limits.call_time, sound: true }),
@@ -236,7 +234,7 @@ impl Instance {
         self.store.set_epoch_deadline(FIRST_LOOK_TICKS);
         let state = self.store.data_mut();
         state.allowance = Allowance::new(self.call_time);
-        state.looks = 0;
+        state.is_seen = false;
         state.request = Some(Arc::clone(request));
     }
 

@@ -38,7 +38,7 @@ pub struct RuntimeOptions {
     pub instances_max: u32,
     /// Idle instances that one model keeps.
     pub idle_per_model_max: usize,
-    /// Run once in every call that takes longer than two to four milliseconds, by its thread, meanwhile: somebody else may then do what that thread would do next.
+    /// Run by the thread of a call that has been running for two to four milliseconds, and again every ten or so: somebody else may then do what that thread would do next.
     pub on_long_call: fn(),
 }
 

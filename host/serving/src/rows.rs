@@ -1,6 +1,7 @@
 //! A call whose rows are requests: each row runs by itself, and the call's answer is all of theirs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::Tensor;
 use cellwright_engine::{RequestTimes, Urgency};
@@ -18,6 +19,9 @@ use crate::serving::Inner;
 
 /// What putting one output of a row to the others costs, as if it were so many bytes more.
 const ROW_WORK: usize = 64;
+
+/// How often whoever begins rows is told that it takes long.
+const LONG: Duration = Duration::from_millis(4);
 
 /// The rows of one call.
 struct Joint {
@@ -54,7 +58,13 @@ pub(crate) fn begin(
     let joint = Arc::new(Mutex::new(joint));
     let room = model.answer_room();
     let time = Arc::new(PluginTime::default());
+    let mut told = Instant::now();
     for (row, request) in rows.into_iter().enumerate() {
+        // Each row's call may be a short one.
+        if told.elapsed() >= LONG {
+            (serving.on_long_call)();
+            told = Instant::now();
+        }
         let given_up = lock(&joint).client.as_ref().and_then(|client| client.given_up());
         let begun = match given_up {
             Some(error) => Err(error),

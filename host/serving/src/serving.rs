@@ -57,6 +57,8 @@ pub struct Owner<'a> {
 pub(crate) struct Inner {
     pub(crate) engine: Engine,
     pub(crate) plugin_threads: PluginThreads,
+    /// The plugin runtime's.
+    pub(crate) on_long_call: fn(),
 }
 
 /// A host: a plugin runtime, an engine, and the models that serve on them.
@@ -81,13 +83,14 @@ impl Serving {
     /// If the runtime, the engine or a thread cannot be had.
     pub fn start(options: ServingOptions, backends: Vec<Box<dyn Backend>>) -> Result<Self, StartError> {
         let in_flight_max = options.engine.in_flight_max as usize;
+        let on_long_call = options.runtime.on_long_call;
         let runtime = Runtime::new(options.runtime)?;
         // A request has one call waiting at most; beside it wait calls of its model's requests that have ended since, to be passed over, and large answers
         // of such requests, to be put together.
         let plugin_threads = PluginThreads::start(options.plugin_threads, in_flight_max.saturating_mul(2))?;
         let engine = Engine::start(options.engine, backends)?;
         let answers = Arc::new(AnswerRoom::of_host(options.answers_bytes_max.unwrap_or_else(|| memory_bytes() / 4)));
-        Ok(Self { runtime, inner: Arc::new(Inner { engine, plugin_threads }), answers, tenants: Mutex::default() })
+        Ok(Self { runtime, inner: Arc::new(Inner { engine, plugin_threads, on_long_call }), answers, tenants: Mutex::default() })
     }
 
     /// The engine, for figures and for graphs that need no plugin.

@@ -12,6 +12,7 @@ mod policies;
 mod rows;
 mod sessions;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use cellwright_bundle::Bundle;
@@ -38,6 +39,11 @@ fn host() -> Host {
     host_of(IN_FLIGHT)
 }
 
+thread_local! {
+    /// How often this thread was told that what it began takes long.
+    static LONG: Cell<usize> = const { Cell::new(0) };
+}
+
 /// The same, with so many in flight.
 fn host_of(in_flight_max: u32) -> Host {
     host_with(in_flight_max, None)
@@ -48,7 +54,7 @@ fn host_with(in_flight_max: u32, answers_bytes_max: Option<u64>) -> Host {
     let gate = Gate::default();
     let backend = gate.before(worker(&domain(64)));
     let options = ServingOptions {
-        runtime: RuntimeOptions::new(Compiler::InProcess),
+        runtime: RuntimeOptions { on_long_call: || LONG.set(LONG.get() + 1), ..RuntimeOptions::new(Compiler::InProcess) },
         engine: EngineOptions { batch_max: 8, in_flight_max, ..EngineOptions::default() },
         plugin_threads: 2,
         answers_bytes_max,

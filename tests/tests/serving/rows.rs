@@ -9,7 +9,7 @@ use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::graphs::{settled, wait_until};
 use cellwright_tests::requests;
 
-use super::{IN_FLIGHT, bad_input, behaving, fault, host, host_of, refused};
+use super::{IN_FLIGHT, LONG, bad_input, behaving, fault, host, host_of, refused};
 
 /// A call of rows that are requests of three rows each.
 fn call(seeds: impl IntoIterator<Item = usize>) -> InferRequest {
@@ -147,5 +147,16 @@ fn rows_share_the_time_that_their_plugin_may_take() {
     assert!(host.whole(&model, call([1])).is_ok(), "a single row is answered");
     let all = "plugin `plugin.wasm` took more than 10 ms of processor time for one request, all of its calls together";
     assert_eq!(refused(host.whole(&model, call(0..4096))), fault(all));
+    host.is_whole_again();
+}
+
+/// However quick each of them is.
+#[test]
+fn of_many_rows_that_take_long_together_their_thread_hears() {
+    let host = host_of(4096);
+    let model = host.model("rows");
+    let before = LONG.get();
+    assert!(host.whole(&model, call(0..4096)).is_ok());
+    assert!(LONG.get() > before);
     host.is_whole_again();
 }

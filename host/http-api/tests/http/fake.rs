@@ -173,10 +173,12 @@ impl Endpoint for FakeEndpoint {
         };
         match self.name.as_str() {
             "slow" | "surprise" => {
-                if self.name == "surprise" {
-                    cellwright_http_api::let_others_go_on();
-                }
                 self.waiting.add();
+                // As a plugin's runtime does.
+                while self.name == "surprise" && self.unblocked.now() == 0 {
+                    cellwright_http_api::let_others_go_on();
+                    std::thread::sleep(Duration::from_millis(10));
+                }
                 self.unblocked.reaches(1);
                 client.end(Ok(response));
             }

@@ -29,9 +29,14 @@ impl Running {
     }
 
     pub(crate) fn with(limits: Limits, tls: Option<TlsFiles>) -> Self {
+        Self::on_threads(2, limits, tls)
+    }
+
+    /// On so many threads.
+    pub(crate) fn on_threads(threads: usize, limits: Limits, tls: Option<TlsFiles>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let host = Arc::new(Fake::new(folder.path()));
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
         let options = ServerOptions { addresses: vec!["127.0.0.1:0".parse().unwrap()], tls, limits };
         let server = runtime.block_on(Server::bind(options, host.clone())).unwrap();
         let address = server.addresses()[0];

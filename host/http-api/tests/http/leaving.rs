@@ -159,17 +159,19 @@ fn many_idle_connections_disturb_nobody() {
 
 #[test]
 fn calls_that_take_long_for_once_hold_up_nobody_else() {
-    let server = Running::start();
-    // More of them than the server has threads.
-    let surprises: Vec<_> = (1..=4)
-        .map(|count| {
-            let mut stream = server.connect();
-            stream.write_all(&request("POST", "/v2/models/surprise/infer", &[], WAIT)).unwrap();
-            server.host.waiting.reaches(count);
-            stream
-        })
-        .collect();
-    assert_eq!(server.send("POST", "/v2/models/echo/infer", &[], WAIT).status, 200);
-    server.host.unblocked.add();
-    surprises.into_iter().for_each(|mut stream| assert_eq!(Answer::read(&mut stream).status, 200));
+    for threads in [1, 2] {
+        let server = Running::on_threads(threads, Limits::default(), None);
+        // More of them than the server has threads.
+        let surprises: Vec<_> = (1..=4)
+            .map(|count| {
+                let mut stream = server.connect();
+                stream.write_all(&request("POST", "/v2/models/surprise/infer", &[], WAIT)).unwrap();
+                server.host.waiting.reaches(count);
+                stream
+            })
+            .collect();
+        assert_eq!(server.send("POST", "/v2/models/echo/infer", &[], WAIT).status, 200);
+        server.host.unblocked.add();
+        surprises.into_iter().for_each(|mut stream| assert_eq!(Answer::read(&mut stream).status, 200));
+    }
 }

@@ -63,7 +63,7 @@ pub(crate) enum Kernel {
     Tiles,
 }
 
-/// Rows that are packed together, and how many of them are in a tile: the same in all of them, of which the last may be short of some.
+/// Rows that are packed together, and how many of them are in each tile; in the last there may be fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Batch {
     rows: usize,
@@ -266,7 +266,7 @@ pub(super) fn scratch(rounded: Rounded, product: &Product, rows: usize) -> usize
     product.weights.iter().map(|weight| Packing::new((rounded, product.level), weight).bytes(rows) / size_of::<f32>()).sum()
 }
 
-/// How many rows are worked on before the next: a tile's at least, however long they are.
+/// How many rows are worked on before the next, at most; a tile's at least, however long they are.
 pub(super) fn block_rows(rounded: Rounded, product: &Product) -> usize {
     let row_bytes: usize = product.weights.iter().map(|weight| rounded.stride(weight.k)).sum();
     (BLOCK_BYTES / row_bytes.max(1)).max(1).next_multiple_of(rounded.height_of_parts())

@@ -69,7 +69,7 @@ fn products_are_those_of_rounded_numbers() {
         for rounded_to in all_kernels() {
             let width = rounded_to.width;
             // So many rows that tiles of every height are seen.
-            for count in [1, 5, 16, 29, 75] {
+            for count in [1, 5, 16, 29, 51, 75] {
                 let rows: Vec<usize> = (0..count).collect();
                 let x = pool(ks);
                 let y = run(&product(rounded_to, ks, n), ks, &x, &rows, 1);

@@ -23,7 +23,7 @@ use super::{AHEAD, Batch, Block, Columns, GROUP, GROUPS, Onto, Width};
 
 /// Rows that are multiplied at once, at most: two of the processor's tiles.
 pub(super) const HEIGHT: usize = 32;
-/// Rows that are worked on before the next of a panel.
+/// Rows that are worked on before the next of a panel, at most.
 pub(super) const PAIR: usize = 2 * HEIGHT;
 /// Rows, and columns, of one of the processor's.
 pub(super) const SIDE: usize = 16;
@@ -287,7 +287,7 @@ impl Part<'_> {
     /// Sums every term, from zero.
     ///
     /// # Safety
-    /// As for [`run`]; tiles are set up for these rows.
+    /// As for [`run`]; tiles are set up for the batch.
     unsafe fn sum(&self, sum: unsafe fn(Width, bool, Run), heights: usize, all: &mut All) {
         let Self { block, panel, next: next_panel, first, rows } = *self;
         let (width, height) = (block.rounded.width, block.batch.height);
@@ -303,6 +303,7 @@ impl Part<'_> {
                 _ => (then.wrapping_add(panel_bytes / heights * (first / height)), 0),
             };
             let most = if rows > height { STEPS } else { steps };
+            debug_assert!(height > SIDE || rows <= height, "tiles are that low in batches of one");
             let mut step = 0;
             while step < steps {
                 let count = most.min(steps - step);

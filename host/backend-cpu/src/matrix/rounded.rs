@@ -77,6 +77,7 @@ impl Batch {
     }
 
     /// Rows of the tile that begins with that row.
+    #[cfg(target_arch = "x86_64")]
     const fn beside(self, first: usize) -> usize {
         let left = self.rows - first;
         if left < self.height { left } else { self.height }

@@ -41,3 +41,39 @@ pub fn let_others_go_on() {
         let _ = taken.recv_timeout(TAKEN_WITHIN);
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_serves_no_connections_asks_nobody() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (release, released) = channel::<()>();
+        let (begun, begins) = channel();
+        // Whatever is asked of the only thread now stays asked.
+        runtime.spawn(async move {
+            begun.send(()).unwrap();
+            let _ = released.recv();
+        });
+        begins.recv().unwrap();
+        let asked = |work: fn()| {
+            let before = runtime.metrics().num_alive_tasks();
+            runtime.block_on(runtime.spawn_blocking(work)).unwrap();
+            runtime.metrics().num_alive_tasks() - before
+        };
+        assert_eq!(asked(let_others_go_on), 0);
+        assert_eq!(asked(|| keeping(let_others_go_on)), 1);
+        assert_eq!(
+            asked(|| {
+                keeping(|| ());
+                let_others_go_on()
+            }),
+            0,
+            "what it kept is over"
+        );
+        drop(release);
+    }
+}

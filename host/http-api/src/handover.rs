@@ -44,15 +44,13 @@ pub fn let_others_go_on() {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
-
     use super::*;
 
     #[test]
     fn a_thread_that_serves_no_connections_asks_nobody() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
-        let (release, released) = channel::<()>();
-        let (begun, begins) = channel();
+        let (release, released) = sync_channel::<()>(1);
+        let (begun, begins) = sync_channel(1);
         // Whatever is asked of the only thread now stays asked.
         runtime.spawn(async move {
             begun.send(()).unwrap();

@@ -59,7 +59,8 @@ impl Scheduler {
                 // Whatever is ready, one worker alone could run it.
                 model.ready > 0
                     && asks()
-                    && (self.alone || model.types.iter().any(|known| self.offered(known, &known.tally, worker, domain) > 0))
+                    && (self.alone
+                        || (0..model.types.len()).any(|at| self.offered(&model.types, at, &model.types[at].tally, worker, domain) > 0))
             }
             PolicyKind::Graph { .. } | PolicyKind::Serial => self.oldest_whole(worker, id).is_some(),
             PolicyKind::Merge { .. } => self.oldest_merged(worker, id).is_some(),

@@ -245,7 +245,7 @@ impl Scheduler {
     pub(crate) fn behind(&self, model: ModelId, worker: WorkerId, chosen: usize) -> usize {
         let (Some(known), Some(state)) = (self.adaptive.models.get(&model), self.worker(worker)) else { return chosen };
         let types = &self.model(model).types;
-        let ready = |at: usize| self.offered(&types[at], &types[at].tally, worker, state.domain);
+        let ready = |at: usize| self.offered(types, at, &types[at].tally, worker, state.domain);
         let mut runs = chosen;
         for at in (0..chosen).rev().filter(|at| ready(*at) > 0) {
             let room = types[runs].batch.max.saturating_sub(ready(runs));
@@ -261,7 +261,7 @@ impl Scheduler {
     /// that are furthest on, however few, to their end while all others wait; here a few wait for the many that will come by the same layers in the
     /// next step. They wait for one round through all layers, in which whoever comes by has come, and not while a request is about to be late.
     fn fullest(&self, known: &Known, types: &[ModelType], (worker, domain): (WorkerId, DomainId), chosen: usize) -> usize {
-        let rows = |at: usize| self.offered(&types[at], &types[at].tally, worker, domain).min(types[at].batch.max);
+        let rows = |at: usize| self.offered(types, at, &types[at].tally, worker, domain).min(types[at].batch.max);
         let stacked = |at: &usize| known.stacked.get(*at).is_some_and(|stacked| *stacked);
         let time = |at: usize| types[at].cost.nanoseconds(rows(at).max(1)).map(|time| time.max(1));
         let rate =

@@ -70,7 +70,7 @@ impl Scheduler {
         let position = if self.model(model).policy == PolicyKind::Adaptive { self.behind(model, worker, position) } else { position };
         let chosen = &self.model(model).types[position];
         let (cell_type, sizes) = (chosen.cell_type, chosen.batch);
-        let (own_only, together) = (chosen.fill_first && self.others_fill(chosen, worker), chosen.steps_together);
+        let (own_only, together) = (self.others_fill(&self.model(model).types, position, worker), chosen.steps_together);
         let mut batch = std::mem::take(&mut self.batch);
         let mut served = false;
         for task in 0..self.config.max_tasks_to_submit {
@@ -92,8 +92,8 @@ impl Scheduler {
     fn choose_type(&self, model: ModelId, worker: WorkerId) -> Option<usize> {
         let domain = self.worker(worker)?.domain;
         let types = &self.model(model).types;
-        let candidates = || (0..types.len()).filter(|at| self.offered(&types[*at], &types[*at].tally, worker, domain) > 0);
-        let ready = |at: usize| self.offered(&types[at], &self.types[types[at].cell_type.index()].tally, worker, domain);
+        let candidates = || (0..types.len()).filter(|at| self.offered(types, *at, &types[*at].tally, worker, domain) > 0);
+        let ready = |at: usize| self.offered(types, at, &self.types[types[at].cell_type.index()].tally, worker, domain);
         let full = |at: &usize| ready(*at) >= types[*at].batch.max;
         let idle = |at: &usize| self.types[types[*at].cell_type.index()].running == 0;
         let rank = |at: &usize| types[*at].priority;
@@ -108,19 +108,28 @@ impl Scheduler {
         [first, second].into_iter().chain(finalists).min_by_key(|at| age(*at))
     }
 
-    /// How many ready nodes of a type's a worker may run: of one of which batches are to be filled first, its own alone where another's is not full.
-    pub(crate) fn offered(&self, one: &ModelType, tally: &Tally, worker: WorkerId, domain: DomainId) -> u32 {
+    /// How many ready nodes of one of a model's types a worker may run: of one of which batches are to be filled first, its own alone where another worker's
+    /// are not full.
+    pub(crate) fn offered(&self, types: &[ModelType], at: usize, tally: &Tally, worker: WorkerId, domain: DomainId) -> u32 {
         let runnable = tally.runnable(worker, domain);
         // Only where there is something to leave is it worth a look at the others.
-        let leaves = one.fill_first && runnable > tally.own(worker) && self.others_fill(one, worker);
+        let leaves = runnable > tally.own(worker) && self.others_fill(types, at, worker);
         if leaves { tally.own(worker) } else { runnable }
     }
 
-    /// Whether another worker of the domain has nothing but batches of a type that are not full, so that who comes may join the next; of several such
-    /// workers the first goes on. Who would have to wait for anything else there is left to nobody.
-    fn others_fill(&self, one: &ModelType, worker: WorkerId) -> bool {
-        let is_open = |task: &Task| task.cell_type == one.cell_type && task.rows < one.batch.full() as usize;
-        let fills = |worker: &Worker| !worker.tasks.is_empty() && worker.tasks.iter().all(is_open);
+    /// Whether nodes of one of a model's types are left to another worker of the domain, if batches of the type are filled first: that one has batches of such
+    /// types of the model and nothing else, and those of the very type are not full, so that who comes joins the next. Of several such workers the first
+    /// goes on. Who would have to wait for anything else there is left to nobody.
+    fn others_fill(&self, types: &[ModelType], at: usize, worker: WorkerId) -> bool {
+        let of = types[at].cell_type;
+        if !types[at].fill_first {
+            return false;
+        }
+        let has_room = |task: &Task| {
+            let mut filled = types.iter().filter(|one| one.fill_first && one.cell_type == task.cell_type);
+            filled.any(|one| one.cell_type != of || task.rows < one.batch.full() as usize)
+        };
+        let fills = |worker: &Worker| !worker.tasks.is_empty() && worker.tasks.iter().all(has_room);
         let Some(own) = self.worker(worker) else { return false };
         let others = if fills(own) { &self.workers[..worker.index()] } else { &self.workers[..] };
         others.iter().flatten().any(|other| other.domain == own.domain && fills(other))

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::Grouping;
 use cellwright_scheduler::{
-    CellTypeId, Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, Placement, Release, RequestId, Slot, TaskSeq,
-    TenantId, Time, WorkerId,
+    BatchSizes, CellInfo, CellTypeId, Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, Placement, Release,
+    RequestId, Slot, TaskSeq, TenantId, Time, WorkerId,
 };
 
 use super::model::{Graph, NodeId};
@@ -420,17 +420,17 @@ impl Oracle {
         found
     }
 
-    /// Whether a worker leaves what others may run to them: of a type whose batches are filled first, another worker has batches that are not full, and
-    /// nothing else. Of several such workers the first goes on.
+    /// Whether a worker leaves what others may run to them: of a type whose batches are filled first, where another worker has batches of such types of the
+    /// same model and nothing else, none of them a full one of this type. Of several such workers the first goes on.
     fn leaves_to_others(&self, worker: WorkerId, model: ModelId, of: CellTypeId) -> bool {
-        let cell = self.models[&model].cells.iter().find(|cell| cell.cell_type == of).expect("the model's type");
-        let (max, quantum) = (cell.batch.max, cell.batch.quantum);
-        let full = if max > quantum { max / quantum * quantum } else { max };
-        let is_open = |task: &Task| task.cell_type == of && task.rows.len() < full as usize;
-        let fills = |worker: &Worker| !worker.tasks.is_empty() && worker.tasks.iter().all(is_open);
+        let filled = |of: CellTypeId| self.models[&model].cells.iter().find(|cell| cell.cell_type == of).filter(|cell| cell.fill_first);
+        let full = |BatchSizes { max, quantum, .. }: BatchSizes| if max > quantum { max / quantum * quantum } else { max };
+        let is_full = |task: &Task, cell: &CellInfo| task.cell_type == of && task.rows.len() >= full(cell.batch) as usize;
+        let has_room = |task: &Task| filled(task.cell_type).is_some_and(|cell| !is_full(task, cell));
+        let fills = |worker: &Worker| !worker.tasks.is_empty() && worker.tasks.iter().all(has_room);
         let own = &self.workers[&worker];
         let counts = |other: WorkerId| other < worker || (other != worker && !fills(own));
-        cell.fill_first && self.workers.iter().any(|(other, state)| counts(*other) && state.domain == own.domain && fills(state))
+        filled(of).is_some() && self.workers.iter().any(|(other, state)| counts(*other) && state.domain == own.domain && fills(state))
     }
 
     /// Algorithm 1, `Schedule`.

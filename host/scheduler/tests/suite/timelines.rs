@@ -11,7 +11,7 @@ use cellwright_scheduler::{
     RequestId, TenantId, Time, WorkerId,
 };
 
-use super::graphs::{EVERY, balanced_tree, chain, decoder, growth, lstm, stage, watch};
+use super::graphs::{EVERY, LEAF, balanced_tree, chain, decoder, growth, lstm, stage, watch, whole};
 use super::world::World;
 
 /// One model whose cells are LSTM, leaf, inner and head, ranked in that order.
@@ -489,4 +489,30 @@ fn batches_are_filled_first_where_that_is_wanted() {
     };
     assert_eq!(launched(true), [vec![(0, 2)], vec![], vec![(0, 4)], vec![(1, 2)], vec![(0, 4), (1, 2)]]);
     assert_eq!(launched(false), [vec![(0, 2)], vec![(1, 2)], vec![(0, 4)], vec![(1, 2)], vec![(0, 4), (1, 2)]]);
+}
+
+/// Two workers of one memory, and a model of two types. The second leaves newcomers to the first also while that one has batches of the other type, as long
+/// as these are filled first as well.
+#[test]
+fn batches_of_all_types_that_are_filled_first_are_one_workers() {
+    let launched = |filled: &[usize]| {
+        let mut known = model(4);
+        filled.iter().for_each(|cell| known.cells[*cell].fill_first = true);
+        let mut timeline = Timeline::new(paper(), 4);
+        timeline.world = World::new(paper(), vec![known], &[(0, 0, 10_000), (1, 0, 10_000)]);
+        timeline.arrive(&growth(0, vec![lstm(9, &[])], None));
+        timeline.act();
+        timeline.arrive(&growth(0, vec![chain(1, vec![whole(LEAF, &[])])], None));
+        timeline.act();
+        let at_once: Vec<_> = timeline.world.commands.launches.iter().map(|launch| launch.worker.0).collect();
+        timeline.complete();
+        timeline.act();
+        let then = timeline.world.commands.launches.iter().map(|launch| (launch.worker.0, launch.cell_type.0));
+        (at_once, then.collect::<Vec<_>>())
+    };
+    let (lstm, leaf) = (0, 1);
+    assert_eq!(launched(&[0, 1]), (vec![], vec![(0, leaf)]), "the type of which nothing runs comes first");
+    for some in [&[][..], &[0], &[1]] {
+        assert_eq!(launched(some), (vec![1], vec![(0, lstm)]), "filled first: {some:?}");
+    }
 }

@@ -63,6 +63,15 @@ impl Batch {
     }
 }
 
+/// Which of the ready nodes of a type that a worker may run are its to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    All,
+    /// Those that no other worker may run.
+    Own,
+    None,
+}
+
 impl Scheduler {
     /// Algorithm 1, `Schedule`, for a model: one type, up to `max_tasks_to_submit` tasks; whether there was anything to do.
     pub(crate) fn schedule(&mut self, worker: WorkerId, model: ModelId) -> bool {
@@ -70,7 +79,9 @@ impl Scheduler {
         let position = if self.model(model).policy == PolicyKind::Adaptive { self.behind(model, worker, position) } else { position };
         let chosen = &self.model(model).types[position];
         let (cell_type, sizes) = (chosen.cell_type, chosen.batch);
-        let (own_only, together) = (self.others_fill(&self.model(model).types, position, worker), chosen.steps_together);
+        let together = chosen.steps_together;
+        let Some(domain) = self.worker(worker).map(|state| state.domain) else { return false };
+        let own_only = self.part_of(&self.model(model).types, position, worker, domain) == Part::Own;
         let mut batch = std::mem::take(&mut self.batch);
         let mut served = false;
         for task in 0..self.config.max_tasks_to_submit {
@@ -108,31 +119,43 @@ impl Scheduler {
         [first, second].into_iter().chain(finalists).min_by_key(|at| age(*at))
     }
 
-    /// How many ready nodes of one of a model's types a worker may run: of one of which batches are to be filled first, its own alone where another worker's
-    /// are not full.
+    /// How many ready nodes of one of a model's types a worker may run, out of `tally`: of one of which batches are to be filled first, maybe not all.
     pub(crate) fn offered(&self, types: &[ModelType], at: usize, tally: &Tally, worker: WorkerId, domain: DomainId) -> u32 {
-        let runnable = tally.runnable(worker, domain);
-        // Only where there is something to leave is it worth a look at the others.
-        let leaves = runnable > tally.own(worker) && self.others_fill(types, at, worker);
-        if leaves { tally.own(worker) } else { runnable }
+        if tally.runnable(worker, domain) == 0 {
+            return 0;
+        }
+        match self.part_of(types, at, worker, domain) {
+            Part::All => tally.runnable(worker, domain),
+            Part::Own => tally.own(worker),
+            Part::None => 0,
+        }
     }
 
-    /// Whether nodes of one of a model's types are left to another worker of the domain, if batches of the type are filled first: that one has batches of such
-    /// types of the model and nothing else, and those of the very type are not full, so that who comes joins the next. Of several such workers the first
-    /// goes on. Who would have to wait for anything else there is left to nobody.
-    fn others_fill(&self, types: &[ModelType], at: usize, worker: WorkerId) -> bool {
-        let of = types[at].cell_type;
-        if !types[at].fill_first {
-            return false;
+    /// Which nodes of one of a model's types are a worker's to run, if batches of the type are filled first and another worker of the domain has batches of
+    /// such types of the model, and nothing else: who is left to that one joins its next. Unless it has full batches of the very type, a worker takes
+    /// nothing but what is its own or a full batch; and it keeps apart from the other only what is half a batch or more, since for less, weights are
+    /// read that the other has read. Of several such workers the first goes on. Who would have to wait for anything else there is left to nobody.
+    fn part_of(&self, types: &[ModelType], at: usize, worker: WorkerId, domain: DomainId) -> Part {
+        let (one, Some(own)) = (&types[at], self.worker(worker)) else { return Part::None };
+        if !one.fill_first {
+            return Part::All;
         }
-        let has_room = |task: &Task| {
-            let mut filled = types.iter().filter(|one| one.fill_first && one.cell_type == task.cell_type);
-            filled.any(|one| one.cell_type != of || task.rows < one.batch.full() as usize)
-        };
-        let fills = |worker: &Worker| !worker.tasks.is_empty() && worker.tasks.iter().all(has_room);
-        let Some(own) = self.worker(worker) else { return false };
+        let filled = |task: &Task| types.iter().any(|of| of.fill_first && of.cell_type == task.cell_type);
+        let fills = |worker: &Worker| !worker.tasks.is_empty() && worker.tasks.iter().all(filled);
+        let full = one.batch.full() as usize;
+        let is_full = |worker: &Worker| worker.tasks.iter().any(|task| task.cell_type == one.cell_type && task.rows >= full);
         let others = if fills(own) { &self.workers[..worker.index()] } else { &self.workers[..] };
-        others.iter().flatten().any(|other| other.domain == own.domain && fills(other))
+        let mut others = others.iter().flatten().filter(|other| other.domain == own.domain && fills(other)).peekable();
+        let tally = &self.types[one.cell_type.index()].tally;
+        if others.peek().is_none() || tally.runnable(worker, domain) as usize >= full {
+            return Part::All;
+        }
+        let half = |rows: u32| 2 * rows as usize >= full;
+        match others.all(is_full) {
+            true if half(tally.runnable(worker, domain)) => Part::All,
+            false if half(tally.own(worker)) => Part::Own,
+            _ => Part::None,
+        }
     }
 
     /// The age of the oldest ready node of a type (and model) that a worker may run.

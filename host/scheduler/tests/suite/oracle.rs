@@ -12,8 +12,8 @@ use std::sync::Arc;
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::Grouping;
 use cellwright_scheduler::{
-    BatchSizes, CellInfo, CellTypeId, Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, Placement, Release,
-    RequestId, Slot, TaskSeq, TenantId, Time, WorkerId,
+    BatchSizes, CellTypeId, Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, Placement, Release, RequestId, Slot,
+    TaskSeq, TenantId, Time, WorkerId,
 };
 
 use super::model::{Graph, NodeId};
@@ -51,6 +51,14 @@ struct Request {
     /// Steps that a chain executes, once it has stopped.
     ends: BTreeMap<u32, u32>,
     cancelled: BTreeSet<u32>,
+}
+
+/// Which of the ready nodes of a type that a worker may run are its to run: all, those that no other may, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    All,
+    Own,
+    None,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -420,24 +428,38 @@ impl Oracle {
         found
     }
 
-    /// Whether a worker leaves what others may run to them: of a type whose batches are filled first, where another worker has batches of such types of the
-    /// same model and nothing else, none of them a full one of this type. Of several such workers the first goes on.
-    fn leaves_to_others(&self, worker: WorkerId, model: ModelId, of: CellTypeId) -> bool {
+    /// Which ready nodes of a type are a worker's to run: of a type whose batches are filled first, where another worker has batches of such types of the same
+    /// model and nothing else, a full batch, or half of one of those that nobody else may run, or of any if all of those others have full ones of the
+    /// type; else none. Of several such workers the first goes on.
+    fn part_of(&self, worker: WorkerId, model: ModelId, of: CellTypeId, ready: &[(bool, CellTypeId)]) -> Part {
         let filled = |of: CellTypeId| self.models[&model].cells.iter().find(|cell| cell.cell_type == of).filter(|cell| cell.fill_first);
-        let full = |BatchSizes { max, quantum, .. }: BatchSizes| if max > quantum { max / quantum * quantum } else { max };
-        let is_full = |task: &Task, cell: &CellInfo| task.cell_type == of && task.rows.len() >= full(cell.batch) as usize;
-        let has_room = |task: &Task| filled(task.cell_type).is_some_and(|cell| !is_full(task, cell));
-        let fills = |worker: &Worker| !worker.tasks.is_empty() && worker.tasks.iter().all(has_room);
+        let Some(cell) = filled(of) else { return Part::All };
+        let BatchSizes { max, quantum, .. } = cell.batch;
+        let full = if max > quantum { max / quantum * quantum } else { max } as usize;
+        let fills = |worker: &Worker| !worker.tasks.is_empty() && worker.tasks.iter().all(|task| filled(task.cell_type).is_some());
         let own = &self.workers[&worker];
         let counts = |other: WorkerId| other < worker || (other != worker && !fills(own));
-        filled(of).is_some() && self.workers.iter().any(|(other, state)| counts(*other) && state.domain == own.domain && fills(state))
+        let others: Vec<&Worker> = self.workers.iter().filter(|(id, _)| counts(**id)).map(|(_, state)| state).collect();
+        let others: Vec<&Worker> = others.into_iter().filter(|state| state.domain == own.domain && fills(state)).collect();
+        let is_full = |worker: &Worker| worker.tasks.iter().any(|task| task.cell_type == of && task.rows.len() >= full);
+        let rows = |own_only: bool| ready.iter().filter(|(own, cell_type)| *cell_type == of && (*own || !own_only)).count();
+        match (others.is_empty() || rows(false) >= full, others.iter().all(|other| is_full(other))) {
+            (true, _) => Part::All,
+            (_, true) if 2 * rows(false) >= full => Part::All,
+            (_, false) if 2 * rows(true) >= full => Part::Own,
+            _ => Part::None,
+        }
     }
 
     /// Algorithm 1, `Schedule`.
     fn schedule(&mut self, worker: WorkerId, now: Time) -> bool {
         let all = self.runnable(worker);
-        let (mut nodes, mut left) = (all.clone(), BTreeMap::new());
-        nodes.retain(|node| node.6 || !*left.entry((node.1, node.0)).or_insert_with(|| self.leaves_to_others(worker, node.1, node.0)));
+        let ready: Vec<(bool, CellTypeId)> = all.iter().map(|node| (node.6, node.0)).collect();
+        let (mut nodes, mut parts) = (all.clone(), BTreeMap::new());
+        nodes.retain(|node| {
+            let part = *parts.entry((node.1, node.0)).or_insert_with(|| self.part_of(worker, node.1, node.0, &ready));
+            part == Part::All || (part == Part::Own && node.6)
+        });
         let models: BTreeSet<ModelId> = nodes.iter().map(|node| node.1).collect();
         let oldest = |model: ModelId| all.iter().filter(|node| node.1 == model).map(|node| node.3).min();
         let tenant_of = |model: ModelId| self.models[&model].tenant;
@@ -454,7 +476,7 @@ impl Oracle {
         let types: BTreeSet<CellTypeId> = nodes.iter().filter(|node| node.1 == model).map(|node| node.0).collect();
         let batch = |of: CellTypeId| cells.iter().find(|cell| cell.cell_type == of).expect("the model's type").batch;
         let priority = |of: CellTypeId| cells.iter().filter(|cell| cell.cell_type == of).map(|cell| cell.priority).max();
-        let own_only = |of: CellTypeId| self.leaves_to_others(worker, model, of);
+        let own_only = |of: CellTypeId| parts.get(&(model, of)) == Some(&Part::Own);
         let ready = |of: CellTypeId| all.iter().filter(|node| node.0 == of && (node.6 || !own_only(of))).count();
         let running = |of: CellTypeId| self.workers.values().flat_map(|worker| &worker.tasks).filter(|task| task.cell_type == of).count();
         let mut chosen: Vec<CellTypeId> = types.iter().copied().filter(|of| ready(*of) >= batch(*of).max as usize).collect();

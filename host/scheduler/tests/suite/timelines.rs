@@ -516,3 +516,29 @@ fn batches_of_all_types_that_are_filled_first_are_one_workers() {
         assert_eq!(launched(some), (vec![1], vec![(0, lstm)]), "filled first: {some:?}");
     }
 }
+
+/// Two workers of one memory, and a batch of four. Beside a full batch the second begins with half a batch, and goes on with no less.
+#[test]
+fn less_than_half_a_batch_waits_for_a_place_in_a_full_one() {
+    let mut known = model(4);
+    known.cells.iter_mut().for_each(|cell| cell.fill_first = true);
+    let mut timeline = Timeline::new(paper(), 4);
+    timeline.world = World::new(paper(), vec![known], &[(0, 0, 10_000), (1, 0, 10_000)]);
+    // Who completes a task, and of how many steps those are that come then.
+    let mut step = |done: &[u32], come: &[u32]| {
+        timeline.world.now = Time(timeline.world.now.0 + 1);
+        timeline.events.extend(done.iter().filter_map(|worker| timeline.world.complete(WorkerId(*worker), 1, 1, || false)));
+        come.iter().for_each(|steps| timeline.arrive(&growth(0, vec![lstm(*steps, &[])], None)));
+        timeline.act();
+        timeline.world.commands.launches.iter().map(|launch| (launch.worker.0, launch.rows.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(step(&[], &[2, 9, 9, 9]), [(0, 4)]);
+    assert_eq!(step(&[], &[9]), []);
+    assert_eq!(step(&[], &[9]), [(1, 2)]);
+    assert_eq!(step(&[1], &[]), [(1, 2)], "the first is still full");
+    assert_eq!(step(&[0], &[]), [(0, 4)]);
+    assert_eq!(step(&[0], &[]), [], "one has ended, and the other three are no full batch");
+    assert_eq!(step(&[1], &[]), [(0, 4)], "one of five is too few");
+    assert_eq!(step(&[], &[9]), [(1, 2)]);
+    assert_eq!(step(&[1, 0], &[9, 9]), [(0, 4), (1, 4)]);
+}

@@ -38,8 +38,8 @@ pub struct CellInfo {
     pub batch: BatchSizes,
     /// Device time of its tasks, for policies that ask.
     pub cost: CostTable,
-    /// Under cellular and adaptive batching: whether a worker's batch is to be full before another worker of the same memory begins one. Where workers lend
-    /// each other their threads, few rows are done sooner as one batch if reading weights is most of the work.
+    /// Under cellular and adaptive batching: whether a worker's batch is to be full before another worker of the same memory begins one, with half a batch at
+    /// least. Where workers lend each other their threads, few rows are done sooner as one batch if reading weights is most of the work.
     pub fill_first: bool,
     /// Under cellular and adaptive batching: whether consecutive tasks of one decision become one launch also where chains of some rows end meanwhile and nobody
     /// takes their place: such rows are padding from then on. They land with the launch, steps later; where a step takes less than what comes with each

@@ -9,7 +9,7 @@ use crate::config::PolicyKind;
 use crate::cost::CostTable;
 use crate::event::{BatchSizes, ModelInfo};
 use crate::fairness::Share;
-use crate::id::{CellTypeId, DomainId, ModelId, NumericClass, TaskSeq};
+use crate::id::{CellTypeId, DomainId, ModelId, NumericClass, TaskSeq, Time};
 use crate::queues::Tally;
 use crate::tenants::TenantIndex;
 use crate::waiting::Lines;
@@ -46,13 +46,15 @@ pub(crate) struct Worker {
     pub(crate) landing: VecDeque<Row>,
     /// Steps of tasks in flight.
     pub(crate) outstanding: u32,
+    /// When cellular or adaptive batching last chose a type for it, and when the time before.
+    pub(crate) chosen: [Time; 2],
 }
 
 impl Worker {
     /// Nothing in flight.
     pub(crate) fn new(domain: DomainId, class: NumericClass) -> Self {
         let (tasks, rows, landing) = Default::default();
-        Self { domain, class, last_seq: TaskSeq(0), tasks, rows, landing, outstanding: 0 }
+        Self { domain, class, last_seq: TaskSeq(0), tasks, rows, landing, outstanding: 0, chosen: [Time(0); 2] }
     }
 }
 

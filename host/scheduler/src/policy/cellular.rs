@@ -96,6 +96,9 @@ impl Scheduler {
             served = true;
         }
         self.batch = batch;
+        if let Some(state) = self.workers[worker.index()].as_mut().filter(|_| served) {
+            state.chosen = [self.now, state.chosen[0]];
+        }
         served
     }
 
@@ -132,27 +135,37 @@ impl Scheduler {
     }
 
     /// Which nodes of one of a model's types are a worker's to run, if batches of the type are filled first and another worker of the domain has batches of
-    /// such types of the model, and nothing else: who is left to that one joins its next. Unless it has full batches of the very type, a worker takes
+    /// such types that the model has, and nothing else: who is left to that one joins its next. Unless it has full batches of the very type, a worker takes
     /// nothing but what is its own or a full batch; and it keeps apart from the other only what is half a batch or more, since for less, weights are
-    /// read that the other has read. Of several such workers the first goes on. Who would have to wait for anything else there is left to nobody.
+    /// read that the other has read. What the other has passed over twice, and has no batch of, is left to it no more. Of several such workers the first goes on. Who would have to wait for anything else there is left to nobody.
     fn part_of(&self, types: &[ModelType], at: usize, worker: WorkerId, domain: DomainId) -> Part {
         let (one, Some(own)) = (&types[at], self.worker(worker)) else { return Part::None };
-        if !one.fill_first {
+        let tally = &self.types[one.cell_type.index()].tally;
+        let full = one.batch.full();
+        if !one.fill_first || tally.runnable(worker, domain) >= full {
             return Part::All;
         }
         let filled = |task: &Task| types.iter().any(|of| of.fill_first && of.cell_type == task.cell_type);
         let fills = |worker: &Worker| !worker.tasks.is_empty() && worker.tasks.iter().all(filled);
-        let full = one.batch.full() as usize;
-        let is_full = |worker: &Worker| worker.tasks.iter().any(|task| task.cell_type == one.cell_type && task.rows >= full);
         let others = if fills(own) { &self.workers[..worker.index()] } else { &self.workers[..] };
         let mut others = others.iter().flatten().filter(|other| other.domain == own.domain && fills(other)).peekable();
-        let tally = &self.types[one.cell_type.index()].tally;
-        if others.peek().is_none() || tally.runnable(worker, domain) as usize >= full {
+        if others.peek().is_none() {
             return Part::All;
         }
-        let half = |rows: u32| 2 * rows as usize >= full;
-        match others.all(is_full) {
-            true if half(tally.runnable(worker, domain)) => Part::All,
+        let half = |rows: u32| 2 * rows >= full;
+        let mut any_passed = false;
+        let no_room = others.all(|other| {
+            let mut of_type = other.tasks.iter().filter(|task| task.cell_type == one.cell_type).peekable();
+            if of_type.peek().is_some() {
+                return of_type.any(|task| task.rows >= full as usize);
+            }
+            let ready = self.oldest(one.cell_type, worker, domain, None).map(|oldest| oldest.time);
+            let passed = ready.is_some_and(|ready| other.chosen[1] > ready);
+            any_passed |= passed;
+            passed
+        });
+        match no_room {
+            true if any_passed || half(tally.runnable(worker, domain)) => Part::All,
             false if half(tally.own(worker)) => Part::Own,
             _ => Part::None,
         }

@@ -72,6 +72,8 @@ enum Where {
 struct Worker {
     domain: DomainId,
     tasks: Vec<Task>,
+    /// When a type was chosen for it.
+    chosen: Vec<u64>,
 }
 
 #[derive(Clone)]
@@ -161,8 +163,9 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     pub(crate) fn new(config: Config, models: &[Arc<ModelInfo>], workers: &[(u32, u32, u32)]) -> Self {
-        let workers =
-            workers.iter().map(|(worker, domain, _)| (WorkerId(*worker), Worker { domain: DomainId(*domain), tasks: Vec::new() }));
+        let workers = workers
+            .iter()
+            .map(|(worker, domain, _)| (WorkerId(*worker), Worker { domain: DomainId(*domain), tasks: Vec::new(), chosen: Vec::new() }));
         Self {
             config,
             models: models.iter().map(|model| (model.model, Arc::clone(model))).collect(),
@@ -256,7 +259,9 @@ impl Oracle {
                     graph.growths.push(Arc::clone(growth));
                 }
             }
-            Event::WorkerUp { worker, domain, .. } => drop(self.workers.insert(*worker, Worker { domain: *domain, tasks: Vec::new() })),
+            Event::WorkerUp { worker, domain, .. } => {
+                drop(self.workers.insert(*worker, Worker { domain: *domain, tasks: Vec::new(), chosen: Vec::new() }))
+            }
             Event::TenantWeight { tenant, weight } => drop(self.weights.insert(*tenant, *weight)),
             Event::Moved(request) => self.requests.get_mut(request).into_iter().for_each(|request| request.moving = false),
             Event::Cancel(request) => self.fail(*request, Failure::Cancelled),
@@ -429,9 +434,10 @@ impl Oracle {
     }
 
     /// Which ready nodes of a type are a worker's to run: of a type whose batches are filled first, where another worker has batches of such types of the same
-    /// model and nothing else, a full batch, or half of one of those that nobody else may run, or of any if all of those others have full ones of the
-    /// type; else none. Of several such workers the first goes on.
-    fn part_of(&self, worker: WorkerId, model: ModelId, of: CellTypeId, ready: &[(bool, CellTypeId)]) -> Part {
+    /// model and nothing else, a full batch, or half of one of those that nobody else may run. If none of those others takes them soon, any: because
+    /// each has chosen something twice since the oldest is ready, and has nothing of the type, or has full batches of it; for the latter alone, half a batch
+    /// at least. Else none. Of several such workers the first goes on. `ready` has each with whether nobody else may run it, its type, its rank and since when it is.
+    fn part_of(&self, worker: WorkerId, model: ModelId, of: CellTypeId, ready: &[(bool, CellTypeId, (u32, u64))]) -> Part {
         let filled = |of: CellTypeId| self.models[&model].cells.iter().find(|cell| cell.cell_type == of).filter(|cell| cell.fill_first);
         let Some(cell) = filled(of) else { return Part::All };
         let BatchSizes { max, quantum, .. } = cell.batch;
@@ -441,12 +447,21 @@ impl Oracle {
         let counts = |other: WorkerId| other < worker || (other != worker && !fills(own));
         let others: Vec<&Worker> = self.workers.iter().filter(|(id, _)| counts(**id)).map(|(_, state)| state).collect();
         let others: Vec<&Worker> = others.into_iter().filter(|state| state.domain == own.domain && fills(state)).collect();
+        let of_type: Vec<_> = ready.iter().filter(|node| node.1 == of).collect();
+        let oldest = of_type.iter().map(|node| node.2).min().map(|(_, since)| since);
+        let has_any = |worker: &Worker| worker.tasks.iter().any(|task| task.cell_type == of);
         let is_full = |worker: &Worker| worker.tasks.iter().any(|task| task.cell_type == of && task.rows.len() >= full);
-        let rows = |own_only: bool| ready.iter().filter(|(own, cell_type)| *cell_type == of && (*own || !own_only)).count();
-        match (others.is_empty() || rows(false) >= full, others.iter().all(|other| is_full(other))) {
-            (true, _) => Part::All,
-            (_, true) if 2 * rows(false) >= full => Part::All,
-            (_, false) if 2 * rows(true) >= full => Part::Own,
+        let passed = |worker: &Worker| {
+            let later = |since: u64| worker.chosen.iter().filter(|chosen| **chosen > since).count();
+            !has_any(worker) && oldest.is_some_and(|oldest| later(oldest) >= 2)
+        };
+        let rows = |own_only: bool| of_type.iter().filter(|node| node.0 || !own_only).count();
+        if others.is_empty() || rows(false) >= full {
+            return Part::All;
+        }
+        match others.iter().all(|other| is_full(other) || passed(other)) {
+            true if others.iter().any(|other| passed(other)) || 2 * rows(false) >= full => Part::All,
+            false if 2 * rows(true) >= full => Part::Own,
             _ => Part::None,
         }
     }
@@ -454,7 +469,7 @@ impl Oracle {
     /// Algorithm 1, `Schedule`.
     fn schedule(&mut self, worker: WorkerId, now: Time) -> bool {
         let all = self.runnable(worker);
-        let ready: Vec<(bool, CellTypeId)> = all.iter().map(|node| (node.6, node.0)).collect();
+        let ready: Vec<_> = all.iter().map(|node| (node.6, node.0, (node.3.0, node.3.1))).collect();
         let (mut nodes, mut parts) = (all.clone(), BTreeMap::new());
         nodes.retain(|node| {
             let part = *parts.entry((node.1, node.0)).or_insert_with(|| self.part_of(worker, node.1, node.0, &ready));
@@ -498,6 +513,9 @@ impl Oracle {
             self.submit(batch, cell_type, model, worker);
             self.release_nodes(now);
             tasks += 1;
+        }
+        if tasks > 0 {
+            self.workers.get_mut(&worker).expect("it is up").chosen.push(now.0);
         }
         true
     }

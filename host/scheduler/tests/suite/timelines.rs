@@ -11,7 +11,7 @@ use cellwright_scheduler::{
     RequestId, TenantId, Time, WorkerId,
 };
 
-use super::graphs::{EVERY, LEAF, balanced_tree, chain, decoder, growth, lstm, stage, watch, whole};
+use super::graphs::{EVERY, HEAD, LEAF, balanced_tree, chain, decoder, growth, lstm, stage, watch, whole};
 use super::world::World;
 
 /// One model whose cells are LSTM, leaf, inner and head, ranked in that order.
@@ -511,7 +511,7 @@ fn batches_of_all_types_that_are_filled_first_are_one_workers() {
         (at_once, then.collect::<Vec<_>>())
     };
     let (lstm, leaf) = (0, 1);
-    assert_eq!(launched(&[0, 1]), (vec![], vec![(0, leaf)]), "the type of which nothing runs comes first");
+    assert_eq!(launched(&[0, 1]), (vec![], vec![(0, leaf)]), "the higher ranked comes first");
     for some in [&[][..], &[0], &[1]] {
         assert_eq!(launched(some), (vec![1], vec![(0, lstm)]), "filled first: {some:?}");
     }
@@ -541,4 +541,25 @@ fn less_than_half_a_batch_waits_for_a_place_in_a_full_one() {
     assert_eq!(step(&[1], &[]), [(0, 4)], "one of five is too few");
     assert_eq!(step(&[], &[9]), [(1, 2)]);
     assert_eq!(step(&[1, 0], &[9, 9]), [(0, 4), (1, 4)]);
+}
+
+/// Two workers of one memory, and full batches of a type that ranks higher. What ranks lower is left to their worker until it has chosen twice, and nothing of it.
+#[test]
+fn what_is_passed_over_is_left_to_nobody() {
+    let mut known = model(2);
+    known.cells.iter_mut().for_each(|cell| cell.fill_first = true);
+    let mut timeline = Timeline::new(paper(), 2);
+    timeline.world = World::new(paper(), vec![known], &[(0, 0, 10_000), (1, 0, 10_000)]);
+    let mut step = |done: &[u32], come: &[u32]| {
+        timeline.world.now = Time(timeline.world.now.0 + 1);
+        timeline.events.extend(done.iter().filter_map(|worker| timeline.world.complete(WorkerId(*worker), 1, 1, || false)));
+        let of = |cell: u32| growth(0, vec![chain(9, vec![whole(cell, &[Dependency::Previous { stage: 0 }])])], None);
+        come.iter().for_each(|cell| timeline.arrive(&of(*cell)));
+        timeline.act();
+        timeline.world.commands.launches.iter().map(|launch| (launch.worker.0, launch.cell_type.0)).collect::<Vec<_>>()
+    };
+    assert_eq!(step(&[], &[HEAD, HEAD]), [(0, HEAD)]);
+    assert_eq!(step(&[], &[LEAF]), []);
+    assert_eq!(step(&[0], &[]), [(0, HEAD)]);
+    assert_eq!(step(&[0], &[]), [(0, HEAD), (1, LEAF)]);
 }

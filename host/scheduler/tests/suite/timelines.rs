@@ -98,6 +98,14 @@ impl Timeline {
         self.act();
     }
 
+    /// A unit of time later these workers complete a task each, these requests come, and the scheduler acts.
+    fn go_on(&mut self, done: &[u32], come: impl Iterator<Item = Arc<UnfoldedGrowth>>) {
+        self.world.now = Time(self.world.now.0 + 1);
+        self.events.extend(done.iter().filter_map(|worker| self.world.complete(WorkerId(*worker), 1, 1, || false)));
+        come.for_each(|growth| self.arrive(&growth));
+        self.act();
+    }
+
     fn complete(&mut self) {
         self.world.now = Time(self.world.now.0 + 1);
         self.events.extend(self.world.complete(WorkerId(0), 1, 1, || false));
@@ -479,10 +487,7 @@ fn batches_are_filled_first_where_that_is_wanted() {
         let mut timeline = Timeline::new(paper(), 4);
         timeline.world = World::new(paper(), vec![known], &[(0, 0, 10_000), (1, 0, 10_000)]);
         let step = |(done, come): &(&[u32], usize)| {
-            timeline.world.now = Time(timeline.world.now.0 + 1);
-            timeline.events.extend(done.iter().filter_map(|worker| timeline.world.complete(WorkerId(*worker), 1, 1, || false)));
-            (0..*come).for_each(|_| timeline.arrive(&growth(0, vec![lstm(9, &[])], None)));
-            timeline.act();
+            timeline.go_on(done, (0..*come).map(|_| growth(0, vec![lstm(9, &[])], None)));
             timeline.world.commands.launches.iter().map(|launch| (launch.worker.0, launch.rows.len())).collect::<Vec<_>>()
         };
         steps.iter().map(step).collect::<Vec<_>>()
@@ -526,10 +531,7 @@ fn less_than_half_a_batch_waits_for_a_place_in_a_full_one() {
     timeline.world = World::new(paper(), vec![known], &[(0, 0, 10_000), (1, 0, 10_000)]);
     // Who completes a task, and of how many steps those are that come then.
     let mut step = |done: &[u32], come: &[u32]| {
-        timeline.world.now = Time(timeline.world.now.0 + 1);
-        timeline.events.extend(done.iter().filter_map(|worker| timeline.world.complete(WorkerId(*worker), 1, 1, || false)));
-        come.iter().for_each(|steps| timeline.arrive(&growth(0, vec![lstm(*steps, &[])], None)));
-        timeline.act();
+        timeline.go_on(done, come.iter().map(|steps| growth(0, vec![lstm(*steps, &[])], None)));
         timeline.world.commands.launches.iter().map(|launch| (launch.worker.0, launch.rows.len())).collect::<Vec<_>>()
     };
     assert_eq!(step(&[], &[2, 9, 9, 9]), [(0, 4)]);
@@ -551,11 +553,8 @@ fn what_is_passed_over_is_left_to_nobody() {
     let mut timeline = Timeline::new(paper(), 2);
     timeline.world = World::new(paper(), vec![known], &[(0, 0, 10_000), (1, 0, 10_000)]);
     let mut step = |done: &[u32], come: &[u32]| {
-        timeline.world.now = Time(timeline.world.now.0 + 1);
-        timeline.events.extend(done.iter().filter_map(|worker| timeline.world.complete(WorkerId(*worker), 1, 1, || false)));
-        let of = |cell: u32| growth(0, vec![chain(9, vec![whole(cell, &[Dependency::Previous { stage: 0 }])])], None);
-        come.iter().for_each(|cell| timeline.arrive(&of(*cell)));
-        timeline.act();
+        let of = |cell: &u32| growth(0, vec![chain(9, vec![whole(*cell, &[Dependency::Previous { stage: 0 }])])], None);
+        timeline.go_on(done, come.iter().map(of));
         timeline.world.commands.launches.iter().map(|launch| (launch.worker.0, launch.cell_type.0)).collect::<Vec<_>>()
     };
     assert_eq!(step(&[], &[HEAD, HEAD]), [(0, HEAD)]);

@@ -14,11 +14,12 @@ const ROUND: f32 = 12_582_912.0;
 /// 355/512: so short that its product with an exponent is exact.
 const LN2_HIGH: f32 = 355.0 / 512.0;
 const LN2_LOW: f32 = -2.121_944_4e-4;
-/// Of the exponential between −½ ln 2 and ½ ln 2, and of tanh where it is small: the highest power's coefficient first.
+/// Of the exponential between −½ ln 2 and ½ ln 2: the highest power's coefficient first.
 const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
-const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
+/// From which on tanh is one to the last place of a float, twice over.
+const TANH_ONE: f32 = 40.0;
 
-/// `(e^r, n)` with x = r + n · ln 2, for x within ±2²⁰. NaN stays NaN.
+/// `(e^r − 1, n)` with x = r + n · ln 2, for x within ±2²⁰. NaN stays NaN.
 #[inline(always)]
 fn exp_parts(x: f32) -> (f32, i32) {
     let rounded = x.mul_add(std::f32::consts::LOG2_E, ROUND);
@@ -26,7 +27,7 @@ fn exp_parts(x: f32) -> (f32, i32) {
     let r = n.mul_add(-LN2_HIGH, x);
     let r = n.mul_add(-LN2_LOW, r);
     let p = EXP[1..].iter().fold(EXP[0], |p, coefficient| p.mul_add(r, *coefficient));
-    ((r * r).mul_add(p, r) + 1.0, rounded.to_bits().cast_signed().wrapping_sub(ROUND.to_bits().cast_signed()))
+    ((r * r).mul_add(p, r), rounded.to_bits().cast_signed().wrapping_sub(ROUND.to_bits().cast_signed()))
 }
 
 /// 2ⁿ for n from −126 to 127.
@@ -41,14 +42,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     let (e, n) = exp_parts(x.clamp(-110.0, 90.0));
     // In two factors, because 2¹²⁸ and 2⁻¹⁵⁰ are no floats.
     let half = n >> 1;
-    e * power_of_two(half) * power_of_two(n.wrapping_sub(half))
-}
-
-/// eˣ where a result between 2⁻¹²⁶ and 2¹²⁷ will do.
-#[inline(always)]
-fn exp_clamped(x: f32) -> f32 {
-    let (e, n) = exp_parts(x.clamp(-87.0, 88.0));
-    e * power_of_two(n)
+    (e + 1.0) * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
 /// 1 / (1 + e⁻ˣ).
@@ -62,12 +56,11 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 /// Hyperbolic tangent.
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
-    let a = x.abs();
-    let large = 1.0 - 2.0 / (exp_clamped(2.0 * a) + 1.0);
-    let s = x * x;
-    let p = TANH[1..].iter().fold(TANH[0], |p, coefficient| p.mul_add(s, *coefficient));
-    let small = (p * s).mul_add(a, a);
-    (if a < 0.625 { small } else { large }).copysign(x)
+    // By e^(2|x|) − 1, which keeps its digits where x is small.
+    let (e, n) = exp_parts((x.abs() + x.abs()).clamp(0.0, TANH_ONE));
+    let power = power_of_two(n);
+    let e = e.mul_add(power, power - 1.0);
+    (e / (e + 2.0)).copysign(x)
 }
 
 /// x · sigmoid(x).
@@ -76,6 +69,7 @@ pub(crate) fn silu(x: f32) -> f32 {
     let (m, n) = exp_parts((-x.abs()).clamp(-110.0, 0.0));
     let half = n >> 1;
     let (low, high) = (power_of_two(half), power_of_two(n.wrapping_sub(half)));
+    let m = m + 1.0;
     let divisor = 1.0 + m * low * high;
     // Below zero the power of two comes last, so that what is too small for a normal number is rounded once. A very negative x counts as −110, which
     // gives zero already.

@@ -6,6 +6,7 @@
 
 pub(crate) mod convert;
 pub(crate) mod element;
+pub(crate) mod gates;
 pub(crate) mod math;
 pub(crate) mod rows;
 pub(crate) mod running;

@@ -1,11 +1,14 @@
 //! A cell compiled once: matrix products, and between them fused groups of everything element-wise, over buffers whose places are fixed.
 //!
-//! A plan knows rows only by number. It is made in five passes: [`lower`] turns operations into few kinds with all broadcasting and axis order
-//! resolved, [`project`] puts products together with what alone reads them, [`storage`] says which values share memory so that splits and concatenations need no copies, [`fuse`] orders steps and forms groups,
+//! A plan knows rows only by number. It is made in six passes: [`lower`] turns operations into few kinds with all broadcasting and axis order
+//! resolved, [`project`] puts products together with what alone reads them, [`gates`] functions with the
+//! product of floats that alone reads them, [`storage`] says which values share memory so that splits and concatenations need no copies, [`fuse`] orders steps and forms groups,
 //! [`run`] carries them out.
 
+mod folding;
 mod frame;
 mod fuse;
+mod gates;
 mod lower;
 mod project;
 mod run;

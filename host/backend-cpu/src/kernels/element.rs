@@ -5,12 +5,11 @@ use std::marker::PhantomData;
 use cellwright_cell_graph::typed::{BinaryKind, UnaryKind};
 
 use super::convert::{self, Number};
-#[cfg(target_arch = "x86_64")]
-use super::math::avx512::{self, Blocks};
+use super::gates::{self, Factor};
 use super::{dispatch, math};
 use crate::level::Level;
 
-/// Up to three operands: where the first row begins, and how many bytes apart rows are.
+/// Up to three operands: where the first row begins, and how many bytes apart rows are. Those behind may be asked for; of a last row alone, it is 0.
 pub(crate) type Sources = [(*const u8, usize); 3];
 
 /// `(result, bytes between its rows, operands, rows, elements of a row)`.
@@ -46,6 +45,8 @@ impl Element {
 pub(crate) enum ElementOp {
     Unary(UnaryKind),
     Binary(BinaryKind),
+    /// The product of two floats of which one at least is a function of what is read.
+    Gate(Factor, Factor),
     Where,
     Cast(Element),
 }
@@ -56,12 +57,21 @@ impl ElementOp {
         match self {
             Self::Unary(kind) => unary(kind, element, level),
             Self::Binary(kind) => binary(kind, element, level),
+            Self::Gate(first, second) => gates::product((first, second), level).filter(|_| element == Element::F32),
             Self::Where => Some(match element.size() {
                 1 => map3::<Select<u8>>(level),
                 4 => map3::<Select<u32>>(level),
                 _ => map3::<Select<u64>>(level),
             }),
             Self::Cast(to) => Some(convert::cast(element, to, level)),
+        }
+    }
+
+    /// How many operations it is.
+    pub(crate) fn count(self) -> usize {
+        match self {
+            Self::Gate(first, second) => 1 + [first, second].into_iter().filter(|factor| *factor != Factor::Itself).count(),
+            _ => 1,
         }
     }
 }
@@ -89,7 +99,7 @@ pub(crate) trait Map3 {
 /// # Safety
 /// As for [`Kernel`].
 #[inline(always)]
-unsafe fn row<'a, T>((start, stride): (*const u8, usize), row: usize, width: usize) -> &'a [T] {
+pub(super) unsafe fn row<'a, T>((start, stride): (*const u8, usize), row: usize, width: usize) -> &'a [T] {
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts(start.add(row * stride).cast(), width) }
 }
@@ -97,7 +107,7 @@ unsafe fn row<'a, T>((start, stride): (*const u8, usize), row: usize, width: usi
 /// # Safety
 /// As for [`Kernel`].
 #[inline(always)]
-unsafe fn row_mut<'a, T>(start: *mut u8, stride: usize, row: usize, width: usize) -> &'a mut [T] {
+pub(super) unsafe fn row_mut<'a, T>(start: *mut u8, stride: usize, row: usize, width: usize) -> &'a mut [T] {
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts_mut(start.add(row * stride).cast(), width) }
 }
@@ -149,7 +159,7 @@ pub(crate) fn map1<O: Map1>(level: Level) -> Kernel {
     dispatch!(level, run1::<O>, [O: Map1], (result: *mut u8, stride: usize, sources: Sources, rows: usize, width: usize))
 }
 
-fn map2<O: Map2>(level: Level) -> Kernel {
+pub(super) fn map2<O: Map2>(level: Level) -> Kernel {
     dispatch!(level, run2::<O>, [O: Map2], (result: *mut u8, stride: usize, sources: Sources, rows: usize, width: usize))
 }
 
@@ -182,7 +192,7 @@ macro_rules! numbers {
 
 macro_rules! unary_ops {
     ($($name:ident: |$x:ident: $type:ty| $body:expr;)*) => {$(
-        struct $name;
+        pub(super) struct $name;
         impl Map1 for $name {
             type In = $type;
             type Out = $type;
@@ -195,6 +205,7 @@ macro_rules! unary_ops {
 }
 
 unary_ops! {
+    Itself: |x: f32| x;
     Sigmoid: |x: f32| math::sigmoid(x);
     Tanh: |x: f32| math::tanh(x);
     Gelu: |x: f32| math::gelu(x);
@@ -206,39 +217,12 @@ unary_ops! {
     Not: |x: u8| u8::from(x == 0);
 }
 
-/// # Safety
-/// As for [`Kernel`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-unsafe fn run_blocks<F: Blocks>(result: *mut u8, stride: usize, sources: Sources, rows: usize, width: usize) {
-    for at in 0..rows {
-        // SAFETY: the caller's promise.
-        let (y, x) = unsafe { (row_mut::<f32>(result, stride, at, width), row::<f32>(sources[0], at, width)) };
-        let ((y, y_left), (x, x_left)) = (y.as_chunks_mut(), x.as_chunks());
-        for (y, x) in y.iter_mut().zip(x) {
-            // SAFETY: the caller's promise.
-            unsafe { F::block(x, y) };
-        }
-        for (y, x) in y_left.iter_mut().zip(x_left) {
-            *y = F::one(*x);
-        }
-    }
-}
-
 fn unary(kind: UnaryKind, element: Element, level: Level) -> Option<Kernel> {
-    #[cfg(target_arch = "x86_64")]
-    if level >= Level::Avx512 {
-        match (kind, element) {
-            (UnaryKind::Sigmoid, Element::F32) => return Some(run_blocks::<avx512::Sigmoid>),
-            (UnaryKind::Tanh, Element::F32) => return Some(run_blocks::<avx512::Tanh>),
-            _ => {}
-        }
-    }
     Some(match (kind, element) {
         (UnaryKind::Neg, _) => return numbers!(element, Neg, map1, level),
         (UnaryKind::Relu, _) => return numbers!(element, Relu, map1, level),
-        (UnaryKind::Sigmoid, Element::F32) => map1::<Sigmoid>(level),
-        (UnaryKind::Tanh, Element::F32) => map1::<Tanh>(level),
+        (UnaryKind::Sigmoid, Element::F32) => gates::alone::<Sigmoid>(level),
+        (UnaryKind::Tanh, Element::F32) => gates::alone::<Tanh>(level),
         (UnaryKind::Gelu, Element::F32) => map1::<Gelu>(level),
         (UnaryKind::GeluTanh, Element::F32) => map1::<GeluTanh>(level),
         (UnaryKind::Silu, Element::F32) => map1::<Silu>(level),

@@ -6,7 +6,7 @@ use super::lower::{LowOp, Lowered, Operand, Val};
 use super::storage::Storage;
 use super::{
     Assembly, Group, Input, Instruction, LeftPlace, Linear, Lookup, Output, Packed, Place, Plan, Pointed, Projection, Source, Step,
-    StepKind, TILE, Whole, project,
+    StepKind, TILE, Whole, gates, project,
 };
 use crate::cache;
 use crate::kernels::element::{Element, ElementOp};
@@ -25,6 +25,7 @@ enum Work {
 /// Makes the plan.
 pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
     project::fold(&mut lowered, level);
+    gates::fold(&mut lowered);
     let storage = Storage::share(&mut lowered);
     let order = order(&lowered);
     let registers = registers(&lowered, &storage, &order);
@@ -297,6 +298,7 @@ impl Builder {
         let register = (tile_rows * width * size_of::<u64>()).next_multiple_of(64);
         let mut file = Registers { assigned: BTreeMap::new(), free: Vec::new(), count: 0, bytes: register };
         let mut instructions = Vec::with_capacity(ops.len());
+        let mut operations = 0;
         for (at, op) in ops.iter().enumerate() {
             let LowOp::Element { op, element, operands, result } = op else { continue };
             let mut sources = Vec::with_capacity(3);
@@ -317,6 +319,7 @@ impl Builder {
             let is_read_later = |value: Val| ops[at + 1..].iter().any(|op| values_of(&op.operands()).any(|other| other == value));
             file.release(|value| !is_read_later(value));
             let kernel = op.kernel(*element, self.level).ok_or_else(|| format!("{op:?}"))?;
+            operations += op.count();
             let (first, last) = (sources[0], *sources.last().unwrap_or(&sources[0]));
             let size_of_source = |index: usize| if *op == ElementOp::Where && index == 0 { 1 } else { element.size() };
             instructions.push(Instruction {
@@ -328,7 +331,7 @@ impl Builder {
             });
         }
         self.register_bytes = self.register_bytes.max(file.count * register);
-        let row_ps = instructions.len() * (4_000 + width * 150);
+        let row_ps = operations * (4_000 + width * 150);
         self.push(StepKind::Group(Group { width, tile_rows, instructions }), row_ps);
         Ok(())
     }

@@ -4,6 +4,7 @@
 mod softmax;
 
 use super::Projection;
+use super::folding::Folding;
 use super::frame::Memory;
 use super::lower::{LowOp, Lowered, Val};
 use super::run::share;
@@ -50,68 +51,43 @@ impl Wanted {
 
 /// Puts every product of which one operation alone reads the scores, to keep the first few or as a softmax, together with that.
 pub(super) fn fold(lowered: &mut Lowered, level: Level) {
-    let mut folding = Folding::new(lowered);
+    let counts: Vec<usize> = lowered.values.iter().map(|value| value.count).collect();
+    let mut folding = Folding::of(lowered);
     // What reads a softmax stands behind it, and comes first: of what only the best are read, nothing is written.
     for whole in (0..folding.ops.len()).rev() {
-        if let Some(chain) = folding.producer(whole, level) {
-            folding.merge(whole, &chain);
+        if let Some(chain) = producer(&folding, whole, &counts, level) {
+            merge(&mut folding, whole, &chain);
         }
     }
-    lowered.ops = folding.ops.into_iter().flatten().collect();
+    folding.into(lowered);
 }
 
-/// Operations that are put together, in their order; those that went into another are gone.
-struct Folding {
-    ops: Vec<Option<LowOp>>,
-    /// By value: elements of a row, how often it is read (as an output, too), and which operation makes it.
-    counts: Vec<usize>,
-    reads: Vec<usize>,
-    makers: Vec<Option<usize>>,
+/// The product that the operation `whole` could be part of, and what stands between them, all of which nothing else reads. Rows of values have so many elements.
+fn producer(folding: &Folding, whole: usize, counts: &[usize], level: Level) -> Option<Vec<usize>> {
+    let LowOp::Whole { op, outer: 1, n, k, source, .. } = folding.ops[whole].as_ref()? else { return None };
+    let (mut value, mut chain, mut of): (Val, Vec<usize>, Option<RowOp>) = (*source, Vec::new(), None);
+    loop {
+        let at = folding.maker_for_one(value)?;
+        chain.push(at);
+        match folding.ops[at].as_ref()? {
+            LowOp::View { source, offset: 0, result } if counts[source.0] == counts[result.0] => value = *source,
+            LowOp::Whole { op, outer: 1, n: columns, source, .. } if of.is_none() && columns == n => (of, value) = (Some(*op), *source),
+            LowOp::Linear { begin: None, lead: 1, n: columns, .. } if columns == n => {
+                return Wanted::new((*op, *k), of, *n, level).map(|_| chain);
+            }
+            _ => return None,
+        }
+    }
 }
 
-impl Folding {
-    fn new(lowered: &mut Lowered) -> Self {
-        let counts: Vec<usize> = lowered.values.iter().map(|value| value.count).collect();
-        let (mut reads, mut makers) = (vec![0; counts.len()], vec![None; counts.len()]);
-        for (at, op) in lowered.ops.iter().enumerate() {
-            op.operands().into_iter().filter_map(|operand| operand.value()).for_each(|value| reads[value.0] += 1);
-            op.results().for_each(|value| makers[value.0] = Some(at));
-        }
-        lowered.outputs.iter().for_each(|output| reads[output.0] += 1);
-        let ops = std::mem::take(&mut lowered.ops).into_iter().map(Some).collect();
-        Self { ops, counts, reads, makers }
-    }
-
-    /// The product that the operation `whole` could be part of, and what stands between them, all of which nothing else reads.
-    fn producer(&self, whole: usize, level: Level) -> Option<Vec<usize>> {
-        let LowOp::Whole { op, outer: 1, n, k, source, .. } = self.ops[whole].as_ref()? else { return None };
-        let (mut value, mut chain, mut of): (Val, Vec<usize>, Option<RowOp>) = (*source, Vec::new(), None);
-        loop {
-            if self.reads[value.0] != 1 {
-                return None;
-            }
-            let at = self.makers[value.0]?;
-            chain.push(at);
-            match self.ops[at].as_ref()? {
-                LowOp::View { source, offset: 0, result } if self.counts[source.0] == self.counts[result.0] => value = *source,
-                LowOp::Whole { op, outer: 1, n: columns, source, .. } if of.is_none() && columns == n => (of, value) = (Some(*op), *source),
-                LowOp::Linear { begin: None, lead: 1, n: columns, .. } if columns == n => {
-                    return Wanted::new((*op, *k), of, *n, level).map(|_| chain);
-                }
-                _ => return None,
-            }
-        }
-    }
-
-    fn merge(&mut self, whole: usize, chain: &[usize]) {
-        let linear = chain.last().and_then(|at| self.ops[*at].take());
-        let between = chain.iter().filter_map(|at| self.ops[*at].take());
-        let of = between.filter_map(|op| if let LowOp::Whole { op, .. } = op { Some(op) } else { None }).last();
-        if let (Some(LowOp::Linear { product, lefts, .. }), Some(LowOp::Whole { op, k, n, result, second, .. })) =
-            (linear, self.ops[whole].take())
-        {
-            self.ops[whole] = Some(LowOp::Project { product, lefts, op, k, of, n, result, second });
-        }
+fn merge(folding: &mut Folding, whole: usize, chain: &[usize]) {
+    let linear = chain.last().and_then(|at| folding.ops[*at].take());
+    let between = chain.iter().filter_map(|at| folding.ops[*at].take());
+    let of = between.filter_map(|op| if let LowOp::Whole { op, .. } = op { Some(op) } else { None }).last();
+    if let (Some(LowOp::Linear { product, lefts, .. }), Some(LowOp::Whole { op, k, n, result, second, .. })) =
+        (linear, folding.ops[whole].take())
+    {
+        folding.ops[whole] = Some(LowOp::Project { product, lefts, op, k, of, n, result, second });
     }
 }
 

@@ -231,9 +231,10 @@ impl Group {
         let mut first = rows.start;
         while first < rows.end {
             let count = self.tile_rows.min(rows.end - first);
+            let is_last_alone = count == 1 && first + 1 == rows.end;
             for instruction in &self.instructions {
                 // SAFETY: the caller's promise.
-                unsafe { instruction.run(constants, memory, (first, count), self.width, thread) };
+                unsafe { instruction.run(constants, memory, (first, count, is_last_alone), self.width, thread) };
             }
             first += count;
         }
@@ -243,7 +244,14 @@ impl Group {
 impl Instruction {
     /// # Safety
     /// As for [`Group::run`].
-    unsafe fn run(&self, constants: &[Lines], memory: Memory<'_>, (first, rows): (usize, usize), width: usize, thread: usize) {
+    unsafe fn run(
+        &self,
+        constants: &[Lines],
+        memory: Memory<'_>,
+        (first, rows, is_last_alone): (usize, usize, bool),
+        width: usize,
+        thread: usize,
+    ) {
         let resolve = |source: Source, size: usize| match source {
             Source::Buffer(place) => (memory.at(place, first).cast_const(), memory.stride(place)),
             Source::Register(offset) => (memory.register(thread, offset).cast_const(), width * size),
@@ -255,6 +263,7 @@ impl Instruction {
         let is_dense =
             stride == width * self.result_size && sources.iter().zip(self.source_sizes).all(|((_, stride), size)| *stride == width * size);
         let (rows, width) = if is_dense { (1, rows * width) } else { (rows, width) };
+        let sources = if is_last_alone { sources.map(|(start, _)| (start, 0)) } else { sources };
         // SAFETY: the caller's promise.
         unsafe { (self.kernel)(result.cast_mut(), stride, sources, rows, width) }
     }

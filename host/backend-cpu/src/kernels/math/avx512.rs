@@ -5,8 +5,8 @@
 //! functions of the module above have.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_div_ps,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_mov_ps, _mm512_max_ps, _mm512_min_ps, _mm512_movepi32_mask, _mm512_mul_ps,
+    __m512, __m512i, _MM_HINT_T1, _mm_prefetch, _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps,
+    _mm512_div_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_mov_ps, _mm512_max_ps, _mm512_min_ps, _mm512_movepi32_mask, _mm512_mul_ps,
     _mm512_or_si512, _mm512_scalef_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
     _mm512_ternarylogic_epi32,
 };
@@ -19,7 +19,7 @@ const TURNS: usize = 4;
 const LANES: usize = 16;
 pub(crate) const BLOCK: usize = TURNS * LANES;
 
-type Vectors = [__m512; TURNS];
+pub(crate) type Vectors = [__m512; TURNS];
 
 /// Of three words the first where the third has zeros, the second where it has ones.
 const CHOOSE: i32 = 0xd8;
@@ -59,7 +59,7 @@ fn exp_parts(x: Vectors) -> (Vectors, Vectors, Vectors) {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn sigmoid(x: Vectors) -> Vectors {
+pub(crate) fn sigmoid(x: Vectors) -> Vectors {
     let one = _mm512_set1_ps(1.0);
     let a = each!(|at| _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(x[at]), sign())));
     // Of a NaN and another number, the second.
@@ -71,7 +71,7 @@ fn sigmoid(x: Vectors) -> Vectors {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn tanh(x: Vectors) -> Vectors {
+pub(crate) fn tanh(x: Vectors) -> Vectors {
     let of = |x: f32| _mm512_set1_ps(x);
     let a = each!(|at| _mm512_abs_ps(x[at]));
     let (e, _, rounded) = exp_parts(each!(|at| _mm512_min_ps(of(TANH_ONE), _mm512_add_ps(a[at], a[at]))));
@@ -83,40 +83,37 @@ fn tanh(x: Vectors) -> Vectors {
     each!(|at| _mm512_castsi512_ps(_mm512_ternarylogic_epi32::<CHOOSE>(bits(y[at]), bits(x[at]), sign())))
 }
 
-/// A function of some floats, one by one, and of [`BLOCK`] of them.
-pub(crate) trait Blocks {
-    fn one(x: f32) -> f32;
-
-    /// # Safety
-    /// The processor has AVX-512 F and DQ.
-    unsafe fn block(x: &[f32; BLOCK], y: &mut [f32; BLOCK]);
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn multiply(a: Vectors, b: Vectors) -> Vectors {
+    each!(|at| _mm512_mul_ps(a[at], b[at]))
 }
 
-macro_rules! blocks {
-    ($($name:ident: $function:ident),*) => {$(
-        pub(crate) struct $name;
-
-        impl Blocks for $name {
-            #[inline(always)]
-            fn one(x: f32) -> f32 {
-                super::$function(x)
-            }
-
-            #[inline]
-            #[target_feature(enable = "avx512f,avx512dq")]
-            unsafe fn block(x: &[f32; BLOCK], y: &mut [f32; BLOCK]) {
-                // SAFETY: a vector is within the block.
-                let x = each!(|at| unsafe { _mm512_loadu_ps(x.as_ptr().add(at * LANES)) });
-                for (at, vector) in $function(x).into_iter().enumerate() {
-                    // SAFETY: as above.
-                    unsafe { _mm512_storeu_ps(y.as_mut_ptr().add(at * LANES), vector) };
-                }
-            }
-        }
-    )*};
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn load(x: &[f32; BLOCK]) -> Vectors {
+    // SAFETY: a vector is within the block.
+    each!(|at| unsafe { _mm512_loadu_ps(x.as_ptr().add(at * LANES)) })
 }
 
-blocks! { Sigmoid: sigmoid, Tanh: tanh }
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn store(y: &mut [f32; BLOCK], vectors: Vectors) {
+    for (at, vector) in vectors.into_iter().enumerate() {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(y.as_mut_ptr().add(at * LANES), vector) };
+    }
+}
+
+/// Asks for what lies so many bytes behind a block, to be read from the second cache.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn ask_for(x: &[f32; BLOCK], behind: usize) {
+    for at in 0..TURNS {
+        // An address that nothing is at does no harm.
+        _mm_prefetch::<_MM_HINT_T1>(x.as_ptr().wrapping_add(at * LANES).wrapping_byte_add(behind).cast());
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -134,11 +131,11 @@ mod tests {
             let (mut of_sigmoid, mut of_tanh) = ([0.0; BLOCK], [0.0; BLOCK]);
             // SAFETY: just asked.
             unsafe {
-                Sigmoid::block(&x, &mut of_sigmoid);
-                Tanh::block(&x, &mut of_tanh);
+                store(&mut of_sigmoid, sigmoid(load(&x)));
+                store(&mut of_tanh, tanh(load(&x)));
             }
             for at in 0..BLOCK {
-                for (got, right) in [(of_sigmoid[at], Sigmoid::one(x[at])), (of_tanh[at], Tanh::one(x[at]))] {
+                for (got, right) in [(of_sigmoid[at], super::super::sigmoid(x[at])), (of_tanh[at], super::super::tanh(x[at]))] {
                     assert!(got.to_bits() == right.to_bits() || (got.is_nan() && right.is_nan()), "{}: {got} and {right}", x[at]);
                 }
             }

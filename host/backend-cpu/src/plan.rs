@@ -49,7 +49,8 @@ pub(crate) struct Packed {
     number: usize,
 }
 
-/// Rows that a product alone reads, to begin with: they are not gathered, but read where they lie. By number, of those of the plan.
+/// Rows that are not gathered, but read where they lie, by a product that begins with them or by groups; and rows that groups leave where they will be looked for.
+/// By number, of those of the plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pointed(usize);
 
@@ -69,6 +70,8 @@ pub(crate) struct Input {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     pub(crate) place: Place,
+    /// If its rows are left where somebody points to: then the place is for those of which nobody does.
+    pub(crate) pointed: Option<Pointed>,
     pub(crate) bytes: usize,
 }
 
@@ -83,6 +86,7 @@ enum LeftPlace {
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Buffer(Place),
+    Pointed(Pointed),
     /// Bytes from the beginning of a thread's registers.
     Register(usize),
     /// A constant of the plan.
@@ -214,7 +218,7 @@ pub(crate) struct Plan {
     strides: Vec<usize>,
     /// What is packed as it is gathered.
     packings: Vec<Packing>,
-    /// How many inputs are pointed to.
+    /// How many inputs and outputs are pointed to.
     pointed: usize,
     /// Bytes of registers a thread needs.
     register_bytes: usize,

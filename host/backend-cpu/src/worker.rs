@@ -228,6 +228,7 @@ impl CpuWorker {
             }
             let transfer = transfer::Transfer { given: Some(self.ahead.given()), ..plain };
             transfer.gather(batch, &mut self.team);
+            transfer.point_outputs(batch);
             let memory = memory.running(loaded.backwards.fetch_not(Ordering::Relaxed));
             clock.run(&body.plan, (memory, batch.len()), &mut self.team, &self.refused);
             let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! The memory in which a plan runs, and how threads find their way in it.
 
-use super::{LeftPlace, Packed, Place, Plan, Pointed};
+use super::{LeftPlace, Output, Packed, Place, Plan, Pointed};
 use crate::matrix::{Left, PackedRows};
 use crate::memory::Lines;
 
@@ -65,7 +65,16 @@ impl Memory<'_> {
         packed.packing.rows_at(self.base.wrapping_add(begin), self.rows).beginning_at(self.first)
     }
 
-    /// Where each row's pointer is that products begin with.
+    /// Where an output's row is left.
+    pub(crate) fn output(&self, output: &Output, row: usize) -> *mut u8 {
+        match output.pointed {
+            // SAFETY: the frame has a pointer for each row, which `Frame::prepare` set.
+            Some(pointed) => unsafe { (*self.pointers(pointed).add(row)).cast_mut().cast() },
+            None => self.at(output.place, row),
+        }
+    }
+
+    /// Where each row's pointer is, of those that are read or written where they lie.
     pub(crate) fn pointers(&self, pointed: Pointed) -> *mut *const f32 {
         let begin = self.offsets[self.offsets.len() - 1 - pointed.0];
         self.base.wrapping_add(begin).cast::<*const f32>().wrapping_add(self.first)
@@ -89,7 +98,7 @@ impl Memory<'_> {
 }
 
 impl Frame {
-    /// Makes room for a plan's buffers of that many rows and for its threads' registers.
+    /// Makes room for a plan's buffers of that many rows and for its threads' registers. Outputs are left in it until they are pointed elsewhere.
     pub(crate) fn prepare<'a>(&'a mut self, plan: &'a Plan, rows: usize, threads: usize) -> Memory<'a> {
         // Two at least: a product of one row may be computed as two.
         let rows = rows.max(2);
@@ -112,7 +121,7 @@ impl Frame {
         self.scratch = (end, (plan.scratch(rows) * size_of::<f32>()).next_multiple_of(64));
         self.lines.reserve(end + self.scratch.1 * threads);
         let Self { lines, offsets, registers, scratch } = self;
-        Memory {
+        let memory = Memory {
             base: lines.pointer_mut(),
             offsets,
             strides: &plan.strides,
@@ -121,6 +130,13 @@ impl Frame {
             rows,
             first: 0,
             backwards: false,
+        };
+        for (output, pointed) in plan.outputs.iter().filter_map(|output| Some((output, output.pointed?))) {
+            for row in 0..rows {
+                // SAFETY: there is room for as many pointers.
+                unsafe { *memory.pointers(pointed).add(row) = memory.at(output.place, row).cast_const().cast() };
+            }
         }
+        memory
     }
 }

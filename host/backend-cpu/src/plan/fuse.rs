@@ -15,6 +15,9 @@ use crate::level::Level;
 use crate::matrix::{Packing, Product};
 use crate::memory::Lines;
 
+/// Bytes of a row from which on pointing to it costs less than copying it.
+const POINTED_LEAST: usize = 1024;
+
 /// What is done at once: an operation by itself, or several element-wise ones of equal width.
 #[derive(Debug)]
 enum Work {
@@ -32,12 +35,12 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
     let mut is_made = vec![false; lowered.values.len()];
     lowered.inputs.iter().copied().chain(lowered.ops.iter().flat_map(LowOp::results)).for_each(|value| is_made[value.0] = true);
     let (packed, packings) = packed(&lowered);
-    let pointed = pointed(&lowered);
+    let pointed = pointed(&lowered, &storage);
     let is_packed_alone = |value: Val| packed.get(&value).is_some_and(|packed| packed.alone) && !storage.is_shared(value);
     let (places, strides) = storage.allocate(&lowered, |value| is_made[value.0] && !registers[value.0] && !is_packed_alone(value));
     let output = |value: &Val| {
         let place = places[value.0].ok_or_else(|| "a value without a place".to_owned())?;
-        Ok(Output { place, bytes: lowered.values[value.0].bytes() })
+        Ok(Output { place, pointed: pointed.get(value).copied(), bytes: lowered.values[value.0].bytes() })
     };
     let outputs = lowered.outputs.iter().map(output).collect::<Result<_, String>>()?;
     let input = |value: &Val| {
@@ -188,11 +191,24 @@ fn packed(lowered: &Lowered) -> (BTreeMap<Val, PackedInput>, Vec<Packing>) {
     (packed, all)
 }
 
-/// Inputs that sums of a product begin with, one row of the product for each of the batch.
-fn pointed(lowered: &Lowered) -> BTreeMap<Val, Pointed> {
+/// Inputs that sums of a product begin with, one row of the product for each of the batch; and long rows of floats that come in and go out by groups alone.
+fn pointed(lowered: &Lowered, storage: &Storage) -> BTreeMap<Val, Pointed> {
+    let is_output = |value: &Val| lowered.outputs.contains(value);
     let begins = lowered.ops.iter().filter_map(|op| if let LowOp::Linear { begin, lead: 1, .. } = op { *begin } else { None });
-    let inputs = begins.filter(|begin| lowered.inputs.contains(begin) && !lowered.outputs.contains(begin));
-    inputs.enumerate().map(|(number, value)| (value, Pointed(number))).collect()
+    let begins = begins.filter(|begin| lowered.inputs.contains(begin) && !is_output(begin));
+    let (mut in_groups, mut elsewhere) = (vec![false; lowered.values.len()], vec![false; lowered.values.len()]);
+    for op in &lowered.ops {
+        let touched = if matches!(op, LowOp::Element { .. }) { &mut in_groups } else { &mut elsewhere };
+        values_of(&op.operands()).chain(op.results()).for_each(|value| touched[value.0] = true);
+    }
+    let is_long = |value: &Val| {
+        let low = lowered.values[value.0];
+        low.element == Element::F32 && low.bytes() >= POINTED_LEAST
+    };
+    let by_groups = |value: &&Val| is_long(value) && in_groups[value.0] && !elsewhere[value.0] && !storage.is_shared(**value);
+    let inputs = lowered.inputs.iter().filter(|input| !is_output(input)).filter(by_groups);
+    let outputs = lowered.outputs.iter().filter(|output| !lowered.inputs.contains(output)).filter(by_groups);
+    begins.chain(inputs.copied()).chain(outputs.copied()).enumerate().map(|(number, value)| (value, Pointed(number))).collect()
 }
 
 struct Builder {
@@ -230,6 +246,11 @@ impl Builder {
             self.constants.push(lines);
             self.constants.len() - 1
         })
+    }
+
+    /// Where a value is that is not in a register.
+    fn lasting(&self, value: Val) -> Option<Source> {
+        self.pointed.get(&value).copied().map(Source::Pointed).or_else(|| self.places[value.0].map(Source::Buffer))
     }
 
     fn push(&mut self, kind: StepKind, row_ps: usize) {
@@ -305,16 +326,13 @@ impl Builder {
             for operand in operands {
                 sources.push(match operand {
                     Operand::Constant(number) => Source::Constant(self.constant(constants, *number, tile_rows)),
-                    Operand::Value(value) => match self.places[value.0] {
-                        Some(place) => Source::Buffer(place),
+                    Operand::Value(value) => match self.lasting(*value) {
+                        Some(source) => source,
                         None => file.of(*value)?,
                     },
                 });
             }
-            let into = match self.places[result.0] {
-                Some(place) => Source::Buffer(place),
-                None => file.take(*result),
-            };
+            let into = self.lasting(*result).unwrap_or_else(|| file.take(*result));
             // A register is free again when nothing behind reads it; only then, so that a result never overwrites an operand on the way.
             let is_read_later = |value: Val| ops[at + 1..].iter().any(|op| values_of(&op.operands()).any(|other| other == value));
             file.release(|value| !is_read_later(value));

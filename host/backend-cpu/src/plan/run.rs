@@ -226,17 +226,50 @@ impl Linear {
 
 impl Group {
     /// # Safety
-    /// The frame has room for these rows, which are no other thread's.
+    /// The frame has room for these rows, which are no other thread's, and what is pointed to is there.
     unsafe fn run(&self, constants: &[Lines], memory: Memory<'_>, rows: Range<usize>, thread: usize) {
         let mut first = rows.start;
         while first < rows.end {
-            let count = self.tile_rows.min(rows.end - first);
-            let is_last_alone = count == 1 && first + 1 == rows.end;
+            let tile =
+                Tile { constants, memory, first, rows: self.tile_rows.min(rows.end - first), end: rows.end, width: self.width, thread };
             for instruction in &self.instructions {
                 // SAFETY: the caller's promise.
-                unsafe { instruction.run(constants, memory, (first, count, is_last_alone), self.width, thread) };
+                unsafe { instruction.run(&tile) };
             }
-            first += count;
+            first += tile.rows;
+        }
+    }
+}
+
+/// Rows that an instruction runs over.
+struct Tile<'a> {
+    constants: &'a [Lines],
+    memory: Memory<'a>,
+    first: usize,
+    rows: usize,
+    /// Behind the last row that the thread has.
+    end: usize,
+    width: usize,
+    thread: usize,
+}
+
+impl Tile<'_> {
+    /// Where a row of the tile is, and how far from it the next one.
+    ///
+    /// # Safety
+    /// Pointers were set for rows of what is pointed to.
+    unsafe fn at(&self, source: Source, size: usize, row: usize) -> (*const u8, usize) {
+        let dense = self.width * size;
+        match source {
+            Source::Buffer(place) => (self.memory.at(place, self.first + row).cast_const(), self.memory.stride(place)),
+            Source::Register(offset) => (self.memory.register(self.thread, offset).cast_const().wrapping_add(row * dense), dense),
+            Source::Constant(number) => (self.constants[number].pointer().wrapping_add(row * dense), dense),
+            Source::Pointed(pointed) => {
+                let pointers = self.memory.pointers(pointed).wrapping_add(self.first + row).cast_const();
+                // SAFETY: the caller's promise, of this row and of the next if the thread has one.
+                let (this, next) = unsafe { (*pointers, if self.first + row + 1 < self.end { *pointers.add(1) } else { *pointers }) };
+                (this.cast(), next.addr().wrapping_sub(this.addr()))
+            }
         }
     }
 }
@@ -244,25 +277,34 @@ impl Group {
 impl Instruction {
     /// # Safety
     /// As for [`Group::run`].
-    unsafe fn run(
-        &self,
-        constants: &[Lines],
-        memory: Memory<'_>,
-        (first, rows, is_last_alone): (usize, usize, bool),
-        width: usize,
-        thread: usize,
-    ) {
-        let resolve = |source: Source, size: usize| match source {
-            Source::Buffer(place) => (memory.at(place, first).cast_const(), memory.stride(place)),
-            Source::Register(offset) => (memory.register(thread, offset).cast_const(), width * size),
-            Source::Constant(number) => (constants[number].pointer(), width * size),
-        };
-        let sources = std::array::from_fn(|index| resolve(self.sources[index], self.source_sizes[index]));
-        let (result, stride) = resolve(self.result, self.result_size);
+    unsafe fn run(&self, tile: &Tile<'_>) {
+        let is_pointed = |source: &Source| matches!(source, Source::Pointed(_));
+        if is_pointed(&self.result) || self.sources.iter().any(is_pointed) {
+            for row in 0..tile.rows {
+                // SAFETY: the caller's promise.
+                unsafe { self.run_from(tile, row, 1) };
+            }
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.run_from(tile, 0, tile.rows) };
+        }
+    }
+
+    /// Over so many rows of a tile, from that one on; rows of what is pointed to one by one.
+    ///
+    /// # Safety
+    /// As for [`Group::run`].
+    unsafe fn run_from(&self, tile: &Tile<'_>, row: usize, rows: usize) {
+        let is_last_alone = rows == 1 && tile.first + row + 1 == tile.end;
+        // SAFETY: the caller's promise.
+        let (result, stride) = unsafe { tile.at(self.result, self.result_size, row) };
+        // SAFETY: the caller's promise.
+        let sources = std::array::from_fn(|index| unsafe { tile.at(self.sources[index], self.source_sizes[index], row) });
         // Rows that stand one behind the other are one long row.
-        let is_dense =
-            stride == width * self.result_size && sources.iter().zip(self.source_sizes).all(|((_, stride), size)| *stride == width * size);
-        let (rows, width) = if is_dense { (1, rows * width) } else { (rows, width) };
+        let is_dense = rows > 1
+            && stride == tile.width * self.result_size
+            && sources.iter().zip(self.source_sizes).all(|((_, stride), size)| *stride == tile.width * size);
+        let (rows, width) = if is_dense { (1, rows * tile.width) } else { (rows, tile.width) };
         let sources = if is_last_alone { sources.map(|(start, _)| (start, 0)) } else { sources };
         // SAFETY: the caller's promise.
         unsafe { (self.kernel)(result.cast_mut(), stride, sources, rows, width) }
@@ -278,7 +320,7 @@ impl Assembly {
                 let from = match source {
                     Source::Buffer(place) => memory.at(*place, row).cast_const(),
                     Source::Constant(number) => constants[*number].pointer(),
-                    Source::Register(_) => continue,
+                    Source::Register(_) | Source::Pointed(_) => continue,
                 };
                 for run in runs {
                     // SAFETY: the caller's promise; a run is within its value's row, and no value is assembled from itself.

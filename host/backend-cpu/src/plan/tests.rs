@@ -188,6 +188,49 @@ fn rows_that_sums_begin_with_are_pointed_to() {
 }
 
 #[test]
+fn long_rows_that_groups_alone_read_or_write_are_pointed_to() {
+    let pointed = |cell: &Arc<TypedCell>| {
+        let how = (Level::detect(), Kernels::Best);
+        let plan = Plan::compile((cell, &sums::find(cell)), how, &mut Packs::within(u64::MAX)).expect("it compiles");
+        let inputs: Vec<bool> = plan.inputs.iter().map(|input| input.pointed.is_some()).collect();
+        let outputs: Vec<bool> = plan.outputs.iter().map(|output| output.pointed.is_some()).collect();
+        assert_eq!(plan.pointed, inputs.iter().chain(&outputs).filter(|is| **is).count());
+        (inputs, outputs)
+    };
+    let short = weight(&[("weight_ih", &[1020, 5]), ("weight_hh", &[1020, 255]), ("bias_ih", &[1020]), ("bias_hh", &[1020])]);
+    assert_eq!(pointed(&cells::lstm("lstm", 5, 255, &short).resolve()), (vec![false; 3], vec![false; 2]), "copied as fast");
+    let long = weight(&[("weight_ih", &[1024, 5]), ("weight_hh", &[1024, 256]), ("bias_ih", &[1024]), ("bias_hh", &[1024])]);
+    let lstm = cells::lstm("lstm", 5, 256, &long);
+    assert_eq!(pointed(&lstm.clone().resolve()), (vec![false, false, true], vec![true, true]), "x and h meet a product");
+    let next = lstm.weight(Tensor::from_f32("w", &[256, 3], &[0.5; 768])).operator("MatMul", &["h_next", "w"], &["y"]);
+    let next = next.output("y", Datatype::Fp32, &[3]).resolve();
+    assert_eq!(pointed(&next), (vec![false, false, true], vec![false, true, false]), "nor what the next product reads");
+    let passed = Draft::new("passed").input("x", Datatype::Fp32, &[300]).operator("Tanh", &["x"], &["y"]);
+    let passed = passed.output("y", Datatype::Fp32, &[300]).output("x", Datatype::Fp32, &[300]).resolve();
+    assert_eq!(pointed(&passed), (vec![false], vec![true, false]), "what passes is scattered from where it was gathered");
+}
+
+#[test]
+fn a_function_that_one_product_reads_is_a_part_of_it() {
+    let instructions = |read: &dyn Fn(Draft) -> Draft| {
+        let draft = Draft::new("gate").input("x", Datatype::Fp32, &[6]).input("z", Datatype::Fp32, &[6]);
+        let draft = draft.operator("Sigmoid", &["x"], &["s"]).operator("Mul", &["z", "s"], &["y"]).output("y", Datatype::Fp32, &[6]);
+        let cell = read(draft).resolve();
+        let how = (Level::detect(), Kernels::Best);
+        let plan = Plan::compile((&cell, &sums::find(&cell)), how, &mut Packs::within(u64::MAX)).expect("it compiles");
+        let StepKind::Group(group) = &plan.steps[0].kind else { panic!("a group") };
+        group.instructions.len()
+    };
+    assert_eq!(instructions(&|draft| draft), 1);
+    assert_eq!(instructions(&|draft| draft.output("s", Datatype::Fp32, &[6])), 2, "an output is read, too");
+    let sum = |draft: Draft| draft.operator("Add", &["s", "z"], &["t"]).output("t", Datatype::Fp32, &[6]);
+    assert_eq!(instructions(&sum), 3);
+    let square =
+        |draft: Draft| draft.operator("Tanh", &["z"], &["u"]).operator("Mul", &["u", "u"], &["v"]).output("v", Datatype::Fp32, &[6]);
+    assert_eq!(instructions(&square), 3, "a square reads it twice");
+}
+
+#[test]
 fn sums_of_integers_that_could_overflow_are_refused() {
     let over = |k: usize, precision: Precision| {
         let draft = Draft::new("deep").input("x", Datatype::Fp32, &[k]).weight(Tensor::from_f32("w", &[k, 1], &vec![0.5; k]));

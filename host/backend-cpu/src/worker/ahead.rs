@@ -85,7 +85,7 @@ impl Ahead {
 
     /// Where the outputs of a row of the frame are.
     fn outputs<'m>(pre: &'m Body, memory: Memory<'m>, row: usize) -> impl Iterator<Item = *const u8> + 'm {
-        pre.plan.outputs.iter().map(move |output| memory.at(output.place, row).cast_const())
+        pre.plan.outputs.iter().map(move |output| memory.output(output, row).cast_const())
     }
 }
 

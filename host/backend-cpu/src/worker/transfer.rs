@@ -112,22 +112,45 @@ impl Transfer<'_> {
         }
     }
 
-    /// Leaves the plan's outputs in the slots of those rows whose nodes are held.
+    /// Where a row's node is in the arena, if it is held.
+    fn node(&self, active: &Active) -> Option<usize> {
+        let lane = self.lane(active).filter(|_| !active.is_padding && !active.is_refused)?;
+        let retention = lane.stage().retention;
+        let slot = (retention != Retention::None).then(|| self.loaded.layout.slot(lane.slot(), retention.place(active.row.step)))?;
+        Some(slot.index() * SLOT_BYTES)
+    }
+
+    /// Points outputs that may be written where they will be read to the slots of those rows whose nodes are held: what lies there is read no more, and is not what these rows
+    /// read, because of nodes that follow one another two at least are held.
+    pub(super) fn point_outputs(&self, batch: &[Active]) {
+        if self.body.plan.outputs.iter().all(|output| output.pointed.is_none()) {
+            return;
+        }
+        for (row, active) in batch.iter().enumerate() {
+            let Some(node) = self.node(active) else { continue };
+            for (output, offset) in self.body.plan.outputs.iter().zip(&self.loaded.layout.offsets) {
+                let into = self.arena.bytes(node + offset, output.bytes).cast::<f32>();
+                if let Some(pointed) = output.pointed.filter(|_| into.is_aligned()) {
+                    // SAFETY: the frame has a pointer for each row.
+                    unsafe { *self.memory.pointers(pointed).add(row) = into };
+                }
+            }
+        }
+    }
+
+    /// Leaves the plan's outputs in the slots of those rows whose nodes are held, if they are not there already.
     pub(super) fn scatter(&self, batch: &[Active], team: &mut Team) {
         let outputs = &self.body.plan.outputs;
-        let layout = &self.loaded.layout;
-        by_rows(team, batch.len(), outputs.iter().map(|output| output.bytes).sum(), &|rows| {
+        let moved = outputs.iter().filter(|output| output.pointed.is_none()).map(|output| output.bytes).sum();
+        by_rows(team, batch.len(), moved, &|rows| {
             for row in rows {
-                let active = &batch[row];
-                let Some(lane) = self.lane(active).filter(|_| !active.is_padding && !active.is_refused) else { continue };
-                let retention = lane.stage().retention;
-                if retention == Retention::None {
-                    continue;
-                }
-                let node = layout.slot(lane.slot(), retention.place(active.row.step)).index() * SLOT_BYTES;
-                for (output, offset) in outputs.iter().zip(&layout.offsets) {
-                    // SAFETY: the frame has this row of this output; the node's slots are this lane's alone (the scheduler's promise).
-                    unsafe { self.arena.write(node + offset, self.memory.at(output.place, row), output.bytes) };
+                let Some(node) = self.node(&batch[row]) else { continue };
+                for (output, offset) in outputs.iter().zip(&self.loaded.layout.offsets) {
+                    let from = self.memory.output(output, row).cast_const();
+                    if from != self.arena.bytes(node + offset, output.bytes) {
+                        // SAFETY: the frame has this row of this output; the node's slots are this lane's alone (the scheduler's promise).
+                        unsafe { self.arena.write(node + offset, from, output.bytes) };
+                    }
                 }
             }
         });
@@ -136,8 +159,8 @@ impl Transfer<'_> {
     /// A row of an output.
     pub(super) fn output(&self, output: usize, row: usize) -> &[u8] {
         let Some(terminal) = self.body.plan.outputs.get(output) else { return &[] };
-        // SAFETY: the frame has this row of this output, and nobody writes it between a step's end and the next one's beginning.
-        unsafe { std::slice::from_raw_parts(self.memory.at(terminal.place, row), terminal.bytes) }
+        // SAFETY: the row of this output is there, and nobody writes it between a step's end and the next one's beginning.
+        unsafe { std::slice::from_raw_parts(self.memory.output(terminal, row), terminal.bytes) }
     }
 }
 

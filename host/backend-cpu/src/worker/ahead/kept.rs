@@ -96,7 +96,7 @@ impl Kept {
                 let into = base.row(batch[row].given * stride);
                 for (output, offset) in pre.outputs.iter().zip(offsets) {
                     // SAFETY: the frame has this row of this output; the place was reserved for this row, which no other thread has.
-                    unsafe { std::ptr::copy_nonoverlapping(memory.at(output.place, row), into.wrapping_add(*offset), output.bytes) };
+                    unsafe { std::ptr::copy_nonoverlapping(memory.output(output, row), into.wrapping_add(*offset), output.bytes) };
                 }
             }
         });

@@ -86,7 +86,7 @@ impl Ahead {
             // What was refused is refused again when it is asked for again.
             let Some(token) = token.filter(|_| refused.iter().all(|bad| bad.row != at)) else { continue };
             // SAFETY: the frame holds this row of every output of the half that the table was made for.
-            unsafe { table.keep(token, |output| memory.at(pre.plan.outputs[output].place, at)) };
+            unsafe { table.keep(token, |output| memory.output(&pre.plan.outputs[output], at)) };
         }
         for (row, at) in asked {
             self.given.set(*row, Self::outputs(pre, memory, *at));

@@ -150,14 +150,20 @@ def make_seq2seq(folder: Path, hidden: int, vocabulary: int) -> None:
 
 def at_precision(bundle: Path, precision: str) -> Path:
     """The same bundle with another precision; its files are the same ones."""
-    if precision == "f32":
-        return bundle
+    return bundle if precision == "f32" else _with(bundle, precision, f'precision = "{precision}"\n', "")
 
+
+def in_batches(bundle: Path, cells: tuple[str, ...], rows: int) -> Path:
+    """The same bundle with batches of those cells of up to so many rows, whatever is found to be enough."""
+    return _with(bundle, f"batches-{rows}", "", "".join(f"\n[cells.{cell}]\nbatch_max = {rows}\n" for cell in cells))
+
+
+def _with(bundle: Path, how: str, before: str, behind: str) -> Path:
     def make(folder: Path) -> None:
         folder.mkdir()
         for file in bundle.iterdir():
             if file.name != "model.toml":
                 os.link(file, folder / file.name)
-        (folder / "model.toml").write_text(f'precision = "{precision}"\n' + (bundle / "model.toml").read_text(encoding="utf-8"), encoding="utf-8")
+        (folder / "model.toml").write_text(before + (bundle / "model.toml").read_text(encoding="utf-8") + behind, encoding="utf-8")
 
-    return once(bundle.parent / precision / bundle.name, make)
+    return once(bundle.parent / how / bundle.name, make)

@@ -13,14 +13,17 @@ AT_MOST = "requests/s at most"
 CONNECTIONS = 128
 
 
-def served(setting: Setting, figures: Figures, bundle: Path, requests: list, ask, tables: tuple = (False, True), longer: int = 1) -> dict[str, Asked]:
-    """Cellwright in f32 without and with a table by token, each in its best configuration; `longer` is how much longer than others it is tried for."""
+def served(
+    setting: Setting, figures: Figures, bundles: dict[str, Path], requests: list, ask, tables: tuple = (False, True), longer: int = 1
+) -> dict[str, Asked]:
+    """Cellwright in f32 without and with a table by token, each in its best configuration, of the bundles too; `longer` is how much longer than others it is tried for."""
     found = {}
     seconds = longer * setting.trial
     for table in tables:
         name = called("f32", table)
-        server = lambda each: Asked(setting, Cellwright(setting, bundle, ask, each, "f32", table), requests, figures.row)  # noqa: E731
-        made = figures.attempt(name, lambda: {how: server(each) for how, each in workers(setting).items()})
+        server = lambda bundle, each: Asked(setting, Cellwright(setting, bundle, ask, each, "f32", table), requests, figures.row)  # noqa: E731
+        ways = {how + also: (bundle, each) for also, bundle in bundles.items() for how, each in workers(setting).items()}
+        made = figures.attempt(name, lambda: {how: server(*way) for how, way in ways.items()})
         chosen = made and figures.choose(name, {how: (lambda each=each: tried(each, seconds, CONNECTIONS)) for how, each in made.items()})
         if chosen is not None:
             found[name] = made[chosen]

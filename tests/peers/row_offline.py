@@ -8,12 +8,15 @@ from setting import Figures, Setting, in_turns
 
 HIDDEN, VOCABULARY = 1024, 10_000
 BATCH, BUCKET = 512, 10
+# Cellwright's, beside what it finds: a batch that is found is as small as hardly costs anything, and here nobody waits for an answer.
+OURS = 64
 
 
 def measure(setting: Setting, figures: Figures) -> None:
     bundle = asked.tokens_model(setting.work, HIDDEN, VOCABULARY)
     requests = asked.sequences(VOCABULARY)
-    servers = served(setting, figures, bundle, requests, lambda tokens: {"tokens": tokens})
+    bundles = {"": bundle, f", batches of {OURS}": asked.in_batches(bundle, ("layer0",), OURS)}
+    servers = served(setting, figures, bundles, requests, lambda tokens: {"tokens": tokens})
     # Tried with every other request.
     padded = {how: {"batch": BATCH, "bucket": BUCKET, "part": 2, **way} for how, way in ways(setting.cores).items()}
     packed = {f"{how}, packed": {**way, "padding": "packed"} for how, way in padded.items()}

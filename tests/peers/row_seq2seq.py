@@ -14,7 +14,7 @@ def measure(setting: Setting, figures: Figures) -> None:
     bundle = asked.seq2seq_model(setting.work, HIDDEN, VOCABULARY)
     # Not the last two tokens: those end a target, and begin it.
     requests = asked.sequences(VOCABULARY - 2, REQUESTS)
-    servers = served(setting, figures, bundle, requests, lambda source: {"source": source}, longer=2)
+    servers = served(setting, figures, {"": bundle}, requests, lambda source: {"source": source}, longer=2)
     # Tried with every other request.
     rival = library(setting, figures, "torch", "torch_seq2seq", bundle, requests, {how: {"part": 2, **way} for how, way in ways(setting.cores).items()})
     rivals = [] if rival is None else [replace(rival, name=f"{rival.name}, sorted"), replace(rival, name=f"{rival.name}, as they come", sort=False)]

@@ -17,7 +17,7 @@ def measure(setting: Setting, figures: Figures) -> None:
     requests = asked.trees(VOCABULARY)
     figures.notes.append(asked.whose_shapes())
     ask = lambda tree: {"tokens": tree[0], "children": tree[1]}  # noqa: E731
-    servers = served(setting, figures, bundle, requests, ask, tables=(True,))
+    servers = served(setting, figures, {"": bundle}, requests, ask, tables=(True,))
     # Tried with all trees: of fewer, there would be no large batch for some of the processes.
     by_levels = {f"{how}, trees: {batch}": {"batch": batch, **way} for how, way in ways(setting.cores).items() for batch in BATCHES}
     # DyNet computes on one thread.

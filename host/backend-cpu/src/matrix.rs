@@ -8,6 +8,7 @@
 
 mod halves;
 mod library;
+mod operands;
 #[cfg(target_arch = "x86_64")]
 mod panels;
 mod plain;
@@ -24,6 +25,7 @@ use cellwright_cell_graph::Tensor;
 use crate::level::{Kernels, Level};
 use crate::memory::Lines;
 
+pub(crate) use operands::{Left, Target};
 #[cfg(target_arch = "x86_64")]
 use panels::{Isa, Layout};
 use rounded::Rounded;
@@ -121,63 +123,6 @@ impl Packs {
     /// What all weights take as packed, those that did not fit included.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
-    }
-}
-
-/// Where the rows of a term's left-hand side are: `rows` of `k` floats, `stride` floats apart.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Left {
-    rows: *const f32,
-    stride: usize,
-    /// Where they are as the product packs them: then they need not be there as floats.
-    packed: Option<PackedRows>,
-}
-
-impl Left {
-    pub(crate) const NONE: Self = Self::floats(std::ptr::null(), 0);
-
-    pub(crate) const fn floats(rows: *const f32, stride: usize) -> Self {
-        Self { rows, stride, packed: None }
-    }
-
-    pub(crate) const fn packed(rows: PackedRows) -> Self {
-        Self { packed: Some(rows), ..Self::NONE }
-    }
-
-    /// The same from a row on; of packed rows one with which a block of them begins.
-    fn beginning_at(self, row: usize) -> Self {
-        Self {
-            rows: self.rows.wrapping_add(row * self.stride),
-            stride: self.stride,
-            packed: self.packed.map(|packed| packed.beginning_at(row)),
-        }
-    }
-}
-
-/// Where the result's rows are, and what their sums begin with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
-    rows: *mut f32,
-    stride: usize,
-    /// Where each of the rows is that sums begin with, of products that do; null: where the result is to be.
-    begins: *const *const f32,
-}
-
-impl Target {
-    /// Rows that are so many floats apart.
-    pub(crate) const fn rows(rows: *mut f32, stride: usize) -> Self {
-        Self { rows, stride, begins: std::ptr::null() }
-    }
-
-    /// The same of sums that begin with rows somewhere else, of which there is a pointer for each.
-    pub(crate) const fn begun(self, begins: *const *const f32) -> Self {
-        Self { begins, ..self }
-    }
-
-    /// The same from a row on.
-    const fn beginning_at(self, row: usize) -> Self {
-        let rows = self.rows.wrapping_add(row * self.stride);
-        if self.begins.is_null() { Self { rows, ..self } } else { Self { rows, begins: self.begins.wrapping_add(row), ..self } }
     }
 }
 
@@ -305,6 +250,15 @@ impl Product {
             Form::Rounded(rounded) => Some(Packing::new((rounded, self.level), &self.weights[term])),
             _ => None,
         }
+    }
+
+    /// Whether rows of left-hand sides may lie anywhere.
+    pub(crate) fn takes_pointers(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        let is_ours = matches!(self.form, Form::Panels(_));
+        #[cfg(not(target_arch = "x86_64"))]
+        let is_ours = false;
+        is_ours && !self.in_halves
     }
 
     /// Floating-point operations of one row.

@@ -1,8 +1,8 @@
 //! A cell compiled once: matrix products, and between them fused groups of everything element-wise, over buffers whose places are fixed.
 //!
-//! A plan knows rows only by number. It is made in six passes: [`lower`] turns operations into few kinds with all broadcasting and axis order
+//! A plan knows rows only by number. It is made in seven passes: [`lower`] turns operations into few kinds with all broadcasting and axis order
 //! resolved, [`project`] puts products together with what alone reads them, [`gates`] functions with the
-//! product of floats that alone reads them, [`storage`] says which values share memory so that splits and concatenations need no copies, [`fuse`] orders steps and forms groups,
+//! product of floats that alone reads them, [`storage`] says which values share memory so that splits and concatenations need no copies, [`moves`] which rows of inputs and outputs are copied, [`fuse`] orders steps and forms groups,
 //! [`run`] carries them out.
 
 mod folding;
@@ -10,6 +10,7 @@ mod frame;
 mod fuse;
 mod gates;
 mod lower;
+mod moves;
 mod project;
 mod run;
 mod storage;
@@ -49,7 +50,7 @@ pub(crate) struct Packed {
     number: usize,
 }
 
-/// Rows that are not gathered, but read where they lie, by a product that begins with them or by groups; and rows that groups leave where they will be looked for.
+/// Rows that are not gathered, but read where they lie, by groups and by products that may; and rows that groups leave where they will be looked for.
 /// By number, of those of the plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pointed(usize);
@@ -79,6 +80,7 @@ pub(crate) struct Output {
 #[derive(Clone, Copy, Debug)]
 enum LeftPlace {
     Floats(Place),
+    Pointed(Pointed),
     Packed(Packed),
 }
 

@@ -1,4 +1,4 @@
-//! Long rows that element-wise operations read where they lie and leave where they will be looked for: no bit tells them from rows that are copied.
+//! Rows that products and gates read where they lie, and gates leave where they will be looked for: no bit tells them from rows that are copied.
 
 use std::sync::Arc;
 
@@ -29,10 +29,11 @@ fn weight(gates: usize) -> impl Fn(&str) -> Tensor {
     }
 }
 
-/// The cell, and the same with an output more, for which states are copied: a copy has to read them from the frame.
+/// The cell, and the same with an output more, for which its input and states are copied: a copy has to read them from the frame.
 fn with_and_without(draft: &Draft, states: &[&str], feedback: &[(u32, u32)], precision: Precision) -> [Recurrent; 2] {
-    let copied = draft.clone().operator("Concat", states, &["copies"]).with("axis", 1);
-    let copied = copied.output("copies", Datatype::Fp32, &[states.len() * HIDDEN]);
+    let all: Vec<&str> = std::iter::once("x").chain(states.iter().copied()).collect();
+    let copied = draft.clone().operator("Concat", &all, &["copies"]).with("axis", 1);
+    let copied = copied.output("copies", Datatype::Fp32, &[FEATURES + states.len() * HIDDEN]);
     [draft.clone(), copied].map(|draft| Recurrent { cell: draft.at(precision).resolve(), feedback: feedback.to_vec() })
 }
 
@@ -52,9 +53,9 @@ fn domain(table_bytes: u64, ahead_weights_least: u64, level: Option<Level>) -> A
 #[test]
 fn no_bit_depends_on_whether_a_row_is_copied() {
     let cells = [
-        (cells::lstm("lstm", FEATURES, HIDDEN, &weight(4)), vec!["c", "h_next", "c_next"], vec![(0, 1), (1, 2)]),
-        (cells::gru("gru", FEATURES, HIDDEN, &weight(3)), vec!["h_next"], vec![(0, 1)]),
-        (cells::rnn("rnn", FEATURES, HIDDEN, "Tanh", &weight(1)), vec!["h_next"], vec![(0, 1)]),
+        (cells::lstm("lstm", FEATURES, HIDDEN, &weight(4)), vec!["h", "c", "h_next", "c_next"], vec![(0, 1), (1, 2)]),
+        (cells::gru("gru", FEATURES, HIDDEN, &weight(3)), vec!["h", "h_next"], vec![(0, 1)]),
+        (cells::rnn("rnn", FEATURES, HIDDEN, "Tanh", &weight(1)), vec!["h", "h_next"], vec![(0, 1)]),
     ];
     for (draft, states, feedback) in &cells {
         for precision in Precision::ALL {

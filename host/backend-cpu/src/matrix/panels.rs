@@ -205,7 +205,7 @@ impl Work<'_> {
             for tile in 0..tiles {
                 let (first, end) = (self.rows.len() * tile / tiles, self.rows.len() * (tile + 1) / tiles);
                 let left = self.lefts[piece.term];
-                let row = |row: usize| left.rows.wrapping_add((self.rows.start + row) * left.stride + piece.start);
+                let row = left.beginning_at(self.rows.start + first);
                 let ahead = if tiles == 1 {
                     piece.w.wrapping_byte_add(single_ahead * LINE)
                 } else {
@@ -213,8 +213,10 @@ impl Work<'_> {
                 };
                 let turn = (single_ahead * LINE / row_bytes).min(piece.depth);
                 let call = Call {
-                    x: row(first),
-                    stride: left.stride,
+                    x: row.rows,
+                    stride: row.stride,
+                    pointers: row.pointers,
+                    begin: piece.start,
                     w: piece.w,
                     depth: piece.depth,
                     ahead,

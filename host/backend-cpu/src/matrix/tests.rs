@@ -207,6 +207,39 @@ fn sums_begin_with_rows_wherever_they_are() {
 }
 
 #[test]
+fn rows_are_multiplied_wherever_they_lie() {
+    for (ks, n) in SHAPES {
+        for form in all_forms(*ks.iter().min().unwrap(), n) {
+            let mut product = Product::new(form, Level::detect(), n);
+            ks.iter().enumerate().for_each(|(term, k)| product.push(*k, &|row, column| value(term * 1_000_003 + row * 4099 + column)));
+            if !product.takes_pointers() {
+                continue;
+            }
+            let x = pool(ks);
+            let even: Vec<Left> = x.iter().zip(ks).map(|(x, k)| Left::floats(x.as_ptr(), *k)).collect();
+            for (rows, threads) in [(1, 1), (2, 2), (29, 2), (70, 1), (301, 3)] {
+                // Rows of their own, backwards in memory or not, of which no two are equally far apart.
+                let own: Vec<Vec<Vec<f32>>> = x
+                    .iter()
+                    .zip(ks)
+                    .map(|(x, k)| {
+                        let row = |row: usize| [vec![f32::NAN; row % 5], x[row * k..][..*k].to_vec()].concat();
+                        let mut own: Vec<Vec<f32>> = (0..rows).rev().map(row).collect();
+                        own.reverse();
+                        own
+                    })
+                    .collect();
+                let pointers = own.iter().map(|own| own.iter().enumerate().map(|(row, own)| own[row % 5..].as_ptr()).collect());
+                let pointers: Vec<Vec<*const f32>> = pointers.collect();
+                let pointed: Vec<Left> = pointers.iter().map(|pointers| Left::pointed(pointers.as_ptr())).collect();
+                let right = run_lefts(&product, &even, rows, 1);
+                assert!(run_lefts(&product, &pointed, rows, threads) == right, "{form:?} {ks:?} × {n}, {rows} rows, {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_a_weight_takes_is_known_before_it_is_packed() {
     for (ks, n) in SHAPES {
         for k in ks {

@@ -84,6 +84,7 @@ impl Memory<'_> {
     pub(super) fn left(&self, left: &LeftPlace) -> Left {
         match left {
             LeftPlace::Floats(place) => Left::floats(self.at(*place, 0).cast(), self.stride(*place) / size_of::<f32>()),
+            LeftPlace::Pointed(pointed) => Left::pointed(self.pointers(*pointed).cast_const()),
             LeftPlace::Packed(packed) => Left::packed(self.packed(packed)),
         }
     }

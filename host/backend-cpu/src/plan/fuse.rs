@@ -6,17 +6,14 @@ use super::lower::{LowOp, Lowered, Operand, Val};
 use super::storage::Storage;
 use super::{
     Assembly, Group, Input, Instruction, LeftPlace, Linear, Lookup, Output, Packed, Place, Plan, Pointed, Projection, Source, Step,
-    StepKind, TILE, Whole, gates, project,
+    StepKind, TILE, Whole, gates, moves, project,
 };
 use crate::cache;
 use crate::kernels::element::{Element, ElementOp};
 use crate::kernels::rows::Shape;
 use crate::level::Level;
-use crate::matrix::{Packing, Product};
+use crate::matrix::Product;
 use crate::memory::Lines;
-
-/// Bytes of a row from which on pointing to it costs less than copying it.
-const POINTED_LEAST: usize = 1024;
 
 /// What is done at once: an operation by itself, or several element-wise ones of equal width.
 #[derive(Debug)]
@@ -34,8 +31,8 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
     let registers = registers(&lowered, &storage, &order);
     let mut is_made = vec![false; lowered.values.len()];
     lowered.inputs.iter().copied().chain(lowered.ops.iter().flat_map(LowOp::results)).for_each(|value| is_made[value.0] = true);
-    let (packed, packings) = packed(&lowered);
-    let pointed = pointed(&lowered, &storage);
+    let (packed, packings) = moves::packed(&lowered);
+    let pointed = moves::pointed(&lowered, &storage);
     let is_packed_alone = |value: Val| packed.get(&value).is_some_and(|packed| packed.alone) && !storage.is_shared(value);
     let (places, strides) = storage.allocate(&lowered, |value| is_made[value.0] && !registers[value.0] && !is_packed_alone(value));
     let output = |value: &Val| {
@@ -91,7 +88,7 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
     Ok(plan)
 }
 
-fn values_of(operands: &[Operand]) -> impl Iterator<Item = Val> {
+pub(super) fn values_of(operands: &[Operand]) -> impl Iterator<Item = Val> {
     operands.iter().filter_map(|operand| operand.value())
 }
 
@@ -155,62 +152,6 @@ fn registers(lowered: &Lowered, storage: &Storage, order: &[Work]) -> Vec<bool> 
     is_register
 }
 
-/// An input that products read.
-struct PackedInput {
-    at: Vec<Packed>,
-    /// Whether they alone do.
-    alone: bool,
-}
-
-/// Inputs that products pack and read whole: they are packed as they are gathered, once for all products that do it alike and for every thread. All ways of packing, by number.
-fn packed(lowered: &Lowered) -> (BTreeMap<Val, PackedInput>, Vec<Packing>) {
-    let (mut packed, mut all) = (BTreeMap::new(), Vec::new());
-    for value in &lowered.inputs {
-        let readers = lowered.ops.iter().filter(|op| op.operands().contains(&Operand::Value(*value)));
-        let packings: Vec<Option<Packing>> = readers
-            .flat_map(|op| match op {
-                LowOp::Linear { product, lefts, lead: 1, begin, .. } if *begin != Some(*value) => {
-                    let terms = lefts.iter().enumerate().filter(|(_, (left, _))| left == value);
-                    terms.map(|(term, _)| product.packing(term)).collect()
-                }
-                _ => vec![None],
-            })
-            .collect();
-        let alone = packings.iter().all(Option::is_some) && !lowered.outputs.contains(value);
-        let mut at: Vec<Packed> = Vec::new();
-        for packing in packings.into_iter().flatten() {
-            if at.iter().all(|other| other.packing != packing) {
-                at.push(Packed { packing, number: all.len() });
-                all.push(packing);
-            }
-        }
-        if !at.is_empty() {
-            packed.insert(*value, PackedInput { at, alone });
-        }
-    }
-    (packed, all)
-}
-
-/// Inputs that sums of a product begin with, one row of the product for each of the batch; and long rows of floats that come in and go out by groups alone.
-fn pointed(lowered: &Lowered, storage: &Storage) -> BTreeMap<Val, Pointed> {
-    let is_output = |value: &Val| lowered.outputs.contains(value);
-    let begins = lowered.ops.iter().filter_map(|op| if let LowOp::Linear { begin, lead: 1, .. } = op { *begin } else { None });
-    let begins = begins.filter(|begin| lowered.inputs.contains(begin) && !is_output(begin));
-    let (mut in_groups, mut elsewhere) = (vec![false; lowered.values.len()], vec![false; lowered.values.len()]);
-    for op in &lowered.ops {
-        let touched = if matches!(op, LowOp::Element { .. }) { &mut in_groups } else { &mut elsewhere };
-        values_of(&op.operands()).chain(op.results()).for_each(|value| touched[value.0] = true);
-    }
-    let is_long = |value: &Val| {
-        let low = lowered.values[value.0];
-        low.element == Element::F32 && low.bytes() >= POINTED_LEAST
-    };
-    let by_groups = |value: &&Val| is_long(value) && in_groups[value.0] && !elsewhere[value.0] && !storage.is_shared(**value);
-    let inputs = lowered.inputs.iter().filter(|input| !is_output(input)).filter(by_groups);
-    let outputs = lowered.outputs.iter().filter(|output| !lowered.inputs.contains(output)).filter(by_groups);
-    begins.chain(inputs.copied()).chain(outputs.copied()).enumerate().map(|(number, value)| (value, Pointed(number))).collect()
-}
-
 struct Builder {
     level: Level,
     places: Vec<Option<Place>>,
@@ -233,6 +174,7 @@ impl Builder {
         let packed = self.packed.get(&value).filter(|_| lead == 1).into_iter().flatten();
         match packed.copied().find(|packed| product.packing(term) == Some(packed.packing)) {
             Some(packed) => Ok(LeftPlace::Packed(packed)),
+            None if let Some(pointed) = self.pointed.get(&value) => Ok(LeftPlace::Pointed(*pointed)),
             None => self.place(value).map(LeftPlace::Floats),
         }
     }

@@ -198,7 +198,7 @@ impl Linear {
         // All rows of the matrix at once if they are evenly apart, else those of one row of the batch at a time.
         let is_apart = |(left, k): &(LeftPlace, usize)| match left {
             LeftPlace::Floats(place) => memory.stride(*place) == self.lead * k * float,
-            LeftPlace::Packed(_) => false,
+            LeftPlace::Packed(_) | LeftPlace::Pointed(_) => false,
         };
         let is_even = self.lead == 1 || (result_stride == self.lead * self.n * float && self.lefts.iter().all(is_apart));
         let (calls, rows_a_call) = if is_even { (1, rows * self.lead) } else { (rows, self.lead) };

@@ -15,9 +15,11 @@ pub(super) enum Start {
 /// What one tile computes: `rows × vectors` sums over a piece of k, begun or taken up where they were put down, and put down in the result.
 #[derive(Debug)]
 pub(super) struct Call {
-    /// The first row's left-hand side at the piece's first k; rows are `stride` floats apart.
+    /// The first row's left-hand side; rows are `stride` floats apart, or where pointers say if those are not null. The piece begins so many floats into them.
     pub(super) x: *const f32,
     pub(super) stride: usize,
+    pub(super) pointers: *const *const f32,
+    pub(super) begin: usize,
     /// The panel at the piece's first k.
     pub(super) w: *const f32,
     pub(super) depth: usize,
@@ -123,11 +125,23 @@ macro_rules! tiles {
                     };
                 }
             }
+            // Bytes from the first row to each.
             let mut rows = [0; ROWS];
-            for r in 0..ROWS {
-                rows[r] = apart(r.wrapping_mul(call.stride));
+            let mut x = call.x;
+            if call.pointers.is_null() {
+                for r in 0..ROWS {
+                    rows[r] = apart(r.wrapping_mul(call.stride * size_of::<f32>()));
+                }
+            } else {
+                // SAFETY: there is a pointer for each row.
+                x = unsafe { *call.pointers };
+                for r in 0..ROWS {
+                    // SAFETY: as above.
+                    rows[r] = apart(unsafe { *call.pointers.wrapping_add(r) }.addr().wrapping_sub(x.addr()));
+                }
             }
-            let (mut x, mut w, mut ahead) = (call.x, call.w, call.ahead);
+            x = x.wrapping_add(call.begin);
+            let (mut w, mut ahead) = (call.w, call.ahead);
             // Lines evenly over the piece, or nearly: all at once would keep what is needed now from coming.
             let ahead_step = (call.ahead_lines * LINE).div_ceil((call.depth / 2 * ASKS).max(1));
             let step = |x: *const f32, w: *const f32, sums: &mut [[_; PANEL]; ROWS]| {
@@ -138,7 +152,7 @@ macro_rules! tiles {
                         columns[v] = $load(w.wrapping_add(v * LANES));
                     }
                     for r in 0..ROWS {
-                        $add_row(x.wrapping_add(rows[r]), &columns, &mut sums[r]);
+                        $add_row(x.wrapping_byte_add(rows[r]), &columns, &mut sums[r]);
                     }
                 }
             };

@@ -57,6 +57,11 @@ impl Arena {
         self.at(offset, length)
     }
 
+    /// Where some bytes are, to be written while nobody else reads or writes them.
+    pub(crate) fn bytes_mut(&self, offset: usize, length: usize) -> *mut u8 {
+        self.at(offset, length)
+    }
+
     /// Copies bytes out.
     ///
     /// # Safety

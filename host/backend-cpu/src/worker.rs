@@ -227,8 +227,7 @@ impl CpuWorker {
                 self.ahead.look_up(table, batch, &plain, &mut self.team, &mut clock);
             }
             let transfer = transfer::Transfer { given: Some(self.ahead.given()), ..plain };
-            transfer.gather(batch, &mut self.team);
-            transfer.point_outputs(batch);
+            transfer.gather(batch, true, &mut self.team);
             let memory = memory.running(loaded.backwards.fetch_not(Ordering::Relaxed));
             clock.run(&body.plan, (memory, batch.len()), &mut self.team, &self.refused);
             let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -9,7 +9,7 @@ use super::gates::{self, Factor};
 use super::{dispatch, math};
 use crate::level::Level;
 
-/// Up to three operands: where the first row begins, and how many bytes apart rows are. Those behind may be asked for; of a last row alone, it is 0.
+/// Up to three operands: where the first row begins, and how many bytes apart rows are. What lies that far behind the last row may be asked for, too; where that is of no use to anybody the distance of a row by itself is 0.
 pub(crate) type Sources = [(*const u8, usize); 3];
 
 /// `(result, bytes between its rows, operands, rows, elements of a row)`.

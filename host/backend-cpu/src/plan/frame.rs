@@ -26,6 +26,8 @@ pub(crate) struct Memory<'a> {
     scratch: (usize, usize),
     /// Rows that there is room for.
     rows: usize,
+    /// How many inputs and outputs have pointers.
+    pointed: usize,
     /// The row of the frame that is its row 0.
     pub(super) first: usize,
     /// Whether products begin with the last of their columns: in turns, what one run read last the next finds near.
@@ -67,6 +69,7 @@ impl Memory<'_> {
 
     /// Where an output's row is left.
     pub(crate) fn output(&self, output: &Output, row: usize) -> *mut u8 {
+        assert!(self.first + row < self.rows, "the frame has this row");
         match output.pointed {
             // SAFETY: the frame has a pointer for each row, which `Frame::prepare` set.
             Some(pointed) => unsafe { (*self.pointers(pointed).add(row)).cast_mut().cast() },
@@ -76,6 +79,7 @@ impl Memory<'_> {
 
     /// Where each row's pointer is, of those that are read or written where they lie.
     pub(crate) fn pointers(&self, pointed: Pointed) -> *mut *const f32 {
+        debug_assert!(pointed.0 < self.pointed, "pointers stand behind everything else");
         let begin = self.offsets[self.offsets.len() - 1 - pointed.0];
         self.base.wrapping_add(begin).cast::<*const f32>().wrapping_add(self.first)
     }
@@ -129,6 +133,7 @@ impl Frame {
             registers: *registers,
             scratch: *scratch,
             rows,
+            pointed: plan.pointed,
             first: 0,
             backwards: false,
         };

@@ -75,7 +75,13 @@ pub(super) fn pointed(lowered: &Lowered, storage: &Storage) -> BTreeMap<Val, Poi
     let inputs = lowered.inputs.iter().filter(|input| !is_output(input) && may(input, touched[input.0]));
     let is_made = |output: &Val| !touched[output.0].by_products && !lowered.inputs.contains(output);
     let outputs = lowered.outputs.iter().filter(|output| is_made(output) && may(output, touched[output.0]));
-    begins.chain(inputs.copied()).chain(outputs.copied()).enumerate().map(|(number, value)| (value, Pointed(number))).collect()
+    // A value that is several outputs is one row.
+    let mut pointed = BTreeMap::new();
+    for value in begins.chain(inputs.copied()).chain(outputs.copied()) {
+        let number = pointed.len();
+        pointed.entry(value).or_insert(Pointed(number));
+    }
+    pointed
 }
 
 /// What reads or makes a value.

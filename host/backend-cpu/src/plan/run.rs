@@ -95,7 +95,8 @@ impl Plan {
     }
 
     /// Computes outputs from inputs for the first `rows` rows of a frame that was prepared for this plan and at least as many rows. Rows that
-    /// name what is not there are reported, and computed on something else. Inputs were gathered, or zeroed, before: packed ones as so many rows, and what is pointed to is still there.
+    /// name what is not there are reported, and computed on something else. Inputs were gathered, or zeroed, before: packed ones as so many rows, and what is pointed to is still there. Where outputs are pointed
+    /// to nobody else reads or writes meanwhile.
     pub(crate) fn run(&self, memory: Memory<'_>, rows: usize, team: &mut Team, refused: &Mutex<Vec<RefusedRow>>) {
         self.run_steps((memory, rows), team, refused, None);
     }
@@ -170,7 +171,7 @@ impl Step {
         let taken = AtomicU64::new(0);
         run(&|thread: usize| {
             let mine = share(rows, thread, threads);
-            // SAFETY: the frame was prepared for this plan and these rows, and its inputs were gathered; of threads that share them each takes different columns of a product and different
+            // SAFETY: the frame was prepared for this plan and these rows, its inputs were gathered, and where outputs are pointed to is theirs alone; of threads that share them each takes different columns of a product and different
             // rows of everything else, and one that has them for itself has registers and scratch memory of its own (`Memory::of_thread`); kernels were
             // chosen for this processor when the plan was compiled.
             unsafe {
@@ -226,7 +227,7 @@ impl Linear {
 
 impl Group {
     /// # Safety
-    /// The frame has room for these rows, which are no other thread's, and what is pointed to is there.
+    /// The frame has room for these rows, which are no other thread's, what is pointed to is there, and nobody else reads or writes where results are pointed to.
     unsafe fn run(&self, constants: &[Lines], memory: Memory<'_>, rows: Range<usize>, thread: usize) {
         let mut first = rows.start;
         while first < rows.end {

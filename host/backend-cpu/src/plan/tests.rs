@@ -218,6 +218,11 @@ fn rows_are_copied_only_for_those_who_need_them_together() {
         let copy = long.clone().operator("Concat", &["x", "c"], &["both"]).with("axis", 1).output("both", Datatype::Fp32, &[261]);
         assert_eq!(pointed(&copy.resolve(), kernels).0, [false, products, false], "copies are made of what was gathered");
     }
+    let twice =
+        Draft::new("twice").input("x", Datatype::Fp32, &[300]).operator("Tanh", &["x"], &["y"]).operator("Identity", &["y"], &["z"]);
+    let twice = twice.output("y", Datatype::Fp32, &[300]).output("z", Datatype::Fp32, &[300]).resolve();
+    let plan = Plan::compile((&twice, &sums::find(&twice)), (Level::detect(), Kernels::Best), &mut Packs::within(u64::MAX));
+    assert_eq!(plan.expect("it compiles").pointed, 2, "one value is one row, however many outputs it is");
     let passed = Draft::new("passed").input("x", Datatype::Fp32, &[300]).operator("Tanh", &["x"], &["y"]);
     let passed = passed.output("y", Datatype::Fp32, &[300]).output("x", Datatype::Fp32, &[300]).resolve();
     assert_eq!(pointed(&passed, Kernels::Best), (vec![false], vec![true, false]), "what passes is scattered from where it was gathered");

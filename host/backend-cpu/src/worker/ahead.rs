@@ -149,7 +149,7 @@ impl CpuWorker {
         let memory = frame.prepare(&pre.plan, batch.len(), self.team.size());
         let transfer =
             Transfer { arena: &self.domain.arena, cells: &self.cells, lanes: &self.lanes, loaded, body: pre, memory, given: None };
-        transfer.gather(batch, &mut self.team);
+        transfer.gather(batch, false, &mut self.team);
         clock.run(&pre.plan, (memory, batch.len()), &mut self.team, refused);
         let refused = refused.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         bad.extend(refused.drain(..).map(|found| RefusedRow { row: batch[found.row].given, ..found }));

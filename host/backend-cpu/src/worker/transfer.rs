@@ -17,6 +17,8 @@ use crate::team::Team;
 
 /// Bytes below which one thread copies and packs alone.
 const WORTH_SHARING: usize = 64 << 10;
+/// Bytes that are copied while it is found where a row lies.
+const FINDING: usize = 512;
 
 /// What transfers of one step need.
 #[derive(Clone, Copy)]
@@ -46,12 +48,16 @@ impl Transfer<'_> {
         self.lanes.get(active.row.lane.index()).and_then(Option::as_deref)
     }
 
-    /// Fills the plan's inputs. What they point to is in the arena, the lanes' requests, a table or a frame of first halves, none of which is written before the plan has run.
-    pub(super) fn gather(&self, batch: &[Active], team: &mut Team) {
+    /// Fills the plan's inputs, and points outputs to where they are `held`, if they are. What inputs point to is in the lanes' requests, a table or a frame of first halves, none of which is written before the
+    /// plan has run, or in slots of the arena, of which it writes others.
+    pub(super) fn gather(&self, batch: &[Active], held: bool, team: &mut Team) {
         let inputs = &self.body.plan.inputs;
-        let moved = inputs.iter().filter(|input| input.pointed.is_none()).map(|input| input.bytes).sum();
+        let moved = inputs.iter().map(|input| if input.pointed.is_some() { FINDING } else { input.bytes }).sum();
         by_rows(team, batch.len(), moved, &|rows| {
             for row in rows {
+                if held {
+                    self.point_outputs(&batch[row], row);
+                }
                 let lane = self.lane(&batch[row]).filter(|_| !batch[row].is_padding);
                 for (feed, input) in self.body.feeds.iter().zip(inputs) {
                     match feed {
@@ -83,7 +89,7 @@ impl Transfer<'_> {
             }
             // SAFETY: so many bytes are there.
             InputRef::Host(bytes) if bytes.len() == input.bytes => unsafe { put(bytes.as_ptr(), input, self.memory, row) },
-            // What is pointed to is made of floats: no product begins with a number that is gone when the plan runs.
+            // What is pointed to is made of floats: nobody is pointed to a number that is gone when the plan runs.
             InputRef::Int(number) => match input.element {
                 // SAFETY: so many bytes are there, if it is one number.
                 Element::I64 if input.bytes == size_of::<i64>() => unsafe { put(number.to_ne_bytes().as_ptr(), input, self.memory, row) },
@@ -120,20 +126,17 @@ impl Transfer<'_> {
         Some(slot.index() * SLOT_BYTES)
     }
 
-    /// Points outputs that may be written where they will be read to the slots of those rows whose nodes are held: what lies there is read no more, and is not what these rows
-    /// read, because of nodes that follow one another two at least are held.
-    pub(super) fn point_outputs(&self, batch: &[Active]) {
-        if self.body.plan.outputs.iter().all(|output| output.pointed.is_none()) {
-            return;
-        }
-        for (row, active) in batch.iter().enumerate() {
-            let Some(node) = self.node(active) else { continue };
-            for (output, offset) in self.body.plan.outputs.iter().zip(&self.loaded.layout.offsets) {
-                let into = self.arena.bytes(node + offset, output.bytes).cast::<f32>();
-                if let Some(pointed) = output.pointed.filter(|_| into.is_aligned()) {
-                    // SAFETY: the frame has a pointer for each row.
-                    unsafe { *self.memory.pointers(pointed).add(row) = into };
-                }
+    /// Points a row's outputs that may be written where they will be read to the slots of its node, if that is held. What lies there everybody has read who is to: a lane holds every step's node, or the last two, of
+    /// which the elder waits for its readers before its place is another's (`cell-graph`'s `check`), and no row of a batch waits for another. What is written of a row that is refused nobody reads.
+    fn point_outputs(&self, active: &Active, row: usize) {
+        let outputs = &self.body.plan.outputs;
+        let Some(node) = self.node(active).filter(|_| outputs.iter().any(|output| output.pointed.is_some())) else { return };
+        for (output, offset) in outputs.iter().zip(&self.loaded.layout.offsets) {
+            if let Some(pointed) = output.pointed {
+                // Outputs begin with slots, which are aligned to more than floats.
+                let into = self.arena.bytes_mut(node + offset, output.bytes).cast::<f32>();
+                // SAFETY: the frame has a pointer for each row.
+                unsafe { *self.memory.pointers(pointed).add(row) = into };
             }
         }
     }
@@ -141,7 +144,7 @@ impl Transfer<'_> {
     /// Leaves the plan's outputs in the slots of those rows whose nodes are held, if they are not there already.
     pub(super) fn scatter(&self, batch: &[Active], team: &mut Team) {
         let outputs = &self.body.plan.outputs;
-        let moved = outputs.iter().filter(|output| output.pointed.is_none()).map(|output| output.bytes).sum();
+        let moved = outputs.iter().map(|output| if output.pointed.is_some() { FINDING } else { output.bytes }).sum();
         by_rows(team, batch.len(), moved, &|rows| {
             for row in rows {
                 let Some(node) = self.node(&batch[row]) else { continue };

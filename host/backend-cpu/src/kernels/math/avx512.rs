@@ -100,7 +100,7 @@ pub(crate) fn load(x: &[f32; BLOCK]) -> Vectors {
 #[target_feature(enable = "avx512f")]
 pub(crate) fn store(y: &mut [f32; BLOCK], vectors: Vectors) {
     for (at, vector) in vectors.into_iter().enumerate() {
-        // SAFETY: as above.
+        // SAFETY: a vector is within the block.
         unsafe { _mm512_storeu_ps(y.as_mut_ptr().add(at * LANES), vector) };
     }
 }

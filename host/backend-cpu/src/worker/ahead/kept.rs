@@ -221,7 +221,7 @@ impl CpuWorker {
         let mut clock = Clock::start(self.account.as_deref());
         let memory = frame.prepare(&pre.plan, batch.len(), self.team.size());
         let transfer = Transfer { arena: &self.domain.arena, cells: &self.cells, lanes, loaded, body: pre, memory, given: None };
-        transfer.gather(batch, &mut self.team);
+        transfer.gather(batch, false, &mut self.team);
         clock.run(&pre.plan, (memory, batch.len()), &mut self.team, refused);
         for found in refused.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
             // The complaint that would come first if the row ran now.

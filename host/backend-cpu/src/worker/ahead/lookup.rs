@@ -55,7 +55,7 @@ impl Ahead {
             pre.plan.inputs.iter().all(|input| input.packed.is_empty() && input.pointed.is_none()),
             "it is an index, and rows are moved"
         );
-        transfer.gather(batch, team);
+        transfer.gather(batch, false, team);
         self.given.reset(batch.len(), pre.plan.outputs.len());
         self.bad.clear();
         self.misses.tokens.clear();

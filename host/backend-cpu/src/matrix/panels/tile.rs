@@ -125,26 +125,26 @@ macro_rules! tiles {
                     };
                 }
             }
-            // Bytes from the first row to each.
+            // Where the first row is, and bytes from it to each. Addresses: rows that are pointed to need not be of one piece of memory.
             let mut rows = [0; ROWS];
-            let mut x = call.x;
+            let mut x = call.x.expose_provenance();
             if call.pointers.is_null() {
                 for r in 0..ROWS {
                     rows[r] = apart(r.wrapping_mul(call.stride * size_of::<f32>()));
                 }
             } else {
                 // SAFETY: there is a pointer for each row.
-                x = unsafe { *call.pointers };
+                x = unsafe { *call.pointers }.expose_provenance();
                 for r in 0..ROWS {
                     // SAFETY: as above.
-                    rows[r] = apart(unsafe { *call.pointers.wrapping_add(r) }.addr().wrapping_sub(x.addr()));
+                    rows[r] = apart(unsafe { *call.pointers.wrapping_add(r) }.expose_provenance().wrapping_sub(x));
                 }
             }
-            x = x.wrapping_add(call.begin);
+            x = x.wrapping_add(call.begin * size_of::<f32>());
             let (mut w, mut ahead) = (call.w, call.ahead);
             // Lines evenly over the piece, or nearly: all at once would keep what is needed now from coming.
             let ahead_step = (call.ahead_lines * LINE).div_ceil((call.depth / 2 * ASKS).max(1));
-            let step = |x: *const f32, w: *const f32, sums: &mut [[_; PANEL]; ROWS]| {
+            let step = |x: usize, w: *const f32, sums: &mut [[_; PANEL]; ROWS]| {
                 // SAFETY: the piece has this row of the panel, and so many rows of left-hand sides this k.
                 unsafe {
                     let mut columns = [$zero; PANEL];
@@ -152,7 +152,7 @@ macro_rules! tiles {
                         columns[v] = $load(w.wrapping_add(v * LANES));
                     }
                     for r in 0..ROWS {
-                        $add_row(x.wrapping_byte_add(rows[r]), &columns, &mut sums[r]);
+                        $add_row(std::ptr::with_exposed_provenance(x.wrapping_add(rows[r])), &columns, &mut sums[r]);
                     }
                 }
             };
@@ -172,15 +172,15 @@ macro_rules! tiles {
                         }
                         ahead = ahead.wrapping_byte_add(ahead_step);
                     }
-                    step(x.wrapping_add(k), w.wrapping_add(k * PANEL * LANES), &mut sums);
+                    step(x.wrapping_add(k * size_of::<f32>()), w.wrapping_add(k * PANEL * LANES), &mut sums);
                 }
-                x = x.wrapping_add(STRIDE);
+                x = x.wrapping_add(STRIDE * size_of::<f32>());
                 w = w.wrapping_add(STRIDE * PANEL * LANES);
                 left -= STRIDE;
             }
             for _ in 0..left {
                 step(x, w, &mut sums);
-                x = x.wrapping_add(1);
+                x = x.wrapping_add(size_of::<f32>());
                 w = w.wrapping_add(PANEL * LANES);
             }
             for r in 0..ROWS {

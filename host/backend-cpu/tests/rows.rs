@@ -101,7 +101,7 @@ fn delivered(requests: &[Vec<i64>], retention: Retention, threads: usize, steps:
 #[test]
 fn rows_of_large_batches_stay_apart() {
     let requests: Vec<Vec<i64>> =
-        (0..150).map(|number| (0..3 + number % 5).map(|step| (number * 3 + step) % TOKENS as i64).collect()).collect();
+        (0..300).map(|number| (0..3 + number % 5).map(|step| (number * 3 + step) % TOKENS as i64).collect()).collect();
     let (alone, _) = delivered(&requests, Retention::All, 1, 1);
     for retention in [Retention::Double, Retention::All] {
         for (threads, steps) in [(1, 1), (2, 1), (2, 3), (3, 5)] {

@@ -1,6 +1,6 @@
 //! Sigmoid and tanh, and what gates make of them: products of two factors, each of them a number, its sigmoid or its tanh, in one pass.
 //!
-//! With AVX-512 they are computed block by block, and the rows behind are asked for meanwhile: what a product leaves in the last cache is read as fast as from the next.
+//! With AVX-512 they are computed block by block, and the rows behind are asked for meanwhile, most of which a matrix product has left in the last cache.
 //! A product's bits are those of its factors by themselves, multiplied.
 
 use std::marker::PhantomData;

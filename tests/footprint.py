@@ -1,4 +1,4 @@
-"""How soon a server is ready, what it takes of memory, and what an upload of a gigabyte adds to that.
+"""How soon a server is ready, what it takes of memory, and of the processor when nobody asks it, and what an upload of a gigabyte adds to that.
 
     python footprint.py --binary target/release/cellwright --work FOLDER [--runs 10]
 
@@ -9,6 +9,7 @@ are ready; memory is the process's resident set. The large bundle is an LSTM ove
 import argparse
 import http.client
 import json
+import os
 import shutil
 import signal
 import socket
@@ -25,6 +26,8 @@ import bundles  # noqa: E402
 
 EXAMPLES = ("digits", "dates", "listops")
 MIB = 1 << 20
+# For how long nobody asks the server: the system counts processor time in hundredths of a second.
+IDLE_S = 5
 
 
 class Server:
@@ -64,6 +67,11 @@ class Server:
             if line.startswith(f"{what}:"):
                 return int(line.split()[1]) * 1024
         sys.exit(f"the system does not say {what}")
+
+    def processor(self) -> float:
+        """Seconds of processor time that it has taken."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def forget_peak(self) -> None:
         Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
@@ -106,14 +114,18 @@ def main() -> None:
     with Server(options.binary, data, ()) as server:
         for example in EXAMPLES:
             subprocess.run([options.binary, "push", ROOT / "examples" / example, "--server", server.url()], check=True, capture_output=True)
-    ready, idle = [], []
+    ready, idle, busy = [], [], []
     for _ in range(options.runs):
         with Server(options.binary, data, EXAMPLES) as server:
             ready.append(server.ready_after * 1e3)
             time.sleep(1)
             idle.append(server.memory() - sum(weights(ROOT / "examples" / example) for example in EXAMPLES))
+            before = server.processor()
+            time.sleep(IDLE_S)
+            busy.append((server.processor() - before) / IDLE_S)
     print(f"start to ready, three cached models: median {statistics.median(ready):.0f} ms, most {max(ready):.0f} ms, of {options.runs}")
     print(f"idle memory beside the weights: median {statistics.median(idle) / MIB:.0f} MiB, most {max(idle) / MIB:.0f} MiB")
+    print(f"idle, of one processor: median {statistics.median(busy):.2%}, most {max(busy):.2%}")
 
     bundle = bundles.tokens(options.work / "large", hidden=64, vocabulary=1 << 20, embedding=256)
     archive = options.work / "large.tar"

@@ -1,19 +1,16 @@
-//! The engine: how guests are compiled, where their memories lie, and the clock that ends calls which take too long.
+//! The engine: how guests are compiled, and where their memories lie.
 //!
 //! What influences machine code is set in one place, so that the compiler's process and the host agree on it.
 
-use std::num::NonZeroUsize;
-use std::time::Duration;
-
 use std::hash::{Hash, Hasher};
+use std::num::NonZeroUsize;
+
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use crate::clock::Clock;
 use crate::error::RuntimeError;
 use crate::limits::Limits;
 use crate::sentence;
-
-/// How often running guests are looked at; limits on time are as fine as this.
-const TICK: Duration = Duration::from_millis(2);
 
 /// Frames kept of a guest's stack when it traps: enough to name the function.
 const BACKTRACE_FRAMES: NonZeroUsize = NonZeroUsize::new(4).expect("4 is not 0");
@@ -79,24 +76,15 @@ pub(crate) fn for_running(limits: &Limits, size: &PoolSize) -> Result<Engine, Ru
     Engine::new(&config).map_err(|error| RuntimeError::Engine(sentence::of_chain(&error)))
 }
 
-/// Starts the thread that advances the engine's epoch; it ends with the engine.
-pub(crate) fn start_ticker(engine: &Engine) -> Result<(), RuntimeError> {
+/// Starts the clock of its epoch.
+pub(crate) fn start_clock(engine: &Engine) -> Result<Clock, RuntimeError> {
     let engine = engine.weak();
     let tick = move || {
-        while let Some(engine) = engine.upgrade() {
+        if let Some(engine) = engine.upgrade() {
             engine.increment_epoch();
-            drop(engine);
-            std::thread::sleep(TICK);
         }
     };
-    std::thread::Builder::new().name("plugin-epoch".to_owned()).spawn(tick).map(drop).map_err(RuntimeError::Ticker)
-}
-
-/// The ticks after which that time has certainly passed.
-pub(crate) fn ticks(time: Duration) -> u64 {
-    let ticks = time.as_nanos().div_ceil(TICK.as_nanos()).saturating_add(1);
-    // Far below what would overflow when the engine adds it to the present epoch.
-    u64::try_from(ticks).unwrap_or(u64::MAX).min(1 << 40)
+    Clock::start(tick).map_err(RuntimeError::Ticker)
 }
 
 /// A hash of everything that decides whether compiled code fits an engine.
@@ -124,12 +112,5 @@ mod tests {
         let running = for_running(&Limits::default(), &PoolSize { instances: 4, stack_bytes: 256 << 10 }).unwrap();
         assert_eq!(compatibility(&for_compiling().unwrap()), compatibility(&running));
         assert_ne!(compatibility(&Engine::default()), compatibility(&running));
-    }
-
-    #[test]
-    fn ticks_never_cut_a_limit_short_and_never_overflow() {
-        assert_eq!(ticks(Duration::from_millis(100)), 51);
-        assert_eq!(ticks(Duration::ZERO), 1);
-        assert_eq!(ticks(Duration::MAX), 1 << 40);
     }
 }

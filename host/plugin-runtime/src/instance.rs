@@ -11,8 +11,8 @@ use wasmtime::{Engine, ResourceLimiter, Store, UpdateDeadline};
 
 use crate::abi::{Bindings, UnreadDescription, host, request, types};
 use crate::allowance::{Allowance, Reading};
+use crate::clock;
 use crate::code::{Code, Describe, Functions};
-use crate::engine;
 use crate::error::{Blame, LimitReached};
 use crate::limits::Limits;
 use crate::request::{Files, Incoming, RequestView};
@@ -162,7 +162,7 @@ impl Instance {
                 return Ok(UpdateDeadline::Continue(SECOND_LOOK_TICKS));
             }
             on_long_call();
-            Ok(UpdateDeadline::Continue(engine::ticks(left).min(LATER_LOOK_TICKS)))
+            Ok(UpdateDeadline::Continue(clock::ticks(left).min(LATER_LOOK_TICKS)))
         });
         match code.instantiate(&mut store) {
             Ok(functions) => Ok(Self { store, functions, call_time: limits.call_time, sound: true }),

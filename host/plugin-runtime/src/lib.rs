@@ -11,6 +11,7 @@
 mod abi;
 mod allowance;
 mod cache;
+mod clock;
 mod code;
 mod compiler;
 mod convert;

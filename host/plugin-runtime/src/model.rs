@@ -160,6 +160,7 @@ impl Recipe {
     }
 
     fn start(&self) -> Result<Instance, CallError> {
+        let _running = self.plugin.runtime().clock.run();
         let start = || Instance::start(self.plugin.code(), &self.limits, self.plugin.runtime().on_long_call);
         let started = match start() {
             Err((error, _)) if fault::is_busy(&error) => {
@@ -181,7 +182,10 @@ impl Recipe {
         call: impl FnOnce(&mut Instance) -> wasmtime::Result<Result<A, types::Refusal>>,
         convert: impl FnOnce(A, &Limits) -> Result<B, Unfit>,
     ) -> Result<B, CallError> {
-        let answered = match call(instance) {
+        let running = self.plugin.runtime().clock.run();
+        let called = call(instance);
+        drop(running);
+        let answered = match called {
             Ok(Ok(answer)) => convert(answer, &self.limits).map_err(|unfit| fault::unfit(unfit, self.site(export, instance))),
             Ok(Err(refusal)) => Err(fault::refused(refusal, self.site(export, instance))),
             Err(error) => Err(fault::classify(&error, self.site(export, instance), &self.limits, self.plugin.runtime().stack)),

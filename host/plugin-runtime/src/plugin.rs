@@ -7,6 +7,7 @@ use cellwright_cell_graph::Attribute;
 use wasmtime::Engine;
 use wasmtime::component::{Component, Linker};
 
+use crate::clock::Clock;
 use crate::code::Code;
 use crate::error::{CallError, Defect};
 use crate::fault::StackBytes;
@@ -32,6 +33,7 @@ struct Shared {
 /// What plugins need of their runtime for as long as they live.
 pub(crate) struct Surroundings {
     pub(crate) engine: Engine,
+    pub(crate) clock: Clock,
     pub(crate) linker: Linker<State>,
     pub(crate) limits: Limits,
     pub(crate) stack: StackBytes,

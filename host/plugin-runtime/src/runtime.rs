@@ -83,7 +83,7 @@ impl Runtime {
     pub fn new(options: RuntimeOptions) -> Result<Self, RuntimeError> {
         let stack = StackBytes(options.stack_bytes);
         let engine = engine::for_running(&options.limits, &PoolSize { instances: options.instances_max, stack_bytes: stack.0 })?;
-        engine::start_ticker(&engine)?;
+        let clock = engine::start_clock(&engine)?;
         let open = |folder: &PathBuf| {
             Cache::open(folder, options.artifact_bytes_max, options.cache_bytes_max)
                 .map_err(|source| RuntimeError::Cache { folder: folder.display().to_string(), source })
@@ -95,7 +95,7 @@ impl Runtime {
         let warmth = Arc::new(Warmth::new(options.idle_per_model_max, idle_max));
         let compatibility = engine::compatibility(&engine);
         let surroundings =
-            Arc::new(Surroundings { engine, linker, limits: options.limits, stack, warmth, on_long_call: options.on_long_call });
+            Arc::new(Surroundings { engine, clock, linker, limits: options.limits, stack, warmth, on_long_call: options.on_long_call });
         Ok(Self {
             surroundings,
             compiler: options.compiler,

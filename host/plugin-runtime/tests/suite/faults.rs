@@ -76,6 +76,20 @@ fn an_endless_loop_ends_in_time() {
 }
 
 #[test]
+fn an_endless_loop_ends_in_time_when_nothing_ran_for_long_before() {
+    let options = RuntimeOptions { instances_max: 4, ..RuntimeOptions::new(Compiler::InProcess) };
+    let plugin =
+        Runtime::new(options).unwrap().compile("testee", &Guest::unfolding("(loop $again (br $again)) (unreachable)").wasm()).unwrap();
+    let limits = Limits { call_time: Duration::from_millis(30), ..Limits::default() };
+    for _ in 0..2 {
+        let model = plugin.with_parameters(&[], Arc::new(NoFiles), &limits).unwrap();
+        // The clock sleeps by now, and the model's instance is ready, so that nothing but the call itself wakes it.
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(limit(&model.unfold(&nothing()).unwrap_err()), LimitReached::Time(limits.call_time));
+    }
+}
+
+#[test]
 fn of_a_call_that_takes_long_its_thread_hears() {
     thread_local!(static HEARD: Cell<usize> = const { Cell::new(0) });
     let options =

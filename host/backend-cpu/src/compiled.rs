@@ -62,6 +62,11 @@ impl Compiled {
             && let Some(table) = Table::new(&pre.cell, tokens, hoisting.table_bytes)
         {
             let mut split = Split { pre: body(&pre)?, step: body(&step)?, table: Some(table) };
+            // It reads an index alone, whose rows are moved where they are missing.
+            assert!(
+                split.pre.plan.inputs.iter().all(|input| input.packed.is_empty() && input.pointed.is_none()),
+                "no product reads an index"
+            );
             // Once the table is full the second half is by itself.
             split.pre.plan.stands_beside(split.step.plan.products().1);
             return Ok(Self { whole: None, split: Some(split) });

@@ -5,6 +5,7 @@
 //! product of floats that alone reads them, [`storage`] says which values share memory so that splits and concatenations need no copies, [`moves`] which rows of inputs and outputs are copied, [`fuse`] orders steps and forms groups,
 //! [`run`] carries them out.
 
+mod copies;
 mod folding;
 mod frame;
 mod fuse;
@@ -30,6 +31,7 @@ use crate::kernels::rows::{RowKernel, Shape};
 use crate::level::{Kernels, Level};
 use crate::matrix::{Packing, Packs, Product};
 use crate::memory::Lines;
+use copies::Copies;
 
 /// Elements that a fused group works on at a time: few enough that they and its intermediate values stay in the nearest cache.
 const TILE: usize = 1024;
@@ -125,18 +127,10 @@ struct Linear {
     begin: Option<Pointed>,
 }
 
-/// Bytes copied from one place of a row to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
-    source: usize,
-    result: usize,
-    bytes: usize,
-}
-
 /// Slices that are no views, broadcasts, concatenations that could not be placed.
 #[derive(Debug)]
 struct Assembly {
-    parts: Vec<(Source, Vec<Run>)>,
+    parts: Vec<(Source, Copies)>,
     result: Place,
 }
 

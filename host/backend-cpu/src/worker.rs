@@ -73,6 +73,8 @@ struct Loaded {
     name: String,
     plan: Arc<Compiled>,
     layout: NodeLayout,
+    /// How long a row takes, among others, whose token its table has not; nothing if it has no table.
+    missing_row: Duration,
     /// Whether its next step begins with the last of its columns. First halves do not turn: other weights are read between two of them. Only the worker's own thread
     /// changes it; it is atomic because others read the cells meanwhile.
     backwards: AtomicBool,
@@ -218,6 +220,7 @@ impl CpuWorker {
         let body = loaded.plan.ahead().filter(|_| ahead).map_or_else(|| loaded.plan.one_step(), |split| &split.step);
         let rows = self.batch.len();
         let part_rows = rows.div_ceil(body.plan.parts(rows, self.team.size()));
+        let part_rows = loaded.plan.table().map_or(part_rows, |(pre, _)| part_rows.min(pre.rows_most()));
         for batch in self.batch.chunks_mut(part_rows.max(1)) {
             let memory = self.frame.prepare(&body.plan, batch.len(), self.team.size());
             let (arena, cells, lanes) = (&self.domain.arena, &*self.cells, &*self.lanes);
@@ -276,6 +279,7 @@ impl Backend for CpuWorker {
         // Packing takes this thread for a while, which is not to be lent meanwhile.
         self.domain.lending.begin(&mut self.team);
         let plan = self.domain.plan(cell);
+        let missing_row = plan.as_ref().ok().and_then(|plan| Some(self.time_missing(plan.table()?.0))).unwrap_or_default();
         self.domain.lending.end(&mut self.team);
         let plan = plan?;
         if index.index() >= self.cells.len() {
@@ -283,7 +287,7 @@ impl Backend for CpuWorker {
         }
         self.ahead.forget_cell(index);
         self.cells[index.index()] =
-            Some(Loaded { name: cell.name.clone(), plan, layout: NodeLayout::of(cell), backwards: AtomicBool::default() });
+            Some(Loaded { name: cell.name.clone(), plan, layout: NodeLayout::of(cell), missing_row, backwards: AtomicBool::default() });
         Ok(())
     }
 
@@ -297,6 +301,8 @@ impl Backend for CpuWorker {
             *entry = None;
         }
         self.ahead.forget_cell(index);
+        self.frame.shrink();
+        self.ahead.shrink();
     }
 
     fn submit(&mut self, task: Task) -> Result<(), DeviceLost> {
@@ -356,7 +362,8 @@ impl Backend for CpuWorker {
 }
 
 impl CpuWorker {
-    /// How long a batch takes on the threads that are there, from gathered inputs on. Of a cell that has a table: the rest of the cell, as if every token were in it already.
+    /// How long a batch takes on the threads that are there, from gathered inputs on. Of a cell that has a table: the rest of the cell, as if every token were in it already,
+    /// unless one of which no token is there takes [`FILLING`] times as long.
     fn timed(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
         let Some(loaded) = self.cells.get(index.index()).and_then(Option::as_ref) else {
             return Err(self.lost(format!("cell {} is to be timed, but is not loaded", index.0)));
@@ -381,7 +388,7 @@ impl CpuWorker {
             }
             least = least.min(began.elapsed());
         }
-        Ok(least)
+        Ok(least.max(loaded.missing_row.saturating_mul(rows as u32) / FILLING))
     }
 }
 
@@ -418,3 +425,5 @@ impl<'a> Clock<'a> {
 /// Repetitions of a timed step, and how long they may take once there is one.
 const TIMED_RUNS: usize = 15;
 const TIMED_BUDGET: Duration = Duration::from_millis(30);
+/// How many times as long as it may take a batch takes at most while a table fills.
+const FILLING: u32 = 5;

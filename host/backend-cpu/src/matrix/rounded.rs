@@ -284,7 +284,9 @@ pub(super) unsafe fn run(
     (rows, scratch): (usize, *mut f32),
 ) {
     let batch = rounded.batch(rows);
-    let block = block_rows(rounded, product) / rounded.height() * batch.height;
+    let most = block_rows(rounded, product) / rounded.height() * batch.height;
+    // All about as long: for a few rows at the end weights would be read once more.
+    let block = rows.div_ceil(rows.div_ceil(most)).next_multiple_of(batch.height);
     for (number, first) in (0..rows).step_by(block).enumerate() {
         let count = batch.some(block.min(rows - first));
         // Every block begins where the one before ended.

@@ -4,6 +4,9 @@ use super::{LeftPlace, Output, Packed, Place, Plan, Pointed};
 use crate::matrix::{Left, PackedRows};
 use crate::memory::Lines;
 
+/// Bytes of a frame that are kept when a cell leaves a worker.
+const KEPT: usize = 64 << 20;
+
 /// The memory in which a plan runs, reused from task to task.
 #[derive(Debug, Default)]
 pub(crate) struct Frame {
@@ -103,6 +106,17 @@ impl Memory<'_> {
 }
 
 impl Frame {
+    /// Gives back what is much: a cell of very long rows is not to leave its memory to those of short ones.
+    pub(crate) fn shrink(&mut self) {
+        if self.bytes() > KEPT {
+            *self = Self::default();
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.lines.bytes()
+    }
+
     /// Makes room for a plan's buffers of that many rows and for its threads' registers. Outputs are left in it until they are pointed elsewhere.
     pub(crate) fn prepare<'a>(&'a mut self, plan: &'a Plan, rows: usize, threads: usize) -> Memory<'a> {
         // Two at least: a product of one row may be computed as two.

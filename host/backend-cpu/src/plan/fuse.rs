@@ -215,15 +215,15 @@ impl Builder {
             LowOp::Assemble { parts, result } => {
                 let result = self.place(result)?;
                 let mut kept = Vec::new();
-                for (operand, runs) in parts.into_iter().filter(|(_, runs)| !runs.is_empty()) {
+                for (operand, copies) in parts {
                     let source = match operand {
                         Operand::Value(value) => Source::Buffer(self.place(value)?),
                         Operand::Constant(number) => Source::Constant(self.constant(constants, number, 1)),
                     };
-                    kept.push((source, runs));
+                    kept.push((source, copies));
                 }
                 if !kept.is_empty() {
-                    let row_ps = kept.iter().flat_map(|(_, runs)| runs).map(|run| 3_000 + run.bytes * 30).sum();
+                    let row_ps = kept.iter().map(|(_, copies)| copies.row_ps()).sum();
                     self.push(StepKind::Assembly(Assembly { parts: kept, result }), row_ps);
                 }
             }

@@ -11,13 +11,14 @@ use cellwright_cell_graph::sums::Summed;
 use cellwright_cell_graph::typed::{Compute, Operation, Origin, Value, ValueId};
 use cellwright_cell_graph::{Tensor, TypedCell};
 
-use super::{Run, element_of};
+use super::copies::{Axis, Copies};
+use super::element_of;
 use crate::kernels::element::{Element, ElementOp};
 use crate::kernels::rows::RowOp;
 use crate::level::{Kernels, Level};
 use crate::matrix::{Packs, Product};
 
-use shape::{broadcast_offsets, runs, slice_offsets};
+use shape::{Strided, broadcast, slice};
 
 /// A batched value, by position in [`Lowered::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,7 +78,7 @@ pub(super) enum LowOp {
         result: Val,
     },
     Assemble {
-        parts: Vec<(Operand, Vec<Run>)>,
+        parts: Vec<(Operand, Copies)>,
         result: Val,
     },
     Lookup {
@@ -231,30 +232,28 @@ impl Lowering<'_> {
     /// A value as if it had that row shape.
     fn broadcast(&mut self, id: ValueId, shape: &[usize]) -> Result<Operand, Why> {
         let element = self.element(id)?;
-        let offsets = broadcast_offsets(&self.value(id).shape, shape)
+        let spread = broadcast(&self.value(id).shape, shape)
             .ok_or_else(|| format!("`{}` of shape {:?} spread to {shape:?}", self.value(id).name, self.value(id).shape))?;
         if !self.value(id).batched {
-            let size = element.size();
-            let data = &self.tensor(id)?.data;
-            let bytes = offsets.iter().flat_map(|offset| data[offset * size..][..size].iter().copied()).collect();
+            let bytes = spread.copies(element.size()).copied(&self.tensor(id)?.data, spread.count() * element.size());
             return Ok(Operand::Constant(self.constant(bytes)));
         }
         let source = self.batched(id)?;
-        if offsets.len() == self.lowered.values[source.0].count {
+        if spread.count() == self.lowered.values[source.0].count {
             return Ok(Operand::Value(source));
         }
-        let result = self.new_value(element, offsets.len());
-        self.pick(source, &offsets, result);
+        let result = self.new_value(element, spread.count());
+        self.pick(source, &spread, result);
         Ok(Operand::Value(result))
     }
 
-    /// `result[i] = source[offsets[i]]`: a view where that is one stretch, a copy otherwise.
-    fn pick(&mut self, source: Val, offsets: &[usize], result: Val) {
-        let size = self.lowered.values[source.0].element.size();
-        let runs = runs(offsets, size);
-        self.lowered.ops.push(match runs.as_slice() {
-            [run] => LowOp::View { source, offset: run.source, result },
-            _ => LowOp::Assemble { parts: vec![(Operand::Value(source), runs)], result },
+    /// The elements of another value: a view where that is one stretch, a copy otherwise.
+    fn pick(&mut self, source: Val, elements: &Strided, result: Val) {
+        let copies = elements.copies(self.lowered.values[source.0].element.size());
+        self.lowered.ops.push(if copies.axes.is_empty() {
+            LowOp::View { source, offset: copies.source, result }
+        } else {
+            LowOp::Assemble { parts: vec![(Operand::Value(source), copies)], result }
         });
     }
 
@@ -275,9 +274,9 @@ impl Lowering<'_> {
             Compute::Concat { axis } => self.concat(operation, *axis as usize),
             Compute::Split { axis, sizes } => self.split(operation, *axis as usize, sizes),
             Compute::Slice { axes } => {
-                let offsets = slice_offsets(&self.value(first).shape, &shape, axes);
+                let elements = slice(&self.value(first).shape, &shape, axes);
                 let (source, result) = (self.batched(first)?, self.define(result_id)?);
-                self.pick(source, &offsets, result);
+                self.pick(source, &elements, result);
                 Ok(())
             }
             Compute::Gather => self.gather(operation),
@@ -317,15 +316,17 @@ impl Lowering<'_> {
         let mut parts = Vec::new();
         for id in &operation.operands {
             let inner = self.value(*id).elements() / outer.max(1);
-            let runs =
-                (0..outer).map(|at| Run { source: at * inner * size, result: (at * row + begin) * size, bytes: inner * size }).collect();
+            let mut copies = Copies::stretch(0, begin * size, inner * size);
+            if outer > 1 {
+                copies.axes.push(Axis { count: outer, source: (inner * size) as isize, result: row * size });
+            }
             let operand = if self.value(*id).batched {
                 Operand::Value(self.batched(*id)?)
             } else {
                 let data = self.tensor(*id)?.data.clone();
                 Operand::Constant(self.constant(data))
             };
-            parts.push((operand, runs));
+            parts.push((operand, copies));
             begin += inner;
         }
         let result = self.define(operation.results[0])?;
@@ -339,9 +340,9 @@ impl Lowering<'_> {
         let mut start = 0;
         for (id, size) in operation.results.iter().zip(sizes) {
             let result_shape = self.value(*id).shape.clone();
-            let offsets = slice_offsets(&shape, &result_shape, &[(axis as u32, start, 1)]);
+            let elements = slice(&shape, &result_shape, &[(axis as u32, start, 1)]);
             let result = self.define(*id)?;
-            self.pick(source, &offsets, result);
+            self.pick(source, &elements, result);
             start += size;
         }
         Ok(())

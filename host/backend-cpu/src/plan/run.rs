@@ -317,16 +317,14 @@ impl Assembly {
     /// As for [`Group::run`].
     unsafe fn run(&self, constants: &[Lines], memory: Memory<'_>, rows: Range<usize>) {
         for row in rows {
-            for (source, runs) in &self.parts {
+            for (source, copies) in &self.parts {
                 let from = match source {
                     Source::Buffer(place) => memory.at(*place, row).cast_const(),
                     Source::Constant(number) => constants[*number].pointer(),
                     Source::Register(_) | Source::Pointed(_) => continue,
                 };
-                for run in runs {
-                    // SAFETY: the caller's promise; a run is within its value's row, and no value is assembled from itself.
-                    unsafe { std::ptr::copy_nonoverlapping(from.add(run.source), memory.at(self.result, row).add(run.result), run.bytes) };
-                }
+                // SAFETY: the caller's promise; copies are within their values' rows, and no value is assembled from itself.
+                unsafe { copies.run(from, memory.at(self.result, row)) };
             }
         }
     }

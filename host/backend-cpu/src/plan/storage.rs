@@ -2,6 +2,7 @@
 //! stand, and what a product is added onto has its place, if it is put anywhere, where the product will be.
 
 use super::Place;
+use super::copies::Copies;
 use super::lower::{LowOp, Lowered, Operand, Val};
 
 /// Rows of that many bytes or more begin apart by [`APART`] beyond a multiple of this, so that equal places of rows that are read together do
@@ -41,14 +42,16 @@ impl Storage {
         // Last first, so that a concatenation is placed in another before what it concatenates is placed in it.
         for op in lowered.ops.iter_mut().rev() {
             let LowOp::Assemble { parts, result } = op else { continue };
-            for (operand, runs) in parts {
-                let (Operand::Value(value), [run]) = (*operand, runs.as_slice()) else { continue };
-                let whole = run.source == 0 && run.bytes == lowered.values[value.0].bytes();
-                if whole && !is_view[value.0] && storage.parents[value.0].is_none() {
-                    storage.parents[value.0] = Some((*result, run.result));
-                    runs.clear();
+            parts.retain(|(operand, copies)| {
+                let Operand::Value(value) = *operand else { return true };
+                let bytes = lowered.values[value.0].bytes();
+                let is_placed =
+                    *copies == Copies::stretch(0, copies.result, bytes) && !is_view[value.0] && storage.parents[value.0].is_none();
+                if is_placed {
+                    storage.parents[value.0] = Some((*result, copies.result));
                 }
-            }
+                !is_placed
+            });
         }
         storage
     }

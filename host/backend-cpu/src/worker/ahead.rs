@@ -9,12 +9,13 @@
 mod kept;
 mod lookup;
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use cellwright_backend::{DeviceLost, InputRef, Task};
 use cellwright_cell_graph::hoist::Feed;
 
-use super::transfer::Transfer;
+use super::transfer::{Transfer, zero_inputs};
 use super::{Active, Clock, CpuWorker};
 use crate::compiled::{Body, Split};
 use crate::plan::{Frame, Memory, RefusedRow};
@@ -23,6 +24,9 @@ use crate::plan::{Frame, Memory, RefusedRow};
 const ROWS: usize = 64;
 /// Bytes that they may take.
 const BYTES: usize = 32 << 20;
+/// Rows that are timed of what a table has not yet, if one alone does not take as long as that.
+const MISSING_ROWS: usize = 16;
+const MISSING_LONG: Duration = Duration::from_millis(10);
 
 /// What first halves gave.
 #[derive(Debug, Default)]
@@ -73,6 +77,11 @@ impl Ahead {
         &self.given
     }
 
+    /// Gives back what is much.
+    pub(super) fn shrink(&mut self) {
+        self.frame.shrink();
+    }
+
     /// Rows of a batch that were refused ahead of it.
     pub(super) fn tell_refused(&self, batch: &[Active], refused: &mut Vec<RefusedRow>) {
         if self.bad.is_empty() {
@@ -92,7 +101,12 @@ impl Ahead {
 impl Body {
     /// Rows of several steps that are computed at once.
     fn fit(&self) -> usize {
-        ROWS.min(self.plan.rows_within(BYTES))
+        ROWS.min(self.rows_most())
+    }
+
+    /// Rows of one step that are computed at once: a first half may be as wide as it likes of which the second sees little.
+    pub(super) fn rows_most(&self) -> usize {
+        self.plan.rows_within(BYTES)
     }
 }
 
@@ -151,12 +165,29 @@ impl CpuWorker {
             Transfer { arena: &self.domain.arena, cells: &self.cells, lanes: &self.lanes, loaded, body: pre, memory, given: None };
         transfer.gather(batch, false, &mut self.team);
         clock.run(&pre.plan, (memory, batch.len()), &mut self.team, refused);
-        let refused = refused.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let refused = refused.get_mut().unwrap_or_else(PoisonError::into_inner);
         bad.extend(refused.drain(..).map(|found| RefusedRow { row: batch[found.row].given, ..found }));
         for (row, active) in batch.iter().enumerate() {
             given.set(active.given, Ahead::outputs(pre, memory, row));
         }
         clock.transferred();
         Ok(())
+    }
+
+    /// How long a row takes of a first half whose token its table has not, among others.
+    pub(super) fn time_missing(&mut self, pre: &Body) -> Duration {
+        let mut row = Duration::ZERO;
+        for rows in [1, MISSING_ROWS.min(pre.rows_most())] {
+            let memory = self.ahead.frame.prepare(&pre.plan, rows, self.team.size());
+            zero_inputs(&pre.plan, memory, rows);
+            let began = Instant::now();
+            pre.plan.run(memory, rows, &mut self.team, &self.refused);
+            self.refused.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+            row = began.elapsed() / rows as u32;
+            if row >= MISSING_LONG {
+                break;
+            }
+        }
+        row
     }
 }

@@ -2,7 +2,7 @@
 
 use cellwright_cell_graph::typed::{BinaryKind, Operation};
 
-use super::shape::{inverse, permutation};
+use super::shape::{inverse, reordered};
 use super::{LowOp, Lowering, Operand, Val, Why};
 use crate::kernels::element::{Element, ElementOp};
 use crate::kernels::rows::RowOp;
@@ -24,7 +24,7 @@ impl Lowering<'_> {
         let mut source = self.batched(id)?;
         if !in_place {
             let moved = self.new_value(element, outer * n);
-            self.pick(source, &permutation(&shape, &order), moved);
+            self.pick(source, &reordered(&shape, &order), moved);
             source = moved;
         }
         // An axis that stays (softmax, top-k) has to go back to its place; one that is reduced leaves the others in order.
@@ -48,8 +48,8 @@ impl Lowering<'_> {
         }
         for ((id, target), result) in operation.results.iter().zip(targets).zip(results) {
             let shape = self.value(*id).shape.clone();
-            let back = inverse(&permutation(&shape, &order));
-            self.pick(target, &back, result);
+            let moved: Vec<usize> = order.iter().map(|axis| shape[*axis]).collect();
+            self.pick(target, &reordered(&moved, &inverse(&order)), result);
         }
         Ok(())
     }

@@ -40,6 +40,11 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// Bytes of a row of what that half gives.
+    fn stride(pre: &Plan) -> usize {
+        pre.outputs.iter().map(|output| Lines::rounded(output.bytes)).sum()
+    }
+
     /// Makes room for rows of what that half gives, in so many bytes at most.
     fn open(&mut self, pre: &Plan, bytes_most: usize) {
         self.offsets.clear();
@@ -142,12 +147,21 @@ impl Ahead {
         if cell.index() >= self.kept.len() {
             self.kept.resize_with(cell.index() + 1, Kept::default);
         }
-        let taken: usize = self.kept.iter().map(|kept| kept.memory.bytes()).sum();
-        let kept = &mut self.kept[cell.index()];
-        if kept.keys.is_empty() {
-            kept.open(&pre.plan, BYTES.saturating_sub(taken));
+        if self.kept[cell.index()].keys.is_empty() {
+            let wanted = PLACES * Kept::stride(&pre.plan);
+            if wanted > self.room() {
+                // Whoever keeps nothing now had its turn.
+                self.kept.iter_mut().filter(|kept| kept.used == 0).for_each(|kept| *kept = Kept::default());
+            }
+            let room = self.room();
+            self.kept[cell.index()].open(&pre.plan, room);
         }
-        kept
+        &mut self.kept[cell.index()]
+    }
+
+    /// Bytes that more may be kept in.
+    fn room(&self) -> usize {
+        BYTES.saturating_sub(self.kept.iter().map(|kept| kept.memory.bytes()).sum())
     }
 }
 

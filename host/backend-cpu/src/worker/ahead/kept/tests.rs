@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use cellwright_backend::conformance::cells;
+use cellwright_backend::conformance::cells::{self, Draft};
 use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
 use cellwright_backend::{Backend, CellIndex, Lane, LaneIndex, Row, Task};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Delivery, Retention, Source, UnfoldedChain};
-use cellwright_cell_graph::{Tensor, TypedCell};
+use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
+use super::super::Ahead;
 use super::PLACES;
 use crate::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 
@@ -210,4 +211,29 @@ fn steps_that_ran_elsewhere_are_not_kept_for_ever() {
     assert_eq!(both.kept(CELLS[0]), 40 - 5);
     both.run(CELLS[0], &[(0, 20)], &[], &[]);
     assert_eq!(both.kept(CELLS[0]), 40 - 25);
+}
+
+/// A first half whose rows take all the room there is.
+#[test]
+fn a_cell_that_keeps_nothing_leaves_its_room_to_others() {
+    let wide = super::BYTES / PLACES / size_of::<f32>();
+    let cell = Draft::new("wide")
+        .known("x", Datatype::Fp32, &[2])
+        .input("h", Datatype::Fp32, &[wide])
+        .weight(random("v", &[2, wide], &mut Rng::new(5)))
+        .operator("MatMul", &["x", "v"], &["of_x"])
+        .operator("Add", &["of_x", "h"], &["next"])
+        .output("next", Datatype::Fp32, &[wide])
+        .resolve();
+    let mut worker = worker(0, 1);
+    worker.load(CELLS[0], &cell).expect("it can be run");
+    let loaded = worker.cells[0].as_ref().expect("it is loaded");
+    let pre = &loaded.plan.ahead().expect("it has two halves").pre;
+    let mut ahead = Ahead::default();
+    assert_eq!(ahead.open(CELLS[0], pre).free(), PLACES);
+    assert_eq!(ahead.open(CELLS[1], pre).free(), PLACES, "the other keeps nothing");
+    ahead.open(CELLS[1], pre).reserve(Row { lane: LaneIndex(0), step: 0 }).expect("there is room");
+    assert_eq!(ahead.open(CELLS[0], pre).free(), 0, "the other keeps a row");
+    ahead.forget_lane(LaneIndex(0));
+    assert_eq!(ahead.open(CELLS[0], pre).free(), PLACES);
 }

@@ -320,7 +320,10 @@ fn wrong_usage_is_status_2_and_says_what_to_do() {
         (&["server"][..], "serve"),
         (&["run", "examples/digits"], "--input"),
         (&["run", "examples/digits", "--input", "-", "--policy", "magic"], "magic"),
+        (&["run", "examples/digits", "--input", "-", "--policy", "graph:99999999"], "0 to 1024"),
         (&["run", "examples/digits", "--input", "-", "--worker", "tpu"], "tpu"),
+        (&["bench", "cell", "--plot", "nowhere/roofline.svg"], "no folder nowhere"),
+        (&["tenants", "set", "acme", "--device-share", "nan"], "a share is a number from 0"),
         (&["run", "examples/digits", "--input", "-", "--max-in-flight", "0"], "--max-in-flight"),
         (&[], "Usage"),
     ] {
@@ -328,6 +331,18 @@ fn wrong_usage_is_status_2_and_says_what_to_do() {
         assert_status(&ran, 2);
         assert!(ran.stderr.contains(piece), "`{piece}` is not in:\n{}", ran.stderr);
         assert!(ran.stderr.contains("--help") || ran.stderr.contains("Usage"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_level_of_the_log_that_is_none_is_not_the_name_of_a_crate() {
+    for (filter, status) in [("wran", 1), ("info,wran", 1), ("cellwright_engine=wran", 1), ("warn,cellwright_engine=debug", 0), ("off", 0)]
+    {
+        let ran = cellwright(&["run", "examples/digits", "--input", "examples/digits/samples.jsonl", "--log", filter], "");
+        assert_status(&ran, status);
+        if status > 0 {
+            assert_error(&ran, &["wran"]);
+        }
     }
 }
 
@@ -420,8 +435,6 @@ fn a_cell_is_measured_against_the_processor_and_drawn() {
     assert!(refused(&["--precision", "f31"]).contains("`f31` is no precision; they are `f32`, `f16`, `bf16` and `int8`"));
     assert!(refused(&["--batch", "0"]).contains("0 is not in 1..=4096"));
     assert!(refused(&["--cell", "gate"]).contains("invalid value 'gate'"));
-    assert!(
-        refused(&["--seconds", "0.05", "--hidden", "16", "--plot", "/no/such/folder/x.svg"])
-            .contains("/no/such/folder/x.svg cannot be drawn")
-    );
+    let taken = folder.path().display().to_string();
+    assert!(refused(&["--seconds", "0.05", "--hidden", "16", "--plot", &taken]).contains(&format!("{taken} cannot be drawn")));
 }

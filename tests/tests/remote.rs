@@ -2,12 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cellwright_tests::binary::{Ran, Running, cellwright, cellwright_in, root};
+use cellwright_tests::binary::{Ran, Running, cellwright, cellwright_in, program, root};
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::server;
 use rustix::process::Signal;
@@ -93,6 +94,11 @@ fn a_model_is_pushed_asked_switched_and_deleted() {
     assert!(json(&wrong.stdout)["error"].as_str().unwrap().contains("`y`"), "{}", wrong.stdout);
     assert!(refused(wrong).contains("2 requests failed"));
 
+    let shown = done(server.ask(&["models", "show", "digits"]));
+    for piece in ["active", "input ", "output ", "logits", "FP32"] {
+        assert!(shown.contains(piece), "`{piece}` is not in: {shown}");
+    }
+    assert_eq!(json(&done(server.ask(&["models", "show", "digits", "--json"])))["outputs"][0]["datatype"], "FP32");
     let sentence = refused(server.ask(&["models", "activate", "digits", "7"]));
     assert!(sentence.contains("model `digits` has no version 7"), "{sentence}");
     done(server.ask(&["models", "unload", "digits"]));
@@ -133,6 +139,42 @@ fn keys_are_made_offline_and_asked_for_from_then_on() {
     assert!(in_use.contains("a running server is asked with `--server URL`"), "{in_use}");
     done(server.ask(&["keys", "revoke", key["key"]["id"].as_str().unwrap(), "--key", &secret]));
     assert!(refused(server.ask(&["models", "--key", infer_only])).contains("(status 401)"));
+}
+
+#[test]
+fn nobody_makes_a_data_folder_by_looking_into_it() {
+    let folder = TempDir::new().unwrap();
+    let missing = folder.path().join("elsewhere");
+    for verb in [&["keys", "list"][..], &["keys", "revoke", "k"], &["tenants", "list"], &["tenants", "delete", "acme"]] {
+        let error = refused(cellwright(&[verb, &["--data", missing.to_str().unwrap()]].concat(), ""));
+        assert!(error.contains("there is no data folder of a server at"), "{error}");
+    }
+    assert!(!missing.exists());
+}
+
+/// Whoever ends the program, and however, ends the servers it started for itself, whose data it cannot remove any more.
+#[test]
+fn servers_of_a_benchmark_go_with_it() {
+    let temporary = TempDir::new().unwrap();
+    let is_empty = || std::fs::read_dir(temporary.path()).unwrap().next().is_none();
+    let mut bench = Command::new(program())
+        .args(["bench", "serve", "examples/digits", "--rate", "20", "--duration", "60"])
+        .current_dir(root())
+        .env("TMPDIR", temporary.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(bench.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(said.into_iter().any(|line| line.contains("a server on this machine")));
+    assert!(!is_empty());
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    let killed = Instant::now();
+    while !is_empty() {
+        assert!(killed.elapsed() < Duration::from_secs(60), "the server is still there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -225,6 +225,15 @@ pub(crate) struct SchedulerBenchArguments {
     pub(crate) seed: u64,
 }
 
+/// A file that is written when everything has been measured, which would be in vain without a folder for it.
+fn file_to_write(text: &str) -> Result<PathBuf, String> {
+    let file = PathBuf::from(text);
+    match file.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        Some(folder) => Err(format!("there is no folder {}", folder.display())),
+        None => Ok(file),
+    }
+}
+
 fn at_most_an_hour(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("\"{text}\" is not a number of seconds"))?;
     if seconds > 0.0 && seconds <= 3600.0 { Ok(seconds) } else { Err(format!("{text} is not above 0 and at most 3600")) }
@@ -274,7 +283,7 @@ pub(crate) struct ServeBenchArguments {
     #[arg(long)]
     pub(crate) json_tensors: bool,
     /// Draw latency against throughput
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = file_to_write)]
     pub(crate) plot: Option<PathBuf>,
     /// Seeds arrivals, which are others for each rate and the same under every policy
     #[arg(long, default_value_t = 1)]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,9 +17,11 @@ const START_MAX: Duration = Duration::from_secs(120);
 const STOP_MAX: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(5);
 
-/// A running server. Dropping it stops it in order.
+/// A running server. Dropping it stops it in order, and so does the end of this process, whatever ends it.
 pub(crate) struct LocalServer {
     child: Child,
+    /// The server reads this, and ends when nobody holds it any more.
+    _held: ChildStdin,
     url: String,
     /// From the start of the process until it said that it is ready.
     pub(crate) ready_after: Duration,
@@ -28,21 +30,23 @@ pub(crate) struct LocalServer {
 type Log = Arc<Mutex<VecDeque<String>>>;
 
 impl LocalServer {
-    /// Starts a server on a free port of this machine, and waits until it is ready.
-    pub(crate) fn start(data: &Path, options: &[String]) -> anyhow::Result<Self> {
+    /// Starts a server on a free port of this machine, and waits until it is ready. Its data is in that temporary folder, or in a folder of that, which the server
+    /// removes if this process does not live to do so.
+    pub(crate) fn start((temporary, data): (&Path, &Path), options: &[String]) -> anyhow::Result<Self> {
         let started = Instant::now();
         let program = std::env::current_exe().context("the path of this program")?;
         let mut command = Command::new(program);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data).args(options);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data).arg("--temporary").arg(temporary).args(options);
         // What is set for another server is not meant for this one.
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CELLWRIGHT_")).for_each(|(name, _)| {
             command.env_remove(name);
         });
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context("a server's process")?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context("a server's process")?;
         let stderr = child.stderr.take().context("the server's standard error")?;
+        let held = child.stdin.take().context("the server's standard input")?;
         let log = Log::default();
         follow(stderr, &log)?;
-        let mut server = Self { child, url: String::new(), ready_after: Duration::ZERO };
+        let mut server = Self { child, _held: held, url: String::new(), ready_after: Duration::ZERO };
         while server.url.is_empty() || said(&log, "ready after").is_none() {
             if let Some(address) = said(&log, "listening on ") {
                 server.url = address.split_whitespace().next().unwrap_or_default().to_owned();

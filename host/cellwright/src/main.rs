@@ -48,7 +48,7 @@ fn run(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     // A server says by itself how it logs.
     if let Command::Serve(arguments) = &cli.command {
         let matches = matches.subcommand_matches("serve").unwrap_or(matches);
-        return commands::serve::serve(&Settings::new(arguments, matches)?, arguments.print_config, &cli.log);
+        return commands::serve::serve(&Settings::new(arguments, matches)?, arguments, &cli.log);
     }
     telemetry::start(&cli.log, LogFormat::Human)?;
     match cli.command {

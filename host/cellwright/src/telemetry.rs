@@ -6,6 +6,7 @@ mod collector;
 mod export;
 mod spans;
 
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
@@ -45,6 +46,13 @@ pub(crate) fn start_with_traces(
 }
 
 fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
+    // A word alone that is no level would be the name of a crate, whose lines were all there is.
+    let is_level = |word: &str| word.is_empty() || word.contains(['=', '[']) || word.parse::<LevelFilter>().is_ok();
+    if let Some(word) = filter.split(',').map(str::trim).find(|word| !is_level(word)) {
+        anyhow::bail!(
+            "`{word}` is no level of the log: `off`, `error`, `warn`, `info`, `debug` or `trace`, or one for a single crate (`cellwright_engine=debug`)"
+        );
+    }
     EnvFilter::try_new(filter)
         .map_err(|error| anyhow::anyhow!("the log filter `{filter}` is not one: {error}; try `info`, or `cellwright_engine=debug`"))
 }

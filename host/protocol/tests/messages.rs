@@ -105,6 +105,7 @@ fn administration() {
         active: Some(1),
         previous: None,
         loaded: true,
+        unavailable: None,
         created_ms: 4,
         versions: vec![version],
     };

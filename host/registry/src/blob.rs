@@ -180,13 +180,11 @@ impl BlobWriter {
     fn put_in_place(&mut self, digest: &Digest) -> io::Result<()> {
         let folder = self.store.folder();
         let place = folder.blob(digest);
-        // The same bytes may be there already, and in use. A file of another length is damaged, and is replaced.
-        let is_there = fs::metadata(&place).is_ok_and(|found| found.len() == self.len);
-        if !is_there && let Some(path) = &self.incoming.0 {
+        // The same bytes may be there already: then these stand in for them, which may have been damaged since. Who reads the others goes on with them.
+        if let Some(path) = &self.incoming.0 {
             fs::rename(path, &place)?;
             self.incoming.0 = None;
         }
-        // Also if it was there: whoever put it may not have come to this yet.
         File::open(folder.shard(digest))?.sync_all()
     }
 

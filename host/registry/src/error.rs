@@ -164,6 +164,12 @@ pub enum RegistryError {
         /// Why not.
         source: io::Error,
     },
+    /// A file that is not what was uploaded.
+    #[error("`{path}` is damaged where it is stored: its bytes are not those that were uploaded; push the bundle again")]
+    Damaged {
+        /// Where it stands in the bundle.
+        path: String,
+    },
     /// SQLite refuses.
     #[error("the registry's database failed")]
     Database(#[source] DatabaseError),
@@ -208,7 +214,7 @@ impl RegistryError {
             }
             Self::Quota { .. } => ErrorKind::Quota,
             Self::Full { .. } | Self::DatabaseFull(_) => ErrorKind::Full,
-            Self::Io { .. } | Self::Database(_) | Self::Odd(_) | Self::Random(_) => ErrorKind::Internal,
+            Self::Io { .. } | Self::Damaged { .. } | Self::Database(_) | Self::Odd(_) | Self::Random(_) => ErrorKind::Internal,
         }
     }
 

@@ -44,6 +44,11 @@ impl Folder {
         Ok(folder)
     }
 
+    /// Whether there is one.
+    pub(crate) fn is_in(root: &Path) -> bool {
+        root.join(DATABASE).is_file()
+    }
+
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }

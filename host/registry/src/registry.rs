@@ -5,6 +5,7 @@ mod models;
 mod tenants;
 mod versions;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,6 +15,7 @@ use crate::database::Database;
 use crate::digest::Digest;
 use crate::error::{OpenError, RegistryError};
 use crate::folder::Folder;
+use crate::model::VersionFile;
 use crate::name::TenantName;
 use crate::tenant::TenantSettings;
 
@@ -48,6 +50,12 @@ impl Registry {
         Ok(registry)
     }
 
+    /// Whether a folder has one.
+    #[must_use]
+    pub fn is_in(folder: &Path) -> bool {
+        Folder::is_in(folder)
+    }
+
     fn make_built_in_tenants(&self) -> Result<(), OpenError> {
         for name in [TenantName::default_tenant(), TenantName::operator()] {
             if self.tenant(&name)?.is_none() {
@@ -72,6 +80,23 @@ impl Registry {
     #[must_use]
     pub fn blob_path(&self, digest: &Digest) -> PathBuf {
         self.blobs.folder().blob(digest)
+    }
+
+    /// Reads files of a version to their ends, as fast as the disk allows.
+    ///
+    /// # Errors
+    /// One of them cannot be read, or its bytes are no longer those that were stored.
+    pub fn verify(&self, files: &[VersionFile]) -> Result<()> {
+        for file in files {
+            let unreadable = |error| RegistryError::io("read a stored file", error);
+            let stored = File::open(self.blob_path(&file.blob.digest)).map_err(unreadable)?;
+            let mut hasher = blake3::Hasher::new();
+            hasher.update_reader(stored).map_err(unreadable)?;
+            if Digest::from(hasher.finalize()) != file.blob.digest {
+                return Err(RegistryError::Damaged { path: file.path.clone() });
+            }
+        }
+        Ok(())
     }
 
     /// Removes blobs that no version names and nobody pins. Safe beside everything else.

@@ -17,6 +17,9 @@ const PERCENTILE: u8 = 90;
 
 const NANOSECONDS_PER_MS: u64 = 1_000_000;
 
+/// A bucket holds no request that is longer than that, which few are, and what a batch is padded with costs time for each step.
+const WIDTH_MAX: u32 = 1024;
+
 /// A longer window is a mistake.
 const WINDOW_MS_MAX: u64 = 60_000;
 
@@ -28,7 +31,7 @@ pub enum PolicyNameError {
         "the policies are `cellular`, `adaptive`, `graph`, `graph:WIDTH`, `graph:WIDTH:WINDOW_MS`, `serial`, `merge`, `merge:REQUESTS`, `lazy`, `lazy:OBJECTIVE_MS` and `lazy:OBJECTIVE_MS:PERCENTILE`, not `{0}`"
     )]
     Unknown(String),
-    #[error("`{0}` is no number of steps per bucket; write `graph:10`, or `graph:0` to pad a batch to its longest")]
+    #[error("`{0}` is no number of steps per bucket, 0 to {WIDTH_MAX}; write `graph:10`, or `graph:0` to pad a batch to its longest")]
     Width(String),
     #[error("`{0}` is no number of requests to merge; write `merge:64`")]
     Requests(String),
@@ -65,7 +68,7 @@ impl FromStr for PolicyKind {
 }
 
 fn read_width(text: &str) -> Result<u32, PolicyNameError> {
-    text.parse().map_err(|_| PolicyNameError::Width(text.to_owned()))
+    text.parse().ok().filter(|width| *width <= WIDTH_MAX).ok_or_else(|| PolicyNameError::Width(text.to_owned()))
 }
 
 fn read_requests(text: &str) -> Result<u32, PolicyNameError> {
@@ -108,7 +111,7 @@ mod tests {
     #[test]
     fn policies_are_read_as_they_are_written() {
         for text in
-            ["cellular", "adaptive", "graph:10", "graph:1", "graph:0", "graph:10:95", "serial", "merge:16", "lazy:100:90", "lazy:5:100"]
+            ["cellular", "adaptive", "graph:10", "graph:1024", "graph:0", "graph:10:95", "serial", "merge:16", "lazy:100:90", "lazy:5:100"]
         {
             assert_eq!(text.parse::<PolicyKind>().unwrap().to_string(), text);
         }
@@ -117,6 +120,8 @@ mod tests {
             "",
             "graph:-1",
             "graph:x",
+            "graph:1025",
+            "graph:99999999",
             "graph:10:x",
             "graph:10:-1",
             "graph:10:5:7",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cellwright_registry::{RegistryError, TenantSettings};
+use cellwright_serving::platform::ModelState;
 use cellwright_serving::{Abandoned, ChangeError, ErrorKind, NewUpload, Platform};
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::platform::{archive, infer, model, other_tenant, registry, start, summing, tenant};
@@ -156,6 +157,31 @@ impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
+}
+
+#[test]
+fn what_is_damaged_on_the_disk_does_not_serve_until_it_is_uploaded_again() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    upload(&platform, &summing(1.0));
+    let files = platform.registry().files(&tenant(), &model("sums"), 1).unwrap();
+    let weights = files.iter().find(|file| file.path.ends_with(".safetensors")).unwrap();
+    let stored = platform.registry().blob_path(&weights.blob.digest);
+    drop((files, platform));
+    let mut bytes = std::fs::read(&stored).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&stored, bytes).unwrap();
+
+    let platform = start(folder.path());
+    let index = platform.index(None);
+    let ModelState::Unavailable { reason } = &index[0].state else { panic!("{index:?}") };
+    assert!(reason.contains("is damaged where it is stored"), "{reason}");
+    assert!(infer(&platform, &tenant(), "sums", requests::sum(3, 2)).is_err());
+    let again = upload(&platform, &summing(1.0));
+    assert_eq!((again.version, again.existed, again.active), (1, true, true));
+    answered(&platform, 1.0);
+    drop(platform);
+    answered(&start(folder.path()), 1.0);
 }
 
 #[test]

@@ -110,3 +110,21 @@ fn a_stop_has_an_end_even_if_the_work_has_none() {
     assert!(asked.elapsed() < std::time::Duration::from_secs(20), "{:?}", asked.elapsed());
     drop(streams);
 }
+
+#[test]
+fn a_server_that_is_asked_to_stop_again_stops_at_once() {
+    let server = Server::start(&["--drain-seconds", "600"]);
+    server.push("chain", &long_chain());
+    let streams: Vec<_> = (0..24).map(|_| ask_long(&server, STEPS)).collect();
+    server.until("they are pending", || server.figure("nv_inference_pending_request_count", "model=\"chain\"") >= 24.0);
+    let asked = std::time::Instant::now();
+    server.signal(Signal::TERM);
+    // Two that come together are one.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    server.signal(Signal::INT);
+    let (status, said) = server.wait();
+    assert_eq!(status, Some(1), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("it was asked again")), "{said:?}");
+    assert!(asked.elapsed() < std::time::Duration::from_secs(60), "{:?}", asked.elapsed());
+    drop(streams);
+}

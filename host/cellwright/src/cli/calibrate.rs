@@ -48,7 +48,7 @@ pub(crate) struct CalibrateArguments {
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub(crate) seconds: f64,
     /// Where to write the table [default: standard output]
-    #[arg(long, value_name = "FILE.toml")]
+    #[arg(long, value_name = "FILE.toml", value_parser = super::file_to_write)]
     pub(crate) output: Option<PathBuf>,
     /// Seeds weights and lengths
     #[arg(long, default_value_t = 1)]

@@ -60,7 +60,7 @@ pub(crate) struct CellArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = super::at_most_an_hour)]
     pub(crate) seconds: f64,
     /// Draw the roofline, and where the steps stand under it
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = super::file_to_write)]
     pub(crate) plot: Option<PathBuf>,
     /// Seeds weights and rows
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -290,7 +290,7 @@ pub(crate) struct SettingsArguments {
     #[arg(long)]
     pub(crate) queued_max: Option<u32>,
     /// Fraction of device time it may use at most, its plugins' time included, even if nobody else wants it; its requests wait for it; 0: no bound
-    #[arg(long)]
+    #[arg(long, value_parser = share)]
     pub(crate) device_share: Option<f64>,
     /// Models it may have
     #[arg(long)]
@@ -301,4 +301,10 @@ pub(crate) struct SettingsArguments {
     /// Bytes that its versions may hold together
     #[arg(long)]
     pub(crate) bytes_max: Option<u64>,
+}
+
+/// A fraction of device time, or no bound.
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "a share is a number from 0, for no bound, to 1".to_owned())
 }

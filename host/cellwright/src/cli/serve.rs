@@ -32,6 +32,9 @@ pub(crate) struct ServeArguments {
     /// Print every setting and where it comes from, and do nothing else
     #[arg(long)]
     pub(crate) print_config: bool,
+    /// Ends with standard input, and with whoever started it: if that is gone by then, this folder is removed
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub(crate) temporary: Option<PathBuf>,
     /// Where to listen; several with commas between them [default: 127.0.0.1:8000]
     #[arg(long, env = "CELLWRIGHT_LISTEN", value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) listen: Option<Vec<SocketAddr>>,

@@ -121,10 +121,10 @@ pub(crate) struct SimulateArguments {
     #[arg(long)]
     pub(crate) json: bool,
     /// Draw latency against throughput
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = super::file_to_write)]
     pub(crate) plot: Option<PathBuf>,
     /// Draw who ran when, for the first requests of the first run
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = super::file_to_write)]
     pub(crate) timeline: Option<PathBuf>,
 }
 

@@ -21,12 +21,18 @@ enum Place {
 }
 
 impl AdminArguments {
-    fn place(&self) -> anyhow::Result<Place> {
+    /// Nobody makes a folder only to look into it, or to take something out of it.
+    fn place(&self, may_be_new: bool) -> anyhow::Result<Place> {
         if let Some(server) = &self.server {
             let options = ClientOptions { key: self.key.clone(), trust: trust(self.ca.as_deref()), ..ClientOptions::default() };
             return Ok(Place::Server(Box::new(connect(server, &options)?)));
         }
         let folder = data_folder(self.data.as_deref())?;
+        anyhow::ensure!(
+            may_be_new || Registry::is_in(&folder),
+            "there is no data folder of a server at {}; say which one with `--data FOLDER`, or `--server URL` for a running server",
+            folder.display()
+        );
         let registry = Registry::open(&folder).with_context(|| {
             format!("the data folder {} cannot be used (a running server is asked with `--server URL`)", folder.display())
         })?;
@@ -35,7 +41,7 @@ impl AdminArguments {
 }
 
 pub(crate) fn keys(arguments: &KeysArguments) -> anyhow::Result<ExitCode> {
-    let place = arguments.admin.place()?;
+    let place = arguments.admin.place(matches!(arguments.action, KeysAction::Create { .. }))?;
     let json = arguments.admin.json;
     let text = match &arguments.action {
         KeysAction::Create { admin, tenant, scopes, label } => {
@@ -48,9 +54,14 @@ pub(crate) fn keys(arguments: &KeysArguments) -> anyhow::Result<ExitCode> {
             if json {
                 format!("{}\n", serde_json::to_string(&created)?)
             } else {
+                let first = matches!(place, Place::Server(_)) && arguments.admin.key.is_none() && !*admin;
+                let closed = "From now on this server asks everybody for a key. An operator's is made with `cellwright keys create --admin --data FOLDER` while the server is stopped.\n";
                 format!(
-                    "{}\nThis is key {} of tenant {}; its secret is not shown again.\n",
-                    created.secret, created.key.id, created.key.tenant
+                    "{}\nThis is key {} of tenant {}; its secret is not shown again.\n{}",
+                    created.secret,
+                    created.key.id,
+                    created.key.tenant,
+                    if first { closed } else { "" }
                 )
             }
         }
@@ -68,7 +79,7 @@ pub(crate) fn keys(arguments: &KeysArguments) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn tenants(arguments: &TenantsArguments) -> anyhow::Result<ExitCode> {
-    let place = arguments.admin.place()?;
+    let place = arguments.admin.place(matches!(arguments.action, TenantsAction::Create { .. }))?;
     let json = arguments.admin.json;
     let said = |tenant: &Tenant, what: &str| {
         if json { format!("{}\n", json!(tenant)) } else { format!("tenant {} {what}\n", tenant.name) }

@@ -51,7 +51,7 @@ pub(crate) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     let models = open(&examples(arguments.examples.as_deref())?)?;
     let data = tempfile::tempdir().context("a temporary folder for the server's data")?;
     let starting = progress::spinner("starting a server".to_owned());
-    let server = LocalServer::start(data.path(), &arguments.options("cellular"))?;
+    let server = LocalServer::start((data.path(), data.path()), &arguments.options("cellular"))?;
     starting.finish_and_clear();
     say(&format!("A server listens on {}, with its data in a temporary folder.", server.url()))?;
     let client = server.client()?;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use cellwright_client::Client;
 use cellwright_protocol::messages::admin::Model;
+use cellwright_protocol::messages::metadata::{ModelMetadata, TensorMetadata};
 use serde_json::json;
 
 use super::remote::{block_on, table};
@@ -26,7 +27,13 @@ async fn act(client: &Client, action: &ModelsAction, json: bool) -> anyhow::Resu
         }
         ModelsAction::Show { model } => {
             let known = client.model(model).await?;
-            said(json!(known), versions(&known))
+            // What it takes only a model that serves can say.
+            let taken = client.model_metadata(model.as_str()).await.ok();
+            let mut shown = json!(known);
+            if let Some(taken) = &taken {
+                (shown["inputs"], shown["outputs"]) = (json!(taken.inputs), json!(taken.outputs));
+            }
+            said(shown, versions(&known) + &taken.map(|taken| interface(&taken)).unwrap_or_default())
         }
         ModelsAction::Activate { model, version } => {
             let activated = client.activate(model, *version).await?;
@@ -61,12 +68,13 @@ fn list(models: &[Model]) -> String {
     }
     let row = |model: &Model| {
         let active = model.active.map(|version| version.to_string()).unwrap_or_default();
-        let state = match (model.active, model.loaded) {
-            (None, _) => "no version is active",
-            (Some(_), false) => "unloaded",
-            (Some(_), true) => "serves",
+        let state = match (model.active, model.loaded, &model.unavailable) {
+            (None, _, _) => "no version is active".to_owned(),
+            (Some(_), false, _) => "unloaded".to_owned(),
+            (Some(_), true, None) => "serves".to_owned(),
+            (Some(_), true, Some(why)) => format!("does not serve: {why}"),
         };
-        vec![model.tenant.clone(), model.name.clone(), active, model.versions.len().to_string(), state.to_owned()]
+        vec![model.tenant.clone(), model.name.clone(), active, model.versions.len().to_string(), state]
     };
     table(&["tenant", "model", "active", "versions", "state"], &models.iter().map(row).collect::<Vec<_>>())
 }
@@ -77,4 +85,18 @@ fn versions(model: &Model) -> String {
         vec![version.version.to_string(), version.bytes.to_string(), version.digest.clone(), mark.to_owned()]
     };
     table(&["version", "bytes", "digest", ""], &model.versions.iter().map(row).collect::<Vec<_>>())
+}
+
+/// What a request brings and an answer carries.
+fn interface(taken: &ModelMetadata) -> String {
+    let rows = |what: &str, tensors: &[TensorMetadata]| -> Vec<Vec<String>> {
+        let extent = |extent: &i64| if *extent < 0 { "any".to_owned() } else { extent.to_string() };
+        let shape = |shape: &[i64]| shape.iter().map(extent).collect::<Vec<_>>().join(", ");
+        let row = |tensor: &TensorMetadata| {
+            vec![what.to_owned(), tensor.name.clone(), tensor.datatype.clone(), format!("[{}]", shape(&tensor.shape))]
+        };
+        tensors.iter().map(row).collect()
+    };
+    let rows = [rows("input", &taken.inputs), rows("output", &taken.outputs)].concat();
+    format!("\n{}", table(&["", "name", "datatype", "shape"], &rows))
 }

@@ -16,8 +16,10 @@ use cellwright_registry::Registry;
 use cellwright_scheduler::{Commands, Config, Event, Time};
 use cellwright_serving::{Platform, PlatformOptions, Readiness};
 use cellwright_simulator::Recorder;
+use rustix::process::{Pid, getppid};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::cli::ServeArguments;
 use crate::host::{self, Setup};
 use crate::telemetry::{self, Traces};
 use crate::worker;
@@ -29,19 +31,21 @@ const BUNDLE_FILES_MAX: usize = 1000;
 /// No stopping server waits for longer: a year, which a clock can still add to any moment.
 const DRAIN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-pub(crate) fn serve(settings: &Settings, print_config: bool, log: &str) -> anyhow::Result<ExitCode> {
-    if print_config {
+pub(crate) fn serve(settings: &Settings, arguments: &ServeArguments, log: &str) -> anyhow::Result<ExitCode> {
+    if arguments.print_config {
         stdout().write_all(settings.to_text().as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     let traces = start_telemetry(settings, log)?;
+    let temporary = arguments.temporary.as_deref().map(Temporary::new);
     let started = Instant::now();
     let platform = start(settings)?;
     let runtime = host::connections()?;
     let finished = runtime.block_on(async {
         // Before it says that it is there: whoever reads that may ask it to stop at once.
-        let stop_asked = stop_asked()?;
-        let server = Server::bind(server_options(settings), cellwright_http_api::host_of(platform.clone())).await?;
+        let stop_asked = stop_asked(temporary.is_some())?;
+        let bound = Server::bind(server_options(settings), cellwright_http_api::host_of(platform.clone())).await;
+        let server = bound.inspect_err(|_| forget_recording(settings))?;
         announce(&server, settings)?;
         let watch = tokio::task::spawn_blocking({
             let platform = platform.clone();
@@ -78,6 +82,7 @@ fn scheme(settings: &Settings) -> &'static str {
 /// The platform that those settings describe, with its models on their way into service.
 pub(crate) fn start(settings: &Settings) -> anyhow::Result<Arc<Platform>> {
     let data = &settings.data.value;
+    let backends = worker::backends(&settings.workers.value)?;
     let registry = Registry::open(data).with_context(|| format!("the data folder {} cannot be used", data.display()))?;
     let scheduler = host::scheduler(settings.policy.value, settings.release.value);
     let setup = Setup {
@@ -92,7 +97,6 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<Arc<Platform>> {
         archive: ArchiveLimits { bytes_max: settings.upload_bytes_max.value, entries_max: BUNDLE_FILES_MAX },
         model_in_flight_max: settings.in_flight_max.value,
     };
-    let backends = worker::backends(&settings.workers.value)?;
     writeln!(stderr(), "computing on {}", devices(backends.iter().map(|backend| backend.info().name)))?;
     Ok(Platform::start(options, registry, backends)?)
 }
@@ -128,6 +132,13 @@ fn recorder(file: &Path, scheduler: &Config) -> anyhow::Result<Box<dyn Observer>
     Ok(Box::new(Recording(recorder)))
 }
 
+/// Of a server that never listened there is nothing to be kept, nor in the way of the next.
+fn forget_recording(settings: &Settings) {
+    if let Some(file) = &settings.record.value {
+        let _ = std::fs::remove_file(file);
+    }
+}
+
 /// Where and how to listen.
 pub(crate) fn server_options(settings: &Settings) -> ServerOptions {
     let tls = match (&settings.tls_certificate.value, &settings.tls_key.value) {
@@ -160,17 +171,60 @@ fn say_when_ready(platform: &Platform, started: Instant) {
     let _ = writeln!(stderr(), "ready after {} ms, {serving} models serve", started.elapsed().as_millis());
 }
 
-/// Ends when the process is asked to, from now on: by a service manager, or by Ctrl-C.
-fn stop_asked() -> anyhow::Result<impl Future<Output = ()>> {
+/// Ends when the process is asked to, from now on: by a service manager, by Ctrl-C, or, of a server that is somebody's own, when there is nobody any more at
+/// the other end of standard input. Whoever asks by a signal once more is not made to wait for what is unfinished.
+fn stop_asked(with_input: bool) -> anyhow::Result<impl Future<Output = ()>> {
     let listen = |kind| signal(kind).context("the signals that ask the server to stop");
     let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            () = input_ended(), if with_input => {}
         }
-        let _ = writeln!(stderr(), "stopping: nothing new is taken, what has begun is finished");
+        let _ = writeln!(stderr(), "stopping: nothing new is taken, what has begun is finished; asked again, it stops at once");
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            let _ = writeln!(stderr(), "error: stopped with requests unanswered, because it was asked again");
+            std::process::exit(1);
+        });
     })
+}
+
+/// Nothing is expected there: it ends with the process that holds it. A thread of its own, which nobody waits for, reads it.
+async fn input_ended() {
+    let (ended, told) = tokio::sync::oneshot::channel();
+    let read = move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = ended.send(());
+    };
+    match std::thread::Builder::new().name("input".to_owned()).spawn(read) {
+        Ok(_) => _ = told.await,
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// A folder that goes with the server if whoever made it is gone, and so cannot see to it.
+struct Temporary<'a> {
+    folder: &'a Path,
+    parent: Option<Pid>,
+}
+
+impl<'a> Temporary<'a> {
+    fn new(folder: &'a Path) -> Self {
+        Self { folder, parent: getppid() }
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if getppid() != self.parent {
+            let _ = std::fs::remove_dir_all(self.folder);
+        }
+    }
 }
 
 #[cfg(test)]

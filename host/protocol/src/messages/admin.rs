@@ -54,6 +54,9 @@ pub struct Model {
     pub previous: Option<u64>,
     /// Whether it is meant to be loaded.
     pub loaded: bool,
+    /// Why it does not serve, though it is meant to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
     /// When its first version came, in milliseconds since 1970.
     pub created_ms: u64,
     /// Its versions, oldest first.

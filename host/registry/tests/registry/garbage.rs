@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::thread;
 
-use cellwright_registry::{Collected, Digest, Registry, TenantName};
+use cellwright_registry::{Collected, Digest, Registry, RegistryError, TenantName};
 
 use crate::operations::{Operation, apply, assert_whole, bits};
 use crate::{commit, model, store, temporary};
@@ -110,4 +110,24 @@ fn collecting_beside_uploads_and_deletions_takes_nothing_that_is_named() {
     });
     assert_whole(&registry);
     assert!(collected > 20, "only {collected} blobs became garbage");
+}
+
+/// A disk that forgets what it was given: nobody is told that this is what was uploaded, and who uploads it again puts it right.
+#[test]
+fn what_is_damaged_is_found_and_mended_by_the_same_bytes() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    commit(&registry, "m", b"as it was uploaded", true).unwrap();
+    let files = registry.files(&TenantName::default_tenant(), &model("m"), 1).unwrap();
+    registry.verify(&files).unwrap();
+    let stored = registry.blob_path(&files[0].blob.digest);
+    for damaged in [&b"as it was uplOaded"[..], b"as it was", b""] {
+        fs::write(&stored, damaged).unwrap();
+        let error = registry.verify(&files).unwrap_err();
+        assert!(matches!(&error, RegistryError::Damaged { path } if path == "model.toml"), "{error}");
+        store(&registry, b"as it was uploaded");
+        registry.verify(&files).unwrap();
+    }
+    fs::remove_file(&stored).unwrap();
+    assert!(matches!(registry.verify(&files).unwrap_err(), RegistryError::Io { .. }));
 }

@@ -313,6 +313,8 @@ impl Platform {
         let known = self.registry.model(tenant, name)?.ok_or_else(|| RegistryError::ModelMissing(name.clone()))?;
         let digest = known.version(version).ok_or_else(missing)?.digest;
         let files = self.registry.files(tenant, name, version)?;
+        // Samples have passed, of the bytes that were uploaded then.
+        self.registry.verify(&files)?;
         let bundle = Bundle::read(Folder::of_files(receiving::paths(&self.registry, &files)))?;
         Ok((self.load_bundle(entry, &bundle)?, digest))
     }

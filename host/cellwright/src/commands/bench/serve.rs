@@ -81,7 +81,7 @@ fn contenders(arguments: &ServeBenchArguments, folder: &Path) -> anyhow::Result<
             .and_then(|()| fs::create_dir_all(&cache))
             .and_then(|()| symlink(&cache, data.join("cache")))
             .context("folders for data of servers")?;
-        let local = LocalServer::start(&data, &arguments.options(*policy))?;
+        let local = LocalServer::start((folder, &data), &arguments.options(*policy))?;
         let (policy, url) = (Some(policy.to_string()), local.url().to_owned());
         Ok(Contender { policy, address: Address::parse(&url)?, url, local: Some(local) })
     };

@@ -28,7 +28,7 @@ pub(super) fn compare(server: &LocalServer, models: &[Shown], arguments: &DemoAr
     let cellular = run(server, models, Arrivals::Poisson(rate), seconds, "cellular batching")?;
     let graph = {
         let data = tempfile::tempdir().context("a temporary folder for the other server's data")?;
-        let other = LocalServer::start(data.path(), &arguments.options("graph:10"))?;
+        let other = LocalServer::start((data.path(), data.path()), &arguments.options("graph:10"))?;
         let client = other.client()?;
         for model in models {
             block_on(async { Ok(client.push(model.name, &model.folder, PushOptions::default(), |_| {}).await?) })?;

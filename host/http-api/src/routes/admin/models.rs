@@ -5,25 +5,29 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use cellwright_protocol::messages::admin::{Model, ModelList, SampleResult, Version};
+use cellwright_protocol::messages::repository::ModelState;
 use cellwright_registry as registry;
 use cellwright_registry::Scope;
 use serde::Deserialize;
 
 use crate::app::App;
 use crate::auth::Caller;
+use crate::host::IndexEntry;
 use crate::refusal::Refusal;
 use crate::routes::{Target, done, ok};
 
 pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
-    let models = app.blocking(move |app| Ok(app.host.registry().models(caller.sees())?)).await?;
-    ok(&ModelList { models: models.into_iter().map(model).collect() })
+    let listing = app.blocking(move |app| Ok((app.host.registry().models(caller.sees())?, app.host.index(caller.sees()))));
+    let (models, states) = listing.await?;
+    ok(&ModelList { models: models.into_iter().map(|found| model(found, &states)).collect() })
 }
 
 pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     let name = target.name()?;
     let missing = Refusal::not_found(format!("there is no model `{name}`"));
-    let found = app.blocking(move |app| Ok(app.host.registry().model(&caller.tenant, &name)?)).await?;
-    ok(&model(found.ok_or(missing)?))
+    let looking = app.blocking(move |app| Ok((app.host.registry().model(&caller.tenant, &name)?, app.host.index(Some(&caller.tenant)))));
+    let (found, states) = looking.await?;
+    ok(&model(found.ok_or(missing)?, &states))
 }
 
 pub(in crate::routes) async fn activate(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
@@ -52,13 +56,18 @@ pub(in crate::routes) async fn delete(State(app): State<Arc<App>>, caller: Calle
     Ok(done())
 }
 
-fn model(model: registry::Model) -> Model {
+/// A model as it is told, which fares as the index says.
+fn model(model: registry::Model, states: &[IndexEntry]) -> Model {
+    let state = states.iter().find(|entry| entry.tenant == model.tenant && entry.name == model.name.as_str());
+    let is_meant_to = model.loaded && model.active.is_some();
+    let unavailable = state.filter(|entry| is_meant_to && entry.state == ModelState::Unavailable).map(|entry| entry.reason.clone());
     Model {
         tenant: model.tenant.into(),
         name: model.name.into(),
         active: model.active,
         previous: model.previous,
         loaded: model.loaded,
+        unavailable,
         created_ms: model.created_ms,
         versions: model.versions.into_iter().map(version).collect(),
     }

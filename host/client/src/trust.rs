@@ -118,6 +118,10 @@ fn sentence(error: &rustls::Error) -> String {
             NotValidForName | NotValidForNameContext { .. } => "its certificate is for another name than this one".to_owned(),
             Expired | ExpiredContext { .. } => "its certificate has expired".to_owned(),
             NotValidYet | NotValidYetContext { .. } => "its certificate is not valid yet".to_owned(),
+            // What `openssl req -x509` makes if nobody says otherwise. The error has no name of its own.
+            other if other.to_string().contains("CaUsedAsEndEntity") => {
+                "its certificate is one of an authority; make it with `-addext basicConstraints=critical,CA:FALSE`".to_owned()
+            }
             other => format!("its certificate is not good: {other}"),
         },
         rustls::Error::InvalidMessage(_) => "it does not answer in TLS; perhaps its address begins with http://".to_owned(),

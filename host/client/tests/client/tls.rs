@@ -68,6 +68,9 @@ async fn a_server_that_nobody_vouches_for_hears_nothing() {
     assert_eq!(refused(&elsewhere, "certificate.pem").await, "its certificate is for another name than this one");
     let late = server("127.0.0.1", "expired.pem", "expired-key.pem").await;
     assert_eq!(refused(&late, "expired.pem").await, "its certificate has expired");
+    let authority = server("127.0.0.1", "authority.pem", "authority-key.pem").await;
+    let expected = "its certificate is one of an authority; make it with `-addext basicConstraints=critical,CA:FALSE`";
+    assert_eq!(refused(&authority, "authority.pem").await, expected);
     let clear = Server::start(|_| answer(200, Bytes::new())).await;
     assert_eq!(refused(&clear, "certificate.pem").await, "it does not answer in TLS; perhaps its address begins with http://");
 }

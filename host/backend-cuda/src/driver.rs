@@ -16,12 +16,14 @@ pub mod pinned;
 pub mod products;
 #[cfg(feature = "testing")]
 pub mod promises;
+pub(crate) mod waiting;
 
 use std::time::Duration;
 
 pub use peer::Peer;
 pub use pinned::Pinned;
 pub use products::Products;
+pub use waiting::WAIT_MAX;
 
 /// An address in a device's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,10 +139,17 @@ pub type Done<T = ()> = Result<T, Fault>;
 /// Calls that only queue work return at once. Those that wait say so: they are for loading and for values that move, never for a task.
 ///
 /// # Errors
-/// Every call may tell of an earlier one's fault. After [`Fault::Lost`] every call but [`Driver::facts`] fails.
+/// Every call may tell of an earlier one's fault. After [`Fault::Lost`] every call but [`Driver::facts`] fails, as after [`Driver::give_up`].
 pub trait Driver: Send {
     /// What it is.
     fn facts(&self) -> &Facts;
+
+    /// How long a call that waits does so from now on, at most; [`WAIT_MAX`] if nobody says. What has not ended by then is taken never to, and the device to be lost.
+    fn wait_at_most(&mut self, most: Duration);
+
+    /// The device is lost from now on, whatever it says itself: nothing that is queued on it is waited for any more, nor when the driver goes. What cannot be
+    /// given back without that stays until the process ends, for it may be read and written yet.
+    fn give_up(&mut self, cause: &str);
 
     /// Bytes of its memory that nobody has.
     fn memory_free(&mut self) -> Done<u64>;
@@ -184,7 +193,7 @@ pub trait Driver: Send {
     fn products(&mut self) -> Result<&mut dyn Products, String>;
 
     /// How many blocks of so many threads and so much shared memory (beyond what the kernel declares) run at once on the whole device, if nothing else
-    /// runs there; 0 if none can.
+    /// runs there; 0 if none can, or if the device has no cooperative launches.
     fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32>;
 
     /// Queues a copy of pinned bytes, from `offset` on, to the device. They are read when the copy runs: until then they must stay as they are.

@@ -26,6 +26,7 @@ mod room;
 mod table;
 mod together;
 mod tree;
+mod watch;
 mod wide;
 mod words;
 
@@ -70,7 +71,7 @@ static WORKERS: AtomicU32 = AtomicU32::new(0);
 /// A worker on a CUDA device.
 pub struct CudaWorker {
     number: u32,
-    /// Goes before the rings do: its driver waits for kernels that write to them.
+    /// Goes before the rings do: its driver waits for kernels that write to them, or sees to it that they stay.
     device: Device,
     sizes: Sizes,
     arena: DeviceAddress,

@@ -69,6 +69,11 @@ struct Bench {
 impl Bench {
     /// Devices with so many slots, which reach one another or do not.
     fn new(arenas: &[u64], reaches: bool) -> Self {
+        Self::waiting(arenas, reaches, CudaOptions::default().wait_max)
+    }
+
+    /// The same, and workers that wait so long at most.
+    fn waiting(arenas: &[u64], reaches: bool, wait_max: Duration) -> Self {
         let model: Arc<Model> = generate::model(41);
         let mut controls = Vec::new();
         let devices = (0_u32..).zip(arenas).map(|(ordinal, slots)| {
@@ -80,6 +85,7 @@ impl Bench {
                 frame_bytes: Some(4 << 20),
                 ring_bytes: 1 << 20,
                 spin: Duration::from_micros(100),
+                wait_max,
                 ..CudaOptions::default()
             };
             Box::new(CudaWorker::new(Box::new(device), options).expect("a device made of threads")) as Box<dyn Backend>
@@ -283,6 +289,22 @@ fn the_device_that_is_moved_to_may_be_lost_on_the_way() {
     );
     assert!(kept.iter().all(|(number, answer)| *answer == expected[*number].1));
     wait_until("nobody is left", || bench.in_flight() == 0);
+}
+
+/// One of two devices never ends its task: who is in it fails, the others are answered by the other device, and the engine waits for nothing when it stops.
+#[test]
+fn a_device_that_never_ends_its_task_is_given_up() {
+    let expected = &*ALONE;
+    let bench = Bench::waiting(&[SLOTS, SLOTS / 8], true, Duration::from_secs(2));
+    bench.submit_to_first();
+    bench.controls[0].hold();
+    bench.controls[1].release();
+    let (lost, kept): (Vec<_>, Vec<_>) = bench.wait(REQUESTS).into_iter().partition(|(_, answer)| answer.is_err());
+    assert!(!lost.is_empty() && lost.iter().all(|(_, answer)| *answer == Err(RequestFailure::WorkerLost)), "{} are lost", lost.len());
+    assert!(kept.iter().all(|(number, answer)| *answer == expected[*number].1));
+    wait_until("nobody is left", || bench.in_flight() == 0);
+    bench.submit();
+    assert!(bench.wait(REQUESTS) == *expected, "the device that is left does not answer as before");
 }
 
 #[test]

@@ -77,16 +77,16 @@ impl WorkerLink {
         let device = info.name.clone();
         let thread = std::thread::Builder::new().name(format!("worker-{}", id.0)).spawn(move || {
             let unheard = receiver.clone();
-            let run = AssertUnwindSafe(|| {
-                Worker { id, backend, receiver, engine: engine.clone(), outstanding: 0, taking: VecDeque::new() }.run()
-            });
-            let lost = match catch_unwind(run) {
+            let mut worker = Worker { id, backend, receiver, engine: engine.clone(), outstanding: 0, taking: VecDeque::new() };
+            let lost = match catch_unwind(AssertUnwindSafe(|| worker.run())) {
                 Ok(Ok(())) => return,
                 Ok(Err(lost)) => lost,
                 Err(_) => DeviceLost { device, cause: "its worker panicked".to_owned() },
             };
-            // The turn that it may have may panic too; that must not keep the rest from being done.
+            // Before the device goes: that may take long of one that is lost, and whoever waits for what it had can begin again elsewhere. The turn that it may
+            // have may panic, as may whatever goes with the device; that must not keep the rest from being done.
             let _ = catch_unwind(AssertUnwindSafe(|| engine.say(FromWorker::Lost(id, lost))));
+            let _ = catch_unwind(AssertUnwindSafe(move || drop(worker)));
             // A bounded channel keeps its messages when its receiver goes, and whoever asked in one of them would wait for ever: they are let go of, each
             // with its reply's end, until the engine hangs up.
             unheard.iter().for_each(drop);
@@ -107,7 +107,7 @@ struct Worker {
 
 impl Worker {
     /// Until the engine hangs up.
-    fn run(mut self) -> Result<(), DeviceLost> {
+    fn run(&mut self) -> Result<(), DeviceLost> {
         loop {
             match self.next()? {
                 Ok(ToWorker::Task(task, spare)) => {
@@ -211,5 +211,91 @@ impl Worker {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::turns::Processors;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A device that is lost with its first task, and goes when it is let.
+    struct Stubborn {
+        panics: bool,
+        goes: Receiver<()>,
+        gone: Sender<()>,
+    }
+
+    impl Drop for Stubborn {
+        fn drop(&mut self) {
+            let _ = self.goes.recv();
+            let _ = self.gone.send(());
+        }
+    }
+
+    impl Backend for Stubborn {
+        fn info(&self) -> DeviceInfo {
+            let [name, numeric_class, domain, hardware] = ["stubborn", "none", "own", "none"].map(str::to_owned);
+            DeviceInfo { name, numeric_class, domain, arena_slots: 1, hardware, threads: 0 }
+        }
+
+        fn load(&mut self, _: CellIndex, _: &Arc<TypedCell>) -> Result<(), LoadError> {
+            Ok(())
+        }
+
+        fn unload(&mut self, _: CellIndex) {}
+
+        fn submit(&mut self, _: Task) -> Result<(), DeviceLost> {
+            assert!(!self.panics, "the device is made to panic");
+            Err(DeviceLost { device: "stubborn".to_owned(), cause: "it was asked to do something".to_owned() })
+        }
+
+        fn complete(&mut self) -> Result<Option<Completed>, DeviceLost> {
+            Ok(None)
+        }
+
+        fn read(&mut self, _: Slot, _: u32) -> Result<Vec<u8>, DeviceLost> {
+            Ok(Vec::new())
+        }
+
+        fn write(&mut self, _: Slot, _: &[u8]) -> Result<(), DeviceLost> {
+            Ok(())
+        }
+
+        fn time_batch(&mut self, _: CellIndex, _: u32) -> Result<Duration, DeviceLost> {
+            Ok(Duration::ZERO)
+        }
+    }
+
+    /// A device that is wedged may never go, and whoever has a request there is to hear of it all the same.
+    #[test]
+    fn who_is_lost_says_so_before_its_device_goes() {
+        for panics in [false, true] {
+            let (sender, told) = bounded(4);
+            let (turns, _rings) = Turns::new(told.clone(), Processors::Few);
+            let (go, goes) = bounded(1);
+            let (gone, went) = bounded(1);
+            let engine = ToEngine { sender, turns: Arc::new(turns) };
+            let device = Box::new(Stubborn { panics, goes, gone });
+            let link = WorkerLink::start(WorkerId(7), device, 4, engine).expect("a thread");
+            let task = Task { seq: 0, cell: CellIndex(0), steps: 1, rows: vec![], joins: vec![], leaves: vec![], scrub: vec![] };
+            link.sender.send(ToWorker::Task(task, None)).expect("it listens");
+            match told.recv_timeout(PATIENCE).expect("the engine hears of it while the device is still there") {
+                FromWorker::Lost(WorkerId(7), lost) => assert_eq!(lost.cause == "its worker panicked", panics, "{lost}"),
+                _ => panic!("something else is said"),
+            }
+            assert!(went.is_empty(), "nobody let it go yet");
+            go.send(()).expect("it waits for that");
+            went.recv_timeout(PATIENCE).expect("the device goes");
+            // Whoever asks it for something is let go of.
+            let (reply, replies) = bounded(1);
+            link.sender.send(ToWorker::Unload { index: CellIndex(0), reply }).expect("there is room");
+            assert_eq!(replies.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+            let WorkerLink { sender, thread, .. } = link;
+            drop(sender);
+            thread.into_iter().for_each(|thread| thread.join().expect("it ends"));
+        }
     }
 }

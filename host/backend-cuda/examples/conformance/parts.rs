@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::figures::done;
 use super::{Where, ahead, figures, graphs, groups, guards, library, peers, steps};
 
-/// A part: what it is called, and what runs it. It panics if it fails, and gives figures if it has any.
+/// A part: what it is called, and what runs it. It panics if it fails (as [`super::Failed`] if there are figures all the same), and gives figures if it has any.
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) run: fn(Where) -> Value,
@@ -63,6 +63,8 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "figures-graphs", run: graphs::times },
     Part { name: "figures-ahead", run: ahead::times },
     Part { name: "figures-library", run: library::step },
+    // Nobody has seen these kernels right on a device: whatever they do, everything else has been said.
+    Part { name: "figures-steps-shared", run: steps::shared },
 ];
 
 /// Of the suite that every backend must pass.

@@ -5,10 +5,10 @@ use cellwright_backend_cuda::driver::{DeviceAddress, Driver, GraphLaunch, Launch
 use cellwright_cell_graph::generate::Rng;
 use serde_json::{Map, Value, json};
 
-use super::Where;
 use super::figures::{done, microseconds};
 use super::library::{GATES, OWN, halves, launch, time, words};
 use super::parts::open;
+use super::{Failed, Where};
 
 /// Steps of a graph, or of a launch that stays.
 const STEPS: usize = 32;
@@ -23,7 +23,7 @@ const QUEUES: [(&str, [u32; 4], bool); 4] = [
     ("lstm_queue_128x32", [128, 32, 384, 6], false),
 ];
 
-/// Steps whose blocks share weights, which no worker takes yet.
+/// Steps whose blocks share weights.
 const SHARED: [(&str, [u32; 5]); 3] = [
     ("lstm_shared_64x32", [64, 32, 256, 8, 4]),
     ("lstm_shared_128x32", [128, 32, 384, 6, 4]),
@@ -109,40 +109,75 @@ fn put(driver: &mut dyn Driver, stream: Stream, bytes: &[u8]) -> DeviceAddress {
     at
 }
 
-pub(crate) fn times(place: Where) -> Value {
-    let mut driver = open(place);
-    let driver = driver.as_mut();
-    let (units, batches, effort): (usize, &[usize], (u32, u32)) = match place {
-        Where::Device(_) => (1024, &[1, 64, 128, 256, 512, 1024, 2048], (20, 10)),
-        Where::Emulated => (64, &[5], (1, 1)),
-    };
-    let stream = done(driver.stream());
-    let most = batches.iter().copied().max().unwrap_or_default();
-    let cell = Cell::new(driver, stream, (most, units));
-    let mut figures = Map::new();
-    let mut keep = |name: String, took: f64| figures.insert(name, json!(took));
-    for rows in batches {
-        let steps: Vec<[u64; 8]> = (0..STEPS).map(|number| cell.step(driver, stream, (*rows, number))).collect();
-        let mut kernels = Vec::new();
-        for (name, tile) in OWN.into_iter().chain(SHARED) {
-            let Ok(kernel) = driver.kernel(name) else { continue };
-            kernels.push((name, launch(kernel, tile, (*rows as u32, cell.units))));
-        }
-        let mut first: Option<[Vec<u8>; 2]> = None;
-        for (name, launch) in &kernels {
-            let left = cell.left(driver, stream, (launch, &steps[0], *rows));
-            assert!(first.get_or_insert_with(|| left.clone()) == &left, "{name} leaves other bits of {rows} rows than the first kernel");
-        }
-        for (name, launch) in kernels {
-            let of_step = |step: &[u64; 8]| GraphLaunch { launch, arguments: cell.arguments(step) };
-            let graph = done(driver.graph(stream, &steps.iter().map(of_step).collect::<Vec<_>>()));
-            let took = time(driver, stream, graph, effort);
-            keep(format!("{name}_{rows}_us"), microseconds(took / STEPS as u32));
-            done(driver.release_graph(graph));
-        }
-        let queue = put(driver, stream, &words(&steps.concat()));
-        let counter = done(driver.allocate(16));
+/// A cell on a device, and figures of its steps.
+struct Bench {
+    driver: Box<dyn Driver>,
+    stream: Stream,
+    cell: Cell,
+    /// Numbers of rows.
+    batches: &'static [usize],
+    /// How often a graph is timed, and how often it is launched each time.
+    effort: (u32, u32),
+    figures: Map<String, Value>,
+}
+
+impl Bench {
+    fn new(place: Where) -> Self {
+        let mut driver = open(place);
+        let (units, batches, effort): (usize, &[usize], (u32, u32)) = match place {
+            Where::Device(_) => (1024, &[1, 64, 128, 256, 512, 1024, 2048], (20, 10)),
+            Where::Emulated => (64, &[5], (1, 1)),
+        };
+        let stream = done(driver.stream());
+        let most = batches.iter().copied().max().unwrap_or_default();
+        let cell = Cell::new(driver.as_mut(), stream, (most, units));
+        Self { driver, stream, cell, batches, effort, figures: Map::new() }
+    }
+
+    fn keep(&mut self, name: &str, rows: usize, took: f64) {
+        self.figures.insert(format!("{name}_{rows}_us"), json!(took));
+    }
+
+    fn steps(&mut self, rows: usize) -> Vec<[u64; 8]> {
+        (0..STEPS).map(|number| self.cell.step(self.driver.as_mut(), self.stream, (rows, number))).collect()
+    }
+
+    /// Those of these kernels that the device has, launched for a step of so many rows.
+    fn launches(&mut self, kernels: &[(&'static str, [u32; 5])], rows: usize) -> Vec<(&'static str, Launch)> {
+        let of = |(name, tile): &(&'static str, [u32; 5])| {
+            let kernel = self.driver.kernel(name).ok()?;
+            Some((*name, launch(kernel, *tile, (rows as u32, self.cell.units))))
+        };
+        kernels.iter().filter_map(of).collect()
+    }
+
+    fn left(&mut self, launch: &Launch, step: &[u64; 8], rows: usize) -> [Vec<u8>; 2] {
+        self.cell.left(self.driver.as_mut(), self.stream, (launch, step, rows))
+    }
+
+    /// Times these launches, so many in a graph.
+    fn time(&mut self, (name, rows): (&str, usize), launches: &[GraphLaunch]) {
+        let (driver, stream) = (self.driver.as_mut(), self.stream);
+        let graph = done(driver.graph(stream, launches));
+        let took = time(driver, stream, graph, self.effort);
+        done(driver.release_graph(graph));
+        self.keep(name, rows, microseconds(took / launches.len() as u32));
+    }
+
+    /// Times a kernel of one step.
+    fn time_steps(&mut self, (name, launch): (&str, Launch), steps: &[[u64; 8]], rows: usize) {
+        let of_step = |step: &[u64; 8]| GraphLaunch { launch, arguments: self.cell.arguments(step) };
+        let launches: Vec<GraphLaunch> = steps.iter().map(of_step).collect();
+        self.time((name, rows), &launches);
+    }
+
+    /// Times kernels of several steps.
+    fn time_queues(&mut self, steps: &[[u64; 8]], rows: usize) {
+        let stream = self.stream;
+        let queue = put(self.driver.as_mut(), stream, &words(&steps.concat()));
+        let counter = done(self.driver.allocate(16));
         for (name, tile, is_resident) in QUEUES {
+            let (driver, cell) = (self.driver.as_mut(), &self.cell);
             let Ok(kernel) = driver.kernel(name) else { continue };
             let [tile_rows, tile_units, threads, stages] = tile;
             let across = cell.units.div_ceil(tile_units);
@@ -150,7 +185,7 @@ pub(crate) fn times(place: Where) -> Value {
             let shared_bytes = (stages * tile_rows + columns) * 128;
             let resident = done(driver.resident_blocks(kernel, threads, shared_bytes));
             let most = if is_resident { resident / across * across } else { resident };
-            let blocks = ((*rows as u32).div_ceil(tile_rows) * across).min(most);
+            let blocks = ((rows as u32).div_ceil(tile_rows) * across).min(most);
             if blocks == 0 {
                 continue;
             }
@@ -159,7 +194,7 @@ pub(crate) fn times(place: Where) -> Value {
             let arguments = words(&[[queue.0, counter.0, 0].as_slice(), &middle, &cell.columns()].concat());
             let (from, to) = (done(driver.event()), done(driver.event()));
             let mut least = f64::INFINITY;
-            for _ in 0..effort.0 {
+            for _ in 0..self.effort.0 {
                 done(driver.zero(stream, counter, 16));
                 done(driver.record(from, stream));
                 // SAFETY: the kernel takes this structure; all that it names was allocated, and is not given back.
@@ -168,40 +203,73 @@ pub(crate) fn times(place: Where) -> Value {
                 done(driver.synchronize());
                 least = least.min(microseconds(done(driver.elapsed(from, to)) / STEPS as u32));
             }
-            keep(format!("{name}_{rows}_us"), least);
+            self.keep(name, rows, least);
         }
-        let y = done(driver.allocate(rows * GATES * units * 4));
-        let x = put(driver, stream, &vec![1; rows * units * 4]);
-        let n = (GATES * units) as u32;
-        let narrow =
-            PRODUCTS.map(|(name, tile)| (name, [n.div_ceil(64), (*rows as u32).div_ceil(tile)], [128, 4 * (tile * 128 + 4096), 4]));
-        let multiprocessors = driver.facts().multiprocessors;
+    }
+
+    /// Times what multiplies the input.
+    fn time_products(&mut self, rows: usize) {
+        let (all_rows, units) = (rows as u32, self.cell.units);
+        let n = GATES as u32 * units;
+        let y = done(self.driver.allocate(rows * n as usize * 4));
+        let x = put(self.driver.as_mut(), self.stream, &vec![1; rows * units as usize * 4]);
+        let narrow = PRODUCTS.map(|(name, tile)| (name, [n.div_ceil(64), all_rows.div_ceil(tile)], [128, 4 * (tile * 128 + 4096), 4]));
+        let multiprocessors = self.driver.facts().multiprocessors;
         let wide = WIDE.map(|(name, [tile_rows, columns, threads, stages])| {
-            let tiles = (*rows as u32).div_ceil(tile_rows) * n.div_ceil(columns);
+            let tiles = all_rows.div_ceil(tile_rows) * n.div_ceil(columns);
             (name, [tiles.min(multiprocessors), 1], [threads, stages * (tile_rows + columns) * 128, 2])
         });
         for (name, [across, down], [threads, shared_bytes, x_bytes]) in narrow.into_iter().chain(wide) {
-            let Ok(kernel) = driver.kernel(name) else { continue };
+            let Ok(kernel) = self.driver.kernel(name) else { continue };
             let launch = Launch { kernel, grid: [across, down, 1], threads, shared_bytes, cooperative: false };
-            let mut arguments = vec![x.0, cell.weights.0, pair(units as u32 * x_bytes, units as u32)];
+            let mut arguments = vec![x.0, self.cell.weights.0, pair(units * x_bytes, units)];
             arguments.resize(24, 0);
-            arguments.extend([
-                0,
-                cell.bias.0,
-                y.0,
-                0,
-                pair(0, (GATES * units * 4) as u32),
-                pair(1, *rows as u32),
-                pair((GATES * units) as u32, 0),
-            ]);
-            let launches = vec![GraphLaunch { launch, arguments: words(&arguments) }; 4];
-            let graph = done(driver.graph(stream, &launches));
-            keep(format!("{name}_{rows}_us"), microseconds(time(driver, stream, graph, effort) / 4));
-            done(driver.release_graph(graph));
+            arguments.extend([0, self.cell.bias.0, y.0, 0, pair(0, n * 4), pair(1, all_rows), pair(n, 0)]);
+            self.time((name, rows), &vec![GraphLaunch { launch, arguments: words(&arguments) }; 4]);
         }
         for address in [x, y] {
-            done(driver.free(address));
+            done(self.driver.free(address));
         }
     }
-    Value::Object(figures)
+}
+
+pub(crate) fn times(place: Where) -> Value {
+    let mut bench = Bench::new(place);
+    for rows in bench.batches.iter().copied() {
+        let (steps, kernels) = (bench.steps(rows), bench.launches(&OWN, rows));
+        let mut first: Option<[Vec<u8>; 2]> = None;
+        for (name, launch) in &kernels {
+            let left = bench.left(launch, &steps[0], rows);
+            assert!(first.get_or_insert_with(|| left.clone()) == &left, "{name} leaves other bits of {rows} rows than the first kernel");
+        }
+        for kernel in kernels {
+            bench.time_steps(kernel, &steps, rows);
+        }
+        bench.time_queues(&steps, rows);
+        bench.time_products(rows);
+    }
+    Value::Object(bench.figures)
+}
+
+/// Kernels that no worker takes yet, and whose mistakes are nobody's yet: apart from those that are timed above, and compared with them.
+pub(crate) fn shared(place: Where) -> Value {
+    let mut bench = Bench::new(place);
+    let mut differ = Vec::new();
+    for rows in bench.batches.iter().copied() {
+        let (steps, own, shared) = (bench.steps(rows), bench.launches(&OWN[..1], rows), bench.launches(&SHARED, rows));
+        // All of them before any is timed, which changes the states that they begin with.
+        let mut left_by = |(name, launch): &(&'static str, Launch)| (*name, bench.left(launch, &steps[0], rows));
+        let expected: Vec<_> = own.iter().map(&mut left_by).collect();
+        for (name, left) in shared.iter().map(left_by) {
+            let others = expected.iter().filter(|(_, expected)| *expected != left);
+            differ.extend(others.map(|(own, _)| format!("{name} leaves other bits of {rows} rows than {own}")));
+        }
+        for kernel in shared {
+            bench.time_steps(kernel, &steps, rows);
+        }
+    }
+    match differ.is_empty() {
+        true => Value::Object(bench.figures),
+        false => Failed::with(differ.join(", "), Value::Object(bench.figures)),
+    }
 }

@@ -17,6 +17,7 @@ mod products;
 
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, DriverError, result, sys};
@@ -24,7 +25,9 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 pub use images::{Form, IMAGES, Image, choose};
 pub use probe::{Absent, devices};
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Products, Stream};
+use super::{
+    DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Products, Stream, WAIT_MAX,
+};
 use fault::{fault, told};
 use kernels::Loaded;
 use peers::Shared;
@@ -41,6 +44,12 @@ pub struct CudaDriver {
     graphs: Vec<sys::CUgraphExec>,
     allocations: Vec<sys::CUdeviceptr>,
     lost: Option<String>,
+    /// Whether what was given out stays when it is let go of, because the device may use it yet.
+    stays: Arc<AtomicBool>,
+    /// How long a call waits, at most.
+    wait_max: Duration,
+    /// Whether the device runs all blocks of a launch at once if it is asked to.
+    cooperates: bool,
     /// What its peers know of it, and those whose memory it reads: held until all that it queued has run.
     shared: Arc<Shared>,
     reached: Vec<Peer>,
@@ -72,6 +81,7 @@ impl CudaDriver {
         if stores == 0 {
             return Err(unusable("cannot store to the host's memory from a stream, by which tasks are completed"));
         }
+        let cooperates = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH).map_err(fault)? != 0;
         let mut module = std::ptr::null_mut();
         let mut loaded = Err(String::new());
         for image in images {
@@ -96,6 +106,9 @@ impl CudaDriver {
             graphs: vec![],
             allocations: vec![],
             lost: None,
+            stays: Arc::default(),
+            wait_max: WAIT_MAX,
+            cooperates,
             interprets: false,
             products: None,
         })
@@ -122,8 +135,7 @@ impl CudaDriver {
         result.map_err(|error| {
             let fault = fault(error);
             if let Fault::Lost(cause) = &fault {
-                self.lost.get_or_insert_with(|| cause.clone());
-                self.shared.lose();
+                self.lose(cause);
             }
             fault
         })
@@ -140,13 +152,6 @@ impl CudaDriver {
     fn event_of(&self, event: Event) -> Done<sys::CUevent> {
         self.events.get(event.0 as usize).copied().ok_or_else(|| Fault::Refused("an event of another driver is named".to_owned()))
     }
-
-    /// Waits for what is queued on a stream.
-    fn synchronize_stream(&mut self, stream: sys::CUstream) -> Done {
-        // SAFETY: a stream of this driver.
-        let code = unsafe { sys::cuStreamSynchronize(stream) };
-        self.call(code)
-    }
 }
 
 fn within(of: &Pinned, offset: usize, bytes: usize) -> Done {
@@ -159,6 +164,14 @@ fn within(of: &Pinned, offset: usize, bytes: usize) -> Done {
 impl Driver for CudaDriver {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    fn wait_at_most(&mut self, most: Duration) {
+        self.wait_max = most;
+    }
+
+    fn give_up(&mut self, cause: &str) {
+        self.lose(cause);
     }
 
     fn memory_free(&mut self) -> Done<u64> {
@@ -186,7 +199,7 @@ impl Driver for CudaDriver {
         let Some(position) = self.allocations.iter().position(|known| *known == address.0) else {
             return Err(Fault::Refused(format!("nothing was allocated at {:#x}", address.0)));
         };
-        self.synchronize()?;
+        self.settle_all()?;
         self.allocations.swap_remove(position);
         // SAFETY: it was allocated by this driver, is freed once, and nothing that is queued needs it.
         let code = unsafe { sys::cuMemFree_v2(address.0) };
@@ -195,7 +208,7 @@ impl Driver for CudaDriver {
 
     fn pinned(&mut self, bytes: usize) -> Done<Pinned> {
         self.enter()?;
-        let pinned = memory::pinned(&self.context, bytes);
+        let pinned = memory::pinned((&self.context, &self.stays), bytes);
         self.done(pinned)
     }
 
@@ -236,15 +249,7 @@ impl Driver for CudaDriver {
     }
 
     fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {
-        self.enter()?;
-        let Some(kernel) = self.kernels.get(kernel.0 as usize) else {
-            return Err(Fault::Refused("a kernel of another driver is named".to_owned()));
-        };
-        let threads = i32::try_from(threads).unwrap_or(i32::MAX);
-        // SAFETY: a function of this driver's module.
-        let blocks = unsafe { result::occupancy::max_active_block_per_multiprocessor(kernel.function, threads, shared_bytes as usize) };
-        let blocks = self.done(blocks)?;
-        Ok(u32::try_from(blocks).unwrap_or_default().saturating_mul(self.facts.multiprocessors))
+        self.resident(kernel, threads, shared_bytes as usize)
     }
 
     fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done {
@@ -371,28 +376,32 @@ impl Driver for CudaDriver {
     }
 
     fn synchronize(&mut self) -> Done {
-        self.enter()?;
-        let done = result::ctx::synchronize();
-        self.done(done)
+        self.settle_all()
     }
 
     fn write(&mut self, stream: Stream, to: DeviceAddress, bytes: &[u8]) -> Done {
         self.enter()?;
         let stream = self.stream_of(stream)?;
-        // SAFETY: the bytes are there until the stream has been waited for; the driver checks the device's address.
+        // Bytes that are not pinned are copied by the call itself, which would wait for what is queued before them, however long that takes.
+        self.settle(&[stream])?;
+        // SAFETY: the bytes are there until the stream has been waited for, or the device is lost and may copy what it likes; the driver checks its address.
         let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, bytes.as_ptr().cast(), bytes.len(), stream) };
         self.call(code)?;
-        self.synchronize_stream(stream)
+        self.settle(&[stream])
     }
 
     fn read(&mut self, stream: Stream, from: DeviceAddress, into: &mut [u8]) -> Done {
         self.enter()?;
         let stream = self.stream_of(stream)?;
+        // As of a write.
+        self.settle(&[stream])?;
         // SAFETY: the bytes are ours until the stream has been waited for; the driver checks the device's address.
         let code = unsafe { sys::cuMemcpyDtoHAsync_v2(into.as_mut_ptr().cast(), from.0, into.len(), stream) };
         let queued = self.call(code);
-        // Even if it was refused: nothing may write there once this returns.
-        self.synchronize_stream(stream)?;
+        // Even if it was refused: nothing may write there once this returns. Only therefore it is waited for as long as it takes, which is the copy alone.
+        // SAFETY: a stream of this driver.
+        let code = unsafe { sys::cuStreamSynchronize(stream) };
+        self.call(code)?;
         queued
     }
 }

@@ -10,6 +10,7 @@ mod control;
 mod device;
 mod graphs;
 mod kernels;
+mod launches;
 mod memory;
 mod peers;
 mod products;
@@ -48,6 +49,8 @@ pub struct Emulation {
     pub compiles: bool,
     /// Whether it has a library of products: loops.
     pub multiplies: bool,
+    /// Whether it has cooperative launches.
+    pub cooperates: bool,
 }
 
 impl Default for Emulation {
@@ -61,12 +64,10 @@ impl Default for Emulation {
             reaches: true,
             compiles: false,
             multiplies: false,
+            cooperates: true,
         }
     }
 }
-
-/// What a kernel's arguments may take.
-const ARGUMENT_BYTES_MAX: usize = 4096;
 
 /// A kernel, and its library if it was compiled while the program ran.
 #[derive(Clone, Copy)]
@@ -76,11 +77,6 @@ struct Loaded {
     argument_bytes: usize,
     is_released: bool,
 }
-/// Threads that a multiprocessor has at once.
-const THREADS_RESIDENT: u32 = 2048;
-
-/// Shared memory that each block takes for itself.
-const BLOCK_SHARED_BYTES: u32 = 1 << 10;
 
 /// What the kernels begin with that only this compute capability has: those of `sm_90a.cubin`.
 const HOPPER: ((u32, u32), [&str; 4]) = ((9, 0), ["lstm_", "gru_", "tree_", "wide_"]);
@@ -95,6 +91,7 @@ pub struct Emulated {
     reaches: bool,
     reached: Vec<Peer>,
     compiles: bool,
+    cooperates: bool,
     products: Option<products::Plans>,
     thread: Option<JoinHandle<()>>,
 }
@@ -127,6 +124,7 @@ impl Emulated {
             reaches: emulation.reaches,
             reached: Vec::new(),
             compiles: emulation.compiles,
+            cooperates: emulation.cooperates,
             products: emulation.multiplies.then(products::Plans::default),
             thread: Some(thread.expect("a thread for the emulated device")),
         }
@@ -153,38 +151,6 @@ impl Emulated {
             _ => Err(Fault::Refused(format!("{bytes} bytes from byte {offset} on are not within {} pinned bytes", of.len()))),
         }
     }
-
-    /// A launch as it is queued, if a device would take it.
-    fn checked(&mut self, launch: &Launch, arguments: &[u8]) -> Done<Work> {
-        let Some(loaded) = self.kernels.get(launch.kernel.0 as usize).copied().filter(|loaded| !loaded.is_released) else {
-            return Err(Fault::Refused("a kernel of another driver is launched".to_owned()));
-        };
-        let Loaded { name, compiled, argument_bytes: takes, .. } = loaded;
-        let refused = |why: String| Err(Fault::Refused(format!("kernel `{name}`: {why}")));
-        if arguments.len() != takes || takes > ARGUMENT_BYTES_MAX {
-            return refused(format!("takes {takes} bytes of arguments (at most {ARGUMENT_BYTES_MAX}), got {}", arguments.len()));
-        }
-        let [x, y, z] = launch.grid;
-        if x == 0 || x > i32::MAX as u32 || [y, z].iter().any(|side| !(1..=65535).contains(side)) || !(1..=1024).contains(&launch.threads) {
-            return refused(format!("cannot have a grid of {x} x {y} x {z} blocks of {} threads", launch.threads));
-        }
-        if launch.shared_bytes > self.facts.shared_bytes_max {
-            return refused(format!("asks for {} bytes of shared memory, there are {}", launch.shared_bytes, self.facts.shared_bytes_max));
-        }
-        if launch.cooperative {
-            let most = self.resident_blocks(launch.kernel, launch.threads, launch.shared_bytes)?;
-            if u64::from(x) * u64::from(y) * u64::from(z) > u64::from(most) {
-                return refused(format!("{x} x {y} x {z} blocks are to wait for one another, {most} run at once"));
-            }
-        } else if kernels::is_cooperative(name) {
-            return refused("its blocks wait for one another, but need not run at once".to_owned());
-        }
-        let cluster = kernels::cluster(name);
-        if x % cluster != 0 {
-            return refused(format!("a grid of {x} blocks, which are no whole clusters of {cluster}"));
-        }
-        Ok(Work::Launch { name, compiled, launch: *launch, arguments: arguments.to_vec() })
-    }
 }
 
 impl Drop for Emulated {
@@ -200,6 +166,15 @@ impl Drop for Emulated {
 impl Driver for Emulated {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    fn wait_at_most(&mut self, most: Duration) {
+        self.device.lock().wait_max = most;
+    }
+
+    fn give_up(&mut self, cause: &str) {
+        self.device.lock().lose(cause.to_owned());
+        self.device.wake();
     }
 
     fn memory_free(&mut self) -> Done<u64> {
@@ -294,14 +269,7 @@ impl Driver for Emulated {
     }
 
     fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {
-        self.device.check()?;
-        if kernel.0 as usize >= self.kernels.len() {
-            return Err(Fault::Refused("a kernel of another driver is named".to_owned()));
-        }
-        // Registers are not counted: nobody here knows how many a kernel takes.
-        let by_threads = THREADS_RESIDENT / threads.max(1);
-        let by_memory = (self.facts.shared_bytes_max + BLOCK_SHARED_BYTES) / (shared_bytes + BLOCK_SHARED_BYTES);
-        Ok(self.facts.multiprocessors * by_threads.min(by_memory))
+        self.resident(kernel, threads, shared_bytes)
     }
 
     fn upload(&mut self, stream: Stream, from: &Pinned, offset: usize, to: DeviceAddress, bytes: usize) -> Done {

@@ -91,6 +91,14 @@ impl Driver for GuardedDriver {
         self.driver.facts()
     }
 
+    fn wait_at_most(&mut self, most: Duration) {
+        self.driver.wait_at_most(most);
+    }
+
+    fn give_up(&mut self, cause: &str) {
+        self.driver.give_up(cause);
+    }
+
     fn memory_free(&mut self) -> Done<u64> {
         self.driver.memory_free()
     }

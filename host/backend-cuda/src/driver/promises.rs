@@ -47,6 +47,7 @@ pub const PARTS: &[(&str, Part)] = &[
     ("cooperation", cooperation),
     ("times", times),
     ("threads", threads),
+    ("given up", given_up),
 ];
 
 /// Queues the filling of words with the kernel that is there for this.
@@ -246,6 +247,13 @@ fn cooperation(make: &mut Make<'_>) {
     let kernel = good(driver.kernel("fill"));
     let shared_bytes = driver.facts().shared_bytes_max;
     let most = good(driver.resident_blocks(kernel, 256, shared_bytes));
+    if most == 0 {
+        let launch = Launch { kernel, grid: [1, 1, 1], threads: 256, shared_bytes: 0, cooperative: true };
+        // SAFETY: one word was allocated, if it runs after all.
+        return refused("a launch of which no block runs", unsafe {
+            driver.launch(stream, &launch, &[at.0, 1, 3].map(u64::to_ne_bytes).concat())
+        });
+    }
     assert!(most >= 1 && most.is_multiple_of(driver.facts().multiprocessors), "{most} blocks run at once");
     assert!(good(driver.resident_blocks(kernel, 256, 0)) >= most, "blocks that need less are fewer");
     let launch = Launch { kernel, grid: [most, 1, 1], threads: 256, shared_bytes, cooperative: true };
@@ -298,4 +306,19 @@ fn threads(make: &mut Make<'_>) {
     let mut got = [0; 4];
     good(two.read(stream_two, at_two, &mut got));
     assert_eq!(got, [2; 4], "two drivers are in each other's way");
+}
+
+/// One that is given up says so from then on, to its peers too, and goes without a word.
+fn given_up(make: &mut Make<'_>) {
+    let mut driver = make();
+    let stream = good(driver.stream());
+    let peer = driver.peer();
+    driver.give_up("nobody waits any more");
+    let lost = Err(Fault::Lost("nobody waits any more".to_owned()));
+    for done in [driver.check(), driver.synchronize(), driver.write(stream, DeviceAddress(256), &[1])] {
+        assert_eq!(done, lost, "a device that was given up goes on");
+    }
+    assert!(driver.allocate(1).is_err_and(|fault| fault.is_lost()) && peer.is_lost(), "a device that was given up goes on");
+    driver.give_up("it was before");
+    assert_eq!(driver.check(), lost, "it is said why it was first");
 }

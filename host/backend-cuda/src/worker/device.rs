@@ -2,24 +2,17 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
-use cellwright_backend::{DeviceLost, Progress, Taken};
+use cellwright_backend::DeviceLost;
 
 use super::options::CudaOptions;
 use super::recurrent::LstmKernels;
+use super::watch::{Patience, Watch};
 use super::wide::WideKernels;
 use crate::abi::{self, Arguments, PRODUCT_COLUMNS, PRODUCT_THREADS, PRODUCT_TILES, Plain, bytes_of, product_shared};
 use crate::driver::guarded::{GuardedDriver, Guards};
 use crate::driver::{DeviceAddress, Done, Driver, Event, Fault, GraphLaunch, Kernel, Launch, Pinned, Stream};
 use crate::plan::Arithmetic;
-
-/// How long a look at the signal is followed by another one at once, and how long the pauses are afterwards.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
-    pub(super) spin: Duration,
-    pub(super) pause: Duration,
-}
 
 /// The kernels, loaded.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +41,6 @@ struct Products {
     best: [Kernel; 3],
 }
 
-/// Looks at the signal between two questions whether the device is still there.
-const LOOKS: u32 = 256;
-
 fn products(driver: &mut dyn Driver, all: [&'static str; 3], best: [&'static str; 3]) -> Done<Products> {
     let mut loaded = |[first, second, third]: [&'static str; 3]| Ok([driver.kernel(first)?, driver.kernel(second)?, driver.kernel(third)?]);
     Ok(Products { all: loaded(all)?, best: loaded(best)? })
@@ -77,27 +67,13 @@ pub(super) struct Device {
     newest_beside: u64,
     /// Why it is lost.
     lost: Option<String>,
-    patience: Patience,
+    pub(super) patience: Patience,
     /// What was looked for last and was not there.
-    watch: Option<Watch>,
+    pub(super) watch: Option<Watch>,
     /// Around everything on the device, if that is asked for.
     guards: Option<Guards>,
     /// Launches that are to be a graph, while they are collected.
     collected: Option<Vec<GraphLaunch>>,
-}
-
-/// A signal that somebody waits for.
-#[derive(Clone, Copy, Debug)]
-struct Watch {
-    number: u64,
-    began: Instant,
-    looks: u32,
-}
-
-impl Watch {
-    fn of(number: u64) -> Self {
-        Self { number, began: Instant::now(), looks: 0 }
-    }
 }
 
 impl Device {
@@ -110,6 +86,7 @@ impl Device {
     }
 
     fn of(mut driver: Box<dyn Driver>, options: &CudaOptions, guards: Option<Guards>) -> Done<Self> {
+        driver.wait_at_most(options.wait_max);
         let stream = driver.stream()?;
         let uploads = (driver.stream()?, driver.event()?);
         let downloads = (driver.stream()?, driver.event()?);
@@ -308,44 +285,5 @@ impl Device {
 
     pub(super) fn is_done(&self, number: u64) -> bool {
         self.signal.word(0).load(Ordering::Acquire) >= number
-    }
-
-    /// Whether a signal is there, and what whoever waits for it does until they look again. No call of the driver waits.
-    pub(super) fn progress(&mut self, number: u64) -> Result<Progress, DeviceLost> {
-        if self.is_done(number) {
-            return Ok(Progress::Complete);
-        }
-        let watch = self.watch.get_or_insert_with(|| Watch::of(number));
-        if watch.number != number {
-            *watch = Watch::of(number);
-        }
-        watch.looks = watch.looks.wrapping_add(1);
-        let is_patient = watch.began.elapsed() > self.patience.spin;
-        if is_patient || watch.looks.is_multiple_of(LOOKS) {
-            let there = self.driver.check();
-            self.held(there)?;
-        }
-        Ok(if is_patient { Progress::Later(self.patience.pause) } else { Progress::Soon })
-    }
-
-    /// The same of something that whoever waits for it has found not to be done: how soon they look again.
-    pub(super) fn patience(&mut self, began: Instant) -> Result<Taken, DeviceLost> {
-        if began.elapsed() <= self.patience.spin {
-            return Ok(Taken::Soon);
-        }
-        let there = self.driver.check();
-        self.held(there)?;
-        Ok(Taken::Later(self.patience.pause))
-    }
-
-    /// Waits for a signal.
-    pub(super) fn wait_for(&mut self, number: u64) -> Result<(), DeviceLost> {
-        loop {
-            match self.progress(number)? {
-                Progress::Complete => return Ok(()),
-                Progress::Soon => std::hint::spin_loop(),
-                Progress::Later(pause) => std::thread::sleep(pause),
-            }
-        }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use cellwright_backend::SLOT_BYTES;
 
-use super::device::Patience;
-use crate::driver::{Done, Driver};
+use super::watch::Patience;
+use crate::driver::{Done, Driver, WAIT_MAX};
 
 /// How a worker runs, and what of its device's memory it may have.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,8 @@ pub struct CudaOptions {
     pub graphs: bool,
     /// How long the worker looks for a signal without a pause: what a step has to wait for it is less, what others get of its core is less too.
     pub spin: Duration,
+    /// How long the worker waits for what it queued first; then the device is lost, whatever it says. [`WAIT_MAX`] if not said.
+    pub wait_max: Duration,
     /// Whether words that nobody may write lie around everything on the device, and are looked at after every task: a device on which one is overwritten
     /// is lost. It is slow, and for finding faults.
     pub debug: bool,
@@ -55,6 +57,7 @@ impl Default for CudaOptions {
             tf32: false,
             graphs: true,
             spin,
+            wait_max: WAIT_MAX,
             debug: false,
         }
     }
@@ -81,7 +84,7 @@ pub(super) struct Sizes {
 
 impl CudaOptions {
     pub(super) const fn patience(&self) -> Patience {
-        Patience { spin: self.spin, pause: PAUSE }
+        Patience { spin: self.spin, pause: PAUSE, most: self.wait_max }
     }
 
     pub(super) fn sizes(&self, driver: &mut dyn Driver) -> Done<Sizes> {

@@ -6,11 +6,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
-use cellwright_backend::{DeviceLost, SLOT_BYTES, Slot, Taken};
+use cellwright_backend::{DeviceLost, Progress, SLOT_BYTES, Slot, Taken};
 
 use super::CudaWorker;
+use super::watch::Watch;
 use crate::driver::{DeviceAddress, Done, Fault, Peer, Pinned, Stream};
 
 /// A worker's memory, as workers on other devices know it.
@@ -37,7 +37,7 @@ struct Taking {
     from: Peer,
     /// Whether all of it was queued.
     is_whole: bool,
-    began: Instant,
+    watch: Watch,
 }
 
 /// The workers that this one reaches, and what it takes from them.
@@ -90,7 +90,7 @@ impl CudaWorker {
         let signalled = self.device.driver.signal(*stream, word, 0, number);
         self.device.held(signalled)?;
         self.peers.queued = number;
-        self.peers.under_way.push_back(Taking { number, from: neighbour.device.clone(), is_whole, began: Instant::now() });
+        self.peers.under_way.push_back(Taking { number, from: neighbour.device.clone(), is_whole, watch: Watch::of(number) });
         Ok(())
     }
 
@@ -114,10 +114,12 @@ impl CudaWorker {
 
     /// What became of the oldest that is under way.
     pub(super) fn look_at_taken(&mut self) -> Result<Taken, DeviceLost> {
-        let (Some(oldest), Some((_, word))) = (self.peers.under_way.front(), &self.peers.stream) else { return Ok(Taken::NotMoved) };
+        let (Some(oldest), Some((_, word))) = (self.peers.under_way.front_mut(), &self.peers.stream) else { return Ok(Taken::NotMoved) };
         if word.word(0).load(Ordering::Acquire) < oldest.number {
-            let began = oldest.began;
-            return self.device.patience(began);
+            return Ok(match self.device.look_again(&mut oldest.watch)? {
+                Progress::Later(pause) => Taken::Later(pause),
+                Progress::Soon | Progress::Complete => Taken::Soon,
+            });
         }
         let is_there = oldest.is_whole && !oldest.from.is_lost();
         self.peers.under_way.pop_front();

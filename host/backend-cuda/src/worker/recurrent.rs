@@ -3,6 +3,8 @@
 //! What a step reads and leaves lies in rows of the frame, or, of an LSTM whose states pass by it ([`Direct`]), where they are held; a kernel makes the lists of it
 //! (`kernels/lstm_rows.cu`), behind the frame's rows. Several steps of a task are several rows, and one launch if the device takes it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::device::Device;
 use super::resident::{FrameMemory, Rows};
 use super::table::Table;
@@ -149,6 +151,8 @@ pub(super) struct Recurrent {
     pub(super) weights: u64,
     pub(super) bias: u64,
     queues: Vec<Queue>,
+    /// Whether the device has refused one of them.
+    refuses: AtomicBool,
     /// What sums begin with, by token, if there is such a table.
     pub(super) table: Option<Table>,
     /// Rows in which they were computed ahead, by number, for batches that begin there.
@@ -162,7 +166,16 @@ impl Recurrent {
         let kernels = device.kernels.lstm.ok_or_else(|| Fault::Refused("it has no kernels for an LSTM".to_owned()))?;
         let queues = Queue::all(device, kernels.queues(plan), plan.units)?;
         let (weights, bias) = (address(plan.weights), plan.bias.map(address).unwrap_or_default());
-        Ok(Self { plan: plan.clone(), kernels, weights, bias, queues, table: None, ahead: Table::default() })
+        Ok(Self {
+            plan: plan.clone(),
+            kernels,
+            weights,
+            bias,
+            queues,
+            refuses: AtomicBool::new(false),
+            table: None,
+            ahead: Table::default(),
+        })
     }
 
     /// Bytes of the frame beyond its rows, for so many of them.
@@ -270,29 +283,50 @@ impl Recurrent {
         let lists = Self::lists(frame, stride, all);
         let counter = lists + u64::from(all) * LIST_BYTES as u64;
         self.make_lists(device, (frame, stride), (lists, counter), rows)?;
-        let ([i, f, g, o, _], units) = (plan.columns, plan.units);
-        let columns = [i, f, g, o];
+        match self.launch_together(device, counter, rows) {
+            Ok(false) => self.launch_one_by_one(device, lists, rows),
+            Err(fault) if !fault.is_lost() => {
+                // What a device may run at once is not its driver's to promise (another process may have part of it), and steps run one by one as well.
+                if !self.refuses.swap(true, Ordering::Relaxed) {
+                    let (name, units) = (&device.name, plan.units);
+                    tracing::warn!(
+                        "{name}: steps of a cell of {units} units are launched one by one: several at once were refused: {fault}"
+                    );
+                }
+                self.launch_one_by_one(device, lists, rows)
+            }
+            launched => launched.map(|_| ()),
+        }
+    }
+
+    /// Queues the steps as one launch whose blocks wait for one another; false if there is but one, or no kernel that the device would take.
+    fn launch_together(&self, device: &mut Device, counter: u64, rows: &Rows<'_>) -> Done<bool> {
+        let units = self.plan.units;
         let most = rows.steps.iter().copied().max().unwrap_or_default();
         let queue = self.queues.iter().min_by_key(|queue| time(&queue.tile, (most, units), queue.blocks));
-        if let (Some(queue), true) = (queue, rows.queue != 0) {
-            let arguments = LstmQueueArguments {
-                steps: rows.queue,
-                counter,
-                weights: self.weights,
-                bias: self.bias,
-                step_count: rows.steps.len() as u32,
-                units,
-                z_takes: u32::from(plan.z_takes),
-                columns,
-                ..LstmQueueArguments::default()
-            };
-            let tile = &queue.tile;
-            let grid = [tile.tiles(most, units).min(queue.blocks), 1, 1];
-            let launch =
-                Launch { kernel: queue.kernel, grid, threads: tile.threads, shared_bytes: tile.shared_bytes(units), cooperative: true };
-            // SAFETY: the kernel takes this structure; what the steps name lies in the frame or where states are held, and the word, which is 0, in the frame.
-            return unsafe { device.launch(&launch, &arguments) };
-        }
+        let Some(Queue { kernel, tile, blocks }) = queue.filter(|_| rows.queue != 0 && !self.refuses.load(Ordering::Relaxed)) else {
+            return Ok(false);
+        };
+        let arguments = LstmQueueArguments {
+            steps: rows.queue,
+            counter,
+            weights: self.weights,
+            bias: self.bias,
+            step_count: rows.steps.len() as u32,
+            units,
+            z_takes: u32::from(self.plan.z_takes),
+            columns: self.columns(),
+            ..LstmQueueArguments::default()
+        };
+        let grid = [tile.tiles(most, units).min(*blocks), 1, 1];
+        let launch = Launch { kernel: *kernel, grid, threads: tile.threads, shared_bytes: tile.shared_bytes(units), cooperative: true };
+        // SAFETY: the kernel takes this structure; what the steps name lies in the frame or where states are held, and the word, which is 0, in the frame.
+        unsafe { device.launch(&launch, &arguments) }.map(|()| true)
+    }
+
+    /// Queues one launch for each step.
+    fn launch_one_by_one(&self, device: &mut Device, lists: u64, rows: &Rows<'_>) -> Done {
+        let (plan, units, all) = (&self.plan, self.plan.units, rows.count());
         let mut first = 0;
         for count in rows.steps {
             let steps = self.kernels.steps(plan);
@@ -303,7 +337,7 @@ impl Recurrent {
                 weights: self.weights,
                 bias: self.bias,
                 units,
-                columns,
+                columns: self.columns(),
                 rows_at: rows.head,
                 z_takes: u32::from(plan.z_takes),
                 ..LstmStepArguments::default()
@@ -315,6 +349,12 @@ impl Recurrent {
             first += count;
         }
         Ok(())
+    }
+
+    /// Where i, f, g and o begin among a row's sums.
+    const fn columns(&self) -> [u32; 4] {
+        let [i, f, g, o, _] = self.plan.columns;
+        [i, f, g, o]
     }
 }
 

@@ -3,10 +3,12 @@
 // It is as strict as the real one where this crate could get it wrong: a call needs the current context of its thread, handles must be its own,
 // memory must be allocated, a stream that was destroyed is gone. FAKE_CUDA says what is wrong with it: `no-device`, `old`, `stub`,
 // `no-peers`, `no-fetches` (access is allowed, and copies are refused), `no-graphs` (for no reason that is known), `no-stores`, `turing` (compute
-// capability 7.5), `illegal:N` (the N-th launch leaves its memory), or `illegal-once:FILE` (the first launch after there is such a file does). Built with LACKING it lacks a function. An image
-// may say behind its first four bytes what it is: `refused`, `empty` (it has no kernel), or ` of a group` (it has `compiled_group`, which does nothing).
+// capability 7.5), `no-cooperation` (no launch whose blocks wait for one another), `crowded` (it says that it has such launches, and has no room for any), `illegal:N` (the N-th launch leaves
+// its memory), `illegal-once:FILE` (the first launch after there is such a file does), or `endless:N` (the N-th launch never ends, nor does anything behind it: a call that would wait for
+// that ends the process). Built with LACKING it lacks a function. An image may say behind its first four bytes what it is: `refused`, `empty` (it has no kernel), or ` of a group` (it has `compiled_group`, which does nothing).
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -23,14 +25,14 @@ namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101,
        INVALID_IMAGE = 200, INVALID_CONTEXT = 201, PEER_ACCESS_UNSUPPORTED = 217, INVALID_HANDLE = 400, NOT_FOUND = 500,
-       ILLEGAL_ADDRESS = 700, PEER_ACCESS_ALREADY_ENABLED = 704, PEER_ACCESS_NOT_ENABLED = 705, COOPERATIVE_LAUNCH_TOO_LARGE = 720, CAPTURE_UNSUPPORTED = 900, CAPTURE_WRONG = 901, UNKNOWN = 999 };
+       NOT_READY = 600, ILLEGAL_ADDRESS = 700, PEER_ACCESS_ALREADY_ENABLED = 704, PEER_ACCESS_NOT_ENABLED = 705, COOPERATIVE_LAUNCH_TOO_LARGE = 720, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_WRONG = 901, UNKNOWN = 999 };
 
 constexpr uint64_t MEMORY = uint64_t{1} << 30;
 constexpr uint64_t GRAPH_BYTES = uint64_t{1} << 16;
 constexpr int DEVICES = 2, MULTIPROCESSORS = 4;
 const std::string GROUP = "compiled_group";
 
-struct Context { int retained = 0; int error = SUCCESS; };
+struct Context { int retained = 0; int error = SUCCESS; bool endless = false; };
 struct Module { std::string is; };
 struct Function { std::string name; };
 struct Event { bool recorded = false; };
@@ -91,6 +93,16 @@ void take_memory(Graph& executable) {
     executable.takes_memory = true;
 }
 
+// Whether the current context's work never ends; then none of it happens that comes behind.
+bool is_endless() { return current && current->endless; }
+
+// What a real one would do with this call as long as the work takes.
+void wait_for_ever(const char* call, Context* context) {
+    if (!context || !context->endless) return;
+    std::fprintf(stderr, "%s waits for ever\n", call);
+    std::_Exit(99);
+}
+
 void* made(std::set<void*>& all) {
     void* handle = std::malloc(8);
     all.insert(handle);
@@ -101,6 +113,8 @@ void* made(std::set<void*>& all) {
 
 #define LOCKED std::lock_guard<std::mutex> lock(mutex)
 #define ENTER LOCKED; if (int error = enter()) return error
+#define WAITS wait_for_ever(__func__, current)
+#define RUNS if (is_endless()) return SUCCESS
 #define NEED(condition, error) if (!(condition)) return error
 #define MAY_BE_DEFAULT(stream) NEED(streams.count(stream), INVALID_HANDLE)
 // What waits, copies or stores is not what this crate has captured.
@@ -134,6 +148,7 @@ int cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = MEMORY; return SUCCESS; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
     switch (attribute) {
         case 16: *value = MULTIPROCESSORS; break;                       // multiprocessors
+        case 95: *value = wrong() == "no-cooperation" ? 0 : 1; break;  // cooperative launches
         case 75: *value = wrong() == "turing" ? 7 : 9; break;           // compute capability
         case 76: *value = wrong() == "turing" ? 5 : 0; break;
         case 97: *value = 227 << 10; break;                             // shared memory of a block
@@ -144,10 +159,9 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     return SUCCESS;
 }
 int cuDevicePrimaryCtxRetain(Context** context, int device) { LOCKED; contexts[device].retained++; *context = &contexts[device]; return SUCCESS; }
-int cuDevicePrimaryCtxRelease_v2(int device) { LOCKED; return --contexts[device].retained < 0 ? INVALID_CONTEXT : SUCCESS; }
+int cuDevicePrimaryCtxRelease_v2(int device) { LOCKED; wait_for_ever(__func__, &contexts[device]); return --contexts[device].retained < 0 ? INVALID_CONTEXT : SUCCESS; }
 int cuCtxGetCurrent(Context** context) { *context = current; return SUCCESS; }
 int cuCtxSetCurrent(Context* context) { current = context; return SUCCESS; }
-int cuCtxSynchronize() { ENTER; return SUCCESS; }
 
 int cuMemGetInfo_v2(size_t* free, size_t* total) { ENTER; *free = MEMORY - allocated; *total = MEMORY; return SUCCESS; }
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
@@ -167,6 +181,7 @@ int cuMemFree_v2(uint64_t address) {
     NEED(found != memory.end(), INVALID_VALUE);
     // On a real device the address alone says whose it is; here a call from another context is a mistake.
     NEED(owners[address] == current, INVALID_VALUE);
+    WAITS;
     owners.erase(address);
     allocated -= found->second;
     memory.erase(found);
@@ -183,6 +198,7 @@ int cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
 }
 int cuMemFreeHost(void* pointer) {
     ENTER;
+    WAITS;
     NEED(host_memory.erase(reinterpret_cast<uint64_t>(pointer)) == 1, INVALID_VALUE);
     std::free(pointer);
     return SUCCESS;
@@ -195,9 +211,9 @@ int cuMemHostGetDevicePointer_v2(uint64_t* address, void* pointer, unsigned flag
 }
 
 int cuStreamCreate(void** stream, unsigned flags) { ENTER; NEED(flags == 1, INVALID_VALUE); *stream = made(streams); return SUCCESS; }
-int cuStreamDestroy_v2(void* stream) { ENTER; return streams.erase(stream) == 1 ? SUCCESS : INVALID_HANDLE; }
-int cuStreamQuery(void* stream) { ENTER; MAY_BE_DEFAULT(stream); return SUCCESS; }
-int cuStreamSynchronize(void* stream) { ENTER; MAY_BE_DEFAULT(stream); NOT_CAPTURED(stream); return SUCCESS; }
+int cuStreamDestroy_v2(void* stream) { ENTER; WAITS; return streams.erase(stream) == 1 ? SUCCESS : INVALID_HANDLE; }
+int cuStreamQuery(void* stream) { ENTER; MAY_BE_DEFAULT(stream); return is_endless() ? NOT_READY : SUCCESS; }
+int cuStreamSynchronize(void* stream) { ENTER; MAY_BE_DEFAULT(stream); NOT_CAPTURED(stream); WAITS; return SUCCESS; }
 int cuEventCreate(void** event, unsigned flags) { ENTER; NEED(flags == 0, INVALID_VALUE); *event = made(events); std::memset(*event, 0, 8); return SUCCESS; }
 int cuEventDestroy_v2(void* event) { ENTER; return events.erase(event) == 1 ? SUCCESS : INVALID_HANDLE; }
 int cuEventRecord(void* event, void* stream) {
@@ -227,6 +243,9 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stre
     ENTER;
     MAY_BE_DEFAULT(stream);
     NEED(within(memory, to, bytes), INVALID_VALUE);
+    // Memory that is not pinned is copied by the call itself.
+    if (!within(host_memory, reinterpret_cast<uint64_t>(from), bytes)) WAITS;
+    RUNS;
     std::memcpy(reinterpret_cast<void*>(to), from, bytes);
     return SUCCESS;
 }
@@ -234,6 +253,8 @@ int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) {
     ENTER;
     MAY_BE_DEFAULT(stream);
     NEED(within(memory, from, bytes), INVALID_VALUE);
+    if (!within(host_memory, reinterpret_cast<uint64_t>(to), bytes)) WAITS;
+    RUNS;
     std::memcpy(to, reinterpret_cast<void*>(from), bytes);
     return SUCCESS;
 }
@@ -241,6 +262,7 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream)
     ENTER;
     MAY_BE_DEFAULT(stream);
     NEED(within(memory, from, bytes) && within(memory, to, bytes), INVALID_VALUE);
+    RUNS;
     std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
     return SUCCESS;
 }
@@ -267,6 +289,7 @@ int cuMemcpyPeerAsync(uint64_t to, Context* to_context, uint64_t from, Context* 
     NEED(reached.count({to_context, from_context}), INVALID_VALUE);
     if (from_context->error) return from_context->error;
     NEED(is_of(from_context, from, bytes) && is_of(to_context, to, bytes), INVALID_VALUE);
+    RUNS;
     std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
     return SUCCESS;
 }
@@ -274,6 +297,7 @@ int cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, void* stream
     ENTER;
     MAY_BE_DEFAULT(stream);
     NEED(within(memory, at, bytes), INVALID_VALUE);
+    RUNS;
     std::memset(reinterpret_cast<void*>(at), value, bytes);
     return SUCCESS;
 }
@@ -281,6 +305,7 @@ int cuStreamWriteValue64_v2(void* stream, uint64_t at, uint64_t value, unsigned 
     ENTER;
     MAY_BE_DEFAULT(stream);
     NEED(flags == 0 && at % 8 == 0 && within(host_memory, at, 8), INVALID_VALUE);
+    RUNS;
     __atomic_store_n(reinterpret_cast<uint64_t*>(at), value, __ATOMIC_RELEASE);
     return SUCCESS;
 }
@@ -295,7 +320,7 @@ int cuModuleLoadData(void** module, const void* image) {
     modules[*module] = loaded;
     return SUCCESS;
 }
-int cuModuleUnload(void* module) { ENTER; return modules.erase(module) == 1 ? SUCCESS : INVALID_HANDLE; }
+int cuModuleUnload(void* module) { ENTER; WAITS; return modules.erase(module) == 1 ? SUCCESS : INVALID_HANDLE; }
 int cuModuleGetFunction(Function** function, void* module, const char* name) {
     ENTER;
     NEED(modules.count(module), INVALID_HANDLE);
@@ -342,6 +367,8 @@ int launch(Function* function, unsigned x, unsigned y, unsigned z, unsigned thre
         current->error = ILLEGAL_ADDRESS;
         return SUCCESS;
     }
+    if (said.rfind("endless:", 0) == 0 && launches == std::atol(said.c_str() + 8)) current->endless = true;
+    RUNS;
     if (function->name == GROUP) return SUCCESS;
     if (function->name == "fill" && *static_cast<const uint64_t*>(parameters[0]) < 4096) {
         current->error = ILLEGAL_ADDRESS;  // no memory lies there on any machine
@@ -445,6 +472,7 @@ int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long lo
 }
 int cuGraphExecDestroy(void* executable) {
     ENTER;
+    WAITS;
     NEED(executables.count(executable), INVALID_VALUE);
     if (executables[executable].takes_memory) allocated -= GRAPH_BYTES;
     executables.erase(executable);
@@ -477,6 +505,8 @@ int cuGraphLaunch(void* executable, void* stream) {
 }
 int cuLaunchCooperativeKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
                               unsigned shared, void* stream, void** parameters) {
+    NEED(wrong() != "no-cooperation", NOT_SUPPORTED);
+    NEED(wrong() != "crowded", COOPERATIVE_LAUNCH_TOO_LARGE);
     int blocks = 0;
     if (int error = cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, static_cast<int>(threads), shared)) return error;
     ENTER;

@@ -17,7 +17,7 @@ use crate::table::{least_budget, with_budget};
 use crate::{CELL, TOKENS, UNITS, count, launched, random, worker};
 
 /// PyTorch's weights of a GRU over so much.
-fn weights(x: usize, units: usize) -> impl Fn(&str) -> Tensor {
+pub(crate) fn weights(x: usize, units: usize) -> impl Fn(&str) -> Tensor {
     move |name| match name {
         "weight_ih" => random(name, &[3 * units, x], 1),
         "weight_hh" => random(name, &[3 * units, units], 2),

@@ -5,6 +5,7 @@ mod ahead;
 mod direct;
 mod forms;
 mod gru;
+mod refused;
 mod table;
 mod tree;
 

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::sys;
 
 use super::CudaDriver;
 use super::fault::fault;
@@ -113,8 +113,7 @@ impl CudaDriver {
     pub(super) fn destroy_graph(&mut self, graph: Graph) -> Done {
         self.enter()?;
         let executable = self.graph_of(graph)?;
-        let done = result::ctx::synchronize();
-        self.done(done)?;
+        self.settle_all()?;
         self.graphs[graph.0 as usize] = std::ptr::null_mut();
         // SAFETY: a graph of this driver, given back once, that nothing which is queued needs.
         let code = unsafe { sys::cuGraphExecDestroy(executable) };

@@ -74,8 +74,7 @@ impl CudaDriver {
         let Some(module) = self.kernels.get(kernel.0 as usize).and_then(|loaded| loaded.own) else {
             return Err(Fault::Refused("a kernel is released that was not compiled".to_owned()));
         };
-        let done = result::ctx::synchronize();
-        self.done(done)?;
+        self.settle_all()?;
         self.kernels[kernel.0 as usize] = Loaded::GONE;
         // SAFETY: a module of this driver, unloaded once, whose kernel nothing that is queued needs.
         let code = unsafe { sys::cuModuleUnload(module) };
@@ -92,6 +91,22 @@ impl CudaDriver {
             return Err(Fault::Refused(format!("kernel `{name}`: takes {takes} bytes of arguments, got {}", arguments.len())));
         }
         Ok(kernel.function)
+    }
+
+    /// How many blocks run at once, if the device can be asked to run them so.
+    pub(super) fn resident(&mut self, kernel: Kernel, threads: u32, shared_bytes: usize) -> Done<u32> {
+        self.enter()?;
+        let Some(kernel) = self.kernels.get(kernel.0 as usize) else {
+            return Err(Fault::Refused("a kernel of another driver is named".to_owned()));
+        };
+        if !self.cooperates {
+            return Ok(0);
+        }
+        let threads = i32::try_from(threads).unwrap_or(i32::MAX);
+        // SAFETY: a function of this driver's module.
+        let blocks = unsafe { result::occupancy::max_active_block_per_multiprocessor(kernel.function, threads, shared_bytes) };
+        let blocks = self.done(blocks)?;
+        Ok(u32::try_from(blocks).unwrap_or_default().saturating_mul(self.facts.multiprocessors))
     }
 
     /// Modules that are a kernel's alone.

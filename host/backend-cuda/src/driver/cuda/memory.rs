@@ -2,14 +2,16 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::{CudaContext, DriverError, sys};
 
 use crate::driver::{DeviceAddress, Pinned};
 
-/// Gives the memory back when the last handle goes.
+/// Gives the memory back when the last handle goes, unless it stays.
 struct Owner {
     context: Arc<CudaContext>,
+    stays: Arc<AtomicBool>,
     pointer: NonNull<u8>,
 }
 
@@ -20,7 +22,11 @@ unsafe impl Sync for Owner {}
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // A lost device has nothing to give back to, and there is nobody to tell.
+        // What a lost device may write yet must be there, and giving it back might wait for ever.
+        if self.stays.load(Ordering::Acquire) {
+            return;
+        }
+        // There is nobody to tell if it fails.
         if self.context.bind_to_thread().is_ok() {
             // SAFETY: it came from `cuMemHostAlloc` and is freed once.
             let _ = unsafe { sys::cuMemFreeHost(self.pointer.as_ptr().cast()) };
@@ -29,7 +35,9 @@ impl Drop for Owner {
 }
 
 /// Pinned memory, zeroed. Not write-combined: the host reads what the device puts there, and reading that would be slow.
-pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> Result<Pinned, DriverError> {
+///
+/// It is not given back if the driver says by then that it stays.
+pub(super) fn pinned((context, stays): (&Arc<CudaContext>, &Arc<AtomicBool>), bytes: usize) -> Result<Pinned, DriverError> {
     let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
     let mut pointer = std::ptr::null_mut();
     // SAFETY: the context is bound by the caller; the pointer is ours.
@@ -37,7 +45,7 @@ pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> Result<Pinned,
     let Some(pointer) = NonNull::new(pointer.cast::<u8>()) else {
         return Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
     };
-    let owner = Arc::new(Owner { context: Arc::clone(context), pointer });
+    let owner = Arc::new(Owner { context: Arc::clone(context), stays: Arc::clone(stays), pointer });
     let mut address = 0;
     // SAFETY: memory that was just allocated with `DEVICEMAP`.
     unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut address, pointer.as_ptr().cast(), 0) }.result()?;

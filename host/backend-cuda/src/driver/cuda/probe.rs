@@ -13,7 +13,6 @@ const FUNCTIONS: &[&str] = &[
     "cuCtxEnablePeerAccess",
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
-    "cuCtxSynchronize",
     "cuDeviceCanAccessPeer",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
@@ -57,6 +56,7 @@ const FUNCTIONS: &[&str] = &[
     "cuModuleGetFunction",
     "cuModuleLoadData",
     "cuModuleUnload",
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cuStreamBeginCapture_v2",
     "cuStreamCreate",
     "cuStreamDestroy_v2",
@@ -184,7 +184,31 @@ fn written(uuid: &[u8; 16]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
     use super::*;
+
+    /// Names in a text that come behind `before`.
+    fn names<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
+        text.split(before).skip(1).filter_map(|rest| rest.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next())
+    }
+
+    /// The binding panics in a function that a library lacks. What this crate calls by name is looked for, and the library that stands in for the driver's in
+    /// tests has just what is: so tests find what is called otherwise.
+    #[test]
+    fn every_function_that_is_called_is_looked_for() {
+        let stands_in = names(include_str!("../../../tests/fake/libcuda.cpp"), "\nint cu").map(|name| format!("cu{name}"));
+        assert_eq!(stands_in.collect::<BTreeSet<_>>(), FUNCTIONS.iter().map(|name| (*name).to_owned()).collect());
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/driver/cuda");
+        let files = std::fs::read_dir(&folder).expect("this crate's sources").map(|file| file.expect("a file").path());
+        for file in files.chain([folder.with_extension("rs")]) {
+            let text = std::fs::read_to_string(&file).expect("a source");
+            for name in names(&text, "sys::cu").filter(|name| name.starts_with(|letter: char| letter.is_ascii_uppercase())) {
+                assert!(FUNCTIONS.contains(&format!("cu{name}").as_str()), "{}: cu{name} is called and not looked for", file.display());
+            }
+        }
+    }
 
     #[test]
     fn a_device_is_written_as_others_write_it() {

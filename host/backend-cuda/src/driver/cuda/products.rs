@@ -353,7 +353,7 @@ impl Products for CudaDriver {
         let stream = self.stream_of(own)?;
         let graph = self.instantiated(stream, graph)?;
         // It is launched on streams that know nothing of this one.
-        self.synchronize_stream(stream)?;
+        self.settle(&[stream])?;
         Ok(graph)
     }
 }

@@ -53,6 +53,11 @@ pub enum Injection {
         /// Graphs that are still launched.
         after_launches: u64,
     },
+    /// After so many more cooperative launches the next one is refused.
+    NoCooperation {
+        /// Those that are still queued.
+        after_launches: u64,
+    },
 }
 
 /// What is to go wrong.
@@ -66,6 +71,7 @@ pub(super) struct Faults {
     fetches: Option<u64>,
     graphs: Option<u64>,
     launches_of_graphs: Option<u64>,
+    cooperative: Option<u64>,
 }
 
 impl Faults {
@@ -79,6 +85,7 @@ impl Faults {
             Injection::NoFetch { after_fetches } => self.fetches = Some(after_fetches),
             Injection::NoGraph { after_graphs } => self.graphs = Some(after_graphs),
             Injection::NoLaunchOfGraph { after_launches } => self.launches_of_graphs = Some(after_launches),
+            Injection::NoCooperation { after_launches } => self.cooperative = Some(after_launches),
         }
     }
 
@@ -104,6 +111,10 @@ impl Faults {
 
     pub(super) fn launch_of_graph_fails(&mut self) -> bool {
         due(&mut self.launches_of_graphs)
+    }
+
+    pub(super) fn cooperation_fails(&mut self) -> bool {
+        due(&mut self.cooperative)
     }
 
     pub(super) fn launch_fails(&mut self) -> bool {

@@ -11,6 +11,7 @@ use super::control::{Faults, Log, Ran, What};
 use super::memory::Allocations;
 use super::products::Product;
 use super::{Emulation, kernels, peers};
+use crate::driver::waiting::{WAIT_MAX, endless};
 use crate::driver::{DeviceAddress, Done, Event, Fault, Launch, Peer, Stream};
 
 /// What keeps pinned memory alive while work on it is queued.
@@ -105,6 +106,8 @@ pub(super) struct State {
     settled: bool,
     pub(super) lost: Option<String>,
     pub(super) ended: bool,
+    /// How long a call waits, at most.
+    pub(super) wait_max: Duration,
     random: u64,
 }
 
@@ -197,7 +200,7 @@ impl State {
     }
 
     /// Whatever was queued will never run.
-    fn lose(&mut self, cause: String) {
+    pub(super) fn lose(&mut self, cause: String) {
         self.lost.get_or_insert(cause);
         self.queues.iter_mut().for_each(|queue| queue.work.clear());
     }
@@ -216,7 +219,7 @@ impl Device {
         // A xorshift generator must not begin at zero, and near seeds are to differ at once.
         let random = emulation.seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         Self {
-            state: Mutex::new(State { random, ..State::default() }),
+            state: Mutex::new(State { random, wait_max: WAIT_MAX, ..State::default() }),
             changed: Condvar::new(),
             lag: emulation.lag,
             ordinal: emulation.ordinal,
@@ -278,7 +281,12 @@ impl Device {
 
     fn until(&self, met: impl Fn(&State) -> bool) -> Done {
         let state = self.state()?;
-        let state = self.changed.wait_while(state, |state| state.lost.is_none() && !met(state)).unwrap_or_else(PoisonError::into_inner);
+        let most = state.wait_max;
+        let waited = self.changed.wait_timeout_while(state, most, |state| state.lost.is_none() && !met(state));
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            state.lose(endless(most));
+        }
         state.lost.as_ref().map_or(Ok(()), |cause| Err(Fault::Lost(cause.clone())))
     }
 

@@ -7,6 +7,9 @@
 #![expect(unsafe_code, reason = "a kernel is launched as a worker does it")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod ending;
+mod together;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;

@@ -152,6 +152,48 @@ fn nobody_makes_a_data_folder_by_looking_into_it() {
     assert!(!missing.exists());
 }
 
+#[test]
+fn the_first_key_that_is_no_operators_says_who_can_make_another() {
+    let data = TempDir::new().unwrap();
+    let server = Server::start(data.path(), &[]);
+    let made = done(server.ask(&["keys", "create", "--tenant", "default", "--scope", "admin"]));
+    assert!(made.contains("this server asks everybody for a key") && made.contains("keys create --admin --data FOLDER"), "{made}");
+    let secret = made.lines().next().unwrap();
+    assert!(!done(server.ask(&["keys", "create", "--tenant", "default", "--key", secret])).contains("everybody"));
+}
+
+#[test]
+fn a_model_that_does_not_serve_is_listed_with_the_reason() {
+    let data = TempDir::new().unwrap();
+    let server = Server::start(data.path(), &[]);
+    done(server.ask(&["push", "examples/digits"]));
+    assert!(json(&done(server.ask(&["models", "show", "digits", "--json"])))["unavailable"].is_null());
+    drop(server);
+    for folder in std::fs::read_dir(data.path().join("blobs")).unwrap() {
+        for file in std::fs::read_dir(folder.unwrap().path()).unwrap() {
+            std::fs::write(file.unwrap().path(), b"damaged").unwrap();
+        }
+    }
+    let server = Server::start(data.path(), &[]);
+    let listed = done(server.ask(&["models"]));
+    assert!(listed.contains("does not serve: ") && listed.contains("is damaged where it is stored"), "{listed}");
+    assert!(json(&done(server.ask(&["models", "show", "digits", "--json"])))["unavailable"].as_str().unwrap().contains("is damaged"));
+    done(server.ask(&["push", "examples/digits"]));
+    assert!(done(server.ask(&["models"])).contains("serves"));
+}
+
+/// A start that is refused leaves nothing in the way of the next one.
+#[test]
+fn what_never_listened_recorded_nothing() {
+    let folder = TempDir::new().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, recording) = (taken.local_addr().unwrap().to_string(), folder.path().join("recording"));
+    let data = folder.path().join("data");
+    let start = ["serve", "--listen", &address, "--data", data.to_str().unwrap(), "--record", recording.to_str().unwrap()];
+    assert!(refused(cellwright(&start, "")).contains("cannot listen on"));
+    assert!(!recording.exists());
+}
+
 /// Whoever ends the program, and however, ends the servers it started for itself, whose data it cannot remove any more.
 #[test]
 fn servers_of_a_benchmark_go_with_it() {

@@ -17,7 +17,7 @@ const PERCENTILE: u8 = 90;
 
 const NANOSECONDS_PER_MS: u64 = 1_000_000;
 
-/// A bucket holds no request that is longer than that, which few are, and what a batch is padded with costs time for each step.
+/// Requests are padded to a multiple of the width, and each step of padding is computed: a wider one is a mistake.
 const WIDTH_MAX: u32 = 1024;
 
 /// A longer window is a mistake.

@@ -96,12 +96,18 @@ fn one_after_the_other(address: std::net::SocketAddr, client: usize, seen: &Seen
     }
 }
 
+/// A server that waits so long for what is unfinished, and requests that have just begun.
+fn at_work(drain_seconds: &str) -> (Server, Vec<TcpStream>) {
+    let server = Server::start(&["--drain-seconds", drain_seconds]);
+    server.push("chain", &long_chain());
+    let streams = (0..24).map(|_| ask_long(&server, STEPS)).collect();
+    server.until("they are pending", || server.figure("nv_inference_pending_request_count", "model=\"chain\"") >= 24.0);
+    (server, streams)
+}
+
 #[test]
 fn a_stop_has_an_end_even_if_the_work_has_none() {
-    let server = Server::start(&["--drain-seconds", "1"]);
-    server.push("chain", &long_chain());
-    let streams: Vec<_> = (0..24).map(|_| ask_long(&server, STEPS)).collect();
-    server.until("they are pending", || server.figure("nv_inference_pending_request_count", "model=\"chain\"") >= 24.0);
+    let (server, streams) = at_work("1");
     let asked = std::time::Instant::now();
     server.signal(Signal::TERM);
     let (status, said) = server.wait();
@@ -113,10 +119,7 @@ fn a_stop_has_an_end_even_if_the_work_has_none() {
 
 #[test]
 fn a_server_that_is_asked_to_stop_again_stops_at_once() {
-    let server = Server::start(&["--drain-seconds", "600"]);
-    server.push("chain", &long_chain());
-    let streams: Vec<_> = (0..24).map(|_| ask_long(&server, STEPS)).collect();
-    server.until("they are pending", || server.figure("nv_inference_pending_request_count", "model=\"chain\"") >= 24.0);
+    let (server, streams) = at_work("600");
     let asked = std::time::Instant::now();
     server.signal(Signal::TERM);
     // Two that come together are one.

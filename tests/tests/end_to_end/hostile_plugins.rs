@@ -16,12 +16,13 @@ const FAULTS: &[Case] = &[
     ("trap", &["plugin.wasm", "unfold", "unreachable"]),
     ("panic", &["plugin.wasm", "unfold", "panicked on purpose, at step 7"]),
     ("loop", &["plugin.wasm", "more than", "ms of processor time", "unfold"]),
-    ("memory", &["plugin.wasm", "memory", "unfold"]),
     ("recurse", &["plugin.wasm", "unfold", "stack"]),
     ("notes", &["plugin.wasm", "unfold"]),
     ("read-no-such-tensor", &["plugin.wasm", "unfold", "tensor 99", "tensors 0 to 1"]),
     ("read-wrong-type", &["plugin.wasm", "unfold", "texts of tensor 0", "FP32"]),
 ];
+
+const HOARD: Case = ("memory", &["plugin.wasm", "8388608 bytes of memory", "unfold"]);
 
 const REFUSALS: &[(&str, ErrorKind, &[&str])] = &[
     ("refuse-input", ErrorKind::BadInput, &["I do not like this input"]),
@@ -107,6 +108,17 @@ const DESCRIPTIONS: &[Case] = &[
 #[test]
 fn faults_end_one_request_with_a_cause() {
     all_fail(FAULTS);
+}
+
+/// With less memory than there is by default, so that it is reached long before the time is, in a slow moment, too.
+#[test]
+fn a_hoarder_ends_at_the_memory_it_may_have() {
+    let host = Host::shared();
+    let bundle = BundleFolder::summing();
+    bundle.edit("model.toml", "[samples]", "[limits]\nmemory_mb = 8\n[samples]");
+    let model = host.load(&bundle).expect("the bundle loads");
+    let outcome = beside(host, &model, || host.infer(&model, requests::misbehaving(HOARD.0)));
+    assert_eq!(complaint(HOARD.0, outcome, HOARD.1), None);
 }
 
 #[test]
@@ -205,7 +217,7 @@ fn answers_have_a_limit_before_they_are_computed() {
 #[test]
 fn everything_at_once_leaves_the_others_right() {
     let host = Host::shared();
-    let cases: Vec<&Case> = [FAULTS, CYCLES, OUT_OF_RANGE, MALFORMED].into_iter().flatten().collect();
+    let cases: Vec<&Case> = [FAULTS, &[HOARD], CYCLES, OUT_OF_RANGE, MALFORMED].into_iter().flatten().collect();
     beside(host, host.summing(), || {
         std::thread::scope(|scope| {
             for offset in 0..4 {

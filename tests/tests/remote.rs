@@ -466,6 +466,8 @@ fn settings_have_one_precedence() {
         ("in_flight_max = 0\n", "line 1: in_flight_max: 0 is not in 1..=1048576"),
         ("data = \"d\"\nin_flight_max = 2000000\n", "line 2: in_flight_max: 2000000 is not in 1..=1048576"),
         ("connections_max = 0\n", "line 1: connections_max: 0 is not in 1..="),
+        ("body_bytes_max = 0\n", "line 1: body_bytes_max: 0 is not in 1..="),
+        ("upload_bytes_max = 0\n", "line 1: upload_bytes_max: 0 is not in 1..="),
         ("drain_seconds = -1\n", "line 1: drain_seconds: invalid value: integer `-1`, expected u64"),
     ] {
         std::fs::write(file, text).unwrap();

@@ -234,6 +234,13 @@ fn file_to_write(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+fn one_or_more(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(format!("`{text}` is no whole number from 1 on")),
+    }
+}
+
 fn at_most_an_hour(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("\"{text}\" is not a number of seconds"))?;
     if seconds > 0.0 && seconds <= 3600.0 { Ok(seconds) } else { Err(format!("{text} is not above 0 and at most 3600")) }
@@ -255,8 +262,8 @@ pub(crate) struct ServeBenchArguments {
     /// Bundles to ask, in equal shares
     #[arg(required = true)]
     pub(crate) bundles: Vec<PathBuf>,
-    /// A server to ask [default: one that is started on this machine for the run]
-    #[arg(long, env = "CELLWRIGHT_SERVER", value_name = "URL")]
+    /// A server to ask [default: one that is started on this machine for the run; never that of CELLWRIGHT_SERVER, which may have other things to do]
+    #[arg(long, value_name = "URL")]
     pub(crate) server: Option<String>,
     /// The key to show it
     #[arg(long, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
@@ -271,13 +278,13 @@ pub(crate) struct ServeBenchArguments {
     #[arg(long, default_value = "max", value_delimiter = ',')]
     pub(crate) rate: Vec<SweepRate>,
     /// Connections, each with one request at a time
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = one_or_more)]
     pub(crate) connections: usize,
     /// Threads that send
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = one_or_more)]
     pub(crate) threads: usize,
     /// Seconds to measure each rate, after a warm-up of a fifth of it
-    #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = at_most_an_hour)]
     pub(crate) duration: f64,
     /// Send tensors as JSON, not as raw bytes
     #[arg(long)]

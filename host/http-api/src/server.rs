@@ -32,6 +32,8 @@ const BACKLOG: u32 = 1024;
 const DESCRIPTORS_BESIDE: u64 = 512;
 /// After an error of accepting: most often there are no descriptors left, and some must be closed first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Where connections come and go at their limit it is told so often, not for each.
+const FULL_TOLD: Duration = Duration::from_secs(60);
 const TLS_HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// What has not ended when a stop's time is over is given this long to notice.
 const KILLED_MAX: Duration = Duration::from_secs(1);
@@ -160,6 +162,7 @@ impl Server {
                     tls: self.tls.clone(),
                     permits: permits.clone(),
                     phase: phase.subscribe(),
+                    told_full: None,
                 };
                 tokio::spawn(acceptor.run(listener))
             })
@@ -189,12 +192,16 @@ struct Acceptor {
     tls: Option<TlsAcceptor>,
     permits: Arc<Semaphore>,
     phase: watch::Receiver<Phase>,
+    told_full: Option<Instant>,
 }
 
 impl Acceptor {
     async fn run(mut self, listener: TcpListener) {
         loop {
             // Those beyond the limit wait in the listener's queue.
+            if self.permits.available_permits() == 0 {
+                self.say_full();
+            }
             let accepted = tokio::select! {
                 _ = self.phase.changed() => return,
                 accepted = accept(&listener, &self.permits) => accepted,
@@ -206,6 +213,14 @@ impl Acceptor {
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
+        }
+    }
+
+    fn say_full(&mut self) {
+        if self.told_full.is_none_or(|told| told.elapsed() >= FULL_TOLD) {
+            self.told_full = Some(Instant::now());
+            let connections = self.app.limits.connections_max;
+            tracing::warn!(connections, "as many connections are open as may be (`connections-max`): others wait until one closes");
         }
     }
 

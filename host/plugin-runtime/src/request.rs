@@ -70,7 +70,7 @@ impl RequestView {
         let tensor = self.tensor(number, "ints")?;
         let wrong = || Blame::plugin(wrong_datatype("ints", number, tensor.datatype));
         let size = tensor.datatype.size().ok_or_else(wrong)?;
-        fits(tensor, number, tensor.data.len() / size, 8, bytes_max)?;
+        fits(tensor, tensor.data.len() / size, 8, bytes_max)?;
         match tensor.to_i64() {
             Some(values) => Ok(values),
             None if tensor.datatype == Datatype::Uint64 => {
@@ -83,7 +83,7 @@ impl RequestView {
     /// The elements of an FP32 tensor.
     pub(crate) fn floats(&self, number: u32, bytes_max: usize) -> Result<Vec<f32>, Blame> {
         let tensor = self.tensor(number, "floats")?;
-        fits(tensor, number, tensor.data.len() / 4, 4, bytes_max)?;
+        fits(tensor, tensor.data.len() / 4, 4, bytes_max)?;
         tensor.to_f32().ok_or_else(|| Blame::plugin(wrong_datatype("floats", number, tensor.datatype)))
     }
 
@@ -93,7 +93,7 @@ impl RequestView {
         if tensor.datatype != Datatype::Bytes {
             return Err(Blame::plugin(wrong_datatype("texts", number, tensor.datatype)));
         }
-        fits(tensor, number, tensor.data.len(), 2, bytes_max)?;
+        fits(tensor, tensor.data.len(), 2, bytes_max)?;
         let name = &tensor.name;
         let texts = tensor.texts().ok_or_else(|| Blame::request(format!("the lengths in tensor \"{name}\" do not add up")))?;
         let utf8 = |text: &[u8]| std::str::from_utf8(text).map(str::to_owned);
@@ -106,14 +106,13 @@ fn wrong_datatype(wanted: &str, number: u32, datatype: Datatype) -> String {
     format!("it asked for the {wanted} of tensor {number}, which is {datatype}")
 }
 
-fn fits(tensor: &Tensor, number: u32, elements: usize, size: usize, bytes_max: usize) -> Result<(), Blame> {
+/// Whether a plugin could hold so many elements. It cannot ask how many bytes a text has before it reads it, so that one which is too long is the client's fault.
+fn fits(tensor: &Tensor, elements: usize, size: usize, bytes_max: usize) -> Result<(), Blame> {
     if elements.checked_mul(size).is_some_and(|bytes| bytes <= bytes_max) {
         return Ok(());
     }
-    let bytes = tensor.data.len();
-    Err(Blame::plugin(format!(
-        "it asked for the contents of tensor {number} ({bytes} bytes), which its memory of {bytes_max} bytes cannot hold"
-    )))
+    let (name, bytes) = (&tensor.name, tensor.data.len());
+    Err(Blame::request(format!("tensor \"{name}\" has {bytes} bytes, more than the plugin can read into its memory of {bytes_max} bytes")))
 }
 
 /// The resource that stands for the request of the call that is under way; there is only ever one.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::binary::{self, Body, Tail};
 use crate::fault::{BadRequest, BadResponse, RequestFault};
+use crate::messages;
 use crate::tensor::{self, PrintTensor, WireTensor};
 use crate::value::{Parameters, PrintParameters};
 
@@ -48,7 +49,7 @@ impl InferRequest {
     /// As [`Self::from_json`], or if the sizes do not add up to the body.
     pub fn from_body(body: &[u8], json_length: Option<usize>) -> Result<Self, BadRequest> {
         let (json, tail) = binary::split(body, json_length).map_err(|fault| BadRequest { id: None, fault })?;
-        let wire: WireRequest = serde_json::from_slice(json).map_err(|cause| BadRequest { id: None, fault: cause.into() })?;
+        let wire: WireRequest = messages::read(json).map_err(|cause| BadRequest { id: None, fault: cause.into() })?;
         let id = wire.id.clone();
         wire.read(tail).map_err(|fault| BadRequest { id, fault })
     }
@@ -94,7 +95,7 @@ impl InferRequest {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a request, which is an object")]
 struct WireRequest {
     #[serde(default)]
     id: Option<String>,
@@ -111,7 +112,7 @@ struct WireRequest {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a requested output, which is an object")]
 struct WireOutput {
     name: String,
     #[serde(default)]

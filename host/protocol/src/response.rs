@@ -101,7 +101,7 @@ fn select(outputs: Vec<Tensor>, wanted: &Wanted) -> Result<Vec<Tensor>, BadRespo
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a response, which is an object")]
 struct WireResponse {
     #[serde(default)]
     model_name: String,

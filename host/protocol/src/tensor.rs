@@ -11,7 +11,7 @@ use crate::value::Parameters;
 
 /// A tensor as it stands in JSON.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a tensor, which is an object")]
 pub(crate) struct WireTensor {
     name: String,
     shape: Vec<i64>,

@@ -114,6 +114,11 @@ fn each_fault_of_the_request_has_its_sentence() {
     let x = r#"{"name":"x","shape":[1],"datatype":"FP32","data":[1]}"#;
     let cases = [
         (String::from("{"), "the message is not the JSON that the protocol asks for: EOF while parsing"),
+        (String::from("[]"), "a list was sent, and an object is asked for"),
+        (String::from("7"), "invalid type: integer `7`, expected a request, which is an object"),
+        (String::from(r#"{"inputs":[[]]}"#), "expected a tensor, which is an object"),
+        (String::from(r#"{"inputs":["x"]}"#), "invalid type: string \"x\", expected a tensor, which is an object"),
+        (format!(r#"{{"inputs":[{x}],"outputs":[1]}}"#), "expected a requested output, which is an object"),
         (String::from(r#"{"inputs":[]}"#), "the request has no inputs"),
         (String::from(r#"{"id":"a"}"#), "missing field `inputs`"),
         (format!(r#"{{"inputs":[{x}],"input":1}}"#), "unknown field `input`, expected one of `id`, `parameters`, `inputs`, `outputs`"),

@@ -49,6 +49,12 @@ impl Reader {
     }
 }
 
+/// Whether a text certainly has more than so many characters, told without taking it apart: a character has at most four bytes, and no more than four of
+/// them are one when they are put together, neither of which a change of case makes more.
+pub(crate) fn is_longer_than(text: &str, characters: u32) -> bool {
+    text.len() / 16 > characters as usize
+}
+
 /// NFC (Unicode Standard Annex 15), so that a letter is read alike however it was typed: taken apart, its marks in canonical order, put together
 /// again. The crate's own iterator brings the tables of NFKC along, which are as large as the rest of the plugin.
 fn composed(text: &str) -> Vec<char> {
@@ -126,6 +132,19 @@ mod tests {
         }
         let reader = Reader::new("za", false).unwrap();
         assert_eq!(reader.read("aZ").unwrap_err(), "holds 'Z' (U+005A) as character 2, which this model does not know");
+    }
+
+    #[test]
+    fn no_text_is_said_to_be_longer_than_it_is() {
+        for character in '\0'..=char::MAX {
+            // As many bytes for one character as there can be: taken apart, and in whatever case is longest.
+            let cases = [character.to_string(), character.to_uppercase().collect(), character.to_lowercase().collect()];
+            for apart in cases.map(|text| text.nfd().collect::<String>().repeat(50)) {
+                let characters = composed(&apart).len().min(composed(&apart.to_lowercase()).len());
+                assert!(!is_longer_than(&apart, u32::try_from(characters).unwrap()), "{character:?}");
+            }
+        }
+        assert!(is_longer_than(&"a".repeat(200), 10));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use cellwright_guest::prelude::*;
 
 use crate::model::{Decoder, Seq2seq};
 use crate::options::Mode;
+use crate::text;
 
 pub(crate) fn unfold(model: &Seq2seq, request: &Request) -> Result<Growth, Refusal> {
     let (count, tokens) = source(model, request)?;
@@ -26,7 +27,11 @@ fn source(model: &Seq2seq, request: &Request) -> Result<(u32, Source), Refusal> 
         let tokens = input.sequence(Datatype::Int64, &[], options.max_length)?;
         return Ok((tokens.count, if options.reverse { tokens.backward() } else { tokens.forward() }));
     };
-    let mut tokens = reader.read(&input.text()?).map_err(|sentence| input.refusal(sentence))?;
+    let text = input.text()?;
+    if text::is_longer_than(&text, options.max_length) {
+        return Err(input.refusal(format!("has {} bytes, and this model takes at most {} characters", text.len(), options.max_length)));
+    }
+    let mut tokens = reader.read(&text).map_err(|sentence| input.refusal(sentence))?;
     if tokens.is_empty() {
         return Err(input.refusal("is an empty text: there is nothing to read"));
     }

@@ -110,6 +110,8 @@ fn wrong_requests_are_refused_in_a_sentence() {
     let cases = [
         (&text, TestRequest::new().text("in", ""), "input `in` is an empty text: there is nothing to read"),
         (&text, TestRequest::new().text("in", "aaaaaa"), "input `in` has 6 characters, and this model takes at most 5"),
+        (&text, TestRequest::new().text("in", &"a".repeat(81)), "input `in` has 81 characters, and this model takes at most 5"),
+        (&text, TestRequest::new().text("in", &"a".repeat(96)), "input `in` has 96 bytes, and this model takes at most 5 characters"),
         (&text, TestRequest::new().text("in", "abé"), "input `in` holds 'é' (U+00E9) as character 3, which this model does not know"),
         (&text, TestRequest::new().ints("in", &[1], &[1]), "input `in` must be BYTES [1], it is INT64 [1]"),
         (&ids, TestRequest::new().ints("in", &[0], &[]), "input `in` is empty: the sequence needs at least one element"),

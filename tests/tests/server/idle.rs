@@ -55,5 +55,8 @@ fn a_server_that_may_not_have_as_many_says_so() {
     let idle: Vec<_> = (0..400).map(|_| server.connect()).collect();
     drop(idle);
     assert!(is_sum(&server.infer("sums", &sum(1, 3)), 1, 3));
-    assert!(server.said().iter().any(|line| line.contains("700 files")), "it does not say how many connections it takes");
+    let said = server.said();
+    assert!(said.iter().any(|line| line.contains("700 files")), "it does not say how many connections it takes");
+    let full = said.iter().filter(|line| line.contains("others wait until one closes")).count();
+    assert_eq!(full, 1, "that all are open is told, but not again and again: {said:?}");
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::ReleaseRule;
+use super::{ReleaseRule, one_or_more};
 use crate::policy::PolicySpec;
 use crate::telemetry::CollectorUrl;
 use crate::worker::WorkerSpec;
@@ -60,13 +60,13 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "CELLWRIGHT_IN_FLIGHT_MAX", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(IN_FLIGHT_MAX)))]
     pub(crate) in_flight_max: Option<u32>,
     /// Connections open at once [default: 16384]
-    #[arg(long, env = "CELLWRIGHT_CONNECTIONS_MAX", value_name = "N")]
+    #[arg(long, env = "CELLWRIGHT_CONNECTIONS_MAX", value_name = "N", value_parser = one_or_more)]
     pub(crate) connections_max: Option<usize>,
     /// Bytes of one request's body [default: 64 MiB]
-    #[arg(long, env = "CELLWRIGHT_BODY_BYTES_MAX", value_name = "BYTES")]
+    #[arg(long, env = "CELLWRIGHT_BODY_BYTES_MAX", value_name = "BYTES", value_parser = one_or_more)]
     pub(crate) body_bytes_max: Option<usize>,
     /// Bytes of an uploaded bundle, as it comes and unpacked [default: 16 GiB]
-    #[arg(long, env = "CELLWRIGHT_UPLOAD_BYTES_MAX", value_name = "BYTES")]
+    #[arg(long, env = "CELLWRIGHT_UPLOAD_BYTES_MAX", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) upload_bytes_max: Option<u64>,
     /// How long a stopping server waits for what it has begun [default: 30]
     #[arg(long, env = "CELLWRIGHT_DRAIN_SECONDS", value_name = "SECONDS")]

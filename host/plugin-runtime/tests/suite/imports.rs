@@ -68,8 +68,13 @@ fn a_clients_bad_bytes_are_the_clients_fault() {
 #[test]
 fn contents_that_the_guest_could_not_hold_are_not_converted() {
     let huge = Tensor { name: "x".to_owned(), datatype: Datatype::Int8, shape: vec![9 << 20], data: vec![0; 9 << 20] };
-    let sentence = model(&asking("ints", "")).unfold(&request(huge)).unwrap_err().to_string();
-    assert!(sentence.contains("memory of 67108864 bytes cannot hold"), "{sentence}");
+    let text = Tensor::from_texts("x", &[1], &[vec![b'a'; 33 << 20]]);
+    for (kind, tensor, bytes) in [("ints", huge, 9 << 20), ("texts", text, (33 << 20) + 4)] {
+        let error = model(&asking(kind, "")).unfold(&request(tensor)).unwrap_err();
+        assert!(matches!(error, CallError::Refused { fault: Fault::InvalidInput, .. }), "{error}");
+        let sentence = format!("tensor \"x\" has {bytes} bytes, more than the plugin can read into its memory of 67108864 bytes");
+        assert!(error.to_string().starts_with(&sentence), "{error}");
+    }
 }
 
 #[test]

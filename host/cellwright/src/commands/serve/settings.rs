@@ -131,9 +131,6 @@ impl Settings {
         if settings.tls_certificate.value.is_some() != settings.tls_key.value.is_some() {
             bail!("TLS needs both `tls-certificate` and `tls-key`");
         }
-        if settings.in_flight_max.value == 0 || settings.connections_max.value == 0 {
-            bail!("`in-flight-max` and `connections-max` are at least 1");
-        }
         Ok(settings)
     }
 
@@ -199,6 +196,8 @@ fn read(path: &Path) -> anyhow::Result<File> {
     let bounds = [
         ("in_flight_max", file.in_flight_max.map(u64::from), u64::from(IN_FLIGHT_MAX)),
         ("connections_max", file.connections_max.map(|connections| connections as u64), u64::MAX),
+        ("body_bytes_max", file.body_bytes_max.map(|bytes| bytes as u64), u64::MAX),
+        ("upload_bytes_max", file.upload_bytes_max, u64::MAX),
     ];
     for (key, value, most) in bounds {
         if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {

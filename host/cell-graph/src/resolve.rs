@@ -127,7 +127,7 @@ impl TypedCell {
             scope.add_input(port).map_err(within)?;
         }
         for (position, operator) in operators.iter().enumerate() {
-            resolve_operator(&mut scope, operator).map_err(|fault| CellError::at_operator(&cell.name, position, &operator.kind, fault))?;
+            resolve_operator(&mut scope, operator).map_err(|fault| CellError::at_operator(&cell.name, position, operator, fault))?;
         }
         let outputs = outputs(&scope, &cell.outputs, context.limits).map_err(within)?;
         let mut typed = Self {

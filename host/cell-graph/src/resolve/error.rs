@@ -2,7 +2,11 @@
 
 use std::fmt;
 
+use crate::cell::Operator;
 use crate::datatype::Datatype;
+
+/// Inputs of an operator that are named where it is at fault.
+const NAMED_MOST: usize = 4;
 
 /// What is wrong with a cell, and where.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -22,8 +26,10 @@ impl CellError {
         Self { cell: short(cell), place: CellPlace::Cell, fault: Box::new(fault) }
     }
 
-    pub(super) fn at_operator(cell: &str, position: usize, kind: &str, fault: CellFault) -> Self {
-        Self { cell: short(cell), place: CellPlace::Operator { position, kind: short(kind) }, fault: Box::new(fault) }
+    pub(super) fn at_operator(cell: &str, position: usize, operator: &Operator, fault: CellFault) -> Self {
+        let inputs = operator.inputs.iter().take(NAMED_MOST).map(|name| short(name)).collect();
+        let place = CellPlace::Operator { position, kind: short(&operator.kind), inputs };
+        Self { cell: short(cell), place, fault: Box::new(fault) }
     }
 }
 
@@ -38,6 +44,8 @@ pub enum CellPlace {
         position: usize,
         /// Its kind, as the plugin wrote it.
         kind: String,
+        /// The names of its first inputs: which weight is meant.
+        inputs: Vec<String>,
     },
 }
 
@@ -45,7 +53,8 @@ impl fmt::Display for CellPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cell => Ok(()),
-            Self::Operator { position, kind } => write!(f, ", operator {position} ({kind})"),
+            Self::Operator { position, kind, inputs } if inputs.is_empty() => write!(f, ", operator {position} ({kind})"),
+            Self::Operator { position, kind, inputs } => write!(f, ", operator {position} ({kind} of `{}`)", inputs.join("`, `")),
         }
     }
 }

@@ -173,7 +173,8 @@ impl Unpacking<'_> {
         };
         let name = name(raw)?;
         if folder {
-            return Ok(());
+            // What it held would be read over, however much that is.
+            return if entry.size() == 0 { Ok(()) } else { refused("a folder with contents") };
         }
         if name.is_empty() {
             return Err(ArchiveError::Nameless);

@@ -11,8 +11,8 @@ use crate::error::WeightsFault;
 /// Files above this are refused unread.
 pub(crate) const BYTES_MAX: u64 = 8 << 30;
 
-/// Bytes of the header, which is read whole before anything else.
-const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// Bytes of the header, which is read whole before anything else: some hundred thousand tensors.
+const HEADER_BYTES_MAX: u64 = 16 << 20;
 
 /// Every tensor of a file of so many bytes, in its own datatype. The file is never in memory beside them.
 pub(crate) fn read(mut file: impl Read, length: u64) -> Result<Weights, WeightsFault> {
@@ -20,7 +20,7 @@ pub(crate) fn read(mut file: impl Read, length: u64) -> Result<Weights, WeightsF
     file.read_exact(&mut size).map_err(|_| SafeTensorError::HeaderTooSmall)?;
     let size = u64::from_le_bytes(size);
     if size > HEADER_BYTES_MAX {
-        return Err(SafeTensorError::HeaderTooLarge.into());
+        return Err(WeightsFault::Header { bytes: size, bound: HEADER_BYTES_MAX });
     }
     let mut header = Vec::new();
     file.by_ref().take(size).read_to_end(&mut header).map_err(WeightsFault::Unreadable)?;

@@ -113,6 +113,12 @@ fn sizes_are_bounded() {
     let bomb = zstd::encode_all(tar(&[("zeros", &zeros)]).as_slice(), 19).unwrap();
     assert!(bomb.len() < 200);
     assert_eq!(refused(&bomb), "the archive's files have more than 10000 bytes together");
+    for (kind, name) in [(EntryType::Directory, "zeros"), (EntryType::Regular, "zeros/")] {
+        let mut builder = Builder::new(Vec::new());
+        append(&mut builder, kind, name.as_bytes(), &zeros);
+        let wanted = format!("`{name}` in the archive is a folder with contents; a bundle holds plain files and folders");
+        assert_eq!(refused(&zstd::encode_all(builder.into_inner().unwrap().as_slice(), 19).unwrap()), wanted);
+    }
     let names: Vec<String> = (0..30).map(|number| number.to_string()).collect();
     let many: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), b"".as_slice())).collect();
     assert_eq!(refused(&tar(&many)), "the archive holds more than 10 files");

@@ -227,7 +227,10 @@ fn names_do_not_lead_out() {
 
 #[test]
 fn wrong_weights_are_named() {
-    assert_refused(written("weights.safetensors", b"nonsense"), "`weights.safetensors`: it is not a valid safetensors file: ");
+    assert_refused(written("weights.safetensors", b"nonsense"), "`weights.safetensors`: it is not a valid safetensors file, or one of too");
+    let names = format!("{}{{}}", " ".repeat(16 << 20));
+    let long = [&(names.len() as u64).to_le_bytes(), names.as_bytes()].concat();
+    assert_refused(written("weights.safetensors", &long), "its header would have 16777218 bytes, and at most 16777216 are taken");
     let whole = safetensors("F32", "[2,1]", &[0; 8]);
     assert_refused(written("weights.safetensors", &whole[..whole.len() - 1]), "it is not a valid safetensors file: ");
     assert_refused(written("weights.safetensors", &safetensors("F32", "[3]", &[0; 8])), "it is not a valid safetensors file: ");

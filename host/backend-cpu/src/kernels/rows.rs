@@ -3,6 +3,8 @@
 //! A row is `outer` stretches of `n` elements, one after the other; plans bring other axes into that form first. Sums run in sixteen lanes and a
 //! fixed tree, by position in the stretch; those of a softmax in blocks ([`super::softmax`]).
 
+mod top;
+
 use std::marker::PhantomData;
 
 use cellwright_cell_graph::typed::ReduceKind;
@@ -11,6 +13,7 @@ use super::convert::Number;
 use super::element::Element;
 use super::{dispatch, softmax};
 use crate::level::Level;
+use top::TopK;
 
 /// What a row kernel works on: rows of elements and of results, each so many bytes apart.
 #[derive(Clone, Copy, Debug)]
@@ -270,33 +273,5 @@ impl<T: Number, const LAST: bool> Stretch for ArgMax<T, LAST> {
         let is_top = |x: &T| *x == top || (!x.is_above_with_nan(top) && !top.is_above_with_nan(*x));
         let position = if LAST { x.iter().rposition(is_top) } else { x.iter().position(is_top) };
         y[0] = position.unwrap_or(0) as i64;
-    }
-}
-
-struct TopK<T, const LARGEST: bool>(PhantomData<T>);
-
-impl<T: Number, const LARGEST: bool> Stretch for TopK<T, LARGEST> {
-    type In = T;
-    type Out = T;
-    #[inline(always)]
-    fn results(shape: &Shape) -> usize {
-        shape.k
-    }
-    #[inline(always)]
-    fn apply(_: &Shape, x: &[T], y: &mut [T], positions: &mut [i64]) {
-        // What is kept so far stands sorted at the front; a later equal one goes behind it.
-        let before = |a: T, b: T| if LARGEST { a.is_above_with_nan(b) } else { b.is_above_with_nan(a) };
-        let mut kept = 0;
-        for (position, value) in x.iter().enumerate() {
-            if kept == y.len() && (kept == 0 || !before(*value, y[kept - 1])) {
-                continue;
-            }
-            let at = y[..kept].partition_point(|other| !before(*value, *other));
-            kept = (kept + 1).min(y.len());
-            y.copy_within(at..kept - 1, at + 1);
-            positions.copy_within(at..kept - 1, at + 1);
-            y[at] = *value;
-            positions[at] = position as i64;
-        }
     }
 }

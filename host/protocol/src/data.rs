@@ -7,16 +7,16 @@ use std::fmt;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 
 /// An element as it was written.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Scalar {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Scalar<'a> {
     Truth(bool),
     Signed(i64),
     Unsigned(u64),
     Float(f64),
-    Text(String),
+    Text(&'a str),
 }
 
-impl fmt::Display for Scalar {
+impl fmt::Display for Scalar<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// Longer texts are cut in messages.
         const TEXT_MAX: usize = 40;
@@ -33,11 +33,65 @@ impl fmt::Display for Scalar {
     }
 }
 
+/// What an element is; its value is its word.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Truth,
+    Signed,
+    Unsigned,
+    Float,
+    /// The word is where it ends among the texts, and it begins where the one before ended.
+    Text,
+}
+
+/// Elements in order. They take nine bytes each and those of their texts, because two bytes of a message may be one.
+#[derive(Debug, Default)]
+pub(crate) struct Scalars {
+    kinds: Vec<Kind>,
+    words: Vec<u64>,
+    texts: String,
+}
+
+impl Scalars {
+    pub(crate) fn len(&self) -> usize {
+        self.kinds.len()
+    }
+
+    fn push(&mut self, scalar: Scalar<'_>) {
+        let (kind, word) = match scalar {
+            Scalar::Truth(truth) => (Kind::Truth, u64::from(truth)),
+            Scalar::Signed(int) => (Kind::Signed, int.cast_unsigned()),
+            Scalar::Unsigned(int) => (Kind::Unsigned, int),
+            Scalar::Float(float) => (Kind::Float, float.to_bits()),
+            Scalar::Text(text) => {
+                self.texts.push_str(text);
+                (Kind::Text, self.texts.len() as u64)
+            }
+        };
+        self.kinds.push(kind);
+        self.words.push(word);
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Scalar<'_>> {
+        let mut begin = 0;
+        self.kinds.iter().zip(&self.words).map(move |(kind, word)| match kind {
+            Kind::Truth => Scalar::Truth(*word != 0),
+            Kind::Signed => Scalar::Signed(word.cast_signed()),
+            Kind::Unsigned => Scalar::Unsigned(*word),
+            Kind::Float => Scalar::Float(f64::from_bits(*word)),
+            Kind::Text => {
+                let end = usize::try_from(*word).unwrap_or(usize::MAX);
+                Scalar::Text(&self.texts[std::mem::replace(&mut begin, end)..end])
+            }
+        })
+    }
+}
+
 /// `data`, flattened.
 #[derive(Debug, Default)]
 pub(crate) struct Data {
     /// Its elements in row-major order.
-    pub(crate) scalars: Vec<Scalar>,
+    pub(crate) scalars: Scalars,
     /// The extents of the lists it was written as, outermost first.
     pub(crate) nesting: Vec<usize>,
     /// The depth at which lists of unequal length, or lists beside elements, were first seen.
@@ -81,7 +135,7 @@ impl From<Reading> for Data {
 
 #[derive(Default)]
 struct Reading {
-    scalars: Vec<Scalar>,
+    scalars: Scalars,
     /// By depth, the length of the first list that ended there.
     extents: Vec<Option<usize>>,
     /// The depth of the first element.
@@ -90,7 +144,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn element(&mut self, scalar: Scalar, depth: usize) {
+    fn element(&mut self, scalar: Scalar<'_>, depth: usize) {
         let lists_beside = self.extents.len() > depth;
         if *self.leaves_at.get_or_insert(depth) != depth || lists_beside {
             self.ragged.get_or_insert(depth);
@@ -182,10 +236,6 @@ impl<'de> Visitor<'de> for Item<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        self.visit_string(text.to_owned())
-    }
-
-    fn visit_string<E: Error>(self, text: String) -> Result<(), E> {
         self.reading.element(Scalar::Text(text), self.depth);
         Ok(())
     }

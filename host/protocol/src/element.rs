@@ -10,7 +10,7 @@ use crate::fault::{BadResponse, TensorFault};
 ///
 /// # Errors
 /// If the element is no value of the datatype: nothing is rounded to an integer, cut to a range or read out of a string (but for the three floating-point values JSON lacks).
-pub(crate) fn read(scalar: &Scalar, datatype: Datatype, position: usize, bytes: &mut Vec<u8>) -> Result<(), TensorFault> {
+pub(crate) fn read(scalar: Scalar<'_>, datatype: Datatype, position: usize, bytes: &mut Vec<u8>) -> Result<(), TensorFault> {
     let refuse = || TensorFault::Element { position, found: scalar.to_string(), datatype };
     macro_rules! integer {
         ($type:ty) => {
@@ -19,7 +19,7 @@ pub(crate) fn read(scalar: &Scalar, datatype: Datatype, position: usize, bytes: 
     }
     match datatype {
         Datatype::Bool => match scalar {
-            Scalar::Truth(truth) => bytes.push(u8::from(*truth)),
+            Scalar::Truth(truth) => bytes.push(u8::from(truth)),
             _ => return Err(refuse()),
         },
         Datatype::Uint8 => integer!(u8),
@@ -54,10 +54,10 @@ pub(crate) fn read(scalar: &Scalar, datatype: Datatype, position: usize, bytes: 
     Ok(())
 }
 
-fn integer<T: TryFrom<i64> + TryFrom<u64>>(scalar: &Scalar) -> Option<T> {
+fn integer<T: TryFrom<i64> + TryFrom<u64>>(scalar: Scalar<'_>) -> Option<T> {
     match scalar {
-        Scalar::Signed(int) => T::try_from(*int).ok(),
-        Scalar::Unsigned(int) => T::try_from(*int).ok(),
+        Scalar::Signed(int) => T::try_from(int).ok(),
+        Scalar::Unsigned(int) => T::try_from(int).ok(),
         Scalar::Truth(_) | Scalar::Float(_) | Scalar::Text(_) => None,
     }
 }
@@ -66,12 +66,12 @@ fn integer<T: TryFrom<i64> + TryFrom<u64>>(scalar: &Scalar) -> Option<T> {
     clippy::cast_precision_loss,
     reason = "an integer literal in floating-point data means the nearest number, as in every JSON reader"
 )]
-fn float(scalar: &Scalar) -> Option<f64> {
+fn float(scalar: Scalar<'_>) -> Option<f64> {
     match scalar {
-        Scalar::Signed(int) => Some(*int as f64),
-        Scalar::Unsigned(int) => Some(*int as f64),
-        Scalar::Float(float) => Some(*float),
-        Scalar::Text(text) => match text.as_str() {
+        Scalar::Signed(int) => Some(int as f64),
+        Scalar::Unsigned(int) => Some(int as f64),
+        Scalar::Float(float) => Some(float),
+        Scalar::Text(text) => match text {
             "NaN" => Some(f64::NAN),
             "Infinity" => Some(f64::INFINITY),
             "-Infinity" => Some(f64::NEG_INFINITY),

@@ -21,6 +21,8 @@ pub enum RequestFault {
     Json(#[from] serde_json::Error),
     #[error("the request has no inputs")]
     NoInputs,
+    #[error("its id, parameters, names and shapes take about {found} bytes, more than the {bound} that a request may say beside its data")]
+    Beside { found: usize, bound: usize },
     #[error("{role} `{name}` is given twice")]
     Duplicate { role: &'static str, name: String },
     #[error("{role} `{name}`: {fault}")]

@@ -13,7 +13,7 @@ use crate::binary;
 use crate::data::Data;
 use crate::element::{self, PrintElement};
 use crate::fault::{BadRequest, BadResponse, RequestFault, TensorFault};
-use crate::request::{InferRequest, unique};
+use crate::request::{InferRequest, bounded, unique};
 use crate::response::InferResponse;
 use crate::value::{Parameters, Value};
 
@@ -57,7 +57,7 @@ impl WireGenerate {
             let names = specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>().join(", ");
             return Err(RequestFault::NothingGiven { names });
         }
-        Ok(InferRequest { id: self.id, parameters: unique(Some(self.parameters))?, inputs, outputs: Vec::new() })
+        bounded(InferRequest { id: self.id, parameters: unique(Some(self.parameters))?, inputs, outputs: Vec::new() })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a client asks.
 
-use cellwright_cell_graph::{Attribute, Tensor, TensorSpec};
+use cellwright_cell_graph::{Attribute, AttributeValue, Tensor, TensorSpec};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
@@ -135,8 +135,30 @@ impl WireRequest {
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(RequestFault::Duplicate { role: "requested output", name: pair[0].to_owned() });
         }
-        Ok(InferRequest { id: self.id, parameters, inputs, outputs })
+        bounded(InferRequest { id: self.id, parameters, inputs, outputs })
     }
+}
+
+/// A request may say so much beside its tensors' contents: where rows are requests, each of them holds a copy.
+const BESIDE_BYTES_MAX: usize = 16 << 10;
+/// What a name costs beside its bytes, about.
+const NAMED_BYTES: usize = 64;
+
+/// A request that says no more than it may.
+pub(crate) fn bounded(request: InferRequest) -> Result<InferRequest, RequestFault> {
+    let named = |name: &str| NAMED_BYTES + name.len();
+    let parameters = |parameters: &[Attribute]| -> usize {
+        let bytes = |value: &AttributeValue| if let AttributeValue::Text(text) = value { text.len() } else { 0 };
+        parameters.iter().map(|parameter| named(&parameter.name) + bytes(&parameter.value)).sum()
+    };
+    let inputs = request.inputs.iter().map(|input| named(&input.name) + size_of_val(&input.shape[..]));
+    let outputs = request.outputs.iter().map(|output| named(&output.name) + parameters(&output.parameters));
+    let id = request.id.as_ref().map_or(0, String::len);
+    let found = id + parameters(&request.parameters) + inputs.chain(outputs).sum::<usize>();
+    if found > BESIDE_BYTES_MAX {
+        return Err(RequestFault::Beside { found, bound: BESIDE_BYTES_MAX });
+    }
+    Ok(request)
 }
 
 pub(crate) fn unique(parameters: Option<Parameters>) -> Result<Vec<Attribute>, RequestFault> {

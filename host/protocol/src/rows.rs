@@ -9,7 +9,7 @@ use crate::fault::RowsFault;
 use crate::request::InferRequest;
 use crate::response::InferResponse;
 
-/// One request for each row of the inputs, all with the call's id, parameters and requested outputs.
+/// One request for each row of the inputs, all with the call's parameters and requested outputs. Its id is the call's alone.
 ///
 /// # Errors
 /// If the inputs do not have the same number of rows, or there are none, or more than `rows_max`.
@@ -21,9 +21,7 @@ pub fn split_rows(request: &InferRequest, rows_max: usize) -> Result<Vec<InferRe
     if rows > rows_max {
         return Err(RowsFault::TooMany { found: rows, bound: rows_max });
     }
-    let parameters = &request.parameters;
-    let empty =
-        InferRequest { id: request.id.clone(), parameters: parameters.clone(), inputs: Vec::new(), outputs: request.outputs.clone() };
+    let empty = InferRequest { id: None, parameters: request.parameters.clone(), inputs: Vec::new(), outputs: request.outputs.clone() };
     let mut requests = vec![empty; rows];
     for input in &request.inputs {
         let inconsistent = || RowsFault::Inconsistent { input: input.name.clone() };

@@ -272,6 +272,40 @@ pub struct UnfoldedGrowth {
     pub nodes: u64,
 }
 
+impl UnfoldedGrowth {
+    /// How many bytes it takes, about.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let chains = size_of_val(&self.chains[..]) + self.chains.iter().map(UnfoldedChain::bytes_behind).sum::<usize>();
+        let listed = |response: &UnfoldedResponse| if let ResponseFrom::Listed(of) = &response.from { size_of_val(&of[..]) } else { 0 };
+        let outputs = size_of_val(&self.outputs[..]) + self.outputs.iter().map(listed).sum::<usize>();
+        let watch = |watch: &Watch| size_of_val(&watch.outputs[..]) + size_of_val(&watch.keep[..]) + watch.state.len();
+        (chains + outputs + size_of_val(&self.cancel[..]) + self.next.as_ref().map_or(0, watch)) as u64
+    }
+}
+
+impl UnfoldedChain {
+    fn bytes_behind(&self) -> usize {
+        size_of_val(&self.stages[..]) + self.stages.iter().map(UnfoldedStage::bytes_behind).sum::<usize>()
+    }
+}
+
+impl UnfoldedStage {
+    fn bytes_behind(&self) -> usize {
+        let source = |input: &UnfoldedInput| match &input.source {
+            Source::Literal(bytes) => bytes.len(),
+            Source::Ints(ints) => size_of_val(&ints[..]),
+            Source::Nodes { of, .. } => size_of_val(&of[..]),
+            _ => 0,
+        };
+        let grouping = if let Grouping::Components(of) = &self.grouping { size_of_val(&of[..]) } else { 0 };
+        let inputs = size_of_val(&self.inputs[..]) + self.inputs.iter().map(source).sum::<usize>();
+        let waits = size_of_val(&self.depends[..]) + size_of_val(&self.named_producers[..]);
+        let successors = size_of_val(&self.successors.offsets[..]) + size_of_val(&self.successors.targets[..]);
+        inputs + waits + successors + grouping + size_of_val(&self.delivery[..])
+    }
+}
+
 /// A literal's bytes, for tests and tools that build sources by hand.
 impl From<&Tensor> for Source {
     fn from(tensor: &Tensor) -> Self {

@@ -1,4 +1,4 @@
-//! How much memory the answers of one call may take, and those of all calls together.
+//! How much memory the answers of one call may take, and those of all calls, with their graphs, together.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -13,6 +13,8 @@ use crate::error::Whose;
 pub(crate) struct AnswerRoom {
     bytes_max: u64,
     taken: AtomicU64,
+    /// What is taken of its tenant's for the call's graphs: a call's bound is for its answer alone.
+    graphs: AtomicU64,
     /// Whose answers share it; none: those of one call.
     whose: Option<Whose>,
     within: Option<Arc<AnswerRoom>>,
@@ -43,7 +45,7 @@ impl AnswerShare {
 
 impl AnswerRoom {
     const fn new(bytes_max: u64, whose: Option<Whose>, within: Option<Arc<Self>>) -> Self {
-        Self { bytes_max, taken: AtomicU64::new(0), whose, within }
+        Self { bytes_max, taken: AtomicU64::new(0), graphs: AtomicU64::new(0), whose, within }
     }
 
     /// For all answers of a host.
@@ -80,6 +82,15 @@ impl AnswerRoom {
         })
     }
 
+    /// As [`Self::change`], for graphs of a call.
+    pub(crate) fn change_graphs(&self, before: u64, bytes: u64) -> Result<(), NoRoom> {
+        let Some(within) = &self.within else { return Ok(()) };
+        within.change(before, bytes)?;
+        // Wraps around where it becomes less.
+        self.graphs.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+        Ok(())
+    }
+
     /// What it may hold, if it holds `taken` now. Others change meanwhile what a tenant's depends on: it is about right; the host's is exact.
     fn bound(&self, taken: u64) -> u64 {
         match &self.within {
@@ -95,7 +106,7 @@ impl AnswerRoom {
 impl Drop for AnswerRoom {
     fn drop(&mut self) {
         if let Some(within) = &self.within {
-            let _ = within.change(*self.taken.get_mut(), 0);
+            let _ = within.change(*self.taken.get_mut() + *self.graphs.get_mut(), 0);
         }
     }
 }

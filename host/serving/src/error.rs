@@ -105,7 +105,7 @@ pub enum InferError {
     },
     /// The answers that are being made hold as much as they may together.
     #[error(
-        "the answers of this {whose} that are on their way would take more than {limit} bytes of memory, which is the limit: try again later"
+        "the graphs and answers of this {whose} that are on their way would take more than {limit} bytes of memory, which is the limit: try again later"
     )]
     AnswersTooLarge {
         /// Whose limit it is.

@@ -1,6 +1,7 @@
 //! Values of single nodes, as the engine hands them out, become response tensors, streamed parts, and what a continuation watches.
 
 mod column;
+mod graphs;
 mod line;
 mod sending;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use cellwright_engine::Value;
 use crate::answer_room::{AnswerRoom, NoRoom};
 use crate::join::{Piece, adds_nothing, joined};
 use column::Column;
+use graphs::Graphs;
 use line::{Given, Line, keys};
 use sending::Sending;
 use watching::Watching;
@@ -59,6 +61,7 @@ pub(crate) struct Outputs {
     /// How much all of this may take, and what is taken of it.
     room: Arc<AnswerRoom>,
     taken: u64,
+    graphs: Graphs,
     /// How often it was asked what has arrived of an output: what the work grows with.
     #[cfg(test)]
     looks: std::cell::Cell<u64>,
@@ -99,6 +102,7 @@ impl Outputs {
             specs,
             room,
             taken: 0,
+            graphs: Graphs::default(),
             #[cfg(test)]
             looks: std::cell::Cell::new(0),
         }
@@ -110,9 +114,18 @@ impl Outputs {
         std::mem::replace(self, nothing)
     }
 
+    /// Takes room for a growth, which lasts as long as anybody holds it.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn hold(&mut self, growth: &Arc<UnfoldedGrowth>) -> Result<(), NoRoom> {
+        self.graphs.hold(growth, &self.room)
+    }
+
     /// Lets go of what has arrived, and gives back the room for it: what others are taken in for instead of these.
     pub(crate) fn anew(mut self) -> Taking {
         self.give_back(self.taken);
+        self.graphs.give_back(&self.room);
         self.taking()
     }
 

@@ -46,7 +46,7 @@ fn answers_together_are_bounded() {
         }
     };
     let is_full = || {
-        let sentence = "the answers of this tenant that are on their way would take more than 400000 bytes of memory, which is the limit: \
+        let sentence = "the graphs and answers of this tenant that are on their way would take more than 400000 bytes of memory, which is the limit: \
                         try again later";
         assert_eq!(refused(begin().map(drop)), (ErrorKind::Busy, sentence.to_owned()));
     };

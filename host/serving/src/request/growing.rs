@@ -30,7 +30,8 @@ pub(super) fn unfold(
     let growth = model.plugin().unfold(view)?;
     let mut unfolding = model.unfolding();
     let growth = grown(model, &mut unfolding, growth, tensors)?;
-    let outputs = Outputs::new(taking, &growth).map_err(|no_room| too_large(model, no_room))?;
+    let outputs = Outputs::new(taking, &growth).and_then(|mut outputs| outputs.hold(&growth).map(|()| outputs));
+    let outputs = outputs.map_err(|no_room| too_large(model, no_room))?;
     Ok(Unfolded { unfolding, growth, outputs })
 }
 

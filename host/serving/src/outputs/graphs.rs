@@ -1,0 +1,77 @@
+//! The memory of a request's graph, which its plugin made as large as it liked, within limits.
+
+use std::sync::{Arc, Weak};
+
+use cellwright_cell_graph::UnfoldedGrowth;
+
+use crate::answer_room::{AnswerRoom, NoRoom};
+
+/// Smaller growths are not counted: those of all requests that may be in flight take little together.
+const COUNTED_MIN: u64 = 16 << 10;
+/// What a growth takes while it runs, beside what it takes itself: of each of its stages and nodes the engine and the scheduler keep something too.
+const RUNNING: u64 = 3;
+
+/// Growths that somebody may hold, and what is taken for them.
+#[derive(Debug, Default)]
+pub(super) struct Graphs {
+    held: Vec<(Weak<UnfoldedGrowth>, u64)>,
+    taken: u64,
+}
+
+impl Graphs {
+    pub(super) fn hold(&mut self, growth: &Arc<UnfoldedGrowth>, room: &AnswerRoom) -> Result<(), NoRoom> {
+        let bytes = growth.bytes().saturating_mul(RUNNING);
+        self.held.retain(|(growth, _)| growth.strong_count() > 0);
+        let others = self.held.iter().fold(0, |sum, (_, bytes)| bytes.saturating_add(sum));
+        let counted = if bytes < COUNTED_MIN { 0 } else { bytes };
+        let taken = others.saturating_add(counted);
+        if taken != self.taken {
+            room.change_graphs(self.taken, taken)?;
+            self.taken = taken;
+        }
+        if counted > 0 {
+            self.held.push((Arc::downgrade(growth), counted));
+        }
+        Ok(())
+    }
+
+    /// Nobody holds any of them.
+    pub(super) fn give_back(&mut self, room: &AnswerRoom) {
+        // To take less always succeeds.
+        let _ = room.change_graphs(self.taken, 0);
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn growth(kib: usize) -> Arc<UnfoldedGrowth> {
+        let cancel = vec![0; kib << 8];
+        Arc::new(UnfoldedGrowth { first_chain: 0, chains: Vec::new(), outputs: Vec::new(), cancel, next: None, nodes: 0 })
+    }
+
+    #[test]
+    fn growths_have_room_while_somebody_holds_them() {
+        let tenant = Arc::new(AnswerRoom::of_tenant(&Arc::new(AnswerRoom::of_host(600 << 10))));
+        let room = Arc::new(AnswerRoom::of_call(&tenant, 1));
+        let mut graphs = Graphs::default();
+        let (first, second) = (growth(50), growth(50));
+        graphs.hold(&first, &room).unwrap();
+        assert!(graphs.hold(&growth(51), &room).is_err(), "three times as much is taken");
+        graphs.hold(&second, &room).unwrap();
+        for _ in 0..100 {
+            graphs.hold(&growth(1), &room).unwrap();
+        }
+        let (mut others, other_room) = (Graphs::default(), AnswerRoom::of_call(&tenant, 1));
+        assert!(others.hold(&growth(50), &other_room).is_err());
+        drop(first);
+        graphs.hold(&growth(1), &room).unwrap();
+        others.hold(&growth(50), &other_room).unwrap();
+        graphs.give_back(&room);
+        others.hold(&growth(50), &other_room).unwrap();
+        drop((room, other_room));
+        assert!(tenant.change(0, 300 << 10).is_ok(), "all of it was given back");
+    }
+}

@@ -69,6 +69,24 @@ fn answers_together_are_bounded() {
     host.is_whole_again();
 }
 
+/// Its answer is a few bytes.
+#[test]
+fn a_graph_has_room_with_the_answers_or_is_not_begun() {
+    let large = || behaving("many-chains-beside", requests::sum(1, 3));
+    let host = host_with(IN_FLIGHT, Some(800_000));
+    let sentence = refused(host.whole(&host.model("honest"), large()));
+    assert_eq!(sentence.0, ErrorKind::Busy);
+    assert!(sentence.1.contains("graphs and answers of this tenant that are on their way would take more than 400000 bytes"), "{sentence:?}");
+    host.is_whole_again();
+    let host = host_with(IN_FLIGHT, Some(8_000_000));
+    let model = host.model("honest");
+    for _ in 0..20 {
+        let answer = host.whole(&model, large());
+        assert!(answer.is_ok(), "what it took was not given back: {answer:?}");
+    }
+    host.is_whole_again();
+}
+
 /// A session that never lets go of its first chain is ended before the records of all later ones become many.
 #[test]
 fn what_is_kept_for_ever_is_bounded() {

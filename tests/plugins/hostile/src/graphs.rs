@@ -22,6 +22,8 @@ pub fn of(behaviour: &str, rows: u32) -> Option<Growth> {
         "stream-all" => growth.outputs.push(ResponseTensor { name: "sums".into(), from: Gathered::All(output(0)), stream: true }),
         "stream-last" => growth.outputs[0].stream = true,
 
+        "many-chains-beside" => growth.chains.extend((0..1000).map(|_| chain_of(1, Source::Zeros))),
+
         // Cyclic, in every way the ABI's types can spell.
         "cycle-own-step" => {
             chain.feedback.clear();

@@ -52,7 +52,7 @@ pub struct Version {
     pub bytes: u64,
     /// When it was committed, in milliseconds since 1970.
     pub created_ms: u64,
-    /// What its checks said, as it was handed in.
+    /// What its checks said, as it was handed in; null in a list of models.
     pub report: serde_json::Value,
 }
 
@@ -87,7 +87,7 @@ pub struct Room {
 pub struct NewVersion {
     /// Its files; their order means nothing.
     pub files: Vec<VersionFile>,
-    /// What its checks said. The registry keeps it and does not read it.
+    /// What its checks said, in at most [`REPORT_BYTES_MAX`](crate::REPORT_BYTES_MAX) bytes. The registry keeps it and does not read it.
     pub report: serde_json::Value,
     /// Whether it serves from now on.
     pub activate: bool,

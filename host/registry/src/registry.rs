@@ -20,7 +20,7 @@ use crate::name::TenantName;
 use crate::tenant::TenantSettings;
 
 pub(crate) use keys::LABEL_CHARACTERS_MAX;
-pub(crate) use versions::REPORT_BYTES_MAX;
+pub use versions::REPORT_BYTES_MAX;
 
 use keys::KnownKeys;
 
@@ -148,8 +148,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let registry = Registry::open(folder.path()).unwrap();
         commit(&registry, "before", 0).unwrap();
-        registry.database.limit_pages(40);
-        let error = commit(&registry, "m", 500_000).unwrap_err();
+        registry.database.limit_pages(30);
+        let error = commit(&registry, "m", 60_000).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Full);
         assert_eq!(error.to_string(), "the disk is full: cannot write the registry's database");
         commit(&registry, "after", 0).unwrap();

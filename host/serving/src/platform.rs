@@ -5,6 +5,7 @@
 
 mod changes;
 mod receiving;
+mod report;
 mod views;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

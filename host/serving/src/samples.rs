@@ -29,10 +29,13 @@ const AT_ONCE: usize = 64;
 const AGAIN_MAX: usize = 10;
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
+/// Characters of a sample's name. An id may have thousands, and there may be thousands of samples.
+const NAME_CHARACTERS_MAX: usize = 128;
+
 /// What became of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleReport {
-    /// Its id, or its position.
+    /// Its id, cut short if it is long, or its position.
     pub name: String,
     /// Whether the bundle says what its answer must be.
     pub compared: bool,
@@ -87,7 +90,7 @@ pub fn run(serving: &Serving, model: &Arc<ServedModel>, bundle: &Bundle, bounds:
                     .or_else(|| determinism::check(model, &sample.request).err()),
             };
             let position = reports.len();
-            let name = sample.request.id.clone().unwrap_or_else(|| format!("sample {}", position + 1));
+            let name = sample.request.id.as_deref().map_or_else(|| format!("sample {}", position + 1), shortened);
             let (fault, error) = fault.unzip();
             reports.push(SampleReport { name, compared: sample.expected.is_some(), fault, error: error.flatten() });
         }
@@ -161,6 +164,13 @@ pub fn view(model: &ServedModel, request: InferRequest) -> RequestView {
     RequestView::new(inputs.into_iter().map(Arc::new), request.parameters)
 }
 
+fn shortened(id: &str) -> String {
+    if id.chars().nth(NAME_CHARACTERS_MAX).is_none() {
+        return id.to_owned();
+    }
+    id.chars().take(NAME_CHARACTERS_MAX - 1).chain(['…']).collect()
+}
+
 fn late(time_max: Duration) -> String {
     format!("the samples took more than {} ms, all of them together: bring fewer or shorter ones", time_max.as_millis())
 }
@@ -179,6 +189,13 @@ mod tests {
     fn report(name: &str, fault: Option<(&str, Option<ErrorKind>)>) -> SampleReport {
         let (fault, error) = fault.unzip();
         SampleReport { name: name.to_owned(), compared: true, fault: fault.map(str::to_owned), error: error.flatten() }
+    }
+
+    #[test]
+    fn long_ids_are_cut() {
+        let long = "é".repeat(128);
+        assert_eq!([shortened(""), shortened("one"), shortened(&long)], ["", "one", &long]);
+        assert_eq!(shortened(&format!("{long}x")), format!("{}…", "é".repeat(127)));
     }
 
     #[test]

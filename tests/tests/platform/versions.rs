@@ -10,6 +10,7 @@ use cellwright_serving::{Abandoned, ChangeError, ErrorKind, NewUpload, Platform}
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::platform::{archive, infer, model, other_tenant, registry, start, summing, tenant};
 use cellwright_tests::requests;
+use serde_json::json;
 use tempfile::TempDir;
 
 /// What the version with that bias adds to each column of two rows.
@@ -213,6 +214,58 @@ fn a_restart_brings_back_what_served() {
     let platform = start(folder.path());
     let sentence = infer(&platform, &tenant(), "asleep", requests::sum(1, 1)).unwrap_err();
     assert!(sentence.starts_with("model `asleep` does not serve: its active version did not load"), "{sentence}");
+}
+
+/// Gives the version that it puts in service.
+type Put = fn(&Arc<Platform>) -> u64;
+
+#[test]
+fn what_is_put_in_service_after_an_unload_serves_after_a_restart_as_well() {
+    let folder = TempDir::new().unwrap();
+    let mut platform = start(folder.path());
+    upload(&platform, &summing(1.0));
+    // The version's number is its bias, too.
+    let cases: [(Put, u8); 4] = [
+        (|platform| upload(platform, &summing(2.0)).version, 2),
+        (|platform| upload(platform, &summing(1.0)).version, 1),
+        (|platform| platform.activate(&tenant(), &model("sums"), 2).unwrap().version, 2),
+        (|platform| platform.roll_back(&tenant(), &model("sums")).unwrap().version, 1),
+    ];
+    for (put, version) in cases {
+        platform.unload(&tenant(), &model("sums")).unwrap();
+        assert_eq!(put(&platform), u64::from(version));
+        let bias = f32::from(version);
+        answered(&platform, bias);
+        drop(platform);
+        platform = start(folder.path());
+        answered(&platform, bias);
+    }
+}
+
+/// Of one request, under that id.
+fn sample(id: &str) -> String {
+    format!(r#"{{"id":"{id}","inputs":[{{"name":"x","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}}]}}"#)
+}
+
+#[test]
+fn a_report_is_short_whatever_its_samples_are_called_and_however_many_there_are() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    let long = summing(1.0);
+    long.write("samples.jsonl", sample(&"é".repeat(5000)).as_bytes());
+    let uploaded = upload(&platform, &long);
+    let name = format!("{}…", "é".repeat(127));
+    assert_eq!(uploaded.samples[0].name, name);
+    let many = summing(2.0);
+    let samples: Vec<_> = (0..1000).map(|number| sample(&format!("{number:0>200}"))).collect();
+    many.write("samples.jsonl", samples.join("\n").as_bytes());
+    assert_eq!(upload(&platform, &many).samples.len(), 1000);
+    let versions = platform.registry().model(&tenant(), &model("sums")).unwrap().unwrap().versions;
+    assert_eq!(versions[0].report, json!({ "samples": [{ "name": name, "compared": false }], "more": 0 }));
+    let report = &versions[1].report;
+    assert!(report.to_string().len() <= 64 << 10);
+    let kept = report["samples"].as_array().unwrap().len() as u64;
+    assert!((300..1000).contains(&kept) && report["more"] == 1000 - kept, "{kept} are kept, {} are more", report["more"]);
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::io::{Read as _, Write as _};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use cellwright_http_api::Limits;
+use cellwright_http_api::{Host, Limits};
+use cellwright_registry::{ModelName, NewVersion, TenantName, VersionFile};
 use serde_json::json;
 
 use crate::harness::{Answer, Running, request};
@@ -177,6 +178,37 @@ fn tenants_are_made_changed_and_deleted() {
     }
     assert_eq!(server.send("DELETE", "/v1/tenants/acme", &[], b"").status, 204);
     server.get("/v1/tenants/acme").refused(404, "no tenant `acme`");
+}
+
+/// What is not given stays, also where somebody else is just giving it.
+#[test]
+fn changes_of_a_tenant_at_once_take_nothing_back() {
+    let server = Running::start();
+    let set = |body: String| assert_eq!(server.send("PUT", "/v1/tenants/default", &[], body.as_bytes()).status, 200);
+    for round in 1..=100 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| set(format!(r#"{{"weight":{round}}}"#)));
+            scope.spawn(|| set(format!(r#"{{"models_max":{round}}}"#)));
+        });
+        let settings = server.get("/v1/tenants/default").json()["settings"].clone();
+        assert_eq!((&settings["weight"], &settings["models_max"]), (&json!(round), &json!(round)));
+    }
+}
+
+/// A report may hold fewer samples than there were; lists hold none.
+#[test]
+fn a_version_tells_of_its_samples_where_it_is_looked_at() {
+    let server = Running::start();
+    let registry = Host::registry(&*server.host);
+    let mut blob = registry.new_blob().unwrap();
+    blob.write_all(b"bytes").unwrap();
+    let files = vec![VersionFile { path: "model.toml".to_owned(), blob: blob.finish().unwrap() }];
+    let report = json!({ "samples": [{ "name": "one", "compared": true }], "more": 12 });
+    let version = NewVersion { files, report, activate: true };
+    registry.commit_version(&TenantName::default_tenant(), &ModelName::parse("m").unwrap(), version).unwrap();
+    let samples = server.get("/v1/models/m").json()["versions"][0]["samples"].clone();
+    assert_eq!(samples, json!([{ "name": "one", "ok": true }, { "name": "and 12 more", "ok": true }]));
+    assert_eq!(server.get("/v1/models").json()["models"][0]["versions"][0]["samples"], json!([]));
 }
 
 #[test]

@@ -147,12 +147,15 @@ impl Registry {
         Ok(identity)
     }
 
-    /// Whether there is any key at all.
+    /// Whether there is a key, or ever was one: nobody who ends the last one means to let everybody in. The way back in is to make a key
+    /// where no server has the folder open (`cellwright keys create --admin --data FOLDER`).
     ///
     /// # Errors
     /// The database fails.
     pub fn has_keys(&self) -> Result<bool> {
-        self.database.read(|database| Ok(database.query_row("SELECT EXISTS (SELECT 1 FROM key)", [], |row| row.get(0))?))
+        // SQLite's own memory of the last number that a key was given, which outlives the key.
+        let ever = "SELECT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'key' AND seq > 0)";
+        self.database.read(|database| Ok(database.query_row(ever, [], |row| row.get(0))?))
     }
 
     fn look_up(&self, id: &str) -> Result<Option<KnownKey>> {

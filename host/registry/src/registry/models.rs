@@ -16,8 +16,11 @@ const MODEL_COLUMNS: &str = "SELECT model.id, tenant.name, model.name, model.act
 
 const VERSION_COLUMNS: &str = "SELECT id, number, digest, bytes, created_ms, report FROM version";
 
+/// Where there may be very many: their reports are left where they are.
+const LISTED_COLUMNS: &str = "SELECT id, number, digest, bytes, created_ms, 'null' FROM version";
+
 impl Registry {
-    /// The models of a tenant, or of all, by tenant and name.
+    /// The models of a tenant, or of all, by tenant and name. The reports of their versions are left out: [`Registry::model`] has them.
     ///
     /// # Errors
     /// The database fails.
@@ -25,7 +28,7 @@ impl Registry {
         let filter = if tenant.is_some() { "WHERE tenant.name = ?1" } else { "WHERE ?1 IS NULL" };
         self.database.read(|database| {
             let rows = model_rows(database, &format!("{filter} ORDER BY tenant.name, model.name"), [tenant.map(TenantName::as_str)])?;
-            rows.into_iter().map(|row| row.complete(database)).collect()
+            rows.into_iter().map(|row| row.complete_with(database, LISTED_COLUMNS)).collect()
         })
     }
 
@@ -37,7 +40,7 @@ impl Registry {
         self.database.read(|database| find_model(database, tenant, name)?.map(|row| row.complete(database)).transpose())
     }
 
-    /// Lets a version serve, and remembers the one before.
+    /// Lets a version serve, and remembers the one before. The model is meant to be loaded from then on.
     ///
     /// # Errors
     /// There is no such version.
@@ -50,7 +53,7 @@ impl Registry {
         })
     }
 
-    /// Lets the version serve that was active before this one; again, the one before that.
+    /// Lets the version serve that was active before this one; again, the one before that. The model is meant to be loaded from then on.
     ///
     /// # Errors
     /// There is no such model, or no earlier version.
@@ -59,12 +62,12 @@ impl Registry {
             let model = require_model(database, tenant, name)?;
             let earlier = model.earlier(database)?.ok_or_else(|| RegistryError::NothingToRollBack(name.clone()))?;
             database.execute("DELETE FROM earlier WHERE model = ?1 AND id >= ?2", (model.id, earlier.id))?;
-            database.execute("UPDATE model SET active = ?2 WHERE id = ?1", (model.id, earlier.version))?;
+            put_in_service(database, model.id, earlier.version)?;
             require_model(database, tenant, name)?.complete(database)
         })
     }
 
-    /// Says whether a model is meant to be loaded; a new one is.
+    /// Says whether a model is meant to be loaded; a new one is, and one of which a version is let serve.
     ///
     /// # Errors
     /// There is no such model.
@@ -83,11 +86,17 @@ pub(super) fn activate(database: &Connection, model: i64, version: i64) -> Resul
         "INSERT INTO earlier (model, version) SELECT id, active FROM model WHERE id = ?1 AND active IS NOT NULL AND active <> ?2",
         (model, version),
     )?;
-    database.execute("UPDATE model SET active = ?2 WHERE id = ?1", (model, version))?;
+    put_in_service(database, model, version)?;
     database.execute(
         "DELETE FROM earlier WHERE model = ?1 AND id NOT IN (SELECT id FROM earlier WHERE model = ?1 ORDER BY id DESC LIMIT ?2)",
         (model, EARLIER_MAX),
     )?;
+    Ok(())
+}
+
+/// A model that was unloaded is meant to be loaded again from then on, for the version does serve.
+fn put_in_service(database: &Connection, model: i64, version: i64) -> Result<()> {
+    database.execute("UPDATE model SET active = ?2, loaded = 1 WHERE id = ?1", (model, version))?;
     Ok(())
 }
 
@@ -123,7 +132,11 @@ impl ModelRow {
     }
 
     fn complete(self, database: &Connection) -> Result<Model> {
-        let versions = version_rows(database, "WHERE model = ?1 ORDER BY number", [self.id])?;
+        self.complete_with(database, VERSION_COLUMNS)
+    }
+
+    fn complete_with(self, database: &Connection, columns: &str) -> Result<Model> {
+        let versions = version_rows(database, &format!("{columns} WHERE model = ?1 ORDER BY number"), [self.id])?;
         let active = self.active.and_then(|id| versions.iter().find(|row| row.id == id)).map(|row| row.version.number);
         let previous = self.earlier(database)?.map(|earlier| earlier.number);
         Ok(Model {
@@ -156,12 +169,12 @@ pub(super) fn require_model(database: &Connection, tenant: &TenantName, name: &M
 pub(super) fn require_version(database: &Connection, model: &ModelRow, number: u64) -> Result<VersionRow> {
     // A number that the database cannot count to is nobody's.
     let known = i64::try_from(number).ok();
-    let rows = version_rows(database, "WHERE model = ?1 AND number = ?2", (model.id, known))?;
+    let rows = version_rows(database, &format!("{VERSION_COLUMNS} WHERE model = ?1 AND number = ?2"), (model.id, known))?;
     rows.into_iter().next().ok_or_else(|| RegistryError::VersionMissing { model: model.name.clone(), version: number })
 }
 
 pub(super) fn find_version(database: &Connection, model: i64, digest: &Digest) -> Result<Option<VersionRow>> {
-    let rows = version_rows(database, "WHERE model = ?1 AND digest = ?2", (model, digest.as_bytes()))?;
+    let rows = version_rows(database, &format!("{VERSION_COLUMNS} WHERE model = ?1 AND digest = ?2"), (model, digest.as_bytes()))?;
     Ok(rows.into_iter().next())
 }
 
@@ -171,8 +184,8 @@ fn model_rows(database: &Connection, filter: &str, parameters: impl Params) -> R
     rows.into_iter().map(decode_model).collect()
 }
 
-fn version_rows(database: &Connection, filter: &str, parameters: impl Params) -> Result<Vec<VersionRow>> {
-    let mut statement = database.prepare_cached(&format!("{VERSION_COLUMNS} {filter}"))?;
+fn version_rows(database: &Connection, select: &str, parameters: impl Params) -> Result<Vec<VersionRow>> {
+    let mut statement = database.prepare_cached(select)?;
     let rows = statement.query_map(parameters, raw_version)?.collect::<rusqlite::Result<Vec<_>>>()?;
     rows.into_iter().map(decode_version).collect()
 }

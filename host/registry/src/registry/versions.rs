@@ -14,7 +14,8 @@ use crate::error::{FilesFault, RegistryError};
 use crate::model::{Committed, NewVersion, Room, Version, VersionFile};
 use crate::name::{ModelName, TenantName};
 
-pub(crate) const REPORT_BYTES_MAX: usize = 1 << 20;
+/// Bytes that a version's report may have, as JSON. Reports are nobody's bytes, and there may be a thousand in one answer.
+pub const REPORT_BYTES_MAX: usize = 64 << 10;
 
 const FILES_MAX: usize = 4096;
 const PATH_BYTES_MAX: usize = 512;

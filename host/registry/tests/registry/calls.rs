@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use cellwright_registry::{
-    Digest, ErrorKind, KeyId, NewVersion, Registry, RegistryError, Scope, Scopes, TenantName, TenantSettings, VersionFile,
+    Digest, ErrorKind, KeyId, NewVersion, Registry, RegistryError, Scope, Scopes, TenantName, TenantSettings, Version, VersionFile,
 };
 
 use crate::{commit, model, store, temporary, tenant};
@@ -140,6 +140,25 @@ fn a_revoked_key_is_never_recognised_again_however_many_ask() {
     }
 }
 
+/// A folder whose keys were all ended is not one that nobody ever locked.
+#[test]
+fn that_there_was_a_key_is_never_forgotten() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let acme = tenant("acme");
+    registry.create_tenant(&acme, &TenantSettings::default()).unwrap();
+    assert_eq!(kind(registry.create_key(&tenant("nobody"), infer(), "")), ErrorKind::NotFound);
+    assert!(!registry.has_keys().unwrap(), "a key that was refused is none");
+    let key = registry.create_key(&acme, infer(), "").unwrap().key;
+    registry.revoke_key(&key.id).unwrap();
+    assert!(registry.has_keys().unwrap());
+    registry.delete_tenant(&acme).unwrap();
+    drop(registry);
+    let registry = Registry::open(folder.path()).unwrap();
+    assert_eq!(registry.keys(None).unwrap(), []);
+    assert!(registry.has_keys().unwrap());
+}
+
 #[test]
 fn keys_that_make_no_sense_are_refused() {
     let folder = temporary();
@@ -242,6 +261,47 @@ fn whether_a_model_is_to_be_loaded_survives_a_restart() {
     assert!(!found[0].loaded && found[0].active == Some(1));
 }
 
+/// Gives the version that it puts in service.
+type Put = fn(&Registry) -> u64;
+
+#[test]
+fn what_is_put_in_service_is_meant_to_be_loaded() {
+    let folder = temporary();
+    let mut registry = Registry::open(folder.path()).unwrap();
+    let (default, m) = (TenantName::default_tenant(), model("m"));
+    commit(&registry, "m", b"1", true).unwrap();
+    let cases: [(Put, u64); 4] = [
+        (|registry| commit(registry, "m", b"2", true).unwrap().version.number, 2),
+        (|registry| commit(registry, "m", b"1", true).unwrap().version.number, 1),
+        (|registry| registry.activate(&TenantName::default_tenant(), &model("m"), 2).unwrap().active.unwrap(), 2),
+        (|registry| registry.roll_back(&TenantName::default_tenant(), &model("m")).unwrap().active.unwrap(), 1),
+    ];
+    for (put, version) in cases {
+        registry.set_loaded(&default, &m, false).unwrap();
+        assert_eq!(put(&registry), version);
+        drop(registry);
+        registry = Registry::open(folder.path()).unwrap();
+        let found = registry.model(&default, &m).unwrap().unwrap();
+        assert_eq!((found.active, found.loaded), (Some(version), true));
+    }
+    registry.set_loaded(&default, &m, false).unwrap();
+    commit(&registry, "m", b"3", false).unwrap();
+    assert!(!registry.model(&default, &m).unwrap().unwrap().loaded, "a version that waits loads nothing");
+}
+
+/// A list may be of a thousand models with a thousand versions each.
+#[test]
+fn reports_are_read_where_one_model_is_looked_at() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let committed = commit(&registry, "m", b"1", true).unwrap().version;
+    let listed = registry.models(None).unwrap().remove(0).versions.remove(0);
+    assert_eq!(listed.report, serde_json::Value::Null);
+    assert_eq!(Version { report: committed.report.clone(), ..listed }, committed);
+    let looked_at = registry.model(&TenantName::default_tenant(), &model("m")).unwrap().unwrap();
+    assert_eq!(looked_at.versions, [committed]);
+}
+
 #[test]
 fn a_tenant_has_no_more_than_it_may() {
     let folder = temporary();
@@ -295,7 +355,7 @@ fn files_that_cannot_be_a_version_are_refused() {
     foreign = blob.clone();
     foreign.digest = Digest::of(b"2");
     assert_eq!(kind(commit(foreign)), ErrorKind::Invalid);
-    let report = serde_json::Value::String("x".repeat(1 << 20));
+    let report = serde_json::Value::String("x".repeat(64 << 10));
     let version = NewVersion { report, ..of(blob) };
     assert_eq!(kind(registry.commit_version(&TenantName::default_tenant(), &model("m"), version)), ErrorKind::Invalid);
 }

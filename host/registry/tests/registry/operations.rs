@@ -161,7 +161,8 @@ pub(crate) fn view(registry: &Registry) -> View {
 /// Whether every version is whole: its report, the list of its files, and every byte of them.
 pub(crate) fn assert_whole(registry: &Registry) {
     let mut seen = BTreeSet::new();
-    for model in registry.models(None).unwrap() {
+    for listed in registry.models(None).unwrap() {
+        let model = registry.model(&listed.tenant, &listed.name).unwrap().unwrap();
         for version in &model.versions {
             let content = u8::try_from(version.report["content"].as_u64().unwrap()).unwrap();
             assert_eq!(version.digest, digest_of(content), "{model:?}");

@@ -50,7 +50,12 @@ impl OracleModel {
             let surplus = self.earlier.len().saturating_sub(32);
             self.earlier.drain(..surplus);
         }
-        self.active = Some(number);
+        self.serves(number);
+    }
+
+    /// What is put in service is meant to be loaded, whatever was said before.
+    fn serves(&mut self, number: u64) {
+        (self.active, self.loaded) = (Some(number), true);
     }
 
     fn numbers(&self) -> Vec<u64> {
@@ -128,7 +133,7 @@ fn change(model: &mut OracleModel, operation: &Operation) -> String {
             let Some(previous) = model.previous() else { return "Conflict".to_owned() };
             let place = model.earlier.iter().rposition(|number| *number == previous).unwrap();
             model.earlier.truncate(place);
-            model.active = Some(previous);
+            model.serves(previous);
         }
         Operation::SetLoaded { loaded, .. } => model.loaded = *loaded,
         Operation::DeleteVersion { pick, .. } => {

@@ -12,10 +12,10 @@ use cellwright_bundle::{ArchiveError, ArchiveLimits, Bundle, Folder, unpack};
 use cellwright_registry::{
     Committed, Digest, Model, ModelName, NewVersion, RegistryError, Tenant, TenantName, TenantSettings, VersionFile,
 };
-use serde_json::json;
 
 use super::Platform;
 use super::receiving::{self, Receiving};
+use super::report;
 use crate::abandoned::Abandoned;
 use crate::catalog::{Catalog, Deployed, ModelEntry, Reason};
 use crate::error::ChangeError;
@@ -151,7 +151,7 @@ impl Platform {
         let served = self.load_bundle(entry, &bundle)?;
         let tried = self.try_out(&served, &bundle, abandoned);
         let committed = tried.and_then(|samples| {
-            let version = NewVersion { files, report: report(&samples), activate };
+            let version = NewVersion { files, report: report::of(&samples), activate };
             Ok((self.commit(entry, version)?, samples))
         });
         let (committed, samples) = match committed {
@@ -434,12 +434,6 @@ impl Platform {
             tracing::warn!("garbage was not collected: {error}");
         }
     }
-}
-
-/// As the registry keeps it.
-fn report(samples: &[SampleReport]) -> serde_json::Value {
-    let sample = |report: &SampleReport| json!({ "name": report.name, "compared": report.compared });
-    json!({ "samples": samples.iter().map(sample).collect::<Vec<_>>() })
 }
 
 fn wanted(abandoned: &Abandoned) -> Result<(), ChangeError> {

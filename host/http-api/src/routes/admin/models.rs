@@ -73,11 +73,14 @@ fn model(model: registry::Model, states: &[IndexEntry]) -> Model {
     }
 }
 
-/// Of a version's report, what is shown. A version whose samples failed was never committed.
+/// Of a version's report, what is shown; a list has none. A version whose samples failed was never committed.
 #[derive(Default, Deserialize)]
 struct Report {
     #[serde(default)]
     samples: Vec<SampleReport>,
+    /// Those that it had no room for.
+    #[serde(default)]
+    more: u64,
 }
 
 #[derive(Deserialize)]
@@ -87,12 +90,13 @@ struct SampleReport {
 
 fn version(version: registry::Version) -> Version {
     let report: Report = serde_json::from_value(version.report).unwrap_or_default();
-    let sample = |report: SampleReport| SampleResult { name: report.name, ok: true, error: None };
+    let passed = |name| SampleResult { name, ok: true, error: None };
+    let more = (report.more > 0).then(|| format!("and {} more", report.more));
     Version {
         version: version.number,
         digest: version.digest.to_string(),
         bytes: version.bytes,
         created_ms: version.created_ms,
-        samples: report.samples.into_iter().map(sample).collect(),
+        samples: report.samples.into_iter().map(|sample| sample.name).chain(more).map(passed).collect(),
     }
 }

@@ -121,6 +121,13 @@ fn texts_are_streamed_in_parts() {
     });
     assert_eq!(texts.collect::<String>(), "1908-08-28");
     assert!(parts.lines().count() > 1, "{parts}");
+
+    let lines = "{\"text\":\n{\"id\":\"b\",\"text\":7}\n{\"text\":\"28 agosto 1908\"}\n";
+    let ran = server.ask_with(&["infer", "iso", "--input", "-", "--stream"], lines);
+    let told: Vec<Value> = ran.stdout.lines().map(json).collect();
+    assert!(told[0]["id"].is_null() && told[0]["error"].as_str().unwrap().starts_with("line 1 of the input is no JSON object"), "{told:?}");
+    assert!(told[1]["id"] == "b" && told[1]["error"].is_string(), "{told:?}");
+    assert_eq!(told[2..].len(), parts.lines().count(), "the others are answered");
 }
 
 #[test]

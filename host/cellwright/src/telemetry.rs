@@ -53,6 +53,8 @@ fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
             "`{word}` is no level of the log: `off`, `error`, `warn`, `info`, `debug` or `trace`, or one for a single crate (`cellwright_engine=debug`)"
         );
     }
-    EnvFilter::try_new(filter)
+    // It warns of what any client may do as often as it likes.
+    let quiet = if filter.contains("h2") { filter.to_owned() } else { format!("h2=off,{filter}") };
+    EnvFilter::try_new(quiet)
         .map_err(|error| anyhow::anyhow!("the log filter `{filter}` is not one: {error}; try `info`, or `cellwright_engine=debug`"))
 }

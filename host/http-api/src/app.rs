@@ -11,6 +11,7 @@ use crate::budget::Budget;
 use crate::host::Host;
 use crate::limits::Limits;
 use crate::metrics::HttpFigures;
+use crate::reading::Readers;
 use crate::refusal::Refusal;
 use crate::request_id::IdSource;
 use crate::turns::Turns;
@@ -29,6 +30,7 @@ pub(crate) struct App {
     pub(crate) limits: Limits,
     pub(crate) ids: IdSource,
     pub(crate) bodies: Arc<Budget>,
+    pub(crate) readers: Readers,
     /// Uploads that may be received and checked at once, over all tenants and of each.
     pub(crate) uploads: Arc<Semaphore>,
     pub(crate) tenant_uploads: Turns,
@@ -37,6 +39,8 @@ pub(crate) struct App {
     /// Changes of models, each of which may wait for others of the same model.
     changes: Turns,
     pub(crate) figures: HttpFigures,
+    /// Whether something was still under way on a connection when the time to stop was over.
+    pub(crate) cut_off: AtomicBool,
     /// Nobody has a key, so everyone who reaches the server (from this machine alone) may do everything. It ends with the first key, and does
     /// not come back by revoking: who locked a door did not mean to open it.
     keyless: AtomicBool,
@@ -56,11 +60,13 @@ impl App {
             limits,
             ids: IdSource::new(),
             bodies,
+            readers: Readers::default(),
             uploads,
             tenant_uploads,
             slow_begins,
             changes,
             figures: HttpFigures::default(),
+            cut_off: AtomicBool::new(false),
             keyless,
         })
     }

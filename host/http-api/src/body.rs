@@ -13,7 +13,7 @@ use bytes::Bytes;
 use cellwright_protocol::InferRequest;
 use cellwright_registry::TenantName;
 use cellwright_serving::ErrorKind;
-use flate2::read::{GzDecoder, ZlibDecoder};
+use flate2::bufread::{GzDecoder, ZlibDecoder};
 use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderName, StatusCode};
 use http_body::Body as _;
@@ -218,8 +218,8 @@ async fn inflate(app: &App, body: Collected, encoding: Encoding) -> Result<Colle
     let inflated_max = max.min(compressed.len().saturating_mul(INFLATION_MAX));
     share.hold(compressed.len().saturating_add(inflated_max))?;
     let inflated = tokio::task::spawn_blocking(move || match encoding {
-        Encoding::Gzip => read_bounded(GzDecoder::new(&compressed[..]), max),
-        Encoding::Deflate => read_bounded(ZlibDecoder::new(&compressed[..]), max),
+        Encoding::Gzip => gunzip(&compressed, max),
+        Encoding::Deflate => unzlib(&compressed, max),
         Encoding::Identity => Ok(compressed.to_vec()),
     });
     let bytes = inflated.await.map_err(Refusal::internal)??;
@@ -230,12 +230,47 @@ async fn inflate(app: &App, body: Collected, encoding: Encoding) -> Result<Colle
 /// No deflate stream inflates to more than this many times its size.
 const INFLATION_MAX: usize = 1100;
 
-fn read_bounded(reader: impl Read, max: usize) -> Result<Vec<u8>, Refusal> {
+/// A member costs some microseconds, however short it is. Tools that write many put 64 KiB into each.
+const MEMBERS_MAX: usize = 16_384;
+
+/// One member after the other (RFC 1952, section 2.2), until nothing is left.
+fn gunzip(mut compressed: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
+    const MAGIC: &[u8] = &[0x1f, 0x8b];
     let mut bytes = Vec::new();
-    let bound = (max as u64).saturating_add(1);
-    let read = reader.take(bound).read_to_end(&mut bytes);
+    for _ in 0..MEMBERS_MAX {
+        let mut member = GzDecoder::new(compressed);
+        read_bounded(&mut member, &mut bytes, max)?;
+        compressed = member.into_inner();
+        if compressed.is_empty() {
+            return Ok(bytes);
+        }
+        if !compressed.starts_with(MAGIC) {
+            return Err(left_behind(compressed));
+        }
+    }
+    Err(Refusal::bad_input(format!("the compressed body has more than {MEMBERS_MAX} members")))
+}
+
+fn unzlib(compressed: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = Vec::new();
+    let mut stream = ZlibDecoder::new(compressed);
+    read_bounded(&mut stream, &mut bytes, max)?;
+    match stream.into_inner() {
+        [] => Ok(bytes),
+        rest => Err(left_behind(rest)),
+    }
+}
+
+fn left_behind(rest: &[u8]) -> Refusal {
+    Refusal::bad_input(format!("the compressed body goes on behind its end, for {} bytes that are not compressed data", rest.len()))
+}
+
+/// Reads on to the end, where the bytes will be no more than `max` in all.
+fn read_bounded(reader: impl Read, bytes: &mut Vec<u8>, max: usize) -> Result<(), Refusal> {
+    let left = (max - bytes.len()) as u64;
+    let read = reader.take(left.saturating_add(1)).read_to_end(bytes);
     read.map_err(|cause| Refusal::bad_input(format!("the compressed body cannot be inflated: {cause}")))?;
-    if bytes.len() > max { Err(too_large(max)) } else { Ok(bytes) }
+    if bytes.len() > max { Err(too_large(max)) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -256,10 +291,17 @@ mod tests {
     #[test]
     fn a_bomb_is_inflated_no_further_than_allowed() {
         let bomb = gzip(&vec![0; 1 << 20]);
-        assert_eq!(read_bounded(GzDecoder::new(&bomb[..]), 1 << 20).unwrap().len(), 1 << 20);
-        let refusal = read_bounded(GzDecoder::new(&bomb[..]), (1 << 20) - 1).unwrap_err();
-        assert_eq!(refusal.status(), StatusCode::PAYLOAD_TOO_LARGE);
-        assert_eq!(read_bounded(GzDecoder::new(&bomb[..20]), 1 << 20).unwrap_err().status(), StatusCode::BAD_REQUEST);
+        assert_eq!(gunzip(&bomb, 1 << 20).unwrap().len(), 1 << 20);
+        assert_eq!(gunzip(&bomb, (1 << 20) - 1).unwrap_err().status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(gunzip(&bomb[..20], 1 << 20).unwrap_err().status(), StatusCode::BAD_REQUEST);
+    }
+
+    #[test]
+    fn members_are_bounded() {
+        let (empty, one) = (gzip(b""), gzip(b"1"));
+        let most = [empty.repeat(MEMBERS_MAX - 1), one].concat();
+        assert_eq!(gunzip(&most, 1).unwrap(), b"1");
+        assert_eq!(gunzip(&[most, empty].concat(), 1).unwrap_err().status(), StatusCode::BAD_REQUEST);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tower::Service as _;
 use tracing::Instrument as _;
 
 use crate::app::App;
+use crate::body::only;
 use crate::refusal::Refusal;
 use crate::request_id::{ExchangeId, HEADER};
 use crate::{lent, streams};
@@ -64,9 +65,10 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request<In
     response.map(|body| streams::watched(body, unread))
 }
 
-/// What hyper lets pass.
+/// What hyper lets pass. Of `Host` see RFC 9112, section 3.2.
 fn check_head(request: &Request<Body>) -> Result<(), Refusal> {
-    if request.version() == Version::HTTP_11 && !request.headers().contains_key(HOST) {
+    let host = only(request.headers(), &HOST)?;
+    if request.version() == Version::HTTP_11 && host.is_none() {
         return Err(Refusal::bad_input("the header Host is missing"));
     }
     let chunked = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");

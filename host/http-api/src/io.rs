@@ -1,12 +1,13 @@
-//! A connection that does not let its peer stand still: what comes first must come soon, and what is written must be read.
+//! A connection that does not let its peer stand still: what is written must be read.
 //!
-//! Once a connection has shown which HTTP it speaks, hyper's own timeouts watch its reading.
+//! Its reading is watched by hyper's own timeouts, and by the server's, which ends connections at rest.
 //!
 //! What hyper refuses by itself, a head that is none or too large, it refuses without a word. Such an answer is given its sentence here: nothing
 //! else sees it.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,20 +16,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use crate::request_id::HEADER;
-
-/// So many bytes tell HTTP/2 from HTTP/1.
-const PREFACE: usize = 24;
+use crate::server::activity::{Active, Activity};
 
 /// See the module.
 pub(crate) struct Watched<T> {
     inner: T,
-    /// Until when the first bytes must have come; none once they have.
-    opening: Option<Pin<Box<Sleep>>>,
-    received: usize,
+    activity: Arc<Activity>,
     write_timeout: Duration,
     /// Runs while a write waits; made when one first does.
     writing: Option<Pin<Box<Sleep>>>,
-    write_waits: bool,
+    write_waits: Option<Active>,
     explaining: Option<Explaining>,
 }
 
@@ -83,20 +80,19 @@ impl<T: AsyncWrite + Unpin> Watched<T> {
 }
 
 impl<T> Watched<T> {
-    pub(crate) fn new(inner: T, opening: Duration, write_timeout: Duration) -> Self {
-        let opening = Some(Box::pin(tokio::time::sleep(opening)));
-        Self { inner, opening, received: 0, write_timeout, writing: None, write_waits: false, explaining: None }
+    pub(crate) fn new(inner: T, write_timeout: Duration, activity: Arc<Activity>) -> Self {
+        Self { inner, activity, write_timeout, writing: None, write_waits: None, explaining: None }
     }
 
     fn watch_writing<R>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if written.is_ready() {
-            self.write_waits = false;
+            self.write_waits = None;
             return written;
         }
         let until = Instant::now() + self.write_timeout;
         let sleep = self.writing.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
-        if !self.write_waits {
-            self.write_waits = true;
+        if self.write_waits.is_none() {
+            self.write_waits = Some(self.activity.begin());
             sleep.as_mut().reset(until);
         }
         sleep.as_mut().poll(context).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read what it is sent")))
@@ -105,31 +101,17 @@ impl<T> Watched<T> {
 
 impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut this.inner).poll_read(context, buffer);
-        let Some(opening) = &mut this.opening else { return read };
-        if read.is_ready() {
-            this.received += buffer.filled().len() - before;
-            if this.received >= PREFACE {
-                this.opening = None;
-            }
-            return read;
-        }
-        opening.as_mut().poll(context).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "nothing was asked in time")))
+        Pin::new(&mut self.inner).poll_read(context, buffer)
     }
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        // Who is answered has asked.
-        self.opening = None;
         let written = self.poll_explain(context, bytes).unwrap_or_else(|| Pin::new(&mut self.inner).poll_write(context, bytes));
         self.watch_writing(context, written)
     }
 
     fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        self.opening = None;
         let first = slices.iter().find(|slice| !slice.is_empty()).map_or(&[][..], |slice| &**slice);
         let written = self.poll_explain(context, first);
         let written = written.unwrap_or_else(|| Pin::new(&mut self.inner).poll_write_vectored(context, slices));
@@ -142,7 +124,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.inner).poll_flush(context);
-        if flushed.is_ready() && !self.write_waits {
+        if flushed.is_ready() && self.write_waits.is_none() {
             return flushed;
         }
         self.watch_writing(context, flushed)

@@ -21,6 +21,7 @@ mod metrics;
 mod openapi;
 mod platform;
 mod query;
+mod reading;
 mod refusal;
 mod request_id;
 mod routes;

@@ -29,6 +29,9 @@ struct Contents {
 /// Nobody reads it: the client has gone. The number is nginx's.
 const CLIENT_GONE: u16 = 499;
 
+/// Of a sentence, which may quote what a client sent, so many bytes are told.
+const SENTENCE_SHOWN_MAX: usize = 2 << 10;
+
 /// Of a request's own id, so much stands in a message.
 const ID_SHOWN_MAX: usize = 128;
 
@@ -114,14 +117,16 @@ impl Refusal {
     /// What the client reads: the sentence, and which request and model it is about.
     pub(crate) fn message(&self, exchange: &str, model: Option<&str>) -> String {
         let Contents { sentence, request, .. } = &*self.0;
+        let (sentence, rest) = sentence.split_at(sentence.floor_char_boundary(SENTENCE_SHOWN_MAX));
+        let cut = if rest.is_empty() { "" } else { "…" };
         let request: Cow<'_, str> = match request {
             Some(id) if id.len() > ID_SHOWN_MAX => id.chars().take(ID_SHOWN_MAX).chain(['…']).collect::<String>().into(),
             Some(id) => id.into(),
             None => exchange.into(),
         };
         match model {
-            Some(model) => format!("{sentence} (model `{model}`, request `{request}`)"),
-            None => format!("{sentence} (request `{request}`)"),
+            Some(model) => format!("{sentence}{cut} (model `{model}`, request `{request}`)"),
+            None => format!("{sentence}{cut} (request `{request}`)"),
         }
     }
 
@@ -274,5 +279,11 @@ mod tests {
     fn a_message_prefers_the_id_that_the_sender_chose() {
         let refusal = Refusal::bad_input("no").of_request(Some("mine"));
         assert_eq!(refusal.message("x1", Some("m")), "no (model `m`, request `mine`)");
+    }
+
+    #[test]
+    fn a_message_quotes_no_more_than_can_be_read() {
+        let refusal = Refusal::bad_input(format!("`{}` is unknown", "é".repeat(5_000)));
+        assert_eq!(refusal.message("x1", None), format!("`{}… (request `x1`)", "é".repeat(1_023)));
     }
 }

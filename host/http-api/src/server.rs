@@ -1,30 +1,26 @@
 //! The server: it listens, gives every connection its limits, and stops in order.
 
-use std::convert::Infallible;
+pub(crate) mod activity;
+mod connection;
+
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cellwright_registry::RegistryError;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
 use crate::host::Host;
-use crate::io::Watched;
 use crate::limits::Limits;
-use crate::streams::Streams;
 use crate::tls::{TlsError, TlsFiles};
-use crate::{descriptors, exchange, routes};
+use crate::{descriptors, routes};
+use connection::Connection;
 
 /// Connections that may wait to be accepted; more are left to try again by themselves. The system may allow fewer.
 const BACKLOG: u32 = 1024;
@@ -34,7 +30,6 @@ const DESCRIPTORS_BESIDE: u64 = 512;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Where connections come and go at their limit it is told so often, not for each.
 const FULL_TOLD: Duration = Duration::from_secs(60);
-const TLS_HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// What has not ended when a stop's time is over is given this long to notice.
 const KILLED_MAX: Duration = Duration::from_secs(1);
 
@@ -91,7 +86,7 @@ impl std::fmt::Debug for Server {
 }
 
 /// How far a server has come in stopping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Serving,
     /// Nothing new is taken, what has begun is finished.
@@ -148,7 +143,8 @@ impl Server {
         self.app.limits.connections_max
     }
 
-    /// Answers until `stop` ends; then takes nothing new and finishes what has begun, within the limit for that. Gives whether all of it was finished.
+    /// Answers until `stop` ends; then takes nothing new and finishes what has begun, within the limit for that. Gives whether every request whose
+    /// head had come was answered, or left by its client. Connections without one are not waited for.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> bool {
         let (phase, _) = watch::channel(Phase::Serving);
         let permits = Arc::new(Semaphore::new(self.app.limits.connections_max));
@@ -174,10 +170,11 @@ impl Server {
         }
         let limit = self.app.limits.drain;
         let finishing = Instant::now();
-        // Every connection holds a receiver. What has begun to arrive on one is still taken.
-        let finished = tokio::time::timeout(limit, phase.closed()).await.is_ok();
+        // Every connection holds a receiver. What has begun to arrive on one is still taken, if it comes soon.
+        let _ = tokio::time::timeout(limit, phase.closed()).await;
         phase.send_replace(Phase::Killed);
-        let _ = tokio::time::timeout(KILLED_MAX, phase.closed()).await;
+        let ended = tokio::time::timeout(KILLED_MAX, phase.closed()).await.is_ok();
+        let finished = ended && !self.app.cut_off.load(Ordering::Acquire);
         let app = self.app.clone();
         let left = limit.saturating_sub(finishing.elapsed());
         let _ = tokio::task::spawn_blocking(move || app.host.drain(left)).await;
@@ -226,18 +223,10 @@ impl Acceptor {
 
     fn connect(&self, stream: TcpStream, permit: OwnedSemaphorePermit) {
         let _ = stream.set_nodelay(true);
-        let connection = Connection { app: self.app.clone(), router: self.router.clone(), phase: self.phase.clone(), _permit: permit };
-        connection.app.figures.accepted.fetch_add(1, Ordering::Relaxed);
-        connection.app.figures.connections.fetch_add(1, Ordering::Relaxed);
+        let connection = Connection::new(self.app.clone(), self.router.clone(), self.phase.clone(), permit);
         match self.tls.clone() {
             None => drop(tokio::spawn(connection.run(stream))),
-            Some(tls) => drop(tokio::spawn(async move {
-                match tokio::time::timeout(TLS_HANDSHAKE_MAX, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => connection.run(stream).await,
-                    Ok(Err(cause)) => tracing::debug!(%cause, "no TLS came about"),
-                    Err(_) => tracing::debug!("no TLS came about in time"),
-                }
-            })),
+            Some(tls) => drop(tokio::spawn(connection.run_tls(tls, stream))),
         }
     }
 }
@@ -254,69 +243,4 @@ async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> io::Result<
     let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
     let (stream, _) = listener.accept().await?;
     Ok((stream, permit))
-}
-
-/// One connection and its place among those that may be open.
-struct Connection {
-    app: Arc<App>,
-    router: axum::Router,
-    phase: watch::Receiver<Phase>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Connection {
-    async fn run<S: AsyncRead + AsyncWrite + Unpin + 'static>(self, stream: S) {
-        let limits = &self.app.limits;
-        let stream = Watched::new(stream, limits.idle_timeout, limits.write_timeout);
-        let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
-            let answer = exchange::serve(self.app.clone(), self.router.clone(), request);
-            async { Ok::<_, Infallible>(answer.await) }
-        });
-        let builder = protocols(limits);
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-        let mut phase = self.phase.clone();
-        let ended = loop {
-            tokio::select! {
-                ended = connection.as_mut() => break ended,
-                changed = phase.changed() => match *phase.borrow() {
-                    Phase::Finishing if changed.is_ok() => connection.as_mut().graceful_shutdown(),
-                    _ => return,
-                },
-            }
-        };
-        if let Err(cause) = ended {
-            tracing::debug!(%cause, "a connection ended early");
-        }
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.app.figures.connections.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Bytes of the fields of one head in HTTP/2. In HTTP/1 a head is bounded by its connection's read buffer.
-const HEADERS_MAX: u32 = 32 << 10;
-const READ_BUFFER_MAX: usize = 64 << 10;
-/// Bytes that an HTTP/2 client may send ahead, on one stream and on all of a connection's.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
-/// Bytes written ahead of what an HTTP/2 client takes.
-const SEND_BUFFER_MAX: usize = 1 << 20;
-
-fn protocols(limits: &Limits) -> auto::Builder<Streams> {
-    let mut builder = auto::Builder::new(Streams { unread_max: limits.write_timeout });
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle_timeout).max_buf_size(READ_BUFFER_MAX);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(limits.streams_max)
-        .max_header_list_size(HEADERS_MAX)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(SEND_BUFFER_MAX)
-        .keep_alive_interval(Some(Duration::from_secs(30)))
-        .keep_alive_timeout(Duration::from_secs(20));
-    builder
 }

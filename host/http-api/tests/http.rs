@@ -17,6 +17,8 @@ mod inference;
 mod keys;
 #[path = "http/leaving.rs"]
 mod leaving;
+#[path = "http/resting.rs"]
+mod resting;
 #[path = "http/stopping.rs"]
 mod stopping;
 #[path = "http/streams.rs"]

@@ -193,7 +193,8 @@ const KEYS_EXAMPLES: &str = "Examples:
   cellwright keys create --tenant acme --scope infer --label 'the web shop'
   cellwright keys list --server https://models.example
 
-A key's secret is shown once, when it is made. The tenant `operator` holds the operator's keys: with the scope `admin` they see every tenant.";
+A key's secret is shown once, when it is made. The tenant `operator` holds the operator's keys: they see every tenant's
+models and may ask each of them, and with the scope `admin` change all of it.";
 
 #[derive(Debug, Args)]
 #[command(after_help = KEYS_EXAMPLES)]

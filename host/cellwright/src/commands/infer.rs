@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use cellwright_client::{Client, Form, ModelRef};
 use cellwright_protocol::InferRequest;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
 
 use super::remote::block_on;
@@ -106,17 +106,26 @@ async fn one(client: &Client, model: &Named, line: &[u8], form: Form) -> Line {
 async fn stream(client: &Client, model: &Named, mut lines: Lines<Box<dyn BufRead>>) -> anyhow::Result<u64> {
     let mut failed = 0;
     while let Some((number, line)) = lines.next()? {
-        let request = serde_json::from_slice(&line).with_context(|| format!("line {number} of the input is no JSON object"))?;
+        let request: Map<String, Value> = match serde_json::from_slice(&line) {
+            Ok(request) => request,
+            Err(error) => {
+                failed += 1;
+                let error = format!("line {number} of the input is no JSON object: {error}");
+                writeln!(stdout(), "{}", json!({ "id": Value::Null, "error": error }))?;
+                continue;
+            }
+        };
         let ended = async {
             let mut events = client.generate_stream(model.as_ref(), &request).await?;
             while let Some(event) = events.next().await {
-                writeln!(stdout(), "{}", serde_json::Value::Object(event?))?;
+                writeln!(stdout(), "{}", Value::Object(event?))?;
             }
             anyhow::Ok(())
         };
         if let Err(error) = ended.await {
             failed += 1;
-            writeln!(stdout(), "{}", json!({ "error": error.to_string() }))?;
+            let id = request.get("id").filter(|id| id.is_string());
+            writeln!(stdout(), "{}", json!({ "id": id, "error": error.to_string() }))?;
         }
     }
     Ok(failed)

@@ -18,7 +18,7 @@ use http::{HeaderName, HeaderValue};
 use http_body::Frame;
 
 use super::Target;
-use super::infer::{call_of, read, write};
+use super::infer::{call_of, write};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::body;
@@ -44,7 +44,7 @@ async fn ask(app: &App, caller: &Caller, target: &Target, request: Request) -> R
     let model = caller.find(app, target)?;
     let body = body::collect(app, &caller.tenant, request).await?;
     let reading = model.clone();
-    let (request, options) = read(&body, move |bytes| parse(&*reading, bytes)).await?;
+    let (request, options) = app.readers.read(&body.bytes, body.bytes.len(), move |bytes| parse(&*reading, bytes)).await?;
     let share = body.kept_as(&request).map_err(|refusal| refusal.of_request(request.id.as_deref()))?;
     Ok(Asked { model, request, options, share })
 }

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::Target;
 use crate::app::App;
 use crate::auth::Caller;
-use crate::body::{self, Collected, LARGE, only};
+use crate::body::{self, LARGE, only};
 use crate::budget::Share;
 use crate::call::{self, Held};
 use crate::host::Endpoint;
@@ -27,7 +27,8 @@ pub(super) async fn infer(State(app): State<Arc<App>>, caller: Caller, target: T
     let json_length = json_length(request.headers())?;
     let body = body::collect(&app, &caller.tenant, request).await?;
     let reading = model.clone();
-    let (request, options) = read(&body, move |bytes| parse(&*reading, bytes, json_length)).await?;
+    let json_bytes = json_length.unwrap_or(body.bytes.len());
+    let (request, options) = app.readers.read(&body.bytes, json_bytes, move |bytes| parse(&*reading, bytes, json_length)).await?;
     let id = request.id.clone();
     let of_request = |refusal: Refusal| refusal.of_request(id.as_deref());
     let share = body.kept_as(&request).map_err(of_request)?;
@@ -50,18 +51,6 @@ async fn answer(
 pub(super) fn call_of(request: InferRequest, options: &RequestOptions, delivery: Delivery) -> Call {
     let priority = u32::try_from(options.priority).unwrap_or(u32::MAX);
     Call { request, delivery, timeout: options.timeout, priority }
-}
-
-/// Reads a body where that disturbs nobody: a large one on a thread of its own.
-pub(super) async fn read<T: Send + 'static>(
-    body: &Collected,
-    parse: impl FnOnce(&[u8]) -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
-    if body.bytes.len() <= LARGE {
-        return parse(&body.bytes);
-    }
-    let bytes = body.bytes.clone();
-    tokio::task::spawn_blocking(move || parse(&bytes)).await.map_err(Refusal::internal)?
 }
 
 /// Writes an answer where that disturbs nobody: a large one on a thread of its own.

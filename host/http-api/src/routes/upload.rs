@@ -28,6 +28,8 @@ use crate::turns::Turn;
 
 /// Pieces on their way between the network and the disk.
 const PIECES_MAX: usize = 16;
+/// A model of this name would have the path of another resource.
+const RESERVED: &str = "stats";
 /// Bytes a second that an upload must bring on average: it holds more than a call's body does, and keeps others waiting.
 const RATE_MIN: u64 = 64 << 10;
 /// How long an upload waits while as many as allowed are being received.
@@ -35,6 +37,9 @@ const FULL_WAIT_MAX: Duration = Duration::from_secs(30);
 
 pub(super) async fn upload(State(app): State<Arc<App>>, caller: Caller, target: Target, request: Request) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
+    if target.model == RESERVED {
+        return Err(Refusal::bad_input("`stats` cannot be the name of a model: /v2/models/stats is the path of all models' statistics"));
+    }
     let activate = query::truth(request.uri(), "activate", true)?;
     only_as_it_is(request.headers())?;
     let room = Room::take(&app, &caller).await?;

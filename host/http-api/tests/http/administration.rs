@@ -20,6 +20,7 @@ fn an_upload_arrives_whole() {
     let uploaded = answer.json();
     assert_eq!((&uploaded["version"], &uploaded["activated"]), (&json!(4), &json!(false)));
     server.send("PUT", "/v1/models/m?activate=perhaps", &[], b"").refused(400, "true or false");
+    server.send("PUT", "/v1/models/stats", &[], b"").refused(400, "`stats` cannot be the name of a model");
 }
 
 #[test]

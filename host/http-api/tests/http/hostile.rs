@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 
 use cellwright_http_api::Limits;
 use flate2::Compression;
-use flate2::write::GzEncoder;
+use flate2::write::{GzEncoder, ZlibEncoder};
 
 use crate::harness::{Answer, Running, request};
 
@@ -47,6 +47,39 @@ fn bodies_over_the_limit_are_refused_while_they_come() {
     let bomb = gzipped(&vec![b' '; 64 << 20]);
     assert!(bomb.len() < 1 << 20);
     server.send("POST", "/v2/models/echo/infer", &[("content-encoding", "gzip")], &bomb).refused(413, "more than 1048576 bytes");
+}
+
+#[test]
+fn a_body_in_several_members_is_one_body() {
+    let server = Running::with(Limits { body_bytes_max: 1 << 20, ..Limits::default() }, None);
+    let send = |body: &[u8]| server.send("POST", "/v2/models/echo/infer", &[("content-encoding", "gzip")], body);
+    let (first, second) = INFER.as_bytes().split_at(20);
+    let answer = send(&[gzipped(first), gzipped(b""), gzipped(second)].concat());
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let half = gzipped(&vec![b' '; 600_000]);
+    send(&half).refused(400, "not the JSON");
+    send(&[&half[..], &half].concat()).refused(413, "more than 1048576 bytes");
+    let cut = gzipped(second);
+    send(&[&gzipped(first)[..], &cut[..cut.len() - 1]].concat()).refused(400, "cannot be inflated");
+}
+
+#[test]
+fn what_is_left_behind_a_compressed_body_is_refused() {
+    let server = Running::start();
+    let zlib = {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(INFER.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    };
+    for (encoding, whole) in [("gzip", gzipped(INFER.as_bytes())), ("deflate", zlib)] {
+        let send = |body: &[u8]| server.send("POST", "/v2/models/echo/infer", &[("content-encoding", encoding)], body);
+        assert_eq!(send(&whole).status, 200);
+        for rest in [&b"GARBAGE"[..], b"\0", b"more than the head of a member"] {
+            let bytes = format!("goes on behind its end, for {} bytes", rest.len());
+            send(&[&whole[..], rest].concat()).refused(400, &bytes);
+        }
+        send(&whole[..whole.len() - 1]).refused(400, "cannot be inflated");
+    }
 }
 
 #[test]
@@ -177,6 +210,10 @@ fn heads_that_lie_are_refused() {
     assert_eq!(raw("content-length: 2\r\ntransfer-encoding: chunked\r\n").status, 400);
     raw("content-length: 2\r\ninference-header-content-length: 1\r\ninference-header-content-length: 2\r\n").refused(400, "more than once");
     raw("content-length: 2\r\ncontent-encoding: gzip\r\ncontent-encoding: gzip\r\n").refused(400, "more than once");
+    for version in ["1.0", "1.1"] {
+        let twice = format!("GET /v2/health/live HTTP/{version}\r\nhost: localhost\r\nHost: localhost\r\nconnection: close\r\n\r\n");
+        server.raw(twice.as_bytes()).refused(400, "the header host is given more than once");
+    }
     let many: String = (0..200).map(|number| format!("x-{number}: 1\r\n")).collect();
     assert_eq!(raw(&format!("content-length: 2\r\n{many}")).status, 431);
     let long = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "x".repeat(100_000));

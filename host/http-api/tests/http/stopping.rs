@@ -59,8 +59,8 @@ fn a_request_that_had_begun_to_arrive_is_answered() {
     assert!(idle.read(&mut [0; 4096]).unwrap() > 0);
     server.stop();
     assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
-    // It has stopped accepting, and goes on to what has begun.
-    std::thread::sleep(Duration::from_millis(200));
+    // It has stopped accepting, and goes on to what has begun, for longer than it leaves to connections at rest.
+    std::thread::sleep(Duration::from_millis(2500));
     stream.write_all(body).unwrap();
     assert_eq!(Answer::read(&mut stream).status, 200);
     assert!(server.stopped());

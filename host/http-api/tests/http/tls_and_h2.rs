@@ -51,6 +51,21 @@ fn http2_without_tls_is_spoken_and_many_requests_share_a_connection() {
 }
 
 #[test]
+fn one_host_beside_the_authority_is_fine_and_two_are_not() {
+    let server = Running::start();
+    server.runtime.block_on(async {
+        let mut sender = connect(&server).await;
+        for (hosts, status) in [(1, 200), (2, 400)] {
+            let mut live = Request::get("http://localhost/v2/health/live").body(Full::default()).unwrap();
+            for _ in 0..hosts {
+                live.headers_mut().append(http::header::HOST, "localhost".parse().unwrap());
+            }
+            assert_eq!(sender.send_request(live).await.unwrap().status(), status);
+        }
+    });
+}
+
+#[test]
 fn a_stream_that_is_reset_cancels_its_request_and_no_other() {
     let server = Running::start();
     server.runtime.block_on(async {
@@ -190,7 +205,7 @@ fn a_long_answer_arrives_whole() {
     assert_eq!(announced.unwrap().to_str().unwrap(), answer.len().to_string());
 }
 
-fn files() -> TlsFiles {
+pub(crate) fn files() -> TlsFiles {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
     TlsFiles { certificate: folder.join("certificate.pem"), key: folder.join("key.pem") }
 }

@@ -1,0 +1,92 @@
+//! What is under way on one connection, so that only connections at rest are ended before their time.
+//!
+//! Under way is an exchange, from its request's head to the last of its answer, and whatever is written while the client keeps it waiting: an
+//! answer that hyper has taken over is not yet one that has been sent.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::Instant;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Activity(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    under_way: usize,
+    /// When the last of them ended, or the connection began.
+    ended: Instant,
+}
+
+/// One thing that is under way until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Active(Arc<Activity>);
+
+impl Activity {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State { under_way: 0, ended: Instant::now() })))
+    }
+
+    pub(crate) fn begin(self: &Arc<Self>) -> Active {
+        self.state().under_way += 1;
+        Active(self.clone())
+    }
+
+    /// Since when nothing is under way.
+    pub(super) fn rests_since(&self) -> Option<Instant> {
+        let state = self.state();
+        (state.under_way == 0).then_some(state.ended)
+    }
+
+    /// Waits until nothing has been under way for so long.
+    pub(super) async fn rests_for(&self, limit: Duration) {
+        loop {
+            let left = match self.rests_since().map(|since| since.elapsed()) {
+                Some(rested) if rested >= limit => return,
+                Some(rested) => limit - rested,
+                None => limit,
+            };
+            tokio::time::sleep(left).await;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.under_way -= 1;
+        state.ended = Instant::now();
+    }
+}
+
+/// An answer's body, which is under way until hyper has all of it.
+pub(super) struct Answer<B> {
+    pub(super) body: B,
+    pub(super) _active: Active,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -74,7 +74,7 @@ pub struct Version {
     pub bytes: u64,
     /// When it was committed, in milliseconds since 1970.
     pub created_ms: u64,
-    /// What became of its sample requests when it came.
+    /// What became of its sample requests when it came; nothing is told of them in lists of models.
     #[serde(default)]
     pub samples: Vec<SampleResult>,
 }

@@ -74,7 +74,9 @@ pub enum WeightsFault {
     Safetensors(#[from] safetensors::SafeTensorError),
     #[error("it cannot be read: {0}")]
     Unreadable(std::io::Error),
-    #[error("it is not a valid safetensors file, or one of too many tensors: its header would have {bytes} bytes, and at most {bound} are taken")]
+    #[error(
+        "it is not a valid safetensors file, or one of too many tensors: its header would have {bytes} bytes, and at most {bound} are taken"
+    )]
     Header { bytes: u64, bound: u64 },
     #[error("weight `{name}` has datatype {datatype}; F32, I64 and I32 are taken, nothing is converted silently")]
     Datatype { name: String, datatype: String },

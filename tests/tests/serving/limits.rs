@@ -76,7 +76,10 @@ fn a_graph_has_room_with_the_answers_or_is_not_begun() {
     let host = host_with(IN_FLIGHT, Some(800_000));
     let sentence = refused(host.whole(&host.model("honest"), large()));
     assert_eq!(sentence.0, ErrorKind::Busy);
-    assert!(sentence.1.contains("graphs and answers of this tenant that are on their way would take more than 400000 bytes"), "{sentence:?}");
+    assert!(
+        sentence.1.contains("graphs and answers of this tenant that are on their way would take more than 400000 bytes"),
+        "{sentence:?}"
+    );
     host.is_whole_again();
     let host = host_with(IN_FLIGHT, Some(8_000_000));
     let model = host.model("honest");

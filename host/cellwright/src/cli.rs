@@ -241,9 +241,17 @@ fn one_or_more(text: &str) -> Result<usize, String> {
     }
 }
 
+fn at_most_a_week(text: &str) -> Result<f64, String> {
+    seconds(text, 604_800.0)
+}
+
 fn at_most_an_hour(text: &str) -> Result<f64, String> {
+    seconds(text, 3600.0)
+}
+
+fn seconds(text: &str, most: f64) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("\"{text}\" is not a number of seconds"))?;
-    if seconds > 0.0 && seconds <= 3600.0 { Ok(seconds) } else { Err(format!("{text} is not above 0 and at most 3600")) }
+    if seconds > 0.0 && seconds <= most { Ok(seconds) } else { Err(format!("{text} is not above 0 and at most {most}")) }
 }
 
 const SERVE_BENCH_EXAMPLES: &str = "Examples:
@@ -284,7 +292,7 @@ pub(crate) struct ServeBenchArguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = one_or_more)]
     pub(crate) threads: usize,
     /// Seconds to measure each rate, after a warm-up of a fifth of it
-    #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = at_most_an_hour)]
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = at_most_a_week)]
     pub(crate) duration: f64,
     /// Send tensors as JSON, not as raw bytes
     #[arg(long)]

@@ -29,8 +29,8 @@ struct Contents {
 /// Nobody reads it: the client has gone. The number is nginx's.
 const CLIENT_GONE: u16 = 499;
 
-/// Of a sentence, which may quote what a client sent, so many bytes are told.
-const SENTENCE_SHOWN_MAX: usize = 2 << 10;
+/// Of a sentence, which may quote what a client sent or what a plugin noted, so many bytes are told, of its beginning and of its end each.
+const SENTENCE_SHOWN_MAX: usize = 4 << 10;
 
 /// Of a request's own id, so much stands in a message.
 const ID_SHOWN_MAX: usize = 128;
@@ -117,16 +117,20 @@ impl Refusal {
     /// What the client reads: the sentence, and which request and model it is about.
     pub(crate) fn message(&self, exchange: &str, model: Option<&str>) -> String {
         let Contents { sentence, request, .. } = &*self.0;
-        let (sentence, rest) = sentence.split_at(sentence.floor_char_boundary(SENTENCE_SHOWN_MAX));
-        let cut = if rest.is_empty() { "" } else { "…" };
+        let sentence: Cow<'_, str> = if sentence.len() > 2 * SENTENCE_SHOWN_MAX {
+            let begin = &sentence[..sentence.floor_char_boundary(SENTENCE_SHOWN_MAX)];
+            format!("{begin} … {}", &sentence[sentence.ceil_char_boundary(sentence.len() - SENTENCE_SHOWN_MAX)..]).into()
+        } else {
+            sentence.as_ref().into()
+        };
         let request: Cow<'_, str> = match request {
             Some(id) if id.len() > ID_SHOWN_MAX => id.chars().take(ID_SHOWN_MAX).chain(['…']).collect::<String>().into(),
             Some(id) => id.into(),
             None => exchange.into(),
         };
         match model {
-            Some(model) => format!("{sentence}{cut} (model `{model}`, request `{request}`)"),
-            None => format!("{sentence}{cut} (request `{request}`)"),
+            Some(model) => format!("{sentence} (model `{model}`, request `{request}`)"),
+            None => format!("{sentence} (request `{request}`)"),
         }
     }
 
@@ -284,6 +288,7 @@ mod tests {
     #[test]
     fn a_message_quotes_no_more_than_can_be_read() {
         let refusal = Refusal::bad_input(format!("`{}` is unknown", "é".repeat(5_000)));
-        assert_eq!(refusal.message("x1", None), format!("`{}… (request `x1`)", "é".repeat(1_023)));
+        let (begin, end) = ("é".repeat(2_047), "é".repeat(2_042));
+        assert_eq!(refusal.message("x1", None), format!("`{begin} … {end}` is unknown (request `x1`)"));
     }
 }

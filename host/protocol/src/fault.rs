@@ -21,8 +21,6 @@ pub enum RequestFault {
     Json(#[from] serde_json::Error),
     #[error("the request has no inputs")]
     NoInputs,
-    #[error("its id, parameters, names and shapes take about {found} bytes, more than the {bound} that a request may say beside its data")]
-    Beside { found: usize, bound: usize },
     #[error("{role} `{name}` is given twice")]
     Duplicate { role: &'static str, name: String },
     #[error("{role} `{name}`: {fault}")]
@@ -171,6 +169,10 @@ pub enum RowsFault {
     Empty,
     #[error("the call has {found} rows, at most {bound} are taken in one")]
     TooMany { found: usize, bound: usize },
+    #[error(
+        "the call has {found} rows, of which each has about {each} bytes of parameters, names and shapes: at most {bound} bytes of all are taken together"
+    )]
+    Beside { found: usize, each: usize, bound: usize },
     #[error("input `{input}` has data that its shape and datatype do not ask for")]
     Inconsistent { input: String },
     #[error("rows 0 and {row} answered differently ({what}); only equal answers can be put together, send such requests one by one")]

@@ -13,9 +13,9 @@ use crate::binary;
 use crate::data::Data;
 use crate::element::{self, PrintElement};
 use crate::fault::{BadRequest, BadResponse, RequestFault, TensorFault};
-use crate::request::{InferRequest, bounded, unique};
+use crate::request::{InferRequest, unique};
 use crate::response::InferResponse;
-use crate::value::{Parameters, Value};
+use crate::value::{OF_MESSAGE, Parameters, Value};
 
 impl InferRequest {
     /// Reads the request of `generate`, for a model with these inputs.
@@ -38,7 +38,7 @@ impl InferRequest {
 #[derive(Default)]
 struct WireGenerate {
     id: Option<String>,
-    parameters: Parameters,
+    parameters: Parameters<OF_MESSAGE>,
     /// By position in the model's inputs.
     values: Vec<(usize, Data)>,
 }
@@ -57,7 +57,7 @@ impl WireGenerate {
             let names = specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>().join(", ");
             return Err(RequestFault::NothingGiven { names });
         }
-        bounded(InferRequest { id: self.id, parameters: unique(Some(self.parameters))?, inputs, outputs: Vec::new() })
+        Ok(InferRequest { id: self.id, parameters: unique(Some(self.parameters))?, inputs, outputs: Vec::new() })
     }
 }
 
@@ -120,9 +120,9 @@ impl<'de> Visitor<'de> for Reading<'_> {
             } else if name == "id" {
                 wire.id = map.next_value()?;
             } else if name == "parameters" {
-                wire.parameters.0.extend(map.next_value::<Option<Parameters>>()?.unwrap_or_default().0);
+                wire.parameters.0.extend(map.next_value::<Option<Parameters<OF_MESSAGE>>>()?.unwrap_or_default().0);
             } else {
-                wire.parameters.push(name, map.next_value::<Value>()?);
+                wire.parameters.push(name, map.next_value::<Value>()?)?;
             }
         }
         Ok(wire)

@@ -1,6 +1,6 @@
 //! What a client asks.
 
-use cellwright_cell_graph::{Attribute, AttributeValue, Tensor, TensorSpec};
+use cellwright_cell_graph::{Attribute, Tensor, TensorSpec};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::binary::{self, Body, Tail};
 use crate::fault::{BadRequest, BadResponse, RequestFault};
 use crate::messages;
 use crate::tensor::{self, PrintTensor, WireTensor};
-use crate::value::{Parameters, PrintParameters};
+use crate::value::{OF_MESSAGE, OF_TENSOR, Parameters, PrintParameters};
 
 /// An inference request.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -100,7 +100,7 @@ struct WireRequest {
     #[serde(default)]
     id: Option<String>,
     #[serde(default)]
-    parameters: Option<Parameters>,
+    parameters: Option<Parameters<OF_MESSAGE>>,
     inputs: Vec<WireTensor>,
     #[serde(default)]
     outputs: Option<Vec<WireOutput>>,
@@ -116,7 +116,7 @@ struct WireRequest {
 struct WireOutput {
     name: String,
     #[serde(default)]
-    parameters: Option<Parameters>,
+    parameters: Option<Parameters<OF_TENSOR>>,
 }
 
 impl WireRequest {
@@ -135,33 +135,11 @@ impl WireRequest {
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(RequestFault::Duplicate { role: "requested output", name: pair[0].to_owned() });
         }
-        bounded(InferRequest { id: self.id, parameters, inputs, outputs })
+        Ok(InferRequest { id: self.id, parameters, inputs, outputs })
     }
 }
 
-/// A request may say so much beside its tensors' contents: where rows are requests, each of them holds a copy.
-const BESIDE_BYTES_MAX: usize = 16 << 10;
-/// What a name costs beside its bytes, about.
-const NAMED_BYTES: usize = 64;
-
-/// A request that says no more than it may.
-pub(crate) fn bounded(request: InferRequest) -> Result<InferRequest, RequestFault> {
-    let named = |name: &str| NAMED_BYTES + name.len();
-    let parameters = |parameters: &[Attribute]| -> usize {
-        let bytes = |value: &AttributeValue| if let AttributeValue::Text(text) = value { text.len() } else { 0 };
-        parameters.iter().map(|parameter| named(&parameter.name) + bytes(&parameter.value)).sum()
-    };
-    let inputs = request.inputs.iter().map(|input| named(&input.name) + size_of_val(&input.shape[..]));
-    let outputs = request.outputs.iter().map(|output| named(&output.name) + parameters(&output.parameters));
-    let id = request.id.as_ref().map_or(0, String::len);
-    let found = id + parameters(&request.parameters) + inputs.chain(outputs).sum::<usize>();
-    if found > BESIDE_BYTES_MAX {
-        return Err(RequestFault::Beside { found, bound: BESIDE_BYTES_MAX });
-    }
-    Ok(request)
-}
-
-pub(crate) fn unique(parameters: Option<Parameters>) -> Result<Vec<Attribute>, RequestFault> {
+pub(crate) fn unique<const MOST: usize>(parameters: Option<Parameters<MOST>>) -> Result<Vec<Attribute>, RequestFault> {
     let parameters = parameters.unwrap_or_default();
     match parameters.duplicate() {
         Some(name) => Err(RequestFault::DuplicateParameter { name: name.to_owned() }),

@@ -8,7 +8,7 @@ use crate::fault::{BadRequest, BadResponse, RequestFault};
 use crate::options::Wanted;
 use crate::request::{some, unique};
 use crate::tensor::{self, PrintTensor, WireTensor};
-use crate::value::{Parameters, PrintParameters};
+use crate::value::{OF_MESSAGE, Parameters, PrintParameters};
 
 /// An inference response.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -110,7 +110,7 @@ struct WireResponse {
     #[serde(default)]
     id: Option<String>,
     #[serde(default)]
-    parameters: Option<Parameters>,
+    parameters: Option<Parameters<OF_MESSAGE>>,
     outputs: Vec<WireTensor>,
 }
 

@@ -3,16 +3,21 @@
 //! A model that says `rows-are-requests` counts independent requests by the leading dimension of every input. Each of them sees its inputs without that
 //! dimension, and their outputs are stacked along a new one.
 
-use cellwright_cell_graph::{Datatype, Tensor};
+use cellwright_cell_graph::{Attribute, AttributeValue, Datatype, Tensor};
 
 use crate::fault::RowsFault;
 use crate::request::InferRequest;
 use crate::response::InferResponse;
 
+/// All rows of a call together may take so many bytes beside their data: each holds a copy of the call's parameters, and of its tensors' names and shapes.
+const BESIDE_BYTES_MAX: usize = 32 << 20;
+/// What a name costs beside its bytes, about.
+const NAMED_BYTES: usize = 64;
+
 /// One request for each row of the inputs, all with the call's parameters and requested outputs. Its id is the call's alone.
 ///
 /// # Errors
-/// If the inputs do not have the same number of rows, or there are none, or more than `rows_max`.
+/// If the inputs do not have the same number of rows, or there are none, or more than `rows_max`, or they would take too much memory beside their data.
 pub fn split_rows(request: &InferRequest, rows_max: usize) -> Result<Vec<InferRequest>, RowsFault> {
     let rows = count_rows(&request.inputs)?;
     if rows == 0 {
@@ -20,6 +25,10 @@ pub fn split_rows(request: &InferRequest, rows_max: usize) -> Result<Vec<InferRe
     }
     if rows > rows_max {
         return Err(RowsFault::TooMany { found: rows, bound: rows_max });
+    }
+    let each = beside(request);
+    if each.saturating_mul(rows) > BESIDE_BYTES_MAX {
+        return Err(RowsFault::Beside { found: rows, each, bound: BESIDE_BYTES_MAX });
     }
     let empty = InferRequest { id: None, parameters: request.parameters.clone(), inputs: Vec::new(), outputs: request.outputs.clone() };
     let mut requests = vec![empty; rows];
@@ -61,6 +70,18 @@ pub fn join_rows(responses: Vec<InferResponse>) -> Result<InferResponse, RowsFau
         output.shape.insert(0, rows);
     }
     Ok(joined)
+}
+
+/// What a row's request takes beside its data, about.
+fn beside(request: &InferRequest) -> usize {
+    let named = |name: &str| NAMED_BYTES + name.len();
+    let parameters = |parameters: &[Attribute]| -> usize {
+        let bytes = |value: &AttributeValue| if let AttributeValue::Text(text) = value { text.len() } else { 0 };
+        parameters.iter().map(|parameter| named(&parameter.name) + bytes(&parameter.value)).sum()
+    };
+    let inputs = request.inputs.iter().map(|input| named(&input.name) + size_of_val(&input.shape[..]));
+    let outputs = request.outputs.iter().map(|output| named(&output.name) + parameters(&output.parameters));
+    parameters(&request.parameters) + inputs.chain(outputs).sum::<usize>()
 }
 
 fn count_rows(inputs: &[Tensor]) -> Result<usize, RowsFault> {

@@ -7,7 +7,7 @@ use crate::binary::{self, Tail};
 use crate::data::Data;
 use crate::element::{self, PrintData};
 use crate::fault::{BadResponse, RequestFault, TensorFault};
-use crate::value::Parameters;
+use crate::value::{OF_TENSOR, Parameters};
 
 /// A tensor as it stands in JSON.
 #[derive(Deserialize)]
@@ -17,7 +17,7 @@ pub(crate) struct WireTensor {
     shape: Vec<i64>,
     datatype: String,
     #[serde(default)]
-    parameters: Option<Parameters>,
+    parameters: Option<Parameters<OF_TENSOR>>,
     #[serde(default)]
     data: Option<Data>,
 }
@@ -69,7 +69,7 @@ fn read(wire: WireTensor, tail: Option<&mut Tail<'_>>) -> Result<Contents, Tenso
 }
 
 /// `binary_data_size`, if it is there and nothing else is.
-fn binary_size(parameters: &Option<Parameters>) -> Result<Option<usize>, TensorFault> {
+fn binary_size(parameters: &Option<Parameters<OF_TENSOR>>) -> Result<Option<usize>, TensorFault> {
     let mut size = None;
     for parameter in parameters.iter().flat_map(|parameters| &parameters.0) {
         match (parameter.name.as_str(), &parameter.value) {

@@ -6,13 +6,21 @@ use cellwright_cell_graph::{Attribute, AttributeValue};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-/// The parameters of a message, a tensor or a requested output, in the order in which they were written.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Parameters(pub(crate) Vec<Attribute>);
+/// Parameters that a message may have, and a tensor or a requested output: each takes many times the bytes that it was written with.
+pub(crate) const OF_MESSAGE: usize = 1024;
+pub(crate) const OF_TENSOR: usize = 8;
 
-impl Parameters {
-    pub(crate) fn push(&mut self, name: String, value: Value) {
+/// The parameters of a message, a tensor or a requested output, so many at most, in the order in which they were written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parameters<const MOST: usize>(pub(crate) Vec<Attribute>);
+
+impl<const MOST: usize> Parameters<MOST> {
+    pub(crate) fn push<E: Error>(&mut self, name: String, value: Value) -> Result<(), E> {
+        if self.0.len() >= MOST {
+            return Err(E::custom(format_args!("more than {MOST} parameters")));
+        }
         self.0.push(Attribute { name, value: value.0 });
+        Ok(())
     }
 
     /// The first name that occurs twice.
@@ -23,27 +31,27 @@ impl Parameters {
     }
 }
 
-impl<'de> Deserialize<'de> for Parameters {
+impl<'de, const MOST: usize> Deserialize<'de> for Parameters<MOST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(ParametersVisitor)
     }
 }
 
-struct ParametersVisitor;
+struct ParametersVisitor<const MOST: usize>;
 
-impl<'de> Visitor<'de> for ParametersVisitor {
-    type Value = Parameters;
+impl<'de, const MOST: usize> Visitor<'de> for ParametersVisitor<MOST> {
+    type Value = Parameters<MOST>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("parameters: an object of strings, numbers and booleans")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Parameters, A::Error> {
-        let mut parameters = Vec::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut parameters = Parameters::default();
         while let Some((name, value)) = map.next_entry::<String, Value>()? {
-            parameters.push(Attribute { name, value: value.0 });
+            parameters.push(name, value)?;
         }
-        Ok(Parameters(parameters))
+        Ok(parameters)
     }
 }
 

@@ -38,6 +38,10 @@ fn each_fault_has_its_sentence() {
     );
     assert_eq!(split(vec![ints("a", 0)]), "the call has no rows: its leading dimension is 0");
     assert_eq!(split(vec![ints("a", 5)]), "the call has 5 rows, at most 4 are taken in one");
+    assert_eq!(
+        split(vec![ints(&"a".repeat(10 << 20), 4)]),
+        "the call has 4 rows, of which each has about 10485832 bytes of parameters, names and shapes: at most 33554432 bytes of all are taken together"
+    );
     assert!(split(vec![Tensor::from_i64("a", &[], &[1])]).starts_with("input `a` is a scalar"));
     let answer = |length: usize| InferResponse { outputs: vec![ints("y", length)], ..InferResponse::default() };
     let message = join_rows(vec![answer(1), answer(2)]).unwrap_err().to_string();

@@ -44,7 +44,8 @@ async fn ask(app: &App, caller: &Caller, target: &Target, request: Request) -> R
     let model = caller.find(app, target)?;
     let body = body::collect(app, &caller.tenant, request).await?;
     let reading = model.clone();
-    let (request, options) = app.readers.read(&body.bytes, body.bytes.len(), move |bytes| parse(&*reading, bytes)).await?;
+    let (request, options) =
+        app.readers.read(&caller.tenant, (&body.bytes, body.bytes.len()), move |bytes| parse(&*reading, bytes)).await?;
     let share = body.kept_as(&request).map_err(|refusal| refusal.of_request(request.id.as_deref()))?;
     Ok(Asked { model, request, options, share })
 }

@@ -28,7 +28,8 @@ pub(super) async fn infer(State(app): State<Arc<App>>, caller: Caller, target: T
     let body = body::collect(&app, &caller.tenant, request).await?;
     let reading = model.clone();
     let json_bytes = json_length.unwrap_or(body.bytes.len());
-    let (request, options) = app.readers.read(&body.bytes, json_bytes, move |bytes| parse(&*reading, bytes, json_length)).await?;
+    let (request, options) =
+        app.readers.read(&caller.tenant, (&body.bytes, json_bytes), move |bytes| parse(&*reading, bytes, json_length)).await?;
     let id = request.id.clone();
     let of_request = |refusal: Refusal| refusal.of_request(id.as_deref());
     let share = body.kept_as(&request).map_err(of_request)?;

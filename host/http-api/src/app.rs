@@ -1,7 +1,7 @@
 //! What every request shares.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cellwright_registry::{RegistryError, TenantName};
 use cellwright_serving::ErrorKind;
@@ -38,6 +38,9 @@ pub(crate) struct App {
     pub(crate) slow_begins: Turns,
     /// Changes of models, each of which may wait for others of the same model.
     changes: Turns,
+    /// Held while a tenant's settings are read, merged with what is asked for and written, and while one is deleted: of two changes at once neither
+    /// takes the other back, and none is made to a tenant that came under the same name meanwhile.
+    tenant_changes: Mutex<()>,
     pub(crate) figures: HttpFigures,
     /// Whether something was still under way on a connection when the time to stop was over.
     pub(crate) cut_off: AtomicBool,
@@ -65,10 +68,15 @@ impl App {
             tenant_uploads,
             slow_begins,
             changes,
+            tenant_changes: Mutex::default(),
             figures: HttpFigures::default(),
             cut_off: AtomicBool::new(false),
             keyless,
         })
+    }
+
+    pub(crate) fn changing_tenants(&self) -> MutexGuard<'_, ()> {
+        self.tenant_changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_keyless(&self) -> bool {

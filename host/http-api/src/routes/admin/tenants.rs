@@ -1,6 +1,6 @@
 //! Tenants and what each may use: the operator's business.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -14,10 +14,6 @@ use crate::app::App;
 use crate::auth::Caller;
 use crate::refusal::Refusal;
 use crate::routes::{Named, done, json, ok};
-
-/// Held while a tenant's settings are read, merged with what is asked for and written, and while one is deleted: of two changes at once neither
-/// takes the other back, and none is made to a tenant that came under the same name meanwhile.
-static CHANGING: Mutex<()> = Mutex::new(());
 
 pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
     caller.require_operator()?;
@@ -55,7 +51,7 @@ pub(in crate::routes) async fn set(
     let name = parse(&named)?;
     let asked: TenantSettings = message(&app, &caller, request).await?;
     let changing = app.blocking(move |app| {
-        let _changing = changing();
+        let _changing = app.changing_tenants();
         let settings = changed(find(app, &name)?.settings, &asked);
         app.host.set_tenant(&name, &settings)
     });
@@ -66,15 +62,11 @@ pub(in crate::routes) async fn delete(State(app): State<Arc<App>>, caller: Calle
     caller.require_operator()?;
     let name = parse(&named)?;
     let deleting = app.blocking(move |app| {
-        let _changing = changing();
+        let _changing = app.changing_tenants();
         app.host.delete_tenant(&name)
     });
     deleting.await?;
     Ok(done())
-}
-
-fn changing() -> MutexGuard<'static, ()> {
-    CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn parse(named: &Named) -> Result<TenantName, Refusal> {

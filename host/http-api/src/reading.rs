@@ -76,10 +76,12 @@ impl Readers {
     }
 
     async fn turn(&self, tenant: &TenantName, json_bytes: usize) -> Result<Option<Reading>, Refusal> {
-        let (line, permits) = match json_bytes {
-            ..=LARGE => return Ok(None),
-            ..=MIDDLING => (&self.middling, 1),
-            more => (&self.large, more.saturating_mul(BYTES_EACH).div_ceil(1 << 20).min(MIB_MAX)),
+        let (line, permits) = if json_bytes <= LARGE {
+            return Ok(None);
+        } else if json_bytes <= MIDDLING {
+            (&self.middling, 1)
+        } else {
+            (&self.large, json_bytes.saturating_mul(BYTES_EACH).div_ceil(1 << 20).min(MIB_MAX))
         };
         let many = || Refusal::new(ErrorKind::Busy, "too many large requests of this tenant wait to be read: try again later");
         let of_tenant = line.of_tenant.take(tenant).await.ok_or_else(many)?;

@@ -240,6 +240,11 @@ impl Core {
         self.carry_out();
     }
 
+    /// It has panicked: who comes now is refused.
+    pub(crate) fn close(&self) {
+        self.handles.close();
+    }
+
     /// Ends what goes on, and what was on its way.
     pub(crate) fn stop(mut self) {
         let now = Instant::now();

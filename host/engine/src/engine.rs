@@ -27,8 +27,9 @@ use crate::sink::Sink;
 use crate::turns::{Processors, Turns};
 use crate::worker::{FromWorker, ToEngine, WorkerLink};
 
-/// Control messages that may wait at a worker beside its tasks. Loads are one at a time, and a request that moves takes one at each end.
-const CONTROL_QUEUE: usize = 64;
+/// Control messages that may wait at a worker beside its tasks. Loads are one at a time; a request that moves takes two at most, and of one that moved before
+/// it one may be left.
+const CONTROL_QUEUE: usize = 128;
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +61,7 @@ pub enum SubmitError {
     /// As many requests as allowed are in flight.
     #[error("as many requests as allowed are in flight")]
     Full,
-    /// The engine is shutting down.
+    /// The engine is shutting down, or its core has panicked.
     #[error("the engine is shutting down")]
     Stopped,
 }
@@ -187,7 +188,7 @@ impl Engine {
     /// Submits a request's first growth. Results go to `sink`, which is called on the engine's thread or on a worker's.
     ///
     /// # Errors
-    /// If as many requests as allowed are in flight, or the engine is going.
+    /// If as many requests as allowed are in flight, or the engine is going or has panicked.
     pub fn submit(
         &self,
         model: &Arc<LoadedModel>,
@@ -210,7 +211,7 @@ impl Engine {
         tensors: RequestTensors,
         sink: impl FnOnce(Handle) -> Box<dyn Sink>,
     ) -> Result<Handle, SubmitError> {
-        let handle = self.handles.take().ok_or(SubmitError::Full)?;
+        let handle = self.handles.take()?;
         let (model, submitted) = (model.clone(), Instant::now());
         let arrival = Arrival { handle, model, growth, tensors, sink: sink(handle), urgency, submitted };
         match self.inbox.try_send(ToCore::Submit(arrival)) {

@@ -15,9 +15,9 @@ const BATCH_EXPONENT_MAX: usize = 16;
 /// What an engine has done since it started.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Tasks run, a task of several steps counted for each.
+    /// Tasks handed over to workers, a task of several steps counted for each.
     pub tasks: AtomicU64,
-    /// Nodes run.
+    /// Their rows, those that are padding from the beginning included.
     pub rows: AtomicU64,
     /// Requests finished.
     pub finished: AtomicU64,
@@ -36,7 +36,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Nodes per task so far.
+    /// Rows per task so far.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a mean for people")]
     pub fn batch_size_mean(&self) -> f64 {
@@ -49,7 +49,7 @@ impl Counters {
 pub struct CellCounters {
     /// Tasks handed over, a task of several steps counted for each.
     pub tasks: AtomicU64,
-    /// Their nodes.
+    /// Their rows, counted as in [`Counters::rows`].
     pub rows: AtomicU64,
     /// Device time of those that are complete, nanoseconds.
     pub busy_ns: AtomicU64,

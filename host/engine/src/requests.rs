@@ -1,10 +1,8 @@
 //! Requests in flight, as the engine's thread sees them.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cellwright_backend::{EarlierChain, FirstSlots, PlacedGrowth, RequestFlags, RowError};
 use cellwright_cell_graph::unfolded::Source;
@@ -12,6 +10,7 @@ use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
 use cellwright_scheduler::RequestId;
 
 use crate::core::Arrival;
+use crate::engine::SubmitError;
 use crate::figures::RequestTimes;
 use crate::model::LoadedModel;
 use crate::sink::Sink;
@@ -33,21 +32,36 @@ impl Handle {
 /// Handles that may be given out: the bound on requests in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
-    free: Mutex<Vec<Handle>>,
+    /// None once no more are given out.
+    free: Mutex<Option<Vec<Handle>>>,
 }
 
 impl Handles {
     pub(crate) fn new(count: u32) -> Self {
-        Self { free: Mutex::new((0..count).rev().map(|id| Handle { id: RequestId(id), generation: 0 }).collect()) }
+        Self { free: Mutex::new(Some((0..count).rev().map(|id| Handle { id: RequestId(id), generation: 0 }).collect())) }
     }
 
-    pub(crate) fn take(&self) -> Option<Handle> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    pub(crate) fn take(&self) -> Result<Handle, SubmitError> {
+        self.free().as_mut().ok_or(SubmitError::Stopped)?.pop().ok_or(SubmitError::Full)
     }
 
     pub(crate) fn give_back(&self, handle: Handle) {
-        let next = Handle { id: handle.id, generation: handle.generation.wrapping_add(1) };
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(next);
+        if let Some(free) = self.free().as_mut() {
+            free.push(Handle { id: handle.id, generation: handle.generation.wrapping_add(1) });
+        }
+    }
+
+    /// Nobody would serve another request.
+    pub(crate) fn close(&self) {
+        *self.free() = None;
+    }
+
+    pub(crate) fn are_closed(&self) -> bool {
+        self.free().is_none()
+    }
+
+    fn free(&self) -> MutexGuard<'_, Option<Vec<Handle>>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -34,8 +34,8 @@ pub enum RequestFailure {
         /// Bytes there are.
         available: u64,
     },
-    /// It grew beyond its reservation.
-    #[error("the request's graph grew beyond the {reserved} bytes that its model's live-max reserves")]
+    /// It grew beyond its reservation, or beyond the rows of slots that are left there.
+    #[error("the request's graph grew beyond the room in a row that is left of the {reserved} bytes that its model's live-max reserves")]
     GrewTooLarge {
         /// Bytes it had reserved.
         reserved: u64,

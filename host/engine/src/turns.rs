@@ -111,6 +111,7 @@ impl Turns {
             return core.stop();
         }
         // The core has panicked. A channel keeps its messages when its receiver goes, and whoever asked in one of them would wait for ever: each is let go of.
+        // There is no request among them but those that had their handles before.
         while inbox.recv().is_ok_and(|message| !matches!(message, ToCore::Stop)) {}
     }
 
@@ -150,7 +151,8 @@ impl Turns {
                 Some(done)
             }
             Err(panic) => {
-                // Before anything of it goes, which may panic too: the engine's thread waits for the lock.
+                // Before anything of it goes, which may panic too: the engine's thread waits for the lock, and whoever hears of a request's end may come again.
+                core.close();
                 self.ring();
                 drop(core);
                 drop(held);

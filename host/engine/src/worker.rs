@@ -86,10 +86,16 @@ impl WorkerLink {
             // Before the device goes: that may take long of one that is lost, and whoever waits for what it had can begin again elsewhere. The turn that it may
             // have may panic, as may whatever goes with the device; that must not keep the rest from being done.
             let _ = catch_unwind(AssertUnwindSafe(|| engine.say(FromWorker::Lost(id, lost))));
-            let _ = catch_unwind(AssertUnwindSafe(move || drop(worker)));
-            // A bounded channel keeps its messages when its receiver goes, and whoever asked in one of them would wait for ever: they are let go of, each
-            // with its reply's end, until the engine hangs up.
-            unheard.iter().for_each(drop);
+            std::thread::scope(|scope| {
+                // A bounded channel keeps its messages when its receiver goes, and whoever asked in one of them would wait for ever: they are let go of, each
+                // with its reply's end, until the engine hangs up. Nor does any of them wait for the device; without another thread, all do.
+                let let_go = || unheard.iter().for_each(drop);
+                let beside = std::thread::Builder::new().name(format!("lost-worker-{}", id.0)).spawn_scoped(scope, let_go);
+                let _ = catch_unwind(AssertUnwindSafe(move || drop(worker)));
+                if beside.is_err() {
+                    let_go();
+                }
+            });
         })?;
         Ok(Self { info, sender, thread: Some(thread) })
     }
@@ -286,13 +292,17 @@ mod tests {
                 FromWorker::Lost(WorkerId(7), lost) => assert_eq!(lost.cause == "its worker panicked", panics, "{lost}"),
                 _ => panic!("something else is said"),
             }
+            // Whoever asks it for something is let go of, now and later.
+            let is_let_go = || {
+                let (reply, replies) = bounded(1);
+                link.sender.send(ToWorker::Unload { index: CellIndex(0), reply }).expect("there is room");
+                assert_eq!(replies.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+            };
+            is_let_go();
             assert!(went.is_empty(), "nobody let it go yet");
             go.send(()).expect("it waits for that");
             went.recv_timeout(PATIENCE).expect("the device goes");
-            // Whoever asks it for something is let go of.
-            let (reply, replies) = bounded(1);
-            link.sender.send(ToWorker::Unload { index: CellIndex(0), reply }).expect("there is room");
-            assert_eq!(replies.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+            is_let_go();
             let WorkerLink { sender, thread, .. } = link;
             drop(sender);
             thread.into_iter().for_each(|thread| thread.join().expect("it ends"));

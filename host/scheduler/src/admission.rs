@@ -1,7 +1,7 @@
 //! Who gets a place, where, and when: requests wait for slots, their tenants in turn (see `waiting`); what runs holds all the slots it will ever need.
 //!
 //! So there is no deadlock over slots: a request never waits for slots while it holds some. A growing request reserves its
-//! largest extent at once, and its growths are placed inside.
+//! largest extent at once, and its growths are placed inside: one that finds no room there waits for the request's own chains alone, which never wait for it.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -11,13 +11,14 @@ use cellwright_cell_graph::unfolded::{Delivery, Dependency, Grouping, UnfoldedCh
 
 use crate::command::{Failure, Placement};
 use crate::config::PolicyKind;
-use crate::event::{ModelInfo, Submission};
+use crate::event::Submission;
 use crate::id::{DomainId, LaneId, NumericClass, RequestId, Slot};
 use crate::lane::{Lane, NO_SLOT, Progress};
 use crate::request::{Block, Chain, Phase, Request};
 use crate::reservation::Reservation;
 use crate::room;
 use crate::scheduler::Scheduler;
+use crate::seating::{slots_needed, stage_slots};
 
 /// Growths of one request that may wait for its place.
 const PENDING_MAX: usize = 64;
@@ -119,10 +120,12 @@ impl Scheduler {
         let (class, first) = (info.class, slots_needed(info, growth));
         let grows = request.may_grow && growth.next.is_some();
         let needed = if grows { first.max(u64::from(info.growth_slots.unwrap_or(0))) } else { first };
-        let found = u32::try_from(needed).ok().and_then(|slots| Some((slots, self.find_block(class, slots)?)));
-        let Some((slots, (domain, block))) = found else {
-            let largest = self.domains.iter().flatten().filter(|domain| domain.class == class).map(|domain| domain.arena.largest()).max();
-            let available = u64::from(largest.unwrap_or(0));
+        let found = u32::try_from(needed).ok().and_then(|slots| {
+            let room = if grows { Reservation::room_for(slots, self.largest_blocks(class)) } else { slots };
+            Some((slots, room, self.find_block(class, room)?))
+        });
+        let Some((slots, room, (domain, block))) = found else {
+            let available = u64::from(self.largest_blocks(class).max().unwrap_or(0));
             if needed <= available {
                 return Place::Later;
             }
@@ -133,7 +136,7 @@ impl Scheduler {
         let whose = self.tenant_and_weight(model);
         self.class_mut(class).waiting.hold(whose, block.map_or(0, |block| block.slots.get()));
         if grows {
-            self.rare_mut(id).reservation = Some(Box::new(Reservation::new(slots)));
+            self.rare_mut(id).reservation = Some(Box::new(Reservation::new(slots, room)));
         }
         let request = self.request_mut(id);
         request.phase = Phase::Placed;
@@ -143,10 +146,14 @@ impl Scheduler {
 
     /// The first growth of a request that has just found its place.
     fn begin(&mut self, id: RequestId, growth: Arc<UnfoldedGrowth>) {
-        match self.place_growth(id, growth) {
-            Ok(()) => self.finish_if_over(id),
-            Err(failure) => self.doom(id, failure),
+        if self.place_growth(id, growth) {
+            self.finish_if_over(id);
         }
+    }
+
+    /// The largest block of each domain of a class.
+    fn largest_blocks(&self, class: NumericClass) -> impl Iterator<Item = u32> {
+        self.domains.iter().flatten().filter(move |domain| domain.class == class).map(|domain| domain.arena.largest())
     }
 
     /// A block in the domain of a class that has most free slots and room for it.
@@ -210,25 +217,24 @@ impl Scheduler {
                 return;
             }
             let Some(growth) = request.rare_if_any().and_then(|rare| rare.pending.pop_front()) else { break };
-            if let Err(failure) = self.place_growth(id, growth) {
-                self.doom(id, failure);
+            if !self.place_growth(id, growth) {
                 return;
             }
         }
         self.finish_if_over(id);
     }
 
-    fn place_growth(&mut self, id: RequestId, graph: Arc<UnfoldedGrowth>) -> Result<(), Failure> {
+    /// Places a growth; false if there is no room for it, and it waits or its request is given up.
+    fn place_growth(&mut self, id: RequestId, graph: Arc<UnfoldedGrowth>) -> bool {
         let request = self.request(id);
         if !request.grows() && request.growth_numbers().is_empty() && is_single(&graph) {
             self.place_single(id, graph);
-            return Ok(());
+            return true;
         }
-        let mut seats = std::mem::take(&mut self.seats);
-        seats.clear();
-        let seated = self.seat(id, &graph, &mut seats);
-        self.seats = seats;
-        seated?;
+        if !self.seat(id, &graph) && !self.seat_beside_kept(id, &graph) {
+            self.put_off(id, graph);
+            return false;
+        }
         let Self { requests, spares, .. } = self;
         let request = &mut requests[id.index()];
         let (growth, first_chain) = (request.growth_numbers().end, request.chain_numbers().end);
@@ -255,33 +261,7 @@ impl Scheduler {
         } else {
             self.start_growth(id, &graph);
         }
-        Ok(())
-    }
-
-    /// Slots for every stage of a growth, in order: from the request's reservation, or from its block, one after the other.
-    fn seat(&mut self, id: RequestId, graph: &UnfoldedGrowth, seats: &mut Vec<Slot>) -> Result<(), Failure> {
-        let request = &mut self.requests[id.index()];
-        let info = &self.models[request.model.index()].as_ref().expect("a request's model is known").info;
-        let base = request.block.map_or(0, |block| block.start);
-        let mut next = base;
-        for chain in &graph.chains {
-            for stage in &chain.stages {
-                let slots = stage_slots(info, stage.cell, stage.retention.places(chain.length.bound)).unwrap_or(u32::MAX);
-                let slot = match request.rare_if_any().and_then(|rare| rare.reservation.as_mut()) {
-                    _ if slots == 0 => NO_SLOT,
-                    Some(reservation) => {
-                        let failure = Failure::GrewTooLarge { reserved: u64::from(reservation.slots()) };
-                        Slot(base + reservation.allocate(slots).ok_or(failure)?)
-                    }
-                    None => {
-                        next += slots;
-                        Slot(next - slots)
-                    }
-                };
-                seats.push(slot);
-            }
-        }
-        Ok(())
+        true
     }
 
     /// All of a request whose growth [`is_single`], which has its block for itself: what the general way comes to, in one go.
@@ -380,14 +360,4 @@ fn is_single(graph: &UnfoldedGrowth) -> bool {
     let by_itself = stage.depends.iter().all(|depends| matches!(depends, Dependency::Previous { .. }));
     let unread = stage.successors.targets.is_empty() && graph.next.is_none() && graph.cancel.is_empty();
     graph.first_chain == 0 && chain.length.like.is_none() && in_order && by_itself && unread
-}
-
-/// Slots that a growth's values take.
-fn slots_needed(info: &ModelInfo, growth: &UnfoldedGrowth) -> u64 {
-    let stages = growth.chains.iter().flat_map(|chain| chain.stages.iter().map(move |stage| (chain.length.bound, stage)));
-    stages.map(|(bound, stage)| u64::from(stage_slots(info, stage.cell, stage.retention.places(bound)).unwrap_or(u32::MAX))).sum()
-}
-
-fn stage_slots(info: &ModelInfo, cell: u32, places: u32) -> Option<u32> {
-    info.cells[cell as usize].slots.checked_mul(places)
 }

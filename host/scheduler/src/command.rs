@@ -90,9 +90,9 @@ pub enum Failure {
         /// Slots there are.
         available: u64,
     },
-    /// A growth went beyond the request's reservation.
+    /// A growth went beyond the request's reservation, or found no room in a row there (see `reservation` for when that cannot be).
     GrewTooLarge {
-        /// Slots the reservation has.
+        /// Slots that may be held at once.
         reserved: u64,
     },
     /// A model grew that declares no `live-max`.

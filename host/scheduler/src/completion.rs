@@ -103,6 +103,7 @@ impl Scheduler {
         }
         if live < count {
             self.free_chain_if_unread(id, number);
+            self.look_at_put_off(id);
         }
     }
 

@@ -29,6 +29,8 @@ impl Scheduler {
             next += 1;
             if self.request(id).phase == Phase::Leaving {
                 self.release_if_free(id);
+            } else if self.request(id).pending().1 > 0 {
+                self.place_pending(id);
             } else {
                 self.finish_if_over(id);
             }
@@ -229,6 +231,14 @@ impl Scheduler {
         }
         if let Some(chain) = self.request_mut(id).chain_mut(number) {
             chain.go();
+        }
+        self.look_at_put_off(id);
+    }
+
+    /// There may be room for a growth that was put off, or none to wait for any more.
+    pub(crate) fn look_at_put_off(&mut self, id: RequestId) {
+        if self.request(id).pending().1 > 0 {
+            self.over.push(id);
         }
     }
 

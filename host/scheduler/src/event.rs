@@ -62,7 +62,8 @@ pub struct ModelInfo {
     pub policy: Option<PolicyKind>,
     /// Its cells, by position.
     pub cells: Vec<CellInfo>,
-    /// Slots that a request of a growing model reserves (its `live-max` times the largest node); none: its requests may not grow.
+    /// Slots that a request of a growing model may hold at once (its `live-max` times the largest node). It reserves twice as many where the arenas have that.
+    /// None: its requests may not grow.
     pub growth_slots: Option<u32>,
 }
 

@@ -28,6 +28,7 @@ mod request;
 mod reservation;
 mod room;
 pub mod scheduler;
+mod seating;
 mod spares;
 mod tenants;
 mod waiting;

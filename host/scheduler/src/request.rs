@@ -88,7 +88,7 @@ pub(crate) struct Rare {
     chains: VecDeque<Chain>,
     /// Chains that are gone already, and counted no longer.
     chains_before: u32,
-    /// Growths that wait for a place, a move or a batch.
+    /// Growths that wait for a place, a move or a batch, or for room.
     pub(crate) pending: VecDeque<Arc<UnfoldedGrowth>>,
     /// Lanes and slots it leaves behind when its move is complete.
     pub(crate) moving: Option<Box<Moving>>,

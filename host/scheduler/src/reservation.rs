@@ -1,29 +1,44 @@
 //! The slots of a growing request: one block of the arena, handed out to its growths stage by stage.
 //!
 //! First fit over a short sorted list of gaps: a request has few live stages, and lowest-first keeps the gaps together.
+//!
+//! A stage's slots lie in a row, and what is held is not moved. So the block is twice as large as what may be held at once, where the arenas have that.
+//! Then a growth finds room if, with what is held beside it, it is no more than may be held, and what is held lies in one row: the larger of the two gaps
+//! beside that is large enough for all of it. This is so if one stage is kept from growth to growth, however long it is each time, or stages that lie next to each
+//! other. For stages that are kept far apart no fixed multiple is enough, only one that grows with the logarithm of their lengths (Robson, "Bounds for some
+//! functions concerning dynamic storage allocation", 1974): there a growth may, though not often, find its room in pieces that are all too small.
 
 /// A block and what of it is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
+    /// Slots that may still be held.
+    left: u32,
     slots: u32,
     /// `(start, slots)` relative to the block, ascending, never adjacent.
     gaps: Vec<(u32, u32)>,
 }
 
 impl Reservation {
-    /// All free.
-    pub(crate) fn new(slots: u32) -> Self {
-        Self { slots, gaps: vec![(0, slots)] }
+    /// Slots of a block for so many that are held at once, given the largest block of each arena: none is left out in which they would fit without headroom.
+    pub(crate) fn room_for(slots: u32, largest: impl Iterator<Item = u32>) -> u32 {
+        largest.filter(|largest| *largest >= slots).fold(slots.saturating_mul(2), u32::min)
     }
 
-    /// Slots of the block.
+    /// All free, of a block of `room` slots of which so many may be held at once.
+    pub(crate) fn new(slots: u32, room: u32) -> Self {
+        Self { left: slots, slots, gaps: vec![(0, room)] }
+    }
+
+    /// Slots that may be held at once.
     pub(crate) const fn slots(&self) -> u32 {
         self.slots
     }
 
     /// `need` slots in a row, relative to the block.
     pub(crate) fn allocate(&mut self, need: u32) -> Option<u32> {
+        let left = self.left.checked_sub(need)?;
         let at = self.gaps.iter().position(|(_, slots)| *slots >= need)?;
+        self.left = left;
         let (start, slots) = self.gaps[at];
         if slots == need {
             self.gaps.remove(at);
@@ -35,6 +50,7 @@ impl Reservation {
 
     /// Gives back what `allocate` gave.
     pub(crate) fn free(&mut self, start: u32, slots: u32) {
+        self.left += slots;
         let at = self.gaps.partition_point(|(other, _)| *other < start);
         let joins_next = self.gaps.get(at).is_some_and(|(next, _)| start + slots == *next);
         let joins_last = at > 0 && self.gaps[at - 1].0 + self.gaps[at - 1].1 == start;
@@ -50,10 +66,11 @@ impl Reservation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn gaps_join() {
-        let mut reservation = Reservation::new(10);
+        let mut reservation = Reservation::new(10, 10);
         let starts: Vec<_> = [3, 3, 4].into_iter().map(|need| reservation.allocate(need)).collect();
         assert_eq!(starts, [Some(0), Some(3), Some(6)]);
         assert_eq!(reservation.allocate(1), None);
@@ -61,6 +78,46 @@ mod tests {
         reservation.free(6, 4);
         assert_eq!(reservation.allocate(5), None, "seven are free, but not in a row");
         reservation.free(3, 3);
-        assert_eq!(reservation, Reservation::new(10));
+        assert_eq!(reservation, Reservation::new(10, 10));
+    }
+
+    #[test]
+    fn headroom_leaves_no_arena_out() {
+        let room = |slots, largest: &[u32]| Reservation::room_for(slots, largest.iter().copied());
+        assert_eq!([room(10, &[64, 32]), room(10, &[64, 16]), room(10, &[64, 8]), room(40, &[64, 32])], [20, 16, 20, 64]);
+        assert_eq!([room(40, &[8]), room(u32::MAX, &[8])], [80, u32::MAX], "it is not to be had anyway");
+    }
+
+    #[test]
+    fn no_more_is_held_than_may_be() {
+        let mut reservation = Reservation::new(10, 20);
+        assert_eq!([7, 4, 3, 1].map(|need| reservation.allocate(need)), [Some(0), None, Some(7), None]);
+        reservation.free(0, 7);
+        assert_eq!([8, 7].map(|need| reservation.allocate(need)), [None, Some(0)]);
+    }
+
+    proptest! {
+        /// Growths of several stages, of each of which one is kept until the next has been placed: as long as they stay within what may be held, there is room.
+        #[test]
+        fn beside_what_lies_in_a_row_there_is_room(
+            growths in prop::collection::vec((prop::collection::vec(1_u32..40, 1..5), any::<prop::sample::Index>()), 1..50)
+        ) {
+            const MAY_HOLD: u32 = 60;
+            let mut reservation = Reservation::new(MAY_HOLD, 2 * MAY_HOLD);
+            let mut kept = (0, 0);
+            for (stages, keeps) in growths {
+                if kept.1 + stages.iter().sum::<u32>() > MAY_HOLD {
+                    continue;
+                }
+                let placed: Vec<_> = stages.iter().map(|need| (reservation.allocate(*need), *need)).collect();
+                prop_assert!(placed.iter().all(|(start, _)| start.is_some()), "{placed:?} beside {kept:?}");
+                let mut held: Vec<_> = placed.into_iter().filter_map(|(start, need)| Some((start?, need))).collect();
+                if kept.1 > 0 {
+                    reservation.free(kept.0, kept.1);
+                }
+                kept = held.swap_remove(keeps.index(held.len()));
+                held.into_iter().for_each(|(start, need)| reservation.free(start, need));
+            }
+        }
     }
 }

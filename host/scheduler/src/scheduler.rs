@@ -1,7 +1,7 @@
 //! The state machine: events in, commands out.
 //!
 //! [`Scheduler::handle`] applies a batch of events one by one, places who waits, and lets the policy give work to every worker that asks. The
-//! parts are in files of their own: `admission` (places), `readiness` (dependencies), `completion` (what tasks leave behind), `ending`
+//! parts are in files of their own: `admission` (places), `seating` (within them), `readiness` (dependencies), `completion` (what tasks leave behind), `ending`
 //! (who is done and who is given up), `moving`, `fairness`, and the policies. All of them change this one structure and none keeps state
 //! besides it.
 
@@ -67,7 +67,7 @@ pub struct Scheduler {
     pub(crate) late_blocks: Vec<(DomainId, Option<Block>)>,
     /// Requests to be given up as soon as nothing is being changed.
     pub(crate) doomed: Vec<(RequestId, Failure)>,
-    /// Requests that may be over, or may be released.
+    /// Requests that may be over, or may be released, or have room now for a growth that was put off.
     pub(crate) over: Vec<RequestId>,
     /// Slots came free after this `handle`'s placements.
     pub(crate) freed: bool,
@@ -312,10 +312,10 @@ impl Scheduler {
         self.classes.iter().map(|class| class.waiting.tenants()).sum()
     }
 
-    /// Free slots of a domain's arena.
+    /// Free slots of a domain's arena, which there is as long as it has a worker.
     #[must_use]
-    pub fn free_slots(&self, domain: DomainId) -> u32 {
-        self.domains.get(domain.index()).and_then(Option::as_ref).map_or(0, |domain| domain.arena.free_slots())
+    pub fn free_slots(&self, domain: DomainId) -> Option<u32> {
+        Some(self.domains.get(domain.index())?.as_ref()?.arena.free_slots())
     }
 
     /// Ready nodes of a type that a worker could run now.

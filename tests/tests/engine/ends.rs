@@ -212,6 +212,31 @@ fn a_model_that_goes_waits_for_its_requests_and_takes_no_more() {
     assert_eq!(stale.outcome, Outcome::Failed(RequestFailure::NoWorker));
 }
 
+/// Its cells are forgotten once, so that another model has those that it shares.
+#[test]
+fn a_model_may_be_unloaded_by_several_at_a_time() {
+    let Bench { engine, model, loaded, gate } = bench(Config::default(), 1 << 10);
+    let other = engine.load(&spec(&model, 0, 8)).unwrap();
+    let cases = sound(&model, 20, 28);
+    for case in &cases {
+        let again = engine.load(&spec(&model, 0, 8)).unwrap();
+        let pending = case.submit(&engine, &again);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| engine.unload(&again));
+            }
+        });
+        case.check(&pending.now().expect("all wait for its requests")).unwrap();
+    }
+    engine.unload(&loaded);
+    for case in &cases {
+        case.check(&case.submit(&engine, &other).wait()).unwrap();
+    }
+    engine.unload(&other);
+    assert_eq!(engine.snapshot().weight_bytes, 0);
+    drop(gate);
+}
+
 #[test]
 fn an_engine_that_goes_ends_everybody() {
     let Bench { engine, model, loaded, gate } = bench(Config::default(), 1 << 10);

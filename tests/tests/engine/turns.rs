@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use cellwright_cell_graph::generate::{self, Family, Rng};
 use cellwright_engine::options::Observer;
-use cellwright_engine::{Engine, EngineOptions};
+use cellwright_engine::{Engine, EngineOptions, ModelError, SubmitError};
 use cellwright_scheduler::{Commands, Event, Time};
 use cellwright_tests::devices::{ALL_THREADS, domain, keeping, worker};
 use cellwright_tests::graphs::{Case, Outcome, spec};
@@ -50,12 +50,19 @@ fn workers_decide_only_where_they_leave_no_processor() {
 
         // Whoever panics takes the engine along: everybody hears of it, also who comes later or is on the way, and nobody waits.
         hearing.panics.store(true, Ordering::Relaxed);
-        let pending: Vec<_> = (0..50).map(|_| case.submit(&engine, &loaded)).collect();
+        let pending: Vec<_> = (0..50).map(|_| case.try_submit(&engine, &loaded)).collect();
+        assert!(pending[0].is_ok(), "nothing has happened yet");
         for pending in pending {
-            assert_eq!(pending.wait().outcome, Outcome::Forgotten);
+            match pending {
+                Ok(pending) => assert_eq!(pending.wait().outcome, Outcome::Forgotten),
+                Err(refused) => assert_eq!(refused, SubmitError::Stopped),
+            }
         }
-        engine.unload(&loaded);
-        assert_eq!(case.submit(&engine, &loaded).wait().outcome, Outcome::Forgotten);
+        for _ in 0..2 {
+            assert_eq!(case.try_submit(&engine, &loaded).err(), Some(SubmitError::Stopped));
+            assert!(matches!(engine.load(&spec(&model, 0, 8)), Err(ModelError::Stopped)));
+            engine.unload(&loaded);
+        }
         drop(engine);
     }
 }

@@ -80,7 +80,8 @@ impl Core {
         let gauges = &self.gauges;
         gauges.waiting.store(self.scheduler.requests_waiting(), Ordering::Relaxed);
         for domain in &gauges.domains {
-            domain.free.store(self.scheduler.free_slots(domain.id), Ordering::Relaxed);
+            // Of a lost one nobody holds anything.
+            domain.free.store(self.scheduler.free_slots(domain.id).unwrap_or(domain.slots), Ordering::Relaxed);
         }
         for (index, gauge) in gauges.workers.iter().enumerate() {
             gauge.up.store(self.workers[index].up, Ordering::Relaxed);

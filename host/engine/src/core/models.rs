@@ -12,8 +12,8 @@ struct Entry {
     requests: u32,
     /// The last task that has rows of it.
     task: u64,
-    /// No more are taken; who wants to hear when there are none left.
-    closed: Option<Sender<()>>,
+    /// Who wants to hear when there are none left; with the first of them no more are taken.
+    closed: Vec<Sender<()>>,
 }
 
 /// Models by id.
@@ -52,7 +52,7 @@ impl Models {
         if self.entries.len() <= index {
             self.entries.resize_with(index + 1, || None);
         }
-        self.entries[index] = Some(Entry { model, requests: 0, task: 0, closed: None });
+        self.entries[index] = Some(Entry { model, requests: 0, task: 0, closed: Vec::new() });
     }
 
     /// The model, until its last request has left.
@@ -68,7 +68,7 @@ impl Models {
 
     pub(super) fn down(&mut self, model: ModelId, gone: Sender<()>) {
         if let Some(Some(entry)) = self.entries.get_mut(model.index()) {
-            entry.closed = Some(gone);
+            entry.closed.push(gone);
         }
         self.forget_if_left(model);
     }
@@ -76,7 +76,7 @@ impl Models {
     /// Counts a request in; false if the model is not, or no longer, taking any.
     pub(super) fn enter(&mut self, model: &Arc<LoadedModel>) -> bool {
         let Some(Some(entry)) = self.entries.get_mut(model.id.index()) else { return false };
-        let open = entry.closed.is_none() && Arc::ptr_eq(&entry.model, model);
+        let open = entry.closed.is_empty() && Arc::ptr_eq(&entry.model, model);
         entry.requests += u32::from(open);
         open
     }
@@ -91,11 +91,36 @@ impl Models {
 
     fn forget_if_left(&mut self, model: ModelId) {
         let Some(place) = self.entries.get_mut(model.index()) else { return };
-        if let Some(entry) = place.take_if(|entry| entry.requests == 0 && entry.closed.is_some())
-            && let Some(gone) = entry.closed
-        {
+        let left = place.take_if(|entry| entry.requests == 0 && !entry.closed.is_empty());
+        for gone in left.into_iter().flat_map(|entry| entry.closed) {
             // Who asked may have given up waiting.
             let _ = gone.send(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::{TryRecvError, bounded};
+
+    use super::*;
+    use crate::figures::ModelCounters;
+
+    #[test]
+    fn everybody_who_asked_hears_that_the_last_request_has_left() {
+        let (name, counters) = (String::new(), Arc::new(ModelCounters::new(Vec::new())));
+        let model = Arc::new(LoadedModel { id: ModelId(0), name, cells: Vec::new(), indices: [].into(), counters });
+        let mut models = Models::default();
+        models.up(model.clone());
+        assert!(models.enter(&model));
+        let heard = [(); 2].map(|()| {
+            let (gone, heard) = bounded(1);
+            models.down(model.id, gone);
+            heard
+        });
+        assert!(!models.enter(&model), "it takes no more");
+        assert!(heard.iter().all(|heard| heard.try_recv() == Err(TryRecvError::Empty)), "a request of it goes on");
+        models.leave(&model);
+        assert!(heard.iter().all(|heard| heard.try_recv() == Ok(())));
     }
 }

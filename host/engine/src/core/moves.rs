@@ -1,8 +1,8 @@
 //! State on its way from one memory domain to another. Where the target's device reaches the source's memory, it takes it there by itself. Elsewhere it passes
 //! through the host: the source's worker reads, hands over to the target's, which writes and says so.
 //!
-//! A worker that is lost may have had a part in it; then its request fails, and the scheduler hears that the move is over all the same: of one whose state is
-//! being taken only when nothing writes in the target's slots any more.
+//! A worker that is lost may have had a part in it; then its request fails, and the scheduler hears that the move is over all the same: while the target lives,
+//! only when nothing writes in its slots any more, for they are another request's then.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,8 @@ use cellwright_scheduler::{Commands, DomainId, Event, Move, RequestId, WorkerId}
 use super::{Core, ToWorker};
 use crate::worker::Runs;
 
-/// Moves under way at once. Workers hand each other what they read, and must never wait for each other: their queues hold all of these.
+/// Moves under way at once. Workers hand each other what they read, and must never wait for each other: their queues hold all of these
+/// (see `CONTROL_QUEUE`).
 const UNDER_WAY_MAX: usize = 24;
 
 /// Which way state goes.
@@ -89,7 +90,7 @@ impl Core {
         Some(moves.swap_remove(at))
     }
 
-    /// A move's state is where it should be.
+    /// A move's state is where it should be, or nothing of it comes any more. Of a move whose source was lost it may be said twice.
     pub(super) fn moved(&mut self, number: u64) {
         if let Some(moving) = self.take_move(number) {
             self.state.events.push(Event::Moved(moving.request));
@@ -120,8 +121,13 @@ impl Core {
         self.state.moves.under_way = rest;
         for moving in lost {
             self.lose(&moving);
-            // Who takes the state from a device that is lost may write still, and says when that is over.
-            if moving.told.is_some_and(|(_, target, way)| way == Way::Peer && target != worker) {
+            // Who is to have the state of a device that is lost may write still, and says when that is over.
+            if let Some((_, target, way)) = moving.told.filter(|(_, target, _)| *target != worker) {
+                if way == Way::Host {
+                    // What was read lies in its queue, if anywhere: this lies behind that, and is all there is to say if there is nothing. Were the target lost
+                    // too, it will be found here again.
+                    let _ = self.workers[target.index()].sender.send(ToWorker::Write { runs: Vec::new(), number: moving.number });
+                }
                 self.state.moves.under_way.push(moving);
             } else {
                 self.state.events.push(Event::Moved(moving.request));

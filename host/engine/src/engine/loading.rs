@@ -132,8 +132,12 @@ impl Engine {
     /// Loads a model's cells on every worker, measures those that are new, and opens the model for requests.
     ///
     /// # Errors
-    /// If its weights are too much, or a device cannot run one of its cells, or not in time; nothing of the model is left then.
+    /// If its weights are too much, or a device cannot run one of its cells, or not in time, or the engine is going or has panicked; nothing of the model is
+    /// left then.
     pub fn load(&self, spec: &ModelSpec) -> Result<Arc<LoadedModel>, ModelError> {
+        if self.handles.are_closed() {
+            return Err(ModelError::Stopped);
+        }
         let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_weights(&registry.types, spec)?;
         let mut cells = Vec::with_capacity(spec.cells.len());
@@ -157,7 +161,10 @@ impl Engine {
         let counters = Arc::new(ModelCounters::new(spec.charged.clone()));
         let model = Arc::new(LoadedModel { id, name: spec.name.clone(), cells, indices, counters });
         let up = ToCore::ModelUp { info: Arc::new(model_info(spec, &model)), model: model.clone() };
-        self.inbox.send(up).map_err(|_| ModelError::Stopped)?;
+        if self.inbox.send(up).is_err() {
+            self.release(&mut registry.types, &model.cells);
+            return Err(ModelError::Stopped);
+        }
         if index == registry.models.len() {
             registry.models.push(None);
         }
@@ -181,8 +188,10 @@ impl Engine {
         // Not answered: the engine has stopped, or somebody else has unloaded it meanwhile.
         if left.recv().is_ok() {
             let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-            registry.models[model.id.index()] = None;
-            self.release(&mut registry.types, &model.cells);
+            // Of several who unload it at the same time the first gets here while it still has its place.
+            if registry.models[model.id.index()].take_if(|known| Arc::ptr_eq(known, model)).is_some() {
+                self.release(&mut registry.types, &model.cells);
+            }
         }
     }
 

@@ -1,11 +1,12 @@
 //! Small timelines, checked by eye: what runs with what, and when.
 
+mod growths;
 mod policies;
 
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::unfolded::{Dependency, Length, UnfoldedChain};
+use cellwright_cell_graph::unfolded::{Dependency, Length, Retention, UnfoldedChain, UnfoldedStage};
 use cellwright_scheduler::{
     BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, Failure, Knot, ModelId, ModelInfo, NumericClass, PolicyKind, Release,
     RequestId, TenantId, Time, WorkerId,

@@ -340,6 +340,15 @@ fn wrong_usage_is_status_2_and_says_what_to_do() {
     }
 }
 
+/// Nobody is there, and `--worker` is for a server that is started.
+#[test]
+fn a_benchmark_asks_no_server_that_the_environment_names() {
+    let asked = ["bench", "serve", "examples/digits", "--worker", "cpu", "--connections", "1", "--duration", "0.2", "--json"];
+    let ran = cellwright_in(&[("CELLWRIGHT_SERVER", "http://127.0.0.1:1")], &asked, "");
+    assert_status(&ran, 0);
+    assert!(ran.stderr.contains("a server on this machine"), "{}", ran.stderr);
+}
+
 #[test]
 fn a_level_of_the_log_that_is_none_is_not_the_name_of_a_crate() {
     for (filter, status) in [("wran", 1), ("info,wran", 1), ("cellwright_engine=wran", 1), ("warn,cellwright_engine=debug", 0), ("off", 0)]

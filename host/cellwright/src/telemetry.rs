@@ -58,3 +58,17 @@ fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
     EnvFilter::try_new(quiet)
         .map_err(|error| anyhow::anyhow!("the log filter `{filter}` is not one: {error}; try `info`, or `cellwright_engine=debug`"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_clients_make_http2_warn_of_is_told_only_to_who_asks_for_it() {
+        let directives = |filter: &str| parse(filter).expect("it is a filter").to_string();
+        for filter in ["warn", "debug", "off", "warn,cellwright_engine=debug"] {
+            assert!(directives(filter).split(',').any(|directive| directive == "h2=off"), "{filter}: {}", directives(filter));
+        }
+        assert!(!directives("warn,h2=debug").contains("h2=off"));
+    }
+}

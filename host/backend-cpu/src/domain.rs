@@ -33,7 +33,8 @@ static DOMAINS: AtomicU32 = AtomicU32::new(0);
 pub struct DomainOptions {
     /// Bytes of the arena: a quarter of the machine's memory (of its part, as below, if there are several domains), at most 4 GiB, if not said. Pages nobody uses take no memory.
     pub arena_bytes: Option<u64>,
-    /// Bytes that plans and their weights may take: half of the machine's memory if not said.
+    /// Bytes that plans and their weights may take: half of the machine's memory if not said. As long as all of them take no more than half of that, a projection of which only the
+    /// largest element is wanted has its weight twice more, in integers: they rule out most of its columns, and what is found is the same.
     pub weight_bytes: Option<u64>,
     /// Bytes that tables by token may take together: an eighth of the machine's memory, at most 1 GiB, if not said; 0: there are none. Rows nobody
     /// asked for take no memory.
@@ -132,7 +133,8 @@ impl CpuDomain {
         let tables: u64 = plans.values().filter_map(Weak::upgrade).filter_map(|plan| Some(plan.table()?.1.bytes())).sum();
         let table_bytes = self.table_bytes.saturating_sub(tables);
         let hoisting = Hoisting { table_bytes, ahead_weights_least: self.ahead_weights_least };
-        let mut packs = Packs::within(available);
+        // Half of what there is, at least, is for what comes later. Of a cell all weights are packed before the first screen is made.
+        let mut packs = Packs::within(available).screens_within((self.weight_bytes / 2).saturating_sub(taken));
         let plan = Arc::new(Compiled::new(cell, (self.level, self.kernels), hoisting, &mut packs)?);
         // As packed, weights may take many times what they take in the bundle.
         let needed = packs.bytes().max(plan.bytes() as u64);

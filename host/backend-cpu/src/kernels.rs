@@ -10,6 +10,7 @@ pub(crate) mod gates;
 pub(crate) mod math;
 pub(crate) mod rows;
 pub(crate) mod running;
+pub(crate) mod screening;
 pub(crate) mod softmax;
 
 /// Compiles a function for each [`crate::level::Level`] and picks one: `dispatch!(level, f::<T>, [T: Bound], (a: A, …))` gives an `unsafe fn` pointer.

@@ -9,6 +9,7 @@
 mod halves;
 mod library;
 mod operands;
+mod packs;
 #[cfg(target_arch = "x86_64")]
 mod panels;
 mod plain;
@@ -16,7 +17,6 @@ pub(crate) mod rounded;
 mod stretches;
 mod units;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,10 +26,13 @@ use crate::level::{Kernels, Level};
 use crate::memory::Lines;
 
 pub(crate) use operands::{Left, Target};
+pub(crate) use packs::Packs;
 #[cfg(target_arch = "x86_64")]
 use panels::{Isa, Layout};
-use rounded::Rounded;
+pub(crate) use rounded::screen::{Screen, Told};
 pub(crate) use rounded::{PackedRows, Packing};
+use rounded::{Rounded, Width};
+pub(crate) use stretches::Stretch;
 pub(crate) use units::{Sharing, Units};
 
 pub(crate) use cellwright_cell_graph::sums::TERMS;
@@ -104,28 +107,6 @@ pub(crate) struct Product {
     is_cached: bool,
 }
 
-/// Weights that were packed already, so that the whole of a cell and its halves share them: by tensor, whether it is transposed, factor, form and
-/// columns. Tensors are told apart by address, so they must outlive this.
-#[derive(Debug)]
-pub(crate) struct Packs {
-    packed: BTreeMap<(*const Tensor, bool, u32, Form, usize), Arc<Packed>>,
-    /// What all of them take, and may take.
-    bytes: u64,
-    bytes_most: u64,
-}
-
-impl Packs {
-    /// Packs no more than so many bytes. What does not fit is counted, but stays empty: what needs it must not run.
-    pub(crate) const fn within(bytes_most: u64) -> Self {
-        Self { packed: BTreeMap::new(), bytes: 0, bytes_most }
-    }
-
-    /// What all weights take as packed, those that did not fit included.
-    pub(crate) const fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
 impl Product {
     pub(crate) fn new(form: Form, level: Level, n: usize) -> Self {
         Self { form, level, n, weights: Vec::new(), bias: None, onto_rows: false, in_halves: false, is_cached: false }
@@ -140,23 +121,7 @@ impl Product {
 
     /// Adds a term with a factor times a weight of floats and two dimensions, `[K, N]` or, if it is transposed, `[N, K]`.
     pub(crate) fn push_weight(&mut self, packs: &mut Packs, w: &Arc<Tensor>, transposed: bool, alpha: f32) {
-        let n = self.n;
-        let key = (Arc::as_ptr(w), transposed, alpha.to_bits(), self.form, n);
-        if let Some(packed) = packs.packed.get(&key) {
-            self.weights.push(packed.clone());
-            return;
-        }
-        let k = w.shape[usize::from(transposed)];
-        packs.bytes = packs.bytes.saturating_add(self.form.packed_bytes(k, n) as u64);
-        let packed = if packs.bytes > packs.bytes_most {
-            Packed { k, ..Packed::default() }
-        } else {
-            let values = w.to_f32().unwrap_or_default();
-            self.pack(k, &|row, column| alpha * values[if transposed { column * k + row } else { row * n + column }])
-        };
-        let packed = Arc::new(packed);
-        packs.packed.insert(key, packed.clone());
-        self.weights.push(packed);
+        self.weights.push(packs.weight(self, w, transposed, alpha));
     }
 
     fn pack(&self, k: usize, w: &dyn Fn(usize, usize) -> f32) -> Packed {
@@ -169,7 +134,7 @@ impl Product {
     fn pack_numbers(&self, k: usize, w: &dyn Fn(usize, usize) -> f32) -> Packed {
         let n = self.n;
         if let Form::Rounded(rounded) = self.form {
-            return rounded.pack((k, n), w);
+            return rounded.pack(self.level, (k, n), w);
         }
         #[cfg(target_arch = "x86_64")]
         if let Some(layout) = self.layout() {
@@ -366,6 +331,26 @@ impl Product {
         }
         let end = if units.end == self.units() { self.n } else { units.end * PANEL };
         units.start * PANEL..end
+    }
+
+    /// Copies a column of the first term's weight as it is multiplied, of floats or of bf16.
+    fn copy_column(&self, column: usize, into: &mut [f32]) {
+        let weight = &self.weights[0];
+        let (start, apart) = match self.form {
+            #[cfg(target_arch = "x86_64")]
+            Form::Panels(isa) => Layout::new(isa, self.n).place(column, weight.k),
+            Form::Rounded(rounded) => {
+                debug_assert!(rounded.width == Width::Half, "scales are not looked at");
+                return rounded.copy_halves(weight, column, into);
+            }
+            Form::Library | Form::Plain => (column, self.n),
+        };
+        into.iter_mut().zip(weight.data.floats()[start..].iter().step_by(apart)).for_each(|(into, value)| *into = *value);
+    }
+
+    /// What sums begin with, column by column.
+    fn biases(&self) -> Option<&[f32]> {
+        self.bias.as_ref().map(|bias| &bias.floats()[..self.n])
     }
 
     fn bias(&self) -> Option<*const f32> {

@@ -80,6 +80,18 @@ impl Lines {
         self.bytes
     }
 
+    /// As bytes, to be read.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the bytes are initialised, and nobody writes what is borrowed.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+
+    /// As 32-bit floats, to be read.
+    pub(crate) fn floats(&self) -> &[f32] {
+        // SAFETY: as above; aligned beyond what floats need, and every bit pattern is a float.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.bytes / size_of::<f32>()) }
+    }
+
     /// As 32-bit floats.
     pub(crate) fn floats_mut(&mut self) -> &mut [f32] {
         if self.bytes == 0 {

@@ -29,7 +29,7 @@ use crate::cache;
 use crate::kernels::element::{Element, Kernel};
 use crate::kernels::rows::{RowKernel, Shape};
 use crate::level::{Kernels, Level};
-use crate::matrix::{Packing, Packs, Product};
+use crate::matrix::{Packing, Packs, Product, Screen};
 use crate::memory::Lines;
 use copies::Copies;
 
@@ -161,6 +161,8 @@ struct Whole {
 #[derive(Debug)]
 struct Projection {
     product: Product,
+    /// What rules out most columns where one is wanted.
+    screen: Option<Arc<Screen>>,
     lefts: Vec<Place>,
     wanted: project::Wanted,
     /// The elements if there is a second result or all of them are wanted, else their columns.
@@ -236,7 +238,7 @@ impl Plan {
     ) -> Result<Self, LoadError> {
         let unsupported = |what: String| LoadError::Unsupported { cell: cell.name.clone(), device: "the CPU worker".to_owned(), what };
         let lowered = lower::lower((cell, sums), (level, kernels), packs).map_err(unsupported)?;
-        fuse::plan(lowered, level).map_err(unsupported)
+        fuse::plan(lowered, (level, kernels), packs).map_err(unsupported)
     }
 
     /// So many bytes of other weights are used in turns with these.
@@ -256,6 +258,7 @@ impl Plan {
     pub(crate) fn bytes(&self) -> usize {
         let weights = self.steps.iter().map(|step| match &step.kind {
             StepKind::Lookup(lookup) => lookup.table.data.len(),
+            StepKind::Project(projection) => projection.bytes(),
             kind => kind.product().map_or(0, |(product, _)| product.bytes()),
         });
         weights.sum::<usize>() + self.constants.iter().map(Lines::bytes).sum::<usize>()

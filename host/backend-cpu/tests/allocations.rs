@@ -12,11 +12,13 @@ use cellwright_backend::conformance::cells;
 use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
 use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Slot, Task};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
+use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Retention, Source};
-use cellwright_cell_graph::{Tensor, TypedCell};
+use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 const HIDDEN: usize = 128;
+const WORDS: usize = 2100;
 const ROWS: usize = 24;
 const STEPS: u32 = 40;
 /// A task's.
@@ -97,6 +99,19 @@ impl Backend for Counted {
     }
 }
 
+/// The same inputs and states, and of a projection of the hidden state the largest element, which a screen may find.
+fn decoder() -> Arc<TypedCell> {
+    let mut rng = Rng::new(3);
+    let weight = |name: &str| {
+        let shape: &[usize] = if name.starts_with("bias") { &[4 * HIDDEN] } else { &[4 * HIDDEN, HIDDEN] };
+        Tensor::from_f32(name, shape, &vec![0.01; shape.iter().product()])
+    };
+    let words: Vec<f32> = (0..HIDDEN * WORDS).map(|_| rng.float()).collect();
+    let draft = cells::lstm("decoder", HIDDEN, HIDDEN, &weight).weight(Tensor::from_f32("words", &[HIDDEN, WORDS], &words));
+    let draft = draft.operator("MatMul", &["h_next", "words"], &["scores"]).operator("ArgMax", &["scores"], &["word"]).with("axis", 1);
+    draft.output("word", Datatype::Int64, &[1]).resolve()
+}
+
 /// Allocations of each of the tasks that take chains of that cell to their ends.
 fn allocations(cell: &Arc<TypedCell>, input: &Arc<Tensor>, threads: usize) -> Vec<u64> {
     let options = DomainOptions { arena_bytes: Some(16 << 20), ahead_weights_least: Some(0), ..DomainOptions::default() };
@@ -105,7 +120,7 @@ fn allocations(cell: &Arc<TypedCell>, input: &Arc<Tensor>, threads: usize) -> Ve
     let mut driver = Driver::new(Box::new(Counted(worker)), std::slice::from_ref(cell));
     let place = |_| {
         let rows = Source::Rows { tensor: 0, at: Affine::EVERY };
-        let mut chain = independent(0, 2, vec![rows, Source::Zeros, Source::Zeros], STEPS);
+        let mut chain = independent(0, cell.outputs.len(), vec![rows, Source::Zeros, Source::Zeros], STEPS);
         chain.stages[0].retention = Retention::Double;
         (chain.stages[0].inputs[1].feedback, chain.stages[0].inputs[2].feedback) = (Some((0, 0)), Some((0, 1)));
         driver.place(Arc::new(growth_of(vec![chain])), std::slice::from_ref(input), 0, &[]).lanes[0][0]
@@ -133,8 +148,8 @@ fn a_task_like_those_before_it_allocates_nothing() {
     };
     let cell = cells::lstm("lstm", HIDDEN, HIDDEN, &weight).resolve();
     let rows = Arc::new(Tensor::from_f32("x", &[STEPS as usize, HIDDEN], &vec![0.5; STEPS as usize * HIDDEN]));
-    for threads in [1, 3] {
-        let tasks = allocations(&cell, &rows, threads);
+    for (cell, threads) in [(&cell, 1), (&cell, 3), (&decoder(), 1), (&decoder(), 3)] {
+        let tasks = allocations(cell, &rows, threads);
         // The first make room, which those that follow use.
         assert!(tasks[0] > 0, "nothing is counted");
         // So does each helper with the first part that it begins: before, the worker's own thread may have done its parts.

@@ -18,6 +18,9 @@ const ROWS: usize = 300;
 const ROWS_OF_SOFTMAX: usize = 90;
 /// Depth of the products, and how many columns: more than a stretch of them, and no multiple of one.
 const SHAPE: (usize, usize) = (67, 1301);
+/// Columns of products that have a screen, and rows that are run.
+const SCREENED: usize = 4098;
+const ROWS_OF_SCREENED: usize = 130;
 /// How many of the best are kept beside the best one.
 const KEPT: usize = 7;
 
@@ -149,6 +152,74 @@ fn are_found_all_the_same([written, unwritten]: &[Arc<TypedCell>; 2], rows: &Arc
     }
 }
 
+/// The largest of scores of many columns, most of which integers can rule out: of the first product two of each are alike but for a bit, of the second one is infinite, or no number, where the row is no zero in one place, and of the third most are
+/// so far below the others that none of these matters. The last has the weight of the third and another bias.
+fn screened_cell(precision: Precision, is_written: bool) -> Arc<TypedCell> {
+    let ((k, _), n) = (SHAPE, SCREENED);
+    let mut rng = Rng::new(35);
+    let mut draft = Draft::new("screened").input("x", Datatype::Fp32, &[k]);
+    for (name, last) in [("u", 1), ("v", 1), ("w", 0)] {
+        let mut values: Vec<f32> = (0..k * n).map(|_| rng.float()).collect();
+        for row in values.chunks_exact_mut(n) {
+            let (first, second) = row.split_at_mut(n / 2);
+            second.iter_mut().zip(first).for_each(|(second, first)| *second = *first);
+        }
+        if name == "u" {
+            values[..n / 2].iter_mut().for_each(|value| *value = value.next_up());
+        }
+        if name == "v" {
+            values[3 * n + 100] = f32::INFINITY;
+        }
+        let bias: Vec<f32> = (0..n)
+            .map(|column| match name {
+                "v" if column % 3 == 0 => f32::NEG_INFINITY,
+                "w" if column % 1000 != 7 => -1e9,
+                _ => (column % 11) as f32 / 100.0,
+            })
+            .collect();
+        let (scores, found, bias_name) = (format!("scores_{name}"), format!("best_{name}"), format!("bias_{name}"));
+        draft = draft.weight(Tensor::from_f32(name, &[k, n], &values)).weight(Tensor::from_f32(&bias_name, &[n], &bias));
+        let operands = if name == "u" { vec!["x", name] } else { vec!["x", name, &bias_name] };
+        draft = draft.operator(if name == "u" { "MatMul" } else { "Gemm" }, &operands, &[&scores]);
+        draft = draft.operator("ArgMax", &[&scores], &[&found]).with("axis", 1).with("select_last_index", last);
+        draft = draft.output(&found, Datatype::Int64, &[1]);
+    }
+    let falling: Vec<f32> = (0..n).map(|column| 0.1 - column as f32 / 5000.0).collect();
+    draft = draft.weight(Tensor::from_f32("falling", &[n], &falling)).operator("Gemm", &["x", "w", "falling"], &["scores_f"]);
+    draft = draft.operator("ArgMax", &["scores_f"], &["best_f"]).with("axis", 1).output("best_f", Datatype::Int64, &[1]);
+    if is_written {
+        for scores in ["scores_u", "scores_v", "scores_w", "scores_f"] {
+            draft = draft.output(scores, Datatype::Fp32, &[n]);
+        }
+    }
+    draft.at(precision).resolve()
+}
+
+/// Rows of which more and less can be told, or something of all of them.
+fn rows_for_screens(is_told: bool) -> Arc<Tensor> {
+    let k = SHAPE.0;
+    let mut values = rows(ROWS_OF_SCREENED, false).to_f32().expect("floats");
+    if is_told {
+        values[5 * k] = 0.5;
+        values[9 * k + 3] = -0.5;
+    }
+    for (at, row) in values.chunks_exact_mut(k).enumerate() {
+        match at % 12 {
+            6 if is_told => {}
+            1 => row.iter_mut().for_each(|value| *value *= value.abs() * value.abs()),
+            8 | 9 => row[3] = -row[3].abs(),
+            2 => row[at % k] = 90.0,
+            3 => row.iter_mut().enumerate().filter(|(place, _)| place % 20 != 3).for_each(|(_, value)| *value = 0.0),
+            4 => row.fill(0.0),
+            5 => row.iter_mut().for_each(|value| *value *= 1e15),
+            6 => row.iter_mut().for_each(|value| *value *= 1e-30),
+            7 => row.fill(-0.5),
+            _ => {}
+        }
+    }
+    Arc::new(Tensor::from_f32("x", &[ROWS_OF_SCREENED, k], &values))
+}
+
 const WAYS: [(Option<Level>, Kernels); 7] = [
     (None, Kernels::Best),
     (None, Kernels::Tiles),
@@ -163,6 +234,16 @@ const WAYS: [(Option<Level>, Kernels); 7] = [
 fn what_is_not_written_down_is_found_all_the_same() {
     for precision in Precision::ALL {
         are_found_all_the_same(&[true, false].map(|is_written| cell(precision, is_written)), &rows(ROWS, false), &WAYS);
+    }
+}
+
+#[test]
+fn so_is_what_is_left_when_integers_have_ruled_out_the_rest() {
+    for precision in Precision::ALL {
+        let cells = [true, false].map(|is_written| screened_cell(precision, is_written));
+        for is_told in [true, false] {
+            are_found_all_the_same(&cells, &rows_for_screens(is_told), &WAYS);
+        }
     }
 }
 

@@ -150,6 +150,38 @@ fn weights_that_packed_take_more_than_there_is_are_refused() {
 }
 
 #[test]
+fn screens_are_made_within_half_of_what_weights_may_take() {
+    if Level::detect() < Level::Avx512Vnni {
+        return;
+    }
+    // Columns and depth fill panels and cache lines.
+    let (k, n) = (64_usize, 4096_usize);
+    let weight = Tensor { name: "w".to_owned(), ..random(41, &[k, n], 1.0) };
+    let draft = Draft::new("best").input("x", Datatype::Fp32, &[k]).weight(weight);
+    let draft = draft.operator("MatMul", &["x", "w"], &["y"]).operator("ArgMax", &["y"], &["best"]).with("axis", 1);
+    let cell = draft.output("best", Datatype::Int64, &[1]).resolve();
+    let (floats, bytes, halves, known) = (4 * k * n, k * n, 2 * k * n, 7 * 4 * n);
+    let scales = 8 * n;
+    // What the cell takes, of so much: a second one, for which there is no room, is told what is left.
+    let taken = |weight_bytes: usize| {
+        let options = DomainOptions { weight_bytes: Some(weight_bytes as u64), ..DomainOptions::default() };
+        let mut worker = worker(&domain(options), 1);
+        worker.load(CellIndex(0), &cell)?;
+        let refused = worker.load(CellIndex(1), &lstm(700));
+        let Err(LoadError::OutOfMemory { available, .. }) = refused else { panic!("{refused:?}") };
+        Ok(weight_bytes - available as usize)
+    };
+    let whole = floats + bytes + scales + halves + known;
+    assert_eq!(taken(2 * whole), Ok(whole), "the weight is there three times");
+    assert_eq!(taken(2 * whole - 2), Ok(floats), "half of what there is would be taken");
+    assert_eq!(taken(floats), Ok(floats), "there is room for the weights alone");
+    assert_eq!(
+        taken(floats - 1).err().map(|error| matches!(error, LoadError::OutOfMemory { needed, .. } if needed == floats as u64)),
+        Some(true)
+    );
+}
+
+#[test]
 fn what_it_cannot_do_it_says_in_a_sentence() {
     let mut worker = worker(&domain(DomainOptions::default()), 1);
     let mut strange = (*Draft::new("strange")

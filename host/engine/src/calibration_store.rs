@@ -10,7 +10,7 @@ use cellwright_cell_graph::CellTypeKey;
 use crate::calibration::Calibration;
 
 /// Raised whenever something else is measured, or is measured in another way; what was kept before then counts as not there.
-const METHOD: u32 = 6;
+const METHOD: u32 = 7;
 
 /// What a calibration is of.
 pub(crate) struct Subject<'a> {

@@ -61,6 +61,11 @@ pub(crate) enum RowOp {
 }
 
 impl RowOp {
+    /// Whether it finds where the largest element is, and nothing else.
+    pub(crate) const fn is_arg_max(self) -> bool {
+        matches!(self, Self::ArgMax { .. })
+    }
+
     /// The kernel for stretches of that element type; none if there is no such operation.
     pub(crate) fn kernel(self, element: Element, level: Level) -> Option<RowKernel> {
         match (self, element) {

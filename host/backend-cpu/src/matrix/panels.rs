@@ -109,6 +109,12 @@ impl Layout {
         ((column / self.isa.lanes() + 1) * self.units).div_ceil(self.vectors) - 1
     }
 
+    /// Where a column of a weight of that depth begins, and how far apart its numbers are, in floats.
+    pub(super) fn place(&self, column: usize, k: usize) -> (usize, usize) {
+        let panel = self.panel(self.unit_of(column));
+        (panel.column * k + column - panel.column, panel.vectors * self.isa.lanes())
+    }
+
     /// The columns of units, of which there is one at least.
     pub(super) fn columns_of(&self, units: Range<usize>) -> Range<usize> {
         let last = self.panel(units.end - 1);

@@ -16,6 +16,7 @@ mod layout;
 mod numbers;
 mod packing;
 mod plain;
+pub(crate) mod screen;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiles;
 

@@ -11,8 +11,8 @@ use super::{
 use crate::cache;
 use crate::kernels::element::{Element, ElementOp};
 use crate::kernels::rows::Shape;
-use crate::level::Level;
-use crate::matrix::Product;
+use crate::level::{Kernels, Level};
+use crate::matrix::{Packs, Product};
 use crate::memory::Lines;
 
 /// What is done at once: an operation by itself, or several element-wise ones of equal width.
@@ -23,7 +23,7 @@ enum Work {
 }
 
 /// Makes the plan.
-pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
+pub(super) fn plan(mut lowered: Lowered, (level, kernels): (Level, Kernels), packs: &mut Packs) -> Result<Plan, String> {
     project::fold(&mut lowered, level);
     gates::fold(&mut lowered);
     let storage = Storage::share(&mut lowered);
@@ -55,6 +55,8 @@ pub(super) fn plan(mut lowered: Lowered, level: Level) -> Result<Plan, String> {
     let packed = packed.into_iter().map(|(value, packed)| (value, packed.at)).collect();
     let mut builder = Builder {
         level,
+        kernels,
+        packs,
         places,
         packed,
         pointed,
@@ -152,8 +154,10 @@ fn registers(lowered: &Lowered, storage: &Storage, order: &[Work]) -> Vec<bool> 
     is_register
 }
 
-struct Builder {
+struct Builder<'a> {
     level: Level,
+    kernels: Kernels,
+    packs: &'a mut Packs,
     places: Vec<Option<Place>>,
     packed: BTreeMap<Val, Vec<Packed>>,
     pointed: BTreeMap<Val, Pointed>,
@@ -164,7 +168,7 @@ struct Builder {
     steps: Vec<Step>,
 }
 
-impl Builder {
+impl Builder<'_> {
     fn place(&self, value: Val) -> Result<Place, String> {
         self.places[value.0].ok_or_else(|| "a value without a place".to_owned())
     }
@@ -244,8 +248,9 @@ impl Builder {
                 let wanted = project::Wanted::new((op, k), of, n, self.level).ok_or_else(|| format!("{op:?}"))?;
                 let lefts = lefts.into_iter().map(|(left, _)| self.place(left)).collect::<Result<_, String>>()?;
                 let second = second.map(|second| self.place(second)).transpose()?;
+                let screen = if op.is_arg_max() && of.is_none() { self.packs.screen(&product, (self.level, self.kernels)) } else { None };
                 let (row_ps, result) = (product.flops() * 10, self.place(result)?);
-                self.push(StepKind::Project(Projection { product, lefts, wanted, result, second }), row_ps);
+                self.push(StepKind::Project(Projection { product, screen, lefts, wanted, result, second }), row_ps);
             }
             // A view is a place.
             LowOp::View { .. } => {}

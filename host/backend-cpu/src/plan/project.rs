@@ -1,6 +1,7 @@
 //! Projections of which only the best few results are read, or a softmax, or the best few of that: what is looked for is found as they are made. Where the
 //! best are wanted, they never stand in memory as a whole.
 
+mod screened;
 mod softmax;
 
 use super::Projection;
@@ -13,6 +14,12 @@ use crate::kernels::running::Keeper;
 use crate::kernels::softmax::{BLOCK, Softmax};
 use crate::level::Level;
 use crate::matrix::{Left, TERMS};
+
+/// Has each thread of a team do a part.
+type Run<'a> = &'a mut dyn FnMut(&(dyn Fn(usize) + Sync));
+
+/// Where left-hand sides are, how many rows they have, and how many there is room for.
+type Rows<'a> = (&'a (dyn Fn() -> [Left; TERMS] + Sync), usize, usize);
 
 /// What is looked for in the rows of a product.
 #[derive(Clone, Copy, Debug)]
@@ -92,16 +99,34 @@ fn merge(folding: &mut Folding, whole: usize, chain: &[usize]) {
 }
 
 impl Projection {
+    /// Bytes of weights, and of what was made of them.
+    pub(super) fn bytes(&self) -> usize {
+        self.product.bytes() + self.screen.as_ref().map_or(0, |screen| screen.bytes())
+    }
+
+    /// Bytes of it that each row adds, if they are many.
+    pub(super) fn scratch_row_bytes(&self) -> usize {
+        self.screen.as_deref().map_or(0, screened::row_bytes)
+    }
+
     /// Floats of scratch memory that a thread needs for so many rows: of the product, and what is kept of each row.
     pub(super) fn scratch(&self, rows: usize) -> usize {
-        let (block, words) = self.wanted.keeps();
-        self.product.stretch_scratch(rows, block) + rows * words
+        let (_, words) = self.wanted.keeps();
+        // What is kept in either way.
+        let screened = self.screen.as_ref().map_or(0, |screen| screened::kept(rows, screen));
+        self.stretch_scratch(rows) + screened.max(rows * words)
+    }
+
+    /// The same of the product alone.
+    fn stretch_scratch(&self, rows: usize) -> usize {
+        let (block, _) = self.wanted.keeps();
+        let of_screen = self.screen.as_ref().map_or(0, |screen| screen.coarse.stretch_scratch(rows, block).max(screen.depth()));
+        self.product.stretch_scratch(rows, block).max(of_screen)
     }
 
     /// What a thread keeps of rows.
     fn kept(&self, memory: Memory<'_>, rows: usize, thread: usize) -> *mut u32 {
-        let (block, _) = self.wanted.keeps();
-        memory.scratch(thread).wrapping_add(self.product.stretch_scratch(rows, block)).cast()
+        memory.scratch(thread).wrapping_add(self.stretch_scratch(rows)).cast()
     }
 
     /// The left-hand sides of the product, from a row on.
@@ -135,13 +160,13 @@ impl Projection {
     /// Looks at this thread's columns of all rows.
     ///
     /// # Safety
-    /// The frame has room for `rows` rows (two at least), and no other thread has this one's scratch memory.
-    unsafe fn pass(&self, keeper: &Keeper, memory: Memory<'_>, rows: usize, (thread, threads): (usize, usize)) {
+    /// The frame has room for `rows` rows (two at least), which are those of the left-hand sides, and no other thread has this one's scratch memory.
+    unsafe fn pass(&self, keeper: &Keeper, memory: Memory<'_>, (lefts, rows, of): Rows<'_>, (thread, threads): (usize, usize)) {
         let words = keeper.words();
-        let kept = self.kept(memory, rows, thread);
+        let kept = self.kept(memory, of, thread);
         // SAFETY: there is scratch memory for every row.
         unsafe { keeper.begin_rows(kept, rows) };
-        let (lefts, showing) = (self.lefts(memory, 0), self.product.showing_share(thread, threads));
+        let (lefts, showing) = (lefts(), self.product.showing_share(thread, threads));
         // SAFETY: the caller's promise; `sums` makes no more than [`TERMS`] terms; a stretch's elements are there while it is shown.
         unsafe {
             self.product.run_in_stretches((&lefts[..self.lefts.len()], rows), &showing, memory.scratch(thread), None, &mut |stretch| {
@@ -164,19 +189,38 @@ impl Projection {
         kept
     }
 
+    /// The best of rows, each of which is the frame's row that `row_of` says.
+    ///
+    /// # Safety
+    /// The frame was prepared for as many rows as there are of these, and for those.
+    unsafe fn run_best(
+        &self,
+        keeper: &Keeper,
+        memory: Memory<'_>,
+        (lefts, rows, of): Rows<'_>,
+        threads: usize,
+        row_of: &(dyn Fn(usize) -> usize + Sync),
+        run: Run<'_>,
+    ) {
+        // SAFETY: the caller's promise; a thread takes columns of its own.
+        run(&|thread| unsafe { self.pass(keeper, memory, (lefts, rows, of), (thread, threads)) });
+        run(&|thread| {
+            for row in share(rows, thread, threads) {
+                // SAFETY: now all are done, and a thread takes rows of its own.
+                unsafe { self.write(memory, row_of(row), keeper.found(self.joined(keeper, memory, (row, of), threads))) };
+            }
+        });
+    }
+
     /// As a team: `run` has each of its threads do a part.
     pub(super) fn run(&self, memory: Memory<'_>, rows: usize, threads: usize, mut run: impl FnMut(&(dyn Fn(usize) + Sync))) {
         match &self.wanted {
-            Wanted::Best(keeper) => {
-                // SAFETY: the frame was prepared for this plan and these rows; a thread takes columns of its own.
-                run(&|thread| unsafe { self.pass(keeper, memory, rows, (thread, threads)) });
-                run(&|thread| {
-                    for row in share(rows, thread, threads) {
-                        // SAFETY: now all are done, and a thread takes rows of its own.
-                        unsafe { self.write(memory, row, keeper.found(self.joined(keeper, memory, (row, rows), threads))) };
-                    }
-                });
-            }
+            Wanted::Best(keeper) => match self.screen.as_deref().filter(|screen| screen.is_worth_it()) {
+                // SAFETY: the frame was prepared for this plan and these rows.
+                Some(screen) => unsafe { self.run_screened((keeper, screen), memory, rows, threads, &mut run) },
+                // SAFETY: as above.
+                None => unsafe { self.run_best(keeper, memory, (&|| self.lefts(memory, 0), rows, rows), threads, &|row| row, &mut run) },
+            },
             Wanted::BestOfSoftmax(keeper, softmax) => {
                 // SAFETY: the frame was prepared for this plan and these rows.
                 unsafe { self.run_best_of_softmax((keeper, softmax), memory, rows, threads, &mut run) }

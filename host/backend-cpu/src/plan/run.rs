@@ -82,6 +82,8 @@ impl Plan {
             let worth = (ROWS_WORTH * threads * if is_rounded { 4 } else { 1 }).max(ROWS_LEAST);
             rows.div_ceil(near.max(worth))
         };
+        let scratch = |step: &Step| if let StepKind::Project(projection) = &step.kind { projection.scratch_row_bytes() } else { 0 };
+        let row = row + threads * self.steps.iter().map(scratch).max().unwrap_or(0);
         parts.max(rows.div_ceil((FRAME_BYTES / row).max(1))).max(1)
     }
 

@@ -4,11 +4,13 @@ use super::super::{PANEL, Packed};
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
 use super::{Batch, Columns, GROUP, GROUPS, Rounded, Width};
+use crate::kernels::dispatch;
+use crate::level::Level;
 use crate::memory::Lines;
 
 impl Rounded {
     /// Where a group of a column is in its panel, of that digit of its numbers.
-    const fn place(self, group: usize, lane: usize, digit: usize) -> usize {
+    pub(super) const fn place(self, group: usize, lane: usize, digit: usize) -> usize {
         #[cfg(target_arch = "x86_64")]
         if self.is_tiled() {
             let (step, row, half) = (group / GROUPS, group % GROUPS, lane * GROUP / tiles::ROW);
@@ -51,23 +53,48 @@ impl Rounded {
         panels * self.panel_bytes(k) + columns + factors
     }
 
+    /// Copies a column of a packed weight of bf16.
+    pub(in super::super) fn copy_halves(self, weight: &Packed, column: usize, into: &mut [f32]) {
+        let (panel, lane) = (column / PANEL, column % PANEL);
+        let data = &weight.data.as_bytes()[panel * self.panel_bytes(weight.k)..];
+        for (group, numbers) in into.chunks_mut(GROUP / self.bytes()).enumerate() {
+            let halves = data[self.place(group, lane, 0)..][..GROUP].as_chunks::<2>().0;
+            numbers.iter_mut().zip(halves).for_each(|(into, half)| *into = f32::from_bits(u32::from(u16::from_le_bytes(*half)) << 16));
+        }
+    }
+
     /// Bytes of a panel.
-    const fn panel_bytes(self, k: usize) -> usize {
+    pub(super) const fn panel_bytes(self, k: usize) -> usize {
         self.digits() * self.groups(k) * PANEL * GROUP
     }
 
-    /// Packs the weight `w(k, n)`.
-    pub(in super::super) fn pack(self, (k, n): (usize, usize), w: &dyn Fn(usize, usize) -> f32) -> Packed {
+    /// Packs the weight `w(k, n)`, on a processor of that level.
+    pub(in super::super) fn pack(self, level: Level, (k, n): (usize, usize), w: &dyn Fn(usize, usize) -> f32) -> Packed {
+        let factors = if self.width == Width::Digits { factors((k, n), w) } else { Vec::new() };
+        self.pack_columns(level, (k, n), factors, &mut |at, column| {
+            column.iter_mut().enumerate().for_each(|(row, value)| *value = w(row, at))
+        })
+    }
+
+    /// Packs a weight that is told column by column, after dividing its rows by those factors, if there are any.
+    pub(super) fn pack_columns(
+        self,
+        level: Level,
+        (k, n): (usize, usize),
+        factors: Vec<f32>,
+        tell: &mut dyn FnMut(usize, &mut [f32]),
+    ) -> Packed {
+        let round = dispatch!(level, round_column::<>, [], (rounded: Rounded, column: &[f32], packed: &mut [u8], scale: &mut f32));
         let (groups, panels, panel_bytes) = (self.groups(k), n.div_ceil(PANEL), self.panel_bytes(k));
         let mut data = Lines::zeroed(panels * panel_bytes);
         let mut columns = if self.is_scaled() { Lines::zeroed(panels * size_of::<Columns>()) } else { Lines::default() };
-        let factors = if self.width == Width::Digits { factors((k, n), w) } else { Vec::new() };
-        let mut column = vec![0.0_f32; k];
+        let (mut column, mut scale) = (vec![0.0_f32; k], 0.0);
         let mut packed = vec![0_u8; self.digits() * groups * GROUP];
         for at in 0..n {
-            column.iter_mut().enumerate().for_each(|(row, value)| *value = w(row, at));
+            tell(at, &mut column);
             column.iter_mut().zip(&factors).filter(|(_, factor)| **factor != 0.0).for_each(|(value, factor)| *value /= factor);
-            let scale = self.round(&column, &mut packed, false);
+            // SAFETY: levels are no more than the processor's.
+            unsafe { round(self, &column, &mut packed, &mut scale) };
             let (panel, lane) = (at / PANEL, at % PANEL);
             for (line, groups) in packed.chunks_exact(GROUP * GROUPS).enumerate() {
                 let (step, digit) = (line / self.digits(), line % self.digits());
@@ -91,6 +118,13 @@ impl Rounded {
         lines.floats_mut()[..factors.len()].copy_from_slice(&factors);
         Packed { k, data, columns, factors: lines }
     }
+}
+
+/// # Safety
+/// None but the processor's level.
+#[inline(always)]
+unsafe fn round_column(rounded: Rounded, column: &[f32], packed: &mut [u8], scale: &mut f32) {
+    *scale = rounded.round(column, packed, false);
 }
 
 /// What a left-hand row's numbers are multiplied by, and each row of the weight divided by: powers of two, so that of each row of the weight the largest part of a column's largest is near 1. The largest number of a left-hand row is then one that contributes much, in whatever units it comes.

@@ -8,7 +8,7 @@ use super::{GROUP, GROUPS, Rounded, Width};
 const LINE: usize = GROUP * GROUPS;
 
 /// The largest integer.
-const STEPS: f32 = 127.0;
+pub(super) const STEPS: f32 = 127.0;
 
 /// A float that may stand anywhere in memory: rows come from requests as they were sent.
 #[derive(Clone, Copy, Debug)]

@@ -9,14 +9,13 @@ use std::ops::Range;
 use super::super::Projection;
 use super::super::frame::Memory;
 use super::super::run::share;
+use super::Run;
 use crate::kernels::running::{KEPT_MOST, Keeper};
 use crate::kernels::softmax::{BLOCK, Scale, Softmax, are_apart};
 use crate::matrix::Target;
 
 /// Where it stands whether a row is looked at again, in what is known of it: behind its scale.
 const AGAIN: usize = 2;
-
-type Run<'a> = &'a mut dyn FnMut(&(dyn Fn(usize) + Sync));
 
 impl Projection {
     /// What is known of a row's blocks. Threads share it, each writes its own blocks.

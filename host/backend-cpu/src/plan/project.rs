@@ -104,7 +104,7 @@ impl Projection {
         self.product.bytes() + self.screen.as_ref().map_or(0, |screen| screen.bytes())
     }
 
-    /// Bytes of it that each row adds, if they are many.
+    /// Bytes that each row adds to every thread's scratch memory, if they are many.
     pub(super) fn scratch_row_bytes(&self) -> usize {
         self.screen.as_deref().map_or(0, screened::row_bytes)
     }

@@ -61,7 +61,7 @@ typedef struct ProductTerm {
 //
 //   kernel               rows by columns   threads   dynamic shared memory
 //   wide_bf16_64x32         64 by  32        256       8 * (64 + 32) * 128
-//   wide_bf16_64x64         64 by  64        256       8 * (64 + 64) * 128
+//   wide_bf16_64x64         64 by  64        256      12 * (64 + 64) * 128
 //   wide_bf16_128x64       128 by  64        384       8 * (128 + 64) * 128
 //   wide_bf16_128x128      128 by 128        384       6 * (128 + 128) * 128
 //   wide_bf16_128x256      128 by 256        384       4 * (128 + 256) * 128
@@ -110,16 +110,13 @@ typedef struct LstmRows {
 //     (g * S + k / 64) * G * 512 + j * 64 + ((((k % 64) >> 3) ^ (j & 7)) << 3) + k % 8.
 //
 //   kernel        rows by units   threads   dynamic shared memory
-//   *_step_64x8       64 by  8       256       8 * (64 + G * 8) * 128
-//   *_step_64x16      64 by 16       256       8 * (64 + G * 16) * 128
+//   *_step_64x8       64 by  8       256      16 * (64 + G * 8) * 128
+//   *_step_64x16      64 by 16       256      12 * (64 + G * 16) * 128
 //   *_step_64x32      64 by 32       256       8 * (64 + G * 32) * 128
 //   *_step_128x32    128 by 32       384       6 * (128 + G * 32) * 128
-//   *_step_128x64    128 by 64       384       4 * (128 + G * 64) * 128
+//   *_step_128x64    128 by 64       384       3 * (128 + G * 64) * 128
 //
 // on a grid of (units / the tile's, rounded up) · (rows / the tile's, rounded up) blocks. All of a cell compute the same bits.
-//
-// lstm_shared_64x32, _128x32 and _128x64, in bf16, are the same, but that four blocks side by side are a cluster and share the weights that they read: there are
-// as many blocks as four for each (4 · the tile's) rows or part of so many. The kernel says that it has clusters to the driver, so a launch need not.
 typedef struct LstmStepArguments {
     LstmRows rows;
     uint64_t weights;
@@ -127,12 +124,12 @@ typedef struct LstmStepArguments {
     uint32_t inputs;      // a multiple of 8; may be 0
     uint32_t units;       // a multiple of 8
     uint32_t columns[4];  // where in a row of begin, and in the bias, the `units` values of each gate begin: even numbers
-    uint64_t rows_at;     // a word that says how many rows there are, at most those of `rows`: those beyond are padding; or 0
+    uint64_t rows_at;     // a word that says how many rows there are, at most those of `rows`: those beyond are padding; or 0; or see `number`
     uint32_t z_takes;     // of a GRU: whether z says how much is taken of n, not how much is kept of c
-    uint32_t padding;
+    uint32_t number;      // not 0: `rows` is not looked at, and what lies at `rows_at` is a BatchHead whose `steps` has them, of the step of this number, from 1
 } LstmStepArguments;
 
-// A node of a binary tree, of two children: tree_step_64x8, _64x16, _64x32 (of 6 stages, as 128x32) and _128x32, as above with G = 5.
+// A node of a binary tree, of two children: tree_step_64x8, _64x16, _64x32 (6 slabs, not 8) and _128x32 (5, not 6), as above with G = 5.
 //
 // i, f_left, f_right, o, u = begin + h_left·W + h_right·U;  c_out = σ(i)·tanh(u) + σ(f_left)·c_left + σ(f_right)·c_right;  h = σ(o)·tanh(c_out).
 // Where nothing is known, begin is the bias. The rows' `x` and `h` are the children's h, both of `units` values, `c` is the left one's; h is left as

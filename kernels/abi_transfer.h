@@ -69,6 +69,7 @@ typedef struct BatchHead {
     uint64_t deliveries;  // uint32_t[rows][outlet_count]: offset from `delivered`, or NOWHERE; 0: nothing is delivered
     uint64_t delivered;
     uint64_t statuses;  // RowStatus[rows]
+    uint64_t steps;     // LstmRows of each step, for kernels of one step that are told its number (`abi.h`); or 0
 } BatchHead;
 
 // Fills the inputs of every row from the addresses of its ports, and says which rows are live. One block for each row; more leave at once.

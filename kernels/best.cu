@@ -59,13 +59,31 @@ __device__ __forceinline__ uint64_t largest(uint64_t own, uint64_t* warps) {
     return own;
 }
 
+// The one best of a row, of one candidate of each panel: all are read at once.
+__device__ __forceinline__ void of_all(const BestArguments& a, const Candidate* candidates, uint64_t offset, uint64_t* warps) {
+    uint64_t own = NOTHING;
+    uint32_t value = 0;
+#pragma unroll 4
+    for (uint32_t panel = threadIdx.x; panel < a.panels; panel += THREADS) {
+        const Candidate one = candidates[panel];
+        const uint64_t place = one.column == NOWHERE ? NOTHING : rank(__uint_as_float(one.value), one.column, a.flags);
+        if (place > own) own = place, value = one.value;
+    }
+    const uint64_t first = largest(own, warps);
+    if (own != first || first == NOTHING) return;
+    if (a.values) *reinterpret_cast<uint32_t*>(a.values + offset) = value;
+    if (a.positions) *reinterpret_cast<int64_t*>(a.positions + offset) = column_of(first, a.flags);
+}
+
 }  // namespace best
 
 extern "C" __global__ void __launch_bounds__(128) best_of_panels(const __grid_constant__ BestArguments a) {
     if (is_beyond(a.rows_at, blockIdx.x)) return;
+    begin_launch();
     SHARED(uint64_t, warps, 4);
     const uint64_t offset = static_cast<uint64_t>(blockIdx.x) * a.stride;
     const Candidate* const candidates = reinterpret_cast<const Candidate*>(a.candidates + offset);
+    if (a.k == 1) return best::of_all(a, candidates, offset, warps);
     uint64_t before = best::EVERYTHING, own = best::NOTHING;
     uint32_t value = 0;
     bool is_taken = true;

@@ -19,12 +19,9 @@ struct Cell {
     __device__ __forceinline__ uint32_t slabs() const { return input_slabs() + (units + SLAB - 1) / SLAB; }
 };
 
+// What another launch leaves, or a step before this one, is not read by `__ldg`, which the compiler may move in front of the wait for it; and past the processor's
+// own cache, because a queue's blocks go on from step to step with what is in that.
 __device__ __forceinline__ uint64_t listed(uint64_t list, uint32_t row, uint32_t rows) {
-    return list && row < rows ? __ldg(reinterpret_cast<const uint64_t*>(list) + row) : 0;
-}
-
-// The same where other blocks are waited for meanwhile: what `__ldg` reads the compiler moves behind that.
-__device__ __forceinline__ uint64_t listed_before(uint64_t list, uint32_t row, uint32_t rows) {
     return list && row < rows ? __ldcg(reinterpret_cast<const uint64_t*>(list) + row) : 0;
 }
 
@@ -32,7 +29,7 @@ __device__ __forceinline__ float2 zeros() { return make_float2(0.0f, 0.0f); }
 
 // Two values that nothing in this launch writes; zeros where they lie nowhere.
 __device__ __forceinline__ float2 constants(uint64_t row, uint32_t column, bool there) {
-    return row && there ? __ldg(reinterpret_cast<const float2*>(reinterpret_cast<const float*>(row) + column)) : zeros();
+    return row && there ? __ldcg(reinterpret_cast<const float2*>(reinterpret_cast<const float*>(row) + column)) : zeros();
 }
 
 // Two values that another block may have written in the step before: not to be read from this one's cache.

@@ -88,6 +88,7 @@ static __device__ void run_lookup(const GroupInstruction& in, uint8_t* row, uint
 
 extern "C" __global__ void __launch_bounds__(256) group(const __grid_constant__ GroupArguments a) {
     if (is_beyond(a.rows_at, blockIdx.x)) return;
+    begin_launch();
     SHARED(uint64_t, shared, 16);
     SHARED(uint32_t, first_bad, 4);
     uint8_t* const row = reinterpret_cast<uint8_t*>(a.frame) + static_cast<uint64_t>(blockIdx.x) * a.stride;

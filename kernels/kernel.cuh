@@ -11,7 +11,7 @@
 
 #ifdef __CUDACC__
 
-// Groups that are compiled when a model is loaded need neither this nor inline PTX, and their compiler has only what it is given.
+// Groups that are compiled when a model is loaded do not need this, and their compiler has only what it is given.
 #ifndef __CUDACC_RTC__
 #include <cuda_bf16.h>
 #endif
@@ -20,8 +20,6 @@
 #define KERNEL(name, Arguments)
 // The same for a kernel whose blocks wait for one another: all of them must be resident at once (a cooperative launch).
 #define KERNEL_COOPERATIVE(name, Arguments)
-// The same for one whose blocks are in clusters of so many, along x: `__cluster_dims__` says it to the compiler.
-#define KERNEL_CLUSTER(name, Arguments, cluster)
 // An array in shared memory whose size is known when compiled.
 #define SHARED(Type, name, count) __shared__ alignas(16) Type name[count]
 // The launch's own shared memory, as bytes.
@@ -33,12 +31,31 @@
 
 #endif
 
-#ifndef __CUDACC_RTC__
 #include "ptx.cuh"
-#endif
+
+// What a kernel begins with that reads nothing before the launch in front of it has ended. In a graph every launch but the first may begin earlier, and waits by
+// itself (`launch_wait`). Until then it may read what no launch of the graph writes: weights, tables, and (`uploaded`) what was uploaded for the graph. A block with
+// nothing to do may leave without waiting, but not all blocks of a launch: it would end before the one in front of it, and the one behind it would wait for too little.
+static __device__ __forceinline__ void begin_launch() {
+    launch_next();
+    launch_wait();
+}
+
+// A structure of words of 64 bits that was uploaded for this launch, past the processor's own cache: the one before it that lay there may still be in that, while
+// the launch in front runs.
+template <class T>
+static __device__ __forceinline__ T uploaded(uint64_t address) {
+    static_assert(sizeof(T) % 8 == 0, "it is words");
+    uint64_t words[sizeof(T) / 8];
+#pragma unroll
+    for (uint32_t i = 0; i < sizeof(T) / 8; ++i) words[i] = __ldcg(reinterpret_cast<const uint64_t*>(address) + i);
+    T value;
+    memcpy(&value, words, sizeof(T));
+    return value;
+}
 
 // Whether a row lies beyond those that there are. Of a launch whose arguments never change (a graph's) the device says how many that is, in the word at
 // `rows_at`: it has blocks for more rows, and those leave at once. At 0 no word lies: there are as many rows as the launch was made for.
 static __device__ __forceinline__ bool is_beyond(uint64_t rows_at, uint64_t row) {
-    return rows_at != 0 && row >= *reinterpret_cast<const uint32_t*>(rows_at);
+    return rows_at != 0 && row >= __ldcg(reinterpret_cast<const uint32_t*>(rows_at));
 }

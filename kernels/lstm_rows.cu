@@ -40,6 +40,7 @@ __device__ __forceinline__ void pad(uint64_t h_at, uint64_t c_at, uint64_t round
 }  // namespace lstm
 
 extern "C" __global__ void __launch_bounds__(128) lstm_rows(const __grid_constant__ LstmListArguments a) {
+    begin_launch();
     const uint32_t row = blockIdx.x, rows = gridDim.x;
     uint64_t* const lists = reinterpret_cast<uint64_t*>(a.lists) + row;
     if (is_beyond(a.head, row)) {
@@ -77,18 +78,18 @@ namespace lstm {
 
 // A row of a batch whose rows are gathered and listed at once: its entry, and where its inputs are.
 struct Row {
-    const RowEntry* entry;
+    RowEntry entry;
     const uint64_t* ports;
     uint64_t at;
 
     __device__ __forceinline__ Row(const LstmGatherArguments& a, const BatchHead& head, uint32_t row)
-        : entry(reinterpret_cast<const RowEntry*>(head.entries) + row),
+        : entry(entry_of(head, row)),
           ports(reinterpret_cast<const uint64_t*>(head.addresses) + (uint64_t)row * a.port_count),
           at(a.frame + (uint64_t)row * a.stride) {}
 
     __device__ __forceinline__ bool is_live(const BatchHead& head) const {
         const uint32_t* const executed = reinterpret_cast<const uint32_t*>(head.executed);
-        return runs(executed, entry->own, entry->step) && runs(executed, entry->followed, entry->step);
+        return runs(executed, entry.own, entry.step) && runs(executed, entry.followed, entry.step);
     }
     __device__ __forceinline__ int64_t token(const LstmGatherArguments& a) const {
         const uint64_t from = ports[a.token_port];
@@ -96,8 +97,8 @@ struct Row {
         return a.token_bytes == 8 ? *reinterpret_cast<const int64_t*>(from) : *reinterpret_cast<const int32_t*>(from);
     }
     // Where it leaves c and h.
-    __device__ __forceinline__ uint64_t c(const LstmGatherArguments& a) const { return entry->node ? entry->node + a.c_node : at + a.c_out; }
-    __device__ __forceinline__ uint64_t h(const LstmGatherArguments& a) const { return entry->node ? entry->node + a.h_node : at + a.h_exact; }
+    __device__ __forceinline__ uint64_t c(const LstmGatherArguments& a) const { return entry.node ? entry.node + a.c_node : at + a.c_out; }
+    __device__ __forceinline__ uint64_t h(const LstmGatherArguments& a) const { return entry.node ? entry.node + a.h_node : at + a.h_exact; }
 };
 
 }  // namespace lstm
@@ -107,11 +108,13 @@ extern "C" __global__ void __launch_bounds__(128) lstm_gather(const __grid_const
     uint64_t* const lists = reinterpret_cast<uint64_t*>(a.lists) + row;
     const BatchHead head = head_of(a.head, a.own);
     if (row >= head.rows) {
+        begin_launch();
         if (threadIdx.x < 6) lists[threadIdx.x * rows] = 0;
         return;
     }
     const lstm::Row own(a, head, row);
-    const uint32_t before = own.entry->before;
+    begin_launch();
+    const uint32_t before = own.entry.before;
     if (threadIdx.x == 0) {
         RowRecord record = {own.is_live(head) ? 1u : 0u, 0, 0, 0, 0};
         const int64_t token = own.token(a), found = table_row(token, static_cast<int64_t>(a.table_rows));
@@ -120,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(128) lstm_gather(const __grid_const
         for (uint32_t one = before; one != NOWHERE && record.live;) {
             const lstm::Row earlier(a, head, one);
             if (!earlier.is_live(head) || table_row(earlier.token(a), static_cast<int64_t>(a.table_rows)) < 0) record.live = 0;
-            one = earlier.entry->before;
+            one = earlier.entry.before;
         }
         *reinterpret_cast<RowRecord*>(own.at) = record;
         const bool leaves = record.live && !record.refused;
@@ -144,6 +147,7 @@ extern "C" __global__ void __launch_bounds__(128) lstm_gather(const __grid_const
 KERNEL(lstm_gather, LstmGatherArguments)
 
 extern "C" __global__ void __launch_bounds__(128) tree_rows(const __grid_constant__ TreeListArguments a) {
+    begin_launch();
     const uint32_t row = blockIdx.x, rows = gridDim.x;
     uint64_t* const lists = reinterpret_cast<uint64_t*>(a.lists) + row;
     if (is_beyond(a.head, row)) {

@@ -287,11 +287,13 @@ __device__ __forceinline__ void tensor(const ProductArguments& a, const Leave& l
 template <int Tile, class Leave>
 __device__ __forceinline__ void in_f32(const ProductArguments& a, const Leave& leave) {
     if (is_beyond(a.rows_at, blockIdx.y * Tile)) return;
+    begin_launch();
     f32<Tile, Tile == 16 ? 2 : 8, Tile == 128 ? 2 : 1>(a, leave);
 }
 template <class Format, int Tile, class Leave>
 __device__ __forceinline__ void in_tensor(const ProductArguments& a, const Leave& leave) {
     if (is_beyond(a.rows_at, blockIdx.y * Tile)) return;
+    begin_launch();
     tensor<Format, Tile, Tile == 16 ? 1 : 2, Tile == 16 ? 2 : Tile / 16>(a, leave);
 }
 

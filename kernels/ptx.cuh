@@ -12,6 +12,24 @@ struct MmaB {
 #include "emulation/ptx.h"
 #else
 
+// ---- launches of a graph (sm_90; elsewhere a launch begins when the one in front of it has ended) ----
+
+// The launch behind this one may begin as soon as all blocks of this one have come here.
+__device__ __forceinline__ void launch_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Waits until the launch in front of this one, and so all before it, has ended: what they left is seen.
+__device__ __forceinline__ void launch_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Groups that are compiled when a model is loaded need nothing of the rest.
+#ifndef __CUDACC_RTC__
+
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 // ---- asynchronous copies of 16 bytes, global to shared (sm_80) ----
@@ -150,6 +168,11 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
             : "memory");
     } while (!ended);
 }
+// Arrives when all asynchronous copies of 16 bytes that this thread has started have landed. Who waits for the phase sees what they brought; products of a
+// warpgroup see it when who waited has fenced it for them (`async_proxy_fence`).
+__device__ __forceinline__ void copies_arrive(uint64_t* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
 // Copies `bytes`, a multiple of 16, between addresses that are; they count for the mbarrier as they land.
 __device__ __forceinline__ void bulk_copy(void* shared, const void* global, uint32_t bytes, uint64_t* barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),
@@ -157,32 +180,9 @@ __device__ __forceinline__ void bulk_copy(void* shared, const void* global, uint
                  : "memory");
 }
 
-// ---- clusters: blocks that reach each other's shared memory, by their rank (sm_90) ----
-
-// Arrives at the barrier of the cluster; a wait follows before the next arrival. Of what this thread did before, only mbarriers that it initialised and
-// fenced are known to those that waited: more would have it wait for all its memory.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
-// Waits until all threads of the cluster that have not returned have arrived.
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-// Arrives at the mbarrier that lies there in the block of that rank. It does not carry what this thread wrote to that block: a release that did would have
-// it wait for all its memory.
-__device__ __forceinline__ void mbarrier_arrive_at(uint64_t* barrier, uint32_t rank) {
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(
-                     shared_address(barrier)),
-                 "r"(rank)
-                 : "memory");
-}
-// A bulk copy to the same place in each block whose rank is a bit of `ranks`, where it counts for the mbarrier at the same place.
-__device__ __forceinline__ void bulk_copy_to(uint32_t ranks, void* shared, const void* global, uint32_t bytes, uint64_t* barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
-                     shared_address(shared)),
-                 "l"(global), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(ranks))
-                 : "memory");
-}
-
 // ---- the async proxy (sm_90) ----
 
-// What this thread wrote, or copied and waited for, may be read by products of a warpgroup.
+// What this thread wrote, or copied, or saw that others had copied, may be read by products of a warpgroup.
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---- one warpgroup (sm_90a) ----
@@ -216,8 +216,14 @@ __device__ __forceinline__ void wgmma_wait() {
 
 #endif
 
+#endif
+
+#ifndef __CUDACC_RTC__
+
 // A matrix in shared memory for products of a warpgroup: rows of 64 bf16 or f16 (128 bytes), k along them, swizzled by 128 bytes (chunk c of row r lies
 // at place c ^ (r & 7)), from an address that is a multiple of 1024. The next 16 of k begin 2 further.
 __device__ __forceinline__ uint64_t wgmma_descriptor(const void* shared) {
     return static_cast<uint64_t>((shared_address(shared) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
+
+#endif

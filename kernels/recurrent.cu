@@ -4,12 +4,14 @@
 // One warpgroup (the last) feeds shared memory: rows of x and h with asynchronous copies, weights with bulk copies. The others multiply, each 64
 // rows, and have the sums of all gates of a unit in one thread, because the weights' columns come in that order; so the gates need no exchange. Every sum begins with its beginning and takes x, then h, k ascending, in products of 16: no tile changes a bit.
 //
+// A launch of one step begins before the one in front of it has ended, and copies weights meanwhile: as many as its stages hold, which of the smallest tiles
+// are all. What it reads of rows it reads when that one has ended. To wait for a stage takes as long as to multiply some slabs of a small tile, so its stages
+// are of several.
+//
 // A queue of steps is one launch that stays: between steps its blocks wait for one another. What does not depend on the step before, the x
 // part, is multiplied before that wait. Where the batch is small, a block's weights are most of what it reads: resident ones are read once for
 // all steps, and stay in shared memory.
-//
-// Where it is large, many blocks read the same weights for other rows. Such blocks may be clusters (`lstm_shared_*`): each reads a share of every slab's
-// weights, and copies it to all of them at once.
+#include "abi_transfer.h"
 #include "gates.cuh"
 #include "ring.cuh"
 
@@ -17,78 +19,74 @@ namespace recurrent {
 
 // UNITS: by which the columns of weights are taken.
 constexpr int GROUP = 128, SLAB = Cell::SLAB, ROW_BYTES = 128, UNITS = 8;
-// A group of copies is published this many slabs after it was started.
-constexpr int LAG = 2;
 
-// Groups: warpgroups that multiply. Units: of a tile, each with a column of W and U for each gate.
-// Resident: all tiles of a block have the same columns, whose weights stay behind the ring of stages.
-// Cluster: blocks side by side that have the same columns, and rows one behind the other; each of them has one tile.
-template <class Gates, int Groups, int Units, int Stages, bool Resident, int Cluster>
+// What a block does: one tile of a launch's one step; tiles of several steps; or such of the same columns, whose weights are RESIDENT: they are copied once,
+// and stay behind the stages.
+enum Work { STEP, QUEUE, RESIDENT };
+
+// Groups: warpgroups that multiply. Units: of a tile, each with a column of W and U for each gate. Deep: slabs of a stage.
+template <class Gates, int Groups, int Units, int Deep, int Stages, Work Does>
 class Tiles {
 public:
     static constexpr int ROWS = 64 * Groups, PASSES = ROWS / 16, COLUMNS = Gates::GATES * Units, SLAB_BYTES = Gates::GATES * UNITS * ROW_BYTES;
-    static constexpr int WEIGHT_BYTES = COLUMNS * ROW_BYTES;
-    static constexpr int STAGE_BYTES = ROWS * ROW_BYTES + (Resident ? 0 : WEIGHT_BYTES);
+    static constexpr int ROWS_BYTES = ROWS * ROW_BYTES, WEIGHT_BYTES = COLUMNS * ROW_BYTES;
+    static constexpr int STAGE_BYTES = Deep * (ROWS_BYTES + (Does == RESIDENT ? 0 : WEIGHT_BYTES));
+    // Who multiplies releases a stage when the next one is there.
+    static_assert(Stages >= 2, "the ring would wait for itself");
+    static_assert(Deep == 1 || Does == STEP, "where blocks have several tiles, a stage is a slab");
 
     __device__ __forceinline__ Tiles(const Cell& cell, uint8_t* shared, uint64_t* full, uint64_t* empty)
         : cell_(cell), shared_(shared), full_(full), empty_(empty) {}
-
-    // Shares weights with as many of its cluster's blocks as have some of so many rows: the first ones.
-    __device__ __forceinline__ void share(uint32_t tile, uint32_t rows) {
-        sharing_ = min(static_cast<uint32_t>(Cluster), (rows - first_row(tile / Cluster * Cluster) + ROWS - 1) / ROWS);
-    }
 
     __device__ __forceinline__ void initialise() {
         if (threadIdx.x == 0) {
             for (int s = 0; s < Stages; ++s) {
                 mbarrier_init(&full_[s], GROUP + 1);
-                mbarrier_init(&empty_[s], Groups * 4 * sharing_);
+                mbarrier_init(&empty_[s], Groups * 4);
             }
         }
         mbarrier_init_fence();
-        if (Cluster == 1) {
-            __syncthreads();
-        } else {
-            cluster_arrive();
-        }
+        __syncthreads();
     }
 
     __device__ __forceinline__ uint32_t across() const { return (cell_.units + Units - 1) / Units; }
     __device__ __forceinline__ uint32_t tiles(const LstmRows& rows) const { return (rows.rows + ROWS - 1) / ROWS * across(); }
-
-    __device__ __forceinline__ uint32_t first_row(uint32_t tile) const { return (tile / Cluster / across() * Cluster + tile % Cluster) * ROWS; }
-    __device__ __forceinline__ uint32_t column(uint32_t tile) const { return tile / Cluster % across(); }
+    __device__ __forceinline__ uint32_t first_row(uint32_t tile) const { return tile / across() * ROWS; }
 
     // Feeds one tile. `known` is called by all threads of the warpgroup before the first row of h is read.
     template <class Known>
     __device__ __forceinline__ void feed(const LstmRows& rows, uint32_t tile, Known known) {
         const int t = threadIdx.x % GROUP, chunk = t % 8;
-        const uint32_t input_slabs = cell_.input_slabs(), slabs = cell_.slabs();
+        const uint32_t input_slabs = cell_.input_slabs(), slabs = cell_.slabs(), rounds = (slabs + Deep - 1) / Deep;
         const uint32_t first = first_row(tile) + t / 8;
-        const uint64_t weights = cell_.weights + (uint64_t)column(tile) * (Units / UNITS) * slabs * SLAB_BYTES;
+        const uint64_t weights = cell_.weights + (uint64_t)(tile % across()) * (Units / UNITS) * slabs * SLAB_BYTES;
+        if (Does == STEP) {
+            // Weights are under way before it is known where rows lie.
+            if (t == 0) {
+                for (uint32_t round = 0; round < min(static_cast<uint32_t>(Stages), rounds); ++round) copy_weights(weights, round, round);
+            }
+            launch_wait();
+        }
         // Both lists at once: reading the second one when x ends would let the ring run dry.
         uint64_t inputs[PASSES], states[PASSES];
 #pragma unroll
         for (int i = 0; i < PASSES; ++i) {
-            inputs[i] = Cluster > 1 ? listed_before(rows.x, first + 16 * i, rows.rows) : listed(rows.x, first + 16 * i, rows.rows);
-            states[i] = Cluster > 1 ? listed_before(rows.h, first + 16 * i, rows.rows) : listed(rows.h, first + 16 * i, rows.rows);
+            inputs[i] = listed(rows.x, first + 16 * i, rows.rows);
+            states[i] = listed(rows.h, first + 16 * i, rows.rows);
         }
-        meet();
-        const uint32_t ahead = copied_ahead(slabs);
-        if (t == 0) {
-            for (uint32_t k = 0; k < ahead; ++k) copy_weights(weights, k, k);
-        }
-        for (uint32_t k = 0; k < slabs + LAG; ++k) {
-            if (k < slabs) {
+        for (uint32_t round = 0; round < rounds; ++round) {
+            if (Does != STEP && round == input_slabs) known();
+            mbarrier_wait(&empty_[place_.stage], place_.parity ^ 1);
+            if (t == 0 && Does == RESIDENT && loaded_) {
+                mbarrier_arrive(&full_[place_.stage]);
+            } else if (t == 0 && (Does != STEP || round >= Stages)) {
+                copy_weights(weights, round, place_.stage);
+            }
+            uint8_t* const stage = shared_ + place_.stage * STAGE_BYTES;
+#pragma unroll
+            for (int d = 0; d < Deep; ++d) {
+                const uint32_t k = round * Deep + d;
                 const bool input = k < input_slabs;
-                if (k == input_slabs) known();
-                mbarrier_wait(&empty_[place_.stage], place_.parity ^ 1);
-                uint8_t* stage = shared_ + place_.stage * STAGE_BYTES;
-                if (t == 0 && Resident && loaded_) {
-                    mbarrier_arrive(&full_[place_.stage]);
-                } else if (t == 0 && k >= ahead) {
-                    copy_weights(weights, k, place_.stage);
-                }
                 const uint32_t column = (input ? k : k - input_slabs) * SLAB + chunk * 8;
                 const bool there = column < (input ? cell_.inputs : cell_.units);
 #pragma unroll
@@ -97,64 +95,69 @@ public:
                     const uint64_t row = input ? inputs[i] : states[i];
                     const bool read = there && row != 0;
                     const uint64_t source = read ? row + column * 2 : cell_.weights;
-                    copy_async(stage + r * ROW_BYTES + ((chunk ^ (r & 7)) << 4), reinterpret_cast<const void*>(source), read ? 16 : 0);
+                    copy_async(stage + d * ROWS_BYTES + r * ROW_BYTES + ((chunk ^ (r & 7)) << 4), reinterpret_cast<const void*>(source), read ? 16 : 0);
                 }
-                place_.advance();
             }
-            copy_commit();
-            if (k >= LAG) {
-                copy_wait<LAG>();
-                async_proxy_fence();
-                mbarrier_arrive(&full_[published_.stage]);
-                published_.advance();
-            }
+            copies_arrive(&full_[place_.stage]);
+            place_.advance();
         }
         loaded_ = true;
-        part();
     }
 
     // Multiplies one tile and leaves its h and c.
     __device__ __forceinline__ void multiply(const LstmRows& rows, uint32_t tile) {
         const int group = threadIdx.x / GROUP, t = threadIdx.x % GROUP, lane = t % 32;
         const uint32_t row = first_row(tile) + group * 64 + t / 32 * 16 + lane / 4;
-        const uint32_t unit = column(tile) * Units + lane % 4 * 2;
-        const uint32_t slabs = cell_.slabs();
+        const uint32_t unit = tile % across() * Units + lane % 4 * 2;
+        const uint32_t slabs = cell_.slabs(), rounds = slabs / Deep, rest = slabs % Deep;
+        if (Does == STEP) launch_wait();
         float sums[COLUMNS / 2];
         begin(rows, row, unit, sums);
         Gates leaving[2];
         typename Gates::Read read[2][Units / UNITS];
 #pragma unroll
         for (int half = 0; half < 2; ++half) leaving[half].find(cell_, rows, row + 8 * half);
-        meet();
-        for (uint32_t k = 0; k < slabs; ++k) {
-            mbarrier_wait(&full_[place_.stage], place_.parity);
-            // h is there, so the step before is done, and so is what else it left; that arrives while the rest of the sums is made.
-            if (k == cell_.input_slabs()) {
+        // What else the step before left arrives while the sums are made.
+        const auto look = [&] {
 #pragma unroll
-                for (int half = 0; half < 2; ++half) {
+            for (int half = 0; half < 2; ++half) {
 #pragma unroll
-                    for (int g = 0; g < Units / UNITS; ++g) read[half][g] = leaving[half].read(cell_, unit + UNITS * g, is_unit(unit, g));
-                }
+                for (int g = 0; g < Units / UNITS; ++g) read[half][g] = leaving[half].read(cell_, unit + UNITS * g, is_unit(unit, g));
             }
-            const uint8_t* stage = shared_ + place_.stage * STAGE_BYTES;
-            const uint64_t a = wgmma_descriptor(stage + group * 64 * ROW_BYTES), b = wgmma_descriptor(weights_at(place_.stage, k));
+        };
+        if (Does == STEP) look();
+        for (uint32_t round = 0; round < rounds; ++round) {
+            await();
+            // h is there, so the step before is done.
+            if (Does != STEP && round == cell_.input_slabs()) look();
             wgmma_pin(sums);
             wgmma_fence();
 #pragma unroll
-            for (int i = 0; i < SLAB / 16; ++i) Gates::Halves::template multiply<COLUMNS>(sums, a + 2 * i, b + 2 * i);
+            for (int d = 0; d < Deep; ++d) multiply_slab(sums, group, round, d);
             wgmma_commit();
             wgmma_pin(sums);
             // While these run, what the ones before read may be overwritten.
-            if (k > 0) {
+            if (round > 0) {
                 wgmma_wait<1>();
-                release(k - 1);
+                release();
             }
             place_.advance();
         }
+        if (Deep > 1 && rest != 0) {
+            await();
+            for (uint32_t d = 0; d < rest; ++d) {
+                wgmma_pin(sums);
+                wgmma_fence();
+                multiply_slab(sums, group, rounds, d);
+                wgmma_commit();
+                wgmma_wait<0>();
+                wgmma_pin(sums);
+            }
+        }
         wgmma_wait<0>();
         wgmma_pin(sums);
-        release(slabs - 1);
-        part();
+        // Of a block's last tile nobody waits for the last stages.
+        if (Does != STEP) release();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -165,52 +168,41 @@ public:
     }
 
 private:
-    // Where the weights of slab k lie.
-    __device__ __forceinline__ uint8_t* weights_at(uint32_t stage, uint32_t k) const {
-        return Resident ? shared_ + Stages * STAGE_BYTES + k * WEIGHT_BYTES : shared_ + stage * STAGE_BYTES + ROWS * ROW_BYTES;
+    // Where the weights of a stage lie; of resident ones those of slab `round`.
+    __device__ __forceinline__ uint8_t* weights_at(uint32_t round, uint32_t stage) const {
+        return Does == RESIDENT ? shared_ + Stages * STAGE_BYTES + round * WEIGHT_BYTES : shared_ + stage * STAGE_BYTES + Deep * ROWS_BYTES;
     }
 
-    // Starts the copies of slab k's weights. In a cluster these are a share of them, for all that share, from whom the rest comes; it may come before this
-    // block has said that it expects any.
-    __device__ __forceinline__ void copy_weights(uint64_t weights, uint32_t k, uint32_t stage) {
-        const uint64_t slab = weights + (uint64_t)k * SLAB_BYTES, group = (uint64_t)cell_.slabs() * SLAB_BYTES;
-        uint8_t* to = weights_at(stage, k);
-        mbarrier_arrive_expect(&full_[stage], WEIGHT_BYTES);
-        if (Cluster == 1) {
+    // Starts the copies of the weights of a stage.
+    __device__ __forceinline__ void copy_weights(uint64_t weights, uint32_t round, uint32_t stage) const {
+        const uint64_t group = (uint64_t)cell_.slabs() * SLAB_BYTES;
+        const uint32_t first = round * Deep, there = min(static_cast<uint32_t>(Deep), cell_.slabs() - first);
+        uint8_t* const to = weights_at(round, stage);
+        mbarrier_arrive_expect(&full_[stage], there * WEIGHT_BYTES);
+        for (uint32_t d = 0; d < there; ++d) {
+            const uint64_t slab = weights + (uint64_t)(first + d) * SLAB_BYTES;
 #pragma unroll
             for (uint32_t g = 0; g < Units / UNITS; ++g) {
-                bulk_copy(to + g * SLAB_BYTES, reinterpret_cast<const void*>(slab + g * group), SLAB_BYTES, &full_[stage]);
-            }
-        } else {
-            for (uint32_t g = blockIdx.x % Cluster; g < Units / UNITS; g += sharing_) {
-                bulk_copy_to((1u << sharing_) - 1, to + g * SLAB_BYTES, reinterpret_cast<const void*>(slab + g * group), SLAB_BYTES, &full_[stage]);
+                bulk_copy(to + d * WEIGHT_BYTES + g * SLAB_BYTES, reinterpret_cast<const void*>(slab + g * group), SLAB_BYTES, &full_[stage]);
             }
         }
     }
 
-    // A warp is done with slab k, the oldest that it has not released. All that share weights are told, because each of them copies to this block. For the
-    // last stages nobody waits, so nobody is told: an arrival might find a block that has left.
-    __device__ __forceinline__ void release(uint32_t k) {
-        const uint32_t lane = threadIdx.x % 32;
-        if (Cluster == 1) {
-            if (lane == 0) mbarrier_arrive(&empty_[published_.stage]);
-        } else if (k + Stages < cell_.slabs()) {
-            if (lane < sharing_) mbarrier_arrive_at(&empty_[published_.stage], lane);
-        }
-        published_.advance();
+    // Waits for a stage. What threads copied is known to who waited for it, and to products when who waited has said so.
+    __device__ __forceinline__ void await() const {
+        mbarrier_wait(&full_[place_.stage], place_.parity);
+        async_proxy_fence();
     }
-
-    // Of how many slabs the weights are under way before it is known where rows lie: the ring is empty at first, and weights wait for nothing.
-    __device__ __forceinline__ static uint32_t copied_ahead(uint32_t slabs) { return Cluster == 1 ? 0 : min(static_cast<uint32_t>(Stages), slabs); }
-
-    // Waits until the cluster's mbarriers are there: whoever uses one met the others before.
-    __device__ __forceinline__ void meet() const {
-        if (Cluster > 1) cluster_wait();
+    __device__ __forceinline__ void multiply_slab(float (&sums)[COLUMNS / 2], int group, uint32_t round, uint32_t d) const {
+        const uint8_t *const rows = shared_ + place_.stage * STAGE_BYTES + d * ROWS_BYTES, *const weights = weights_at(round, place_.stage) + d * WEIGHT_BYTES;
+        const uint64_t a = wgmma_descriptor(rows + group * 64 * ROW_BYTES), b = wgmma_descriptor(weights);
+#pragma unroll
+        for (int i = 0; i < SLAB / 16; ++i) Gates::Halves::template multiply<COLUMNS>(sums, a + 2 * i, b + 2 * i);
     }
-
-    // Has nothing to do with the cluster's other blocks any more. They leave together, when everything that was copied for them has landed.
-    __device__ __forceinline__ void part() const {
-        if (Cluster > 1) cluster_arrive();
+    // A warp is done with the oldest stage that it has not released.
+    __device__ __forceinline__ void release() {
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty_[released_.stage]);
+        released_.advance();
     }
 
     // Whether there is the unit of group g.
@@ -236,51 +228,49 @@ private:
     const Cell cell_;
     uint8_t* const shared_;
     uint64_t *const full_, *const empty_;
-    Place<Stages> place_, published_;
-    uint32_t sharing_ = 1;
+    Place<Stages> place_, released_;
     bool loaded_ = false;
 };
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <class Gates, int Groups, int Units, int Stages, int Cluster>
-__device__ __forceinline__ void step(const Cell& cell, const LstmRows& rows, uint64_t rows_at) {
+// Whether those that multiply take registers from those that feed them. A small tile's sums need few; and what a block does not take is there for blocks of the
+// launches around a step, which gather its rows and finish them, while shared memory lets no two steps' blocks be on one multiprocessor.
+template <class Gates, int Units>
+constexpr bool SHIFTS = Gates::GATES * Units >= 96;
+
+template <class Gates, int Groups, int Units, int Deep, int Stages>
+__device__ __forceinline__ void step(const Cell& cell, const LstmRows& own, uint64_t rows_at, uint32_t number) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
-    Tiles<Gates, Groups, Units, Stages, false, Cluster> tiles(cell, shared, full, empty);
-    if (Cluster == 1) {
-        if (is_beyond(rows_at, tiles.first_row(blockIdx.x))) return;
-    } else {
-        const uint32_t there = rows_at ? *reinterpret_cast<const uint32_t*>(rows_at) : rows.rows;
-        // Of a cluster whose rows end, too: its barrier does not wait for threads that have returned.
-        if (tiles.first_row(blockIdx.x) >= there) return;
-        tiles.share(blockIdx.x, there);
-    }
+    launch_next();
+    Tiles<Gates, Groups, Units, Deep, Stages, STEP> tiles(cell, shared, full, empty);
+    const LstmRows rows = number == 0 ? own : uploaded<LstmRows>(uploaded<BatchHead>(rows_at).steps + (number - 1) * sizeof(LstmRows));
+    if (number == 0 ? is_beyond(rows_at, tiles.first_row(blockIdx.x)) : tiles.first_row(blockIdx.x) >= rows.rows) return;
     tiles.initialise();
     if (threadIdx.x / GROUP == Groups) {
-        registers_fewer<72>();
+        if (SHIFTS<Gates, Units>) registers_fewer<72>();
         tiles.feed(rows, blockIdx.x, [] {});
     } else {
-        registers_more<Groups == 1 ? 240 : 216>();
+        if (SHIFTS<Gates, Units>) registers_more<Groups == 1 ? 240 : 216>();
         tiles.multiply(rows, blockIdx.x);
     }
-    if (Cluster > 1) cluster_wait();
 }
 
-template <class Gates, int Groups, int Units, int Stages, bool Resident>
+template <class Gates, int Groups, int Units, int Stages, Work Does>
 __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
-    Tiles<Gates, Groups, Units, Stages, Resident, 1> tiles({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, shared, full, empty);
+    Tiles<Gates, Groups, Units, 1, Stages, Does> tiles({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, shared, full, empty);
     // Otherwise a block would meet columns whose weights it does not have.
-    if (Resident && gridDim.x % tiles.across() != 0) __trap();
+    if (Does == RESIDENT && gridDim.x % tiles.across() != 0) __trap();
     tiles.initialise();
     const LstmRows* steps = reinterpret_cast<const LstmRows*>(a.steps);
     uint32_t* counter = reinterpret_cast<uint32_t*>(a.counter);
     if (threadIdx.x / GROUP == Groups) {
-        registers_fewer<72>();
+        if (SHIFTS<Gates, Units>) registers_fewer<72>();
         for (uint32_t s = 0; s < a.step_count; ++s) {
             const LstmRows rows = steps[s];
             bool known = s == 0;
@@ -294,7 +284,7 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
             }
         }
     } else {
-        registers_more<Groups == 1 ? 240 : 216>();
+        if (SHIFTS<Gates, Units>) registers_more<Groups == 1 ? 240 : 216>();
         for (uint32_t s = 0; s < a.step_count; ++s) {
             const LstmRows rows = steps[s];
             for (uint32_t tile = blockIdx.x; tile < tiles.tiles(rows); tile += gridDim.x) tiles.multiply(rows, tile);
@@ -317,56 +307,48 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What the compiler is told of a kernel whose blocks are in clusters of so many.
-#define CLUSTER_1
-#define CLUSTER_4 __cluster_dims__(4, 1, 1)
-#define STEP(name, Gates, GROUPS, WIDTH, STAGES, CLUSTER)                                                                                                      \
-    extern "C" __global__ void CLUSTER_##CLUSTER __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmStepArguments a) {                  \
-        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES, CLUSTER>({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, a.rows, a.rows_at); \
-    }                                                                                                                                                          \
-    KERNEL_CLUSTER(name, LstmStepArguments, CLUSTER)
-#define TREE_STEP(name, Gates, GROUPS, WIDTH, STAGES)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ TreeStepArguments a) {                             \
-        recurrent::step<recurrent::Gates, GROUPS, WIDTH, STAGES, 1>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right, 0}, a.rows, a.rows_at); \
-    }                                                                                                                                                   \
+#define STEPS(name, Gates, GROUPS, WIDTH, DEEP, STAGES)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmStepArguments a) {                            \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, DEEP, STAGES>({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, a.rows, a.rows_at, a.number); \
+    }                                                                                                                                                  \
+    KERNEL(name, LstmStepArguments)
+#define NODES(name, Gates, GROUPS, WIDTH, DEEP, STAGES)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ TreeStepArguments a) {                           \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, DEEP, STAGES>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right, 0}, a.rows, a.rows_at, 0); \
+    }                                                                                                                                                 \
     KERNEL(name, TreeStepArguments)
-#define QUEUE(name, Gates, GROUPS, WIDTH, STAGES, RESIDENT)                                                                  \
+#define QUEUES(name, Gates, GROUPS, WIDTH, STAGES, WORK)                                                                     \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmQueueArguments a) { \
-        recurrent::queue<recurrent::Gates, GROUPS, WIDTH, STAGES, RESIDENT>(a);                                              \
+        recurrent::queue<recurrent::Gates, GROUPS, WIDTH, STAGES, recurrent::WORK>(a);                                       \
     }                                                                                                                        \
     KERNEL_COOPERATIVE(name, LstmQueueArguments)
 
-// Every kernel in one format of 16 bits.
-#define KERNELS_OF(FORMAT, Halves)                                                \
-    STEP(lstm##FORMAT##_step_64x8, Lstm<recurrent::Halves>, 1, 8, 8, 1)           \
-    STEP(lstm##FORMAT##_step_64x16, Lstm<recurrent::Halves>, 1, 16, 8, 1)         \
-    STEP(lstm##FORMAT##_step_64x32, Lstm<recurrent::Halves>, 1, 32, 8, 1)         \
-    STEP(lstm##FORMAT##_step_128x32, Lstm<recurrent::Halves>, 2, 32, 6, 1)        \
-    STEP(lstm##FORMAT##_step_128x64, Lstm<recurrent::Halves>, 2, 64, 4, 1)        \
-    QUEUE(lstm##FORMAT##_resident_64x8, Lstm<recurrent::Halves>, 1, 8, 8, true)   \
-    QUEUE(lstm##FORMAT##_resident_64x16, Lstm<recurrent::Halves>, 1, 16, 8, true) \
-    QUEUE(lstm##FORMAT##_queue_64x32, Lstm<recurrent::Halves>, 1, 32, 8, false)   \
-    QUEUE(lstm##FORMAT##_queue_128x32, Lstm<recurrent::Halves>, 2, 32, 6, false)  \
-    STEP(gru##FORMAT##_step_64x8, Gru<recurrent::Halves>, 1, 8, 8, 1)             \
-    STEP(gru##FORMAT##_step_64x16, Gru<recurrent::Halves>, 1, 16, 8, 1)           \
-    STEP(gru##FORMAT##_step_64x32, Gru<recurrent::Halves>, 1, 32, 8, 1)           \
-    STEP(gru##FORMAT##_step_128x32, Gru<recurrent::Halves>, 2, 32, 6, 1)          \
-    STEP(gru##FORMAT##_step_128x64, LateGru<recurrent::Halves>, 2, 64, 4, 1)      \
-    QUEUE(gru##FORMAT##_resident_64x8, Gru<recurrent::Halves>, 1, 8, 8, true)     \
-    QUEUE(gru##FORMAT##_resident_64x16, Gru<recurrent::Halves>, 1, 16, 8, true)   \
-    QUEUE(gru##FORMAT##_queue_64x32, Gru<recurrent::Halves>, 1, 32, 8, false)     \
-    QUEUE(gru##FORMAT##_queue_128x32, Gru<recurrent::Halves>, 2, 32, 6, false)    \
-    TREE_STEP(tree##FORMAT##_step_64x8, Tree<recurrent::Halves>, 1, 8, 8)         \
-    TREE_STEP(tree##FORMAT##_step_64x16, Tree<recurrent::Halves>, 1, 16, 8)       \
-    TREE_STEP(tree##FORMAT##_step_64x32, Tree<recurrent::Halves>, 1, 32, 6)       \
-    TREE_STEP(tree##FORMAT##_step_128x32, Tree<recurrent::Halves>, 2, 32, 6)
+// Every kernel in one format of 16 bits: warpgroups that multiply, units of a tile, slabs of a stage, stages.
+#define KERNELS_OF(FORMAT, Halves)                                                     \
+    STEPS(lstm##FORMAT##_step_64x8, Lstm<recurrent::Halves>, 1, 8, 8, 2)               \
+    STEPS(lstm##FORMAT##_step_64x16, Lstm<recurrent::Halves>, 1, 16, 4, 3)             \
+    STEPS(lstm##FORMAT##_step_64x32, Lstm<recurrent::Halves>, 1, 32, 1, 8)             \
+    STEPS(lstm##FORMAT##_step_128x32, Lstm<recurrent::Halves>, 2, 32, 1, 6)            \
+    STEPS(lstm##FORMAT##_step_128x64, Lstm<recurrent::Halves>, 2, 64, 1, 3)            \
+    QUEUES(lstm##FORMAT##_resident_64x8, Lstm<recurrent::Halves>, 1, 8, 8, RESIDENT)   \
+    QUEUES(lstm##FORMAT##_resident_64x16, Lstm<recurrent::Halves>, 1, 16, 8, RESIDENT) \
+    QUEUES(lstm##FORMAT##_queue_64x32, Lstm<recurrent::Halves>, 1, 32, 8, QUEUE)       \
+    QUEUES(lstm##FORMAT##_queue_128x32, Lstm<recurrent::Halves>, 2, 32, 6, QUEUE)      \
+    STEPS(gru##FORMAT##_step_64x8, Gru<recurrent::Halves>, 1, 8, 8, 2)                 \
+    STEPS(gru##FORMAT##_step_64x16, Gru<recurrent::Halves>, 1, 16, 4, 3)               \
+    STEPS(gru##FORMAT##_step_64x32, Gru<recurrent::Halves>, 1, 32, 1, 8)               \
+    STEPS(gru##FORMAT##_step_128x32, Gru<recurrent::Halves>, 2, 32, 1, 6)              \
+    STEPS(gru##FORMAT##_step_128x64, LateGru<recurrent::Halves>, 2, 64, 1, 3)          \
+    QUEUES(gru##FORMAT##_resident_64x8, Gru<recurrent::Halves>, 1, 8, 8, RESIDENT)     \
+    QUEUES(gru##FORMAT##_resident_64x16, Gru<recurrent::Halves>, 1, 16, 8, RESIDENT)   \
+    QUEUES(gru##FORMAT##_queue_64x32, Gru<recurrent::Halves>, 1, 32, 8, QUEUE)         \
+    QUEUES(gru##FORMAT##_queue_128x32, Gru<recurrent::Halves>, 2, 32, 6, QUEUE)        \
+    NODES(tree##FORMAT##_step_64x8, Tree<recurrent::Halves>, 1, 8, 4, 4)               \
+    NODES(tree##FORMAT##_step_64x16, Tree<recurrent::Halves>, 1, 16, 4, 3)             \
+    NODES(tree##FORMAT##_step_64x32, Tree<recurrent::Halves>, 1, 32, 1, 6)             \
+    NODES(tree##FORMAT##_step_128x32, Tree<recurrent::Halves>, 2, 32, 1, 5)
 
 KERNELS_OF(, Bf16)
 KERNELS_OF(_f16, F16)
-
-// Whose blocks share weights. No worker takes them before a device has said that they are right, and quicker (`figures-steps` of `tests/gpu/run`).
-STEP(lstm_shared_64x32, Lstm<recurrent::Bf16>, 1, 32, 8, 4)
-STEP(lstm_shared_128x32, Lstm<recurrent::Bf16>, 2, 32, 6, 4)
-STEP(lstm_shared_128x64, Lstm<recurrent::Bf16>, 2, 64, 4, 4)
 
 #endif

@@ -20,7 +20,8 @@ extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__
     const BatchHead head = head_of(a.head, a.own);
     if (row >= head.rows) return;
     uint8_t* const frame = reinterpret_cast<uint8_t*>(a.frame) + row * a.stride;
-    const RowEntry entry = reinterpret_cast<const RowEntry*>(head.entries)[row];
+    const RowEntry entry = entry_of(head, row);
+    begin_launch();
     const uint32_t* const executed = reinterpret_cast<const uint32_t*>(head.executed);
     // Kept for the whole step: another row of it may end the chain while this one is on its way.
     const bool live = runs(executed, entry.own, entry.step) && runs(executed, entry.followed, entry.step);
@@ -39,8 +40,9 @@ extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__
     const BatchHead head = head_of(a.head, a.own);
     if (row >= head.rows) return;
     const uint8_t* const frame = reinterpret_cast<const uint8_t*>(a.frame) + row * a.stride;
+    const RowEntry entry = entry_of(head, row);
+    begin_launch();
     const RowRecord record = *reinterpret_cast<const RowRecord*>(frame);
-    const RowEntry entry = reinterpret_cast<const RowEntry*>(head.entries)[row];
     const bool ran = record.live && !record.refused;
     if (threadIdx.x == 0) {
         uint32_t* const executed = reinterpret_cast<uint32_t*>(head.executed);
@@ -72,6 +74,7 @@ extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__
 KERNEL(finish, FinishArguments)
 
 extern "C" __global__ void __launch_bounds__(128) begin_words(const __grid_constant__ WordsArguments a) {
+    begin_launch();
     const WordEntry* const entries = reinterpret_cast<const WordEntry*>(a.entries);
     for (uint32_t at = blockIdx.x * blockDim.x + threadIdx.x; at < a.count; at += gridDim.x * blockDim.x) {
         reinterpret_cast<uint32_t*>(a.words)[entries[at].word] = entries[at].value;

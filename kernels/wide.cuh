@@ -20,7 +20,7 @@ template <int Rows, int Columns>
 class Tiles {
 public:
     __device__ __forceinline__ explicit Tiles(const ProductArguments& a)
-        : rows_(a.rows_at ? min(a.rows, *reinterpret_cast<const uint32_t*>(a.rows_at)) : a.rows), down_((rows_ + Rows - 1) / Rows),
+        : rows_(a.rows_at ? min(a.rows, __ldcg(reinterpret_cast<const uint32_t*>(a.rows_at))) : a.rows), down_((rows_ + Rows - 1) / Rows),
           count_(down_ * ((a.n + Columns - 1) / Columns)) {}
 
     __device__ __forceinline__ uint32_t rows() const { return rows_; }
@@ -39,10 +39,6 @@ public:
     static constexpr int ROWS = 64 * Groups, PASSES = ROWS / 16, STAGE_BYTES = (ROWS + Columns) * ROW_BYTES;
     // A tile has several panels, or a part of one.
     static constexpr int PANELS = Columns > PANEL ? Columns / PANEL : 1, PART_BYTES = Columns > PANEL ? PANEL_SLAB_BYTES : Columns * ROW_BYTES;
-    // A group of copies is published this many slabs after it was started. Who multiplies releases a stage when the next one is there, so two more must be
-    // free.
-    static constexpr int LAG = Stages / 2;
-    static_assert(LAG + 2 <= Stages, "the ring would wait for itself");
 
     __device__ __forceinline__ Block(const ProductArguments& a, uint8_t* shared, uint64_t* full, uint64_t* empty)
         : a_(a), tiles_(a), shared_(shared), full_(full), empty_(empty) {}
@@ -60,23 +56,19 @@ public:
         __syncthreads();
     }
 
-    // Feeds all tiles of the block.
+    // Feeds all tiles of the block. The weights of its first slabs come while the launch in front has not ended yet.
     __device__ __forceinline__ void feed() {
+        const uint32_t first = (a_.terms[0].k + SLAB - 1) / SLAB, ahead = min(static_cast<uint32_t>(Stages), first);
+        if (threadIdx.x % GROUP == 0) {
+            for (uint32_t k = 0; k < ahead; ++k) copy_weights(a_.terms[0], blockIdx.x, k, first, k);
+        }
+        launch_wait();
         uint32_t started = 0;
         for (uint32_t tile = blockIdx.x; tile < tiles_.count(); tile += gridDim.x) {
             for (uint32_t t = 0; t < a_.term_count; ++t) {
                 const uint32_t slabs = (a_.terms[t].k + SLAB - 1) / SLAB;
-                for (uint32_t k = 0; k < slabs; ++k) {
-                    start(a_.terms[t], tile, k, slabs);
-                    copy_commit();
-                    if (started >= LAG) publish();
-                    ++started;
-                }
+                for (uint32_t k = 0; k < slabs; ++k) start(a_.terms[t], tile, k, slabs, started++ >= ahead);
             }
-        }
-        for (uint32_t i = 0; i < LAG; ++i) {
-            copy_commit();
-            if (started + i >= LAG) publish();
         }
     }
 
@@ -86,12 +78,14 @@ public:
         const int group = threadIdx.x / GROUP, t = threadIdx.x % GROUP, lane = t % 32;
         uint32_t slabs = 0;
         for (uint32_t i = 0; i < a_.term_count; ++i) slabs += (a_.terms[i].k + SLAB - 1) / SLAB;
+        launch_wait();
         for (uint32_t tile = blockIdx.x; tile < tiles_.count(); tile += gridDim.x) {
             const uint32_t row = tiles_.row(tile) + group * 64 + t / 32 * 16 + lane / 4, column = tiles_.column(tile) + lane % 4 * 2;
             float sums[Columns / 2];
             begin(row, column, sums);
             for (uint32_t k = 0; k < slabs; ++k) {
                 mbarrier_wait(&full_[place_.stage], place_.parity);
+                async_proxy_fence();
                 const uint8_t* stage = shared_ + place_.stage * STAGE_BYTES;
                 const uint64_t x = wgmma_descriptor(stage + group * 64 * ROW_BYTES), w = wgmma_descriptor(stage + ROWS * ROW_BYTES);
                 wgmma_pin(sums);
@@ -115,22 +109,25 @@ public:
     }
 
 private:
-    // Starts the copies of slab k of a term.
-    __device__ __forceinline__ void start(const ProductTerm& term, uint32_t tile, uint32_t k, uint32_t slabs) {
+    // Starts the copies of the weights of slab k of a term to a stage.
+    __device__ __forceinline__ void copy_weights(const ProductTerm& term, uint32_t tile, uint32_t k, uint32_t slabs, uint32_t to) const {
+        uint8_t* const stage = shared_ + to * STAGE_BYTES + ROWS * ROW_BYTES;
+        const uint32_t column = tiles_.column(tile), panel = column / PANEL;
+        // What is beyond the last panel is multiplied as it lies there, and never left.
+        const uint32_t there = min((uint32_t)PANELS, (a_.n + PANEL - 1) / PANEL - panel);
+        const uint64_t weights = term.weights + ((uint64_t)panel * slabs + k) * PANEL_SLAB_BYTES + column % PANEL * ROW_BYTES;
+        mbarrier_arrive_expect(&full_[to], there * PART_BYTES);
+        for (uint32_t p = 0; p < there; ++p) {
+            bulk_copy(stage + p * PART_BYTES, reinterpret_cast<const void*>(weights + (uint64_t)p * slabs * PANEL_SLAB_BYTES), PART_BYTES, &full_[to]);
+        }
+    }
+
+    // Starts the copies of slab k of a term, of the weights too unless they are on their way.
+    __device__ __forceinline__ void start(const ProductTerm& term, uint32_t tile, uint32_t k, uint32_t slabs, bool with_weights) {
         const int t = threadIdx.x % GROUP, chunk = t % 8;
         mbarrier_wait(&empty_[place_.stage], place_.parity ^ 1);
         uint8_t* const stage = shared_ + place_.stage * STAGE_BYTES;
-        if (t == 0) {
-            const uint32_t column = tiles_.column(tile), panel = column / PANEL;
-            // What is beyond the last panel is multiplied as it lies there, and never left.
-            const uint32_t there = min((uint32_t)PANELS, (a_.n + PANEL - 1) / PANEL - panel);
-            const uint64_t weights = term.weights + ((uint64_t)panel * slabs + k) * PANEL_SLAB_BYTES + column % PANEL * ROW_BYTES;
-            mbarrier_arrive_expect(&full_[place_.stage], there * PART_BYTES);
-            for (uint32_t p = 0; p < there; ++p) {
-                bulk_copy(stage + ROWS * ROW_BYTES + p * PART_BYTES, reinterpret_cast<const void*>(weights + (uint64_t)p * slabs * PANEL_SLAB_BYTES),
-                          PART_BYTES, &full_[place_.stage]);
-            }
-        }
+        if (t == 0 && with_weights) copy_weights(term, tile, k, slabs, place_.stage);
         // Rows and columns that are not there are zeros, and their memory is not touched.
         const uint32_t first = tiles_.row(tile) + t / 8, column = k * SLAB + chunk * 8;
         const uint32_t bytes = column < term.k ? min(16u, (term.k - column) * 2) : 0;
@@ -142,21 +139,14 @@ private:
             const uint64_t source = there ? x + (uint64_t)(16 * i) * term.x_stride : term.x;
             copy_async(stage + r * ROW_BYTES + ((chunk ^ (r & 7)) << 4), reinterpret_cast<const void*>(source), there ? bytes : 0);
         }
+        copies_arrive(&full_[place_.stage]);
         place_.advance();
-    }
-
-    // The oldest slab whose copies are not published has landed.
-    __device__ __forceinline__ void publish() {
-        copy_wait<LAG>();
-        async_proxy_fence();
-        mbarrier_arrive(&full_[published_.stage]);
-        published_.advance();
     }
 
     // A warp is done with the oldest stage that it has not released.
     __device__ __forceinline__ void release() {
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty_[published_.stage]);
-        published_.advance();
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty_[released_.stage]);
+        released_.advance();
     }
 
     // Where what a row begins with lies, or nowhere.
@@ -185,8 +175,8 @@ private:
     const Tiles<ROWS, Columns> tiles_;
     uint8_t* const shared_;
     uint64_t *const full_, *const empty_;
-    // Where a slab is filled or read next, and which is the oldest that this thread has not passed on.
-    Place<Stages> place_, published_;
+    // Where a slab is filled or read next, and which is the oldest that this thread has not released.
+    Place<Stages> place_, released_;
 };
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -196,6 +186,7 @@ __device__ __forceinline__ void run(const ProductArguments& a, const Leave& leav
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
+    launch_next();
     Block<Halves, Groups, Columns, Stages> block(a, shared, full, empty);
     if (!block.has_tiles()) return;
     block.initialise();

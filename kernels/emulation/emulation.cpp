@@ -15,6 +15,19 @@ const emulation::Kernel* find(const char* name) {
     return nullptr;
 }
 
+// What a call answers: 0 if there is no error, else 1 and the error, as far as there is room for it.
+int answer(const std::string& text, char* error, size_t error_bytes) {
+    if (text.empty()) return 0;
+    if (error_bytes != 0) {
+        const size_t length = std::min(text.size(), error_bytes - 1);
+        std::memcpy(error, text.data(), length);
+        error[length] = 0;
+    }
+    return 1;
+}
+
+std::string there_is_no(const char* kernel) { return std::string("there is no kernel ") + kernel; }
+
 }  // namespace
 
 extern "C" int emulate_size_of(const char* name) {
@@ -27,31 +40,31 @@ extern "C" int emulate_is_cooperative(const char* name) {
     return kernel && kernel->cooperative;
 }
 
-extern "C" uint32_t emulate_cluster(const char* name) {
-    const emulation::Kernel* kernel = find(name);
-    return kernel ? kernel->cluster : 1;
-}
-
 extern "C" void emulate_seed(uint64_t seed) { emulation::machine_of_this_thread().seed(seed); }
 
 extern "C" int emulate_launch(const char* name, const uint32_t grid[3], uint32_t threads, uint32_t shared_bytes, const void* arguments,
                               char* error, size_t error_bytes) {
     const emulation::Kernel* kernel = find(name);
-    std::string text;
-    if (!kernel) {
-        text = std::string("there is no kernel ") + name;
-    } else {
-        // A copy, so that arguments need not be aligned, and so that what the caller does with them meanwhile changes nothing.
-        std::vector<uint64_t> copy((static_cast<size_t>(kernel->size) + 7) / 8);
-        std::memcpy(copy.data(), arguments, static_cast<size_t>(kernel->size));
-        emulation::Machine& machine = emulation::machine_of_this_thread();
-        if (machine.launch(*kernel, grid, threads, shared_bytes, copy.data())) return 0;
-        text = machine.error();
-    }
-    if (error_bytes != 0) {
-        const size_t length = std::min(text.size(), error_bytes - 1);
-        std::memcpy(error, text.data(), length);
-        error[length] = 0;
-    }
-    return 1;
+    if (!kernel) return answer(there_is_no(name), error, error_bytes);
+    emulation::Machine& machine = emulation::machine_of_this_thread();
+    const bool ran = machine.launch(*kernel, grid, threads, shared_bytes, arguments);
+    return answer(ran ? "" : machine.error(), error, error_bytes);
+}
+
+extern "C" int emulate_begin(const char* name, const uint32_t grid[3], uint32_t threads, uint32_t shared_bytes, const void* arguments, int early,
+                             void** begun, char* error, size_t error_bytes) {
+    *begun = nullptr;
+    const emulation::Kernel* kernel = find(name);
+    if (!kernel) return answer(there_is_no(name), error, error_bytes);
+    emulation::Machine& machine = emulation::another_of_this_thread();
+    emulation::running = &machine;
+    if (!machine.begin(*kernel, grid, threads, shared_bytes, arguments, early != 0)) return answer(machine.error(), error, error_bytes);
+    *begun = &machine;
+    return 0;
+}
+
+extern "C" int emulate_end(void* begun, char* error, size_t error_bytes) {
+    emulation::Machine& machine = *static_cast<emulation::Machine*>(begun);
+    emulation::running = &machine;
+    return answer(machine.end() ? "" : machine.error(), error, error_bytes);
 }

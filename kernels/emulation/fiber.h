@@ -84,7 +84,7 @@ struct Context {
 
 #endif
 
-// Stacks of one OS thread, kept for its next launch. The one that was given back last is handed out first: it is warm.
+// Stacks of one machine, kept for its next launch. The one that was given back last is handed out first: it is warm.
 class Stacks {
 public:
     Stacks() = default;

@@ -19,7 +19,6 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)
 #define __grid_constant__
 #define __constant__ static const
 #define __restrict__ __restrict
@@ -265,9 +264,8 @@ struct Entered {
 };
 }  // namespace emulation
 
-#define EMULATED_KERNEL(name, Arguments, cooperative, cluster)                                                                           \
-    static const emulation::Entered name##_entered({#name, static_cast<int>(sizeof(Arguments)), cooperative, cluster,                    \
+#define EMULATED_KERNEL(name, Arguments, cooperative)                                                                                    \
+    static const emulation::Entered name##_entered({#name, static_cast<int>(sizeof(Arguments)), cooperative,                             \
                                                     [](const void* arguments) { name(*static_cast<const Arguments*>(arguments)); }});
-#define KERNEL(name, Arguments) EMULATED_KERNEL(name, Arguments, false, 1)
-#define KERNEL_COOPERATIVE(name, Arguments) EMULATED_KERNEL(name, Arguments, true, 1)
-#define KERNEL_CLUSTER(name, Arguments, cluster) EMULATED_KERNEL(name, Arguments, false, cluster)
+#define KERNEL(name, Arguments) EMULATED_KERNEL(name, Arguments, false)
+#define KERNEL_COOPERATIVE(name, Arguments) EMULATED_KERNEL(name, Arguments, true)

@@ -4,8 +4,12 @@
 // goes on then is drawn from a seeded generator, so that what is right only in one order shows as wrong data, and shows again with the same
 // seed. When all wait and nothing can change any more, that is a deadlock, and it is reported at once with who waits where.
 //
+// A launch of a graph may begin before the one in front of it has run. One block then runs as far as it comes without that: whoever waits for the launch in
+// front stands at a gate. The machine keeps the block as it stands until it is told to go on; meanwhile another machine runs the launch in front.
+//
 // An error ends the launch, never the process: the fibers are dropped where they stand, so nothing on a kernel's stack may own memory.
 #pragma once
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -49,6 +53,7 @@ struct Pending {
     uint64_t a, b;  // descriptors
     int columns;
     bool accumulate, is_f16;
+    uint32_t fenced;  // landings that its thread had fenced when it issued this
 };
 
 struct Fiber {
@@ -58,13 +63,13 @@ struct Fiber {
     uint32_t thread = 0;
     Where where;  // meaningful while it waits
     bool waits = false, done = false;
-    bool in_cluster = false;  // arrived at the cluster's barrier, and has not waited there since
-    uint32_t cluster_phase = 0;
     std::vector<Copy> copies;         // cp.async, in order
     std::vector<uint32_t> groups;     // committed groups: how many copies each holds
     std::vector<Pending> products;    // wgmma, in order
     std::vector<uint32_t> batches;    // committed groups of those: how many each holds
     std::vector<uint32_t> unfenced;   // 16-byte chunks of shared memory it wrote and the async proxy may not see yet
+    std::vector<uint64_t> observed;   // landings that it waited for at their mbarriers and has not fenced
+    uint32_t fenced = 0;              // how many landings it has fenced
 #if defined(__SANITIZE_ADDRESS__)
     void* fake = nullptr;  // what the sanitizer keeps for a stack that is left for a while
 #endif
@@ -85,12 +90,29 @@ struct Meeting {
     Fiber* waiting[128];
 };
 
+// A copy of a thread that arrives at an mbarrier when it has landed.
+struct Arriving {
+    Copy copy;
+    uint32_t thread;
+};
+
 struct Mbarrier {
     uint64_t* word;
-    int64_t count, pending, bytes;  // bytes announced and not arrived (negative: arrived before they were announced)
-    uint32_t phase;
-    std::vector<Copy> flying;
-    std::vector<Fiber*> waiting;  // for the present phase to end
+    int64_t count, pending;
+    int64_t bytes = 0;  // announced and not arrived (negative: arrived before they were announced)
+    uint32_t phase = 0;
+    std::vector<Copy> flying = {};
+    std::vector<Arriving> copies = {};
+    int64_t arriving = 0;              // threads that arrive when those have landed; `pending` counts them
+    uint64_t landing[2] = {};          // by phase, of the present one and the one before: the landing of its copies, or 0
+    std::vector<Fiber*> waiting = {};  // for the present phase to end
+};
+
+// The copies that arrived at one mbarrier in one phase, and who fenced them. A thread's fence is for what it knows of, and so counts for those landings whose
+// mbarrier it waited at before; a warpgroup may multiply what all of its threads have fenced so.
+struct Landing {
+    uint64_t by[THREADS_MOST / 64] = {};
+    uint32_t as[THREADS_MOST / 128] = {};  // by warpgroup: how many landings its first thread had fenced before this one
 };
 
 struct Block {
@@ -103,13 +125,11 @@ struct Block {
     Meeting groups[THREADS_MOST / 128];               // by warpgroup
     std::deque<Mbarrier> mbarriers;
     std::vector<std::pair<const void*, uint32_t>> placed;  // declared arrays and where they lie
-    std::vector<uint16_t> proxy;                           // by 16-byte chunk: 1 + the thread whose write there is not fenced
-};
-
-// The barrier of a cluster's threads: those that have returned are not waited for.
-struct ClusterBarrier {
-    uint32_t arrived = 0, phase = 0;
-    std::vector<Fiber*> waiting;
+    std::vector<Landing> landings;
+    uint64_t landings_before = 0;  // those of earlier blocks: landing n is number n - landings_before - 1, and others concern nobody
+    // By 16-byte chunk of shared memory: 0, or 1 + the thread that copied there, and from bit 16 on the landing with which that came. Without a landing the
+    // thread itself has to fence what it copied, and then it is 0 again.
+    std::vector<uint64_t> proxy;
 };
 
 // What a kernel is to the machine.
@@ -117,7 +137,6 @@ struct Kernel {
     const char* name;
     int size;
     bool cooperative;
-    uint32_t cluster;  // blocks side by side that run together and reach each other's shared memory
     void (*run)(const void* arguments);
 };
 
@@ -133,6 +152,11 @@ public:
     void seed(uint64_t seed) { random_ = first_ = seed * 0x9e3779b97f4a7c15 + 0x632be59bd9b4e019; }
     // Runs a launch to its end; false if it was given up, with the reason in `error()`.
     bool launch(const Kernel& kernel, const uint32_t grid[3], uint32_t threads, uint32_t shared_bytes, const void* arguments);
+    // The same in two steps, of a launch that follows another in a graph. With `early` one block runs at once as far as it comes without the launch in
+    // front; not of a cooperative kernel, whose blocks begin together. False if the launch was given up. After `true`, `end` runs the rest.
+    bool begin(const Kernel& kernel, const uint32_t grid[3], uint32_t threads, uint32_t shared_bytes, const void* arguments, bool early);
+    bool end();
+    bool is_begun() const { return follows_; }
     const std::string& error() const { return error_; }
 
     // ---- what stands behind a kernel's calls: only called on a fiber ----
@@ -168,10 +192,8 @@ public:
     }
     [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 2, 3)));
     void barrier(uint32_t id, uint32_t count, const Where& where);
-    void cluster_arrive(const Where& where);
-    void cluster_wait(const Where& where);
-    // A block of the current one's cluster that still runs: nobody may reach for one that has left.
-    Block& peer(uint32_t rank, const Where& where);
+    // Waits until the launch in front has ended.
+    void wait_for_launch(const Where& where);
     // Meets `expected` threads whose places are those of `mask`; `all` does the work of all of them, called by the last with everyone's operands.
     void meet(Meeting& meeting, uint32_t place, const void* kind, void* operands, void (*all)(void* operands[], uint64_t mask), const Where& where);
     Meeting& warp_meeting(uint64_t mask, const Where& where);
@@ -186,16 +208,20 @@ private:
         void* state;
     };
 
-    void begin_block(Block& block, const Index3& index, uint32_t shared_bytes);
-    bool run_resident();
+    bool prepare(const Kernel& kernel, const uint32_t grid[3], uint32_t threads, uint32_t shared_bytes, const void* arguments);
+    void begin_blocks();
+    void begin_block(Block& block, const Index3& index);
+    void run_fibers();
+    bool end_blocks();
+    bool run_blocks();
     void check_block(Block& block);
     void check_left(Block& block);
-    void settle_cluster();
     void finish();
     Fiber* next();
     void go(Fiber* fiber);
     void change(Fiber& from, Fiber& to);
     void leave();
+    void give_up(const std::string& why);
     const std::string& deadlock();
     Block& resident(size_t number);
     static void entry();
@@ -211,12 +237,15 @@ private:
 #endif
     Fiber* current_ = nullptr;
     Kernel kernel_{};
-    const void* arguments_ = nullptr;
+    std::vector<uint64_t> arguments_;
     Index3 grid_;
-    uint32_t threads_ = 0;
+    uint32_t threads_ = 0, shared_bytes_ = 0;
     size_t resident_ = 0, unfinished_ = 0;
-    ClusterBarrier cluster_;
-    const Block* lags_ = nullptr;  // of a cluster: goes on where the others cannot, or seldom else
+    uint64_t blocks_of_grid_ = 0, begun_ = 0, offset_ = 0, stride_ = 0;  // the order of blocks, and how many have begun
+    std::vector<Fiber*> at_gate_;  // who waits for the launch in front
+    bool gated_ = false;           // that has not ended
+    bool follows_ = false;         // there is one: this was begun, and has not ended
+    bool waited_ = false;          // someone has waited for it
     uint64_t random_ = 0x2545f4914f6cdd1d, first_ = random_;
     std::string error_, deadlock_;
     bool failed_ = false;
@@ -230,6 +259,17 @@ inline Machine& machine_of_this_thread() {
     static thread_local Machine machine;
     running = &machine;
     return machine;
+}
+// One beside it, for a launch that begins while others stand where they are. Each has stacks and shared memory of its own, and an order that is drawn from the
+// thread's.
+inline Machine& another_of_this_thread() {
+    static thread_local std::vector<std::unique_ptr<Machine>> others;
+    Machine& first = machine_of_this_thread();
+    const auto is_free = [](const std::unique_ptr<Machine>& machine) { return !machine->is_begun(); };
+    auto found = std::find_if(others.begin(), others.end(), is_free);
+    if (found == others.end()) found = others.insert(others.end(), std::make_unique<Machine>());
+    (*found)->seed(first.random());
+    return **found;
 }
 
 }  // namespace emulation

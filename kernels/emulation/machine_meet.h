@@ -26,37 +26,11 @@ inline void Machine::barrier(uint32_t id, uint32_t count, const Where& where) {
     yield(where);
 }
 
-// What runs together is one cluster, so whoever has not finished is a thread of it.
-inline void Machine::settle_cluster() {
-    if (cluster_.arrived != unfinished_) return;
-    cluster_.arrived = 0;
-    ++cluster_.phase;
-    for (Fiber* fiber : cluster_.waiting) ready(fiber);
-    cluster_.waiting.clear();
-}
-
-inline void Machine::cluster_arrive(const Where& where) {
-    if (current_->in_cluster) fail("a thread arrives twice at the barrier of its cluster without having waited there, at %s:%d", where.file, where.line);
-    current_->in_cluster = true;
-    current_->cluster_phase = cluster_.phase;
-    ++cluster_.arrived;
-    settle_cluster();
-    yield(where);
-}
-
-inline void Machine::cluster_wait(const Where& where) {
-    if (!current_->in_cluster) fail("a thread waits at the barrier of its cluster without having arrived, at %s:%d", where.file, where.line);
-    current_->in_cluster = false;
-    if (current_->cluster_phase != cluster_.phase) return yield(where);
-    cluster_.waiting.push_back(current_);
+inline void Machine::wait_for_launch(const Where& where) {
+    waited_ = true;
+    if (!gated_) return yield(where);
+    at_gate_.push_back(current_);
     wait(where);
-}
-
-inline Block& Machine::peer(uint32_t rank, const Where& where) {
-    if (rank >= kernel_.cluster) fail("block %u of a cluster of %u at %s:%d", rank, kernel_.cluster, where.file, where.line);
-    Block& block = *blocks_[rank];
-    if (block.live == 0) fail("block (%u,0,0) has left, and another of its cluster reaches for it at %s:%d", block.index.x, where.file, where.line);
-    return block;
 }
 
 inline Meeting& Machine::warp_meeting(uint64_t mask, const Where& where) {

@@ -32,8 +32,7 @@ inline Fiber* Machine::next() {
         }
     }
     if (ready_.empty()) return nullptr;
-    size_t chosen = random() % ready_.size();
-    for (int again = 0; again < 8 && ready_[chosen]->block == lags_; ++again) chosen = random() % ready_.size();
+    const size_t chosen = random() % ready_.size();
     Fiber* fiber = ready_[chosen];
     ready_[chosen] = ready_.back();
     ready_.pop_back();
@@ -57,6 +56,8 @@ inline void Machine::wait(const Where& where) {
     self.where = where;
     self.waits = true;
     Fiber* fiber = next();
+    // Before the launch in front has ended, that is as far as the block comes.
+    if (!fiber && gated_) return change(self, main_);
     if (!fiber) fail("%s", deadlock().c_str());
     go(fiber);
 }
@@ -72,7 +73,7 @@ inline void Machine::entry() {
     if (!machine.main_stack_) machine.main_stack_ = stack, machine.main_stack_bytes_ = bytes;
 #endif
     for (;;) {
-        machine.kernel_.run(machine.arguments_);
+        machine.kernel_.run(machine.arguments_.data());
         machine.finish();
     }
 }
@@ -92,13 +93,12 @@ inline void Machine::finish() {
     }
     if (block.live == 0) check_left(block);
     if (unfinished_ == 0) leave();
-    if (self.in_cluster && self.cluster_phase == cluster_.phase) --cluster_.arrived;
-    settle_cluster();
     Fiber* fiber = next();
+    if (!fiber && gated_) fiber = &main_;
     if (!fiber) fail("%s", deadlock().c_str());
     void* stack = self.stack;
     self.stack = nullptr;
-    if (!fiber->stack) {
+    if (!fiber->stack && fiber != &main_) {
         fiber->stack = stack;
         current_ = fiber;
         return;
@@ -107,7 +107,7 @@ inline void Machine::finish() {
     change(self, *fiber);
 }
 
-// Back to whoever called `launch`.
+// Back to whoever called `launch`, `begin` or `end`.
 inline void Machine::leave() {
     Fiber& from = *current_;
     from.done = true;
@@ -121,10 +121,14 @@ inline void Machine::fail(const char* format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    if (!failed_) error_ = std::string(kernel_.name) + ": " + text;
-    failed_ = true;
+    give_up(text);
     leave();
     std::abort();
+}
+
+inline void Machine::give_up(const std::string& why) {
+    if (!failed_) error_ = std::string(kernel_.name) + ": " + why + " (seed state " + std::to_string(first_) + ")";
+    failed_ = true;
 }
 
 inline const std::string& Machine::deadlock() {
@@ -180,13 +184,13 @@ inline Block& Machine::resident(size_t number) {
     return *blocks_[number];
 }
 
-inline void Machine::begin_block(Block& block, const Index3& index, uint32_t shared_bytes) {
+inline void Machine::begin_block(Block& block, const Index3& index) {
     block.index = index;
     // All ones are NaN in f32 and bf16, and an index that nothing has.
-    std::memset(block.shared, 0xff, shared_bytes);
-    std::memset(block.shared + shared_bytes, 0xa5, CANARY_BYTES);
+    std::memset(block.shared, 0xff, shared_bytes_);
+    std::memset(block.shared + shared_bytes_, 0xa5, CANARY_BYTES);
     std::memset(block.shared + DYNAMIC_SHARED_MOST + CANARY_BYTES, 0xff, block.declared);
-    block.dynamic_bytes = shared_bytes;
+    block.dynamic_bytes = shared_bytes_;
     block.declared = 0;
     block.placed.clear();
     block.live = threads_;
@@ -202,101 +206,142 @@ inline void Machine::begin_block(Block& block, const Index3& index, uint32_t sha
         for (const uint32_t chunk : fiber.unfenced) block.proxy[chunk] = 0;
         fiber.unfenced.clear();
     }
+    block.landings_before += block.landings.size();
+    block.landings.clear();
     block.fibers.resize(threads_);
     for (uint32_t thread = 0; thread < threads_; ++thread) {
         Fiber& fiber = block.fibers[thread];
         fiber.stack = nullptr;
         fiber.block = &block;
         fiber.thread = thread;
-        fiber.waits = fiber.done = fiber.in_cluster = false;
+        fiber.waits = fiber.done = false;
         fiber.copies.clear();
         fiber.groups.clear();
         fiber.products.clear();
         fiber.batches.clear();
+        fiber.observed.clear();
+        fiber.fenced = 0;
         ready_.push_back(&fiber);
     }
     unfinished_ += threads_;
 }
 
-// Runs the blocks that have begun until all their threads are done.
-inline bool Machine::run_resident() {
-    failed_ = false;
-    Fiber* first = next();
+// Runs the blocks that have begun until all their threads are done, or, before the launch in front has ended, as far as they come without that.
+inline void Machine::run_fibers() {
     current_ = &main_;
     main_.done = false;
-    first->stack = stacks_.take();
+    Fiber* first = next();
+    if (!first) return give_up(deadlock());
     if (!first->stack) {
-        error_ = "no memory for a stack";
-        failed_ = true;
-    } else {
+        first->stack = stacks_.take();
+        if (!first->stack) return give_up("no memory for a stack");
         first->context.begin(first->stack, &Machine::entry);
-        change(main_, *first);
     }
-    if (!failed_) {
-        for (size_t b = 0; b < resident_; ++b) check_block(*blocks_[b]);
-    }
+    change(main_, *first);
+}
+
+// After blocks have run to their end, or were given up.
+inline bool Machine::end_blocks() {
+    for (size_t b = 0; b < resident_ && !failed_; ++b) check_block(*blocks_[b]);
     stacks_.take_back_all();
     ready_.clear();
     polls_.clear();
+    at_gate_.clear();
     unfinished_ = 0;
-    cluster_ = {};
     return !failed_;
 }
 
-// What is still under way to a block that leaves would land in another's memory.
+// What is still under way to a block that leaves would land in the memory of whoever comes after it.
 inline void Machine::check_left(Block& block) {
     for (const Mbarrier& barrier : block.mbarriers) {
-        if (!barrier.flying.empty()) fail("block (%u,%u,%u) leaves before a bulk copy to it has landed", block.index.x, block.index.y, block.index.z);
+        if (barrier.flying.empty() && barrier.copies.empty()) continue;
+        fail("block (%u,%u,%u) leaves before a copy that it started has arrived at its mbarrier", block.index.x, block.index.y, block.index.z);
     }
 }
 
 inline void Machine::check_block(Block& block) {
     for (uint32_t i = 0; i < CANARY_BYTES; ++i) {
-        if (block.shared[block.dynamic_bytes + i] != 0xa5 && !failed_) {
-            error_ = std::string(kernel_.name) + ": a write " + std::to_string(i) + " bytes beyond the " + std::to_string(block.dynamic_bytes) +
-                     " bytes of shared memory that the launch asked for";
-            failed_ = true;
+        if (block.shared[block.dynamic_bytes + i] != 0xa5) {
+            give_up("a write " + std::to_string(i) + " bytes beyond the " + std::to_string(block.dynamic_bytes) +
+                    " bytes of shared memory that the launch asked for");
         }
     }
 }
 
-inline bool Machine::launch(const Kernel& kernel, const uint32_t grid[3], uint32_t threads, uint32_t shared_bytes, const void* arguments) {
+// What a launch is, and the order of its blocks, of which none begins yet.
+inline bool Machine::prepare(const Kernel& kernel, const uint32_t grid[3], uint32_t threads, uint32_t shared_bytes, const void* arguments) {
     const uint64_t blocks = static_cast<uint64_t>(grid[0]) * grid[1] * grid[2];
     kernel_ = kernel;
-    arguments_ = arguments;
     grid_ = {grid[0], grid[1], grid[2]};
     threads_ = threads;
+    shared_bytes_ = shared_bytes;
     error_ = std::string(kernel.name) + ": ";
     if (blocks == 0 || grid[1] > 65535 || grid[2] > 65535) return error_ += "a grid that no device runs", false;
     if (threads == 0 || threads > THREADS_MOST) return error_ += "a block of " + std::to_string(threads) + " threads", false;
     if (shared_bytes > DYNAMIC_SHARED_MOST) return error_ += std::to_string(shared_bytes) + " bytes of shared memory", false;
-    if (grid[0] % kernel.cluster != 0) {
-        return error_ += "a grid of " + std::to_string(grid[0]) + " blocks, which are no whole clusters of " + std::to_string(kernel.cluster), false;
-    }
     if (kernel.cooperative && blocks > RESIDENT_BLOCKS_MOST) return error_ += "more blocks than can be resident at once", false;
+    // A copy, so that arguments need not be aligned, and so that what the caller does with them meanwhile changes nothing.
+    arguments_.resize((static_cast<size_t>(kernel.size) + 7) / 8);
+    std::memcpy(arguments_.data(), arguments, static_cast<size_t>(kernel.size));
 
     // Blocks come in an order that is not theirs: a stride that shares no factor with their number, from somewhere.
-    // Those of a cluster come together, and are numbered by their rank.
-    const uint64_t clusters = blocks / kernel.cluster, offset = random() % clusters;
-    uint64_t stride = clusters == 1 ? 1 : 1 + random() % clusters;
-    while (std::gcd(stride, clusters) != 1) ++stride;
-    resident_ = kernel.cooperative ? blocks : kernel.cluster;
-    for (uint64_t done = 0; done < blocks; done += resident_) {
-        for (size_t b = 0; b < resident_; ++b) {
-            const uint64_t cluster = (offset + (done + b) / kernel.cluster * (stride % clusters)) % clusters;
-            const uint64_t number = cluster * kernel.cluster + b % kernel.cluster;
-            const Index3 index{static_cast<uint32_t>(number % grid[0]), static_cast<uint32_t>(number / grid[0] % grid[1]),
-                               static_cast<uint32_t>(number / grid[0] / grid[1])};
-            begin_block(resident(b), index, shared_bytes);
-        }
-        // Or what the others need of it, and what is still under way to them, would nearly always be there in time.
-        lags_ = kernel.cluster > 1 && random() % 2 == 0 ? blocks_[random() % kernel.cluster].get() : nullptr;
-        if (!run_resident()) {
-            error_ += " (seed state " + std::to_string(first_) + ")";
-            return false;
-        }
+    blocks_of_grid_ = blocks;
+    begun_ = 0;
+    offset_ = random() % blocks;
+    stride_ = blocks == 1 ? 1 : 1 + random() % blocks;
+    while (std::gcd(stride_, blocks) != 1) ++stride_;
+    resident_ = kernel.cooperative ? blocks : 1;
+    failed_ = gated_ = follows_ = waited_ = false;
+    return true;
+}
+
+// Those that are resident at once.
+inline void Machine::begin_blocks() {
+    for (size_t b = 0; b < resident_; ++b, ++begun_) {
+        const uint64_t number = (offset_ + begun_ * (stride_ % blocks_of_grid_)) % blocks_of_grid_;
+        begin_block(resident(b), {static_cast<uint32_t>(number % grid_.x), static_cast<uint32_t>(number / grid_.x % grid_.y),
+                                  static_cast<uint32_t>(number / grid_.x / grid_.y)});
+    }
+}
+
+// Runs all blocks that have not begun.
+inline bool Machine::run_blocks() {
+    while (begun_ < blocks_of_grid_) {
+        begin_blocks();
+        run_fibers();
+        if (!end_blocks()) return false;
     }
     return true;
+}
+
+inline bool Machine::launch(const Kernel& kernel, const uint32_t grid[3], uint32_t threads, uint32_t shared_bytes, const void* arguments) {
+    return prepare(kernel, grid, threads, shared_bytes, arguments) && run_blocks();
+}
+
+inline bool Machine::begin(const Kernel& kernel, const uint32_t grid[3], uint32_t threads, uint32_t shared_bytes, const void* arguments, bool early) {
+    if (!prepare(kernel, grid, threads, shared_bytes, arguments)) return false;
+    follows_ = true;
+    if (!early || kernel.cooperative) return true;
+    gated_ = true;
+    begin_blocks();
+    run_fibers();
+    follows_ = !failed_ || end_blocks();
+    return follows_;
+}
+
+inline bool Machine::end() {
+    const bool is_early = gated_;
+    follows_ = gated_ = false;
+    for (Fiber* fiber : at_gate_) ready(fiber);
+    at_gate_.clear();
+    if (is_early) {
+        if (unfinished_ != 0) run_fibers();
+        if (!end_blocks()) return false;
+    }
+    if (!run_blocks()) return false;
+    // It could end before the one in front has, and what comes behind it would find that one still at work.
+    if (!waited_) give_up("the kernel does not wait for the launch in front of it");
+    return !failed_;
 }
 
 }  // namespace emulation

@@ -1,7 +1,7 @@
 // What ptx.cuh offers, on the CPU.
 //
-// Copies land as late as they may: cp.async when its group is waited for, a bulk copy when someone waits for its mbarrier, so a missing wait
-// shows as poisoned data.
+// Copies land as late as they may: cp.async when its group or its mbarrier is waited for, a bulk copy when someone waits for its mbarrier, so a
+// missing wait shows as poisoned data. Now and then those of an mbarrier land at once, so that a stage that is overwritten too early shows too.
 #pragma once
 #include "language.h"
 
@@ -17,7 +17,25 @@ inline uint32_t shared_address(const void* p, uint32_t bytes = 1, EMULATED_HERE)
     return static_cast<uint32_t>(at);
 }
 
+// ---- the launches beside this one ----
+
+// The launch behind may begin: under the emulation it may have done so whether this is called or not.
+inline void launch_next() {}
+// Waits until the launch in front has ended: before this, nothing may be touched that other launches touch.
+inline void launch_wait(EMULATED_HERE) { emulation::machine().wait_for_launch({"the launch in front", file, line}); }
+
 // ---- asynchronous copies of 16 bytes ----
+
+namespace emulation {
+
+// Lands one; the chunk of shared memory where it lies now.
+inline uint32_t land(const Copy& copy, const Block& block) {
+    std::memcpy(copy.to, copy.from, copy.bytes);
+    std::memset(static_cast<uint8_t*>(copy.to) + copy.bytes, 0, copy.whole - copy.bytes);
+    return static_cast<uint32_t>(static_cast<uint8_t*>(copy.to) - block.shared) / 16;
+}
+
+}  // namespace emulation
 
 inline void copy_async(void* shared, const void* global, uint32_t bytes, EMULATED_HERE) {
     emulation::Machine& m = emulation::machine();
@@ -40,12 +58,9 @@ inline void copy_wait() {
     const size_t groups = fiber.groups.size() - N;
     for (size_t group = 0; group < groups; ++group) {
         for (uint32_t i = 0; i < fiber.groups[group]; ++i) {
-            const emulation::Copy& copy = fiber.copies[landed++];
-            std::memcpy(copy.to, copy.from, copy.bytes);
-            std::memset(static_cast<uint8_t*>(copy.to) + copy.bytes, 0, copy.whole - copy.bytes);
-            const uint32_t chunk = static_cast<uint32_t>(static_cast<uint8_t*>(copy.to) - fiber.block->shared) / 16;
+            const uint32_t chunk = emulation::land(fiber.copies[landed++], *fiber.block);
             if (fiber.block->proxy[chunk] == fiber.thread + 1) continue;
-            fiber.block->proxy[chunk] = static_cast<uint16_t>(fiber.thread + 1);
+            fiber.block->proxy[chunk] = fiber.thread + 1;
             fiber.unfenced.push_back(chunk);
         }
     }

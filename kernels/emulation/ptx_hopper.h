@@ -8,39 +8,71 @@ namespace emulation {
 
 constexpr uint64_t MBARRIER = 0x6d62617200000000;
 
-inline Mbarrier& mbarrier(Block& block, const uint64_t* word, const char* file, int line) {
-    auto& all = block.mbarriers;
+inline Mbarrier& mbarrier(const uint64_t* word, const char* file, int line) {
+    auto& all = machine().block().mbarriers;
     const uint64_t index = *word ^ MBARRIER;
     if (index >= all.size() || all[index].word != word) machine().fail("an mbarrier that was not initialised at %s:%d", file, line);
     return all[index];
 }
-inline Mbarrier& mbarrier(const uint64_t* word, const char* file, int line) { return mbarrier(machine().block(), word, file, line); }
+
+// Tells a thread that waited at an mbarrier of what landed there.
+inline void observe(Fiber& fiber, uint64_t landing) {
+    if (landing != 0) fiber.observed.push_back(landing);
+}
 
 // Ends the phase if everyone has arrived and everything announced has landed.
 inline void settle(Mbarrier& barrier) {
     if (barrier.pending != 0 || barrier.bytes != 0) return;
-    barrier.phase ^= 1;
-    barrier.pending = barrier.count;
-    for (Fiber* fiber : barrier.waiting) machine().ready(fiber);
+    for (Fiber* fiber : barrier.waiting) {
+        observe(*fiber, barrier.landing[barrier.phase]);
+        machine().ready(fiber);
+    }
     barrier.waiting.clear();
+    barrier.phase ^= 1;
+    barrier.landing[barrier.phase] = 0;
+    barrier.pending = barrier.count;
 }
 
+// Lands what threads copied, with all else of this phase.
+inline void land_copies(Mbarrier& barrier, Block& block) {
+    if (barrier.copies.empty()) return;
+    uint64_t& landing = barrier.landing[barrier.phase];
+    if (landing == 0) {
+        block.landings.emplace_back();
+        landing = block.landings_before + block.landings.size();
+    }
+    for (const Arriving& one : barrier.copies) block.proxy[land(one.copy, block)] = landing << 16 | (one.thread + 1);
+    barrier.copies.clear();
+}
+
+// Lands what is under way, of what threads copied only when nobody else is to arrive.
 inline void land(Mbarrier& barrier) {
     for (const Copy& copy : barrier.flying) {
         std::memcpy(copy.to, copy.from, copy.bytes);
         barrier.bytes -= copy.bytes;
     }
     barrier.flying.clear();
+    if (barrier.pending == barrier.arriving) {
+        land_copies(barrier, machine().block());
+        barrier.pending -= barrier.arriving;
+        barrier.arriving = 0;
+    }
     settle(barrier);
 }
 
-inline void arrive(Mbarrier& barrier, const char* file, int line) {
-    if (barrier.pending == 0) {
+// Whether to land something at once: others may be at what lay there before, and that would never show if all waited for who waits for them.
+inline bool lands_at_once() { return machine().random() % 4 == 0; }
+
+// Counts an arrival that `pending` or, of copies, `arriving` counts; who waits already is not there to see copies land later.
+inline void arrive(Mbarrier& barrier, int64_t& counter, int one, const char* file, int line) {
+    if (barrier.pending == barrier.arriving) {
         machine().fail("an arrival at %s:%d beyond the %ld that the mbarrier expects in a phase", file, line, static_cast<long>(barrier.count));
     }
-    --barrier.pending;
+    counter += one;
+    if (!barrier.waiting.empty() && barrier.pending == barrier.arriving) return land(barrier);
     settle(barrier);
 }
+inline void arrive(Mbarrier& barrier, const char* file, int line) { arrive(barrier, barrier.pending, -1, file, line); }
 
 }  // namespace emulation
 
@@ -48,7 +80,7 @@ inline void mbarrier_init(uint64_t* barrier, uint32_t count, EMULATED_HERE) {
     if (shared_address(barrier, 8, file, line) % 8 != 0) emulation::machine().fail("an mbarrier that is not aligned at %s:%d", file, line);
     auto& all = emulation::machine().block().mbarriers;
     *barrier = emulation::MBARRIER ^ all.size();
-    all.push_back({barrier, count, count, 0, 0, {}, {}});
+    all.push_back({barrier, count, count});
 }
 inline void mbarrier_init_fence() {}
 inline void mbarrier_arrive(uint64_t* barrier, EMULATED_HERE) { emulation::arrive(emulation::mbarrier(barrier, file, line), file, line); }
@@ -60,54 +92,36 @@ inline void mbarrier_arrive_expect(uint64_t* barrier, uint32_t bytes, EMULATED_H
 inline void mbarrier_wait(uint64_t* barrier, uint32_t parity, EMULATED_HERE) {
     const emulation::Where where{"a phase of an mbarrier", file, line};
     emulation::Mbarrier& own = emulation::mbarrier(barrier, file, line);
+    emulation::Machine& m = emulation::machine();
     if (own.phase == parity) emulation::land(own);
     if (own.phase == parity) {
-        own.waiting.push_back(&emulation::machine().current());
-        emulation::machine().wait(where);
+        own.waiting.push_back(&m.current());
+        m.wait(where);
     } else {
-        emulation::machine().yield(where);
+        emulation::observe(m.current(), own.landing[parity]);
+        m.yield(where);
     }
 }
-
-namespace emulation {
-
-// A bulk copy's place in shared memory.
-inline uint32_t bulk_place(void* shared, const void* global, uint32_t bytes, const char* file, int line) {
-    const uint32_t at = shared_address(shared, bytes, file, line);
-    if ((at | reinterpret_cast<uintptr_t>(global) | bytes) % 16 != 0) machine().fail("a bulk copy that is not aligned to 16 bytes at %s:%d", file, line);
-    return at;
+// This thread arrives when what it copied has landed. What a thread has handed to an mbarrier lands there, and no more with a group of its copies.
+inline void copies_arrive(uint64_t* barrier, EMULATED_HERE) {
+    emulation::Fiber& fiber = emulation::machine().current();
+    emulation::Mbarrier& own = emulation::mbarrier(barrier, file, line);
+    for (const emulation::Copy& copy : fiber.copies) own.copies.push_back({copy, fiber.thread});
+    fiber.copies.clear();
+    std::fill(fiber.groups.begin(), fiber.groups.end(), 0);
+    if (emulation::lands_at_once()) emulation::land_copies(own, *fiber.block);
+    emulation::arrive(own, own.arriving, 1, file, line);
 }
 
-}  // namespace emulation
-
 inline void bulk_copy(void* shared, const void* global, uint32_t bytes, uint64_t* barrier, EMULATED_HERE) {
-    emulation::bulk_place(shared, global, bytes, file, line);
+    const uint32_t at = shared_address(shared, bytes, file, line);
+    if ((at | reinterpret_cast<uintptr_t>(global) | bytes) % 16 != 0) {
+        emulation::machine().fail("a bulk copy that is not aligned to 16 bytes at %s:%d", file, line);
+    }
     emulation::Mbarrier& own = emulation::mbarrier(barrier, file, line);
     own.flying.push_back({shared, global, bytes, bytes});
     // Who waits already is not there to see it land later.
-    if (!own.waiting.empty()) emulation::land(own);
-}
-
-// ---- clusters ----
-
-inline void cluster_arrive(EMULATED_HERE) { emulation::machine().cluster_arrive({"its turn", file, line}); }
-inline void cluster_wait(EMULATED_HERE) { emulation::machine().cluster_wait({"the barrier of the cluster", file, line}); }
-inline void mbarrier_arrive_at(uint64_t* barrier, uint32_t rank, EMULATED_HERE) {
-    emulation::Block& peer = emulation::machine().peer(rank, {"a block of the cluster", file, line});
-    uint64_t* there = reinterpret_cast<uint64_t*>(peer.shared + shared_address(barrier, 8, file, line));
-    emulation::arrive(emulation::mbarrier(peer, there, file, line), file, line);
-}
-inline void bulk_copy_to(uint32_t ranks, void* shared, const void* global, uint32_t bytes, uint64_t* barrier, EMULATED_HERE) {
-    emulation::Machine& m = emulation::machine();
-    const uint32_t at = emulation::bulk_place(shared, global, bytes, file, line), of_barrier = shared_address(barrier, 8, file, line);
-    for (uint32_t rank = 0; ranks >> rank != 0; ++rank) {
-        if (!(ranks >> rank & 1)) continue;
-        emulation::Block& peer = m.peer(rank, {"a block of the cluster", file, line});
-        emulation::Mbarrier& there = emulation::mbarrier(peer, reinterpret_cast<uint64_t*>(peer.shared + of_barrier), file, line);
-        there.flying.push_back({peer.shared + at, global, bytes, bytes});
-        // Others may be at what lay there before: that shows only where a copy lands at once.
-        if (!there.waiting.empty() || m.random() % 2 == 0) emulation::land(there);
-    }
+    if (!own.waiting.empty() || emulation::lands_at_once()) emulation::land(own);
 }
 
 // ---- the async proxy ----
@@ -118,6 +132,13 @@ inline void async_proxy_fence() {
         if (fiber.block->proxy[chunk] == fiber.thread + 1) fiber.block->proxy[chunk] = 0;
     }
     fiber.unfenced.clear();
+    for (const uint64_t number : fiber.observed) {
+        emulation::Landing& landing = fiber.block->landings[number - fiber.block->landings_before - 1];
+        landing.by[fiber.thread / 64] |= 1ull << fiber.thread % 64;
+        if (fiber.thread % 128 == 0) landing.as[fiber.thread / 128] = fiber.fenced;
+        ++fiber.fenced;
+    }
+    fiber.observed.clear();
 }
 
 // ---- one warpgroup ----
@@ -130,8 +151,26 @@ inline void group_barrier(uint32_t id, uint32_t threads, EMULATED_HERE) {
 
 namespace emulation {
 
+// Fails if what was copied to a chunk is not fenced for a product of this warpgroup: by whoever copied it, or, where that arrived at an mbarrier, by each
+// thread that multiplies, after it waited there and before it issued the product.
+inline void check_fenced(const Block& block, uint32_t chunk, const Pending& product, const Fiber& first, const Where& where) {
+    const uint64_t state = block.proxy[chunk], number = state >> 16;
+    if (number != 0 && number <= block.landings_before) return;
+    const unsigned copier = static_cast<unsigned>(state & 0xffff) - 1;
+    if (number == 0) machine().fail("a product at %s:%d of what thread %u copied and did not fence", where.file, where.line, copier);
+    const Landing& landing = block.landings[number - block.landings_before - 1];
+    for (uint32_t half = 0; half < 2; ++half) {
+        const uint64_t missing = ~landing.by[first.thread / 64 + half];
+        if (missing == 0) continue;
+        machine().fail("a product at %s:%d of what thread %u copied and thread %u did not fence", where.file, where.line, copier,
+                       first.thread + half * 64 + static_cast<uint32_t>(std::countr_zero(missing)));
+    }
+    if (landing.as[first.thread / 128] < product.fenced) return;
+    machine().fail("a product at %s:%d of what thread %u copied and thread %u did not fence before", where.file, where.line, copier, first.thread);
+}
+
 // Row r of a matrix that a descriptor describes, 16 values of k.
-inline void wgmma_row(uint64_t descriptor, int r, bool is_f16, float* values, const Where& where) {
+inline void wgmma_row(uint64_t descriptor, int r, const Pending& product, const Fiber& first, float* values, const Where& where) {
     Machine& m = machine();
     const Block& block = m.block();
     if (descriptor >> 62 != 1) m.fail("a descriptor without the swizzle of 128 bytes at %s:%d", where.file, where.line);
@@ -140,12 +179,10 @@ inline void wgmma_row(uint64_t descriptor, int r, bool is_f16, float* values, co
         uint32_t at = start + static_cast<uint32_t>(r >> 3) * group + static_cast<uint32_t>(r & 7) * 128 + static_cast<uint32_t>(chunk) * 16;
         at ^= (at >> 7 & 7) << 4;
         if (at + 16 > block.dynamic_bytes) m.fail("a descriptor that leaves the block's shared memory at %s:%d", where.file, where.line);
-        if (block.proxy[at / 16] != 0) {
-            m.fail("a product at %s:%d of what thread %u copied and did not fence", where.file, where.line, block.proxy[at / 16] - 1u);
-        }
+        if (block.proxy[at / 16] != 0) check_fenced(block, at / 16, product, first, where);
         uint16_t bits[8];
         std::memcpy(bits, block.shared + at, 16);
-        for (int i = 0; i < 8; ++i) values[chunk * 8 + i] = is_f16 ? from_f16(bits[i]) : std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
+        for (int i = 0; i < 8; ++i) values[chunk * 8 + i] = product.is_f16 ? from_f16(bits[i]) : std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
     }
 }
 
@@ -154,9 +191,9 @@ inline void wgmma_run(Fiber* const fibers[], size_t which, const Where& where) {
     const Pending& first = fibers[0]->products[which];
     static thread_local float a[64][16], b[16][256], sums[64][256];
     float row[16];
-    for (int r = 0; r < 64; ++r) wgmma_row(first.a, r, first.is_f16, a[r], where);
+    for (int r = 0; r < 64; ++r) wgmma_row(first.a, r, first, *fibers[0], a[r], where);
     for (int n = 0; n < first.columns; ++n) {
-        wgmma_row(first.b, n, first.is_f16, row, where);
+        wgmma_row(first.b, n, first, *fibers[0], row, where);
         for (int k = 0; k < 16; ++k) b[k][n] = row[k];
     }
     for (int r = 0; r < 64; ++r) {
@@ -208,10 +245,12 @@ inline void wgmma_all(void* operands[], uint64_t) {
 }  // namespace emulation
 
 template <int N> inline void wgmma_bf16(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate) {
-    emulation::machine().current().products.push_back({d, a, b, N, accumulate, false});
+    emulation::Fiber& fiber = emulation::machine().current();
+    fiber.products.push_back({d, a, b, N, accumulate, false, fiber.fenced});
 }
 template <int N> inline void wgmma_f16(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate) {
-    emulation::machine().current().products.push_back({d, a, b, N, accumulate, true});
+    emulation::Fiber& fiber = emulation::machine().current();
+    fiber.products.push_back({d, a, b, N, accumulate, true, fiber.fenced});
 }
 template <int R> inline void wgmma_pin(float (&)[R]) {}
 inline void wgmma_fence() {}

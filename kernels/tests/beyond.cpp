@@ -135,7 +135,7 @@ void lists_have_padding_for_them() {
         for (uint32_t r = 0; r < rows; ++r) entries[r].before = r == 1 ? 0 : NOWHERE;
         Memory<uint64_t> lists(6 * ROWS);
         Memory<uint32_t> counter(1);
-        const Memory<BatchHead> head({BatchHead{rows, 0, 0, entries.address(), 0, 0, 0, 0}});
+        const Memory<BatchHead> head({BatchHead{rows, 0, 0, entries.address(), 0, 0, 0, 0, 0}});
         const LstmListArguments a{frame.address(), 8, lists.address(), counter.address(), 0, 0, 0, 0, 0, 0, STRIDE, OWN, OWN, H, C, NOWHERE, 0, 0, H_FROM, 112,
                                   head.address()};
         CHECK(testing::launch("lstm_rows", {ROWS, 1, 1}, 128, 0, a) == "");
@@ -155,7 +155,7 @@ void lists_of_trees_have_padding_for_them() {
         Memory<uint8_t> frame(ROWS * STRIDE);
         for (uint32_t r = 0; r < rows; ++r) std::memset(&frame[r * STRIDE], 0, STRIDE);
         Memory<uint64_t> lists(7 * ROWS);
-        const Memory<BatchHead> head({BatchHead{rows, 0, 0, 0, 0, 0, 0, 0}});
+        const Memory<BatchHead> head({BatchHead{rows, 0, 0, 0, 0, 0, 0, 0, 0}});
         const TreeListArguments a{frame.address(), lists.address(), STRIDE, OWN, OWN, NOWHERE, {32, 64}, {96, 128}, {160, 176}, 192, 224, 0, 0, head.address()};
         CHECK(testing::launch("tree_rows", {ROWS, 1, 1}, 128, 0, a) == "");
         for (uint32_t r = 0; r < ROWS; ++r) {
@@ -174,22 +174,14 @@ void steps_leave_their_tiles() {
     const auto there = word(70);
     const LstmRows lists{0, nothing.address(), nothing.address(), 0, nothing.address(), out.address(), 0, ROWS, 0};
     const LstmStepArguments a{lists, weights.address(), 0, 0, UNITS, {0, 8, 16, 24}, there.address(), 0, 0};
-    CHECK(testing::launch("lstm_step_64x8", {4, 1, 1}, 256, 8 * (64 + 32) * 128, a) == "");
+    CHECK(testing::launch("lstm_step_64x8", {4, 1, 1}, 256, 16 * (64 + 32) * 128, a) == "");
     for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c[0])[i] == 0);
     CHECK(is_untouched(c, 128 * UNITS * 4, ROWS * UNITS * 4));
-
-    // In clusters, of which the first has a block with rows and one without.
-    Memory<uint8_t> c_of_clusters(ROWS * UNITS * 4);
-    for (uint32_t r = 0; r < ROWS; ++r) out[r] = c_of_clusters.address() + r * UNITS * 4;
-    CHECK(testing::launch("lstm_shared_64x32", {4, 1, 1}, 256, 8 * (64 + 128) * 128, a) == "");
-    CHECK_HAS(testing::launch("lstm_shared_64x32", {5, 1, 1}, 256, 8 * (64 + 128) * 128, a), "no whole clusters of 4");
-    for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c_of_clusters[0])[i] == 0);
-    CHECK(is_untouched(c_of_clusters, 128 * UNITS * 4, ROWS * UNITS * 4));
 
     Memory<uint8_t> c_of_trees(ROWS * UNITS * 4);
     for (uint32_t r = 0; r < ROWS; ++r) out[r] = c_of_trees.address() + r * UNITS * 4;
     const TreeStepArguments tree{lists, nothing.address(), weights.address(), 0, UNITS, 0, {0, 8, 16, 24, 32, 0}, there.address()};
-    CHECK(testing::launch("tree_step_64x8", {4, 1, 1}, 256, 8 * (64 + 40) * 128, tree) == "");
+    CHECK(testing::launch("tree_step_64x8", {4, 1, 1}, 256, 16 * (64 + 40) * 128, tree) == "");
     for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c_of_trees[0])[i] == 0);
     CHECK(is_untouched(c_of_trees, 128 * UNITS * 4, ROWS * UNITS * 4));
 }

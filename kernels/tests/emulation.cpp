@@ -111,6 +111,63 @@ extern "C" __global__ void reach(const __grid_constant__ WordsArguments a) {
 }
 KERNEL(reach, WordsArguments)
 
+// Each thread writes twice what `in` holds for it. By `which`:
+enum Following : uint32_t {
+    WAITS,               // after it has waited for the launch in front
+    READS_BEFORE,        // having read before that
+    WRITES_BEFORE,       // having written before that as well
+    NEVER_WAITS,
+    ONE_WAITS,           // for the block, whose barrier comes behind
+    ONE_WAITS_FOR_SELF,  // and the others go on
+    WAITS_TWICE,         // some of them
+    LEAVES,              // but for half of the blocks, that have nothing to do with other launches
+    FAILS_BEFORE,        // it never comes so far
+    MISSES_BARRIER,      // a thread leaves others behind
+};
+extern "C" __global__ void follow(const __grid_constant__ WordsArguments a) {
+    SHARED(uint32_t, shared, 256);
+    const uint32_t t = threadIdx.x, at = blockIdx.x * blockDim.x + t;
+    uint32_t* out = reinterpret_cast<uint32_t*>(a.out);
+    const volatile uint32_t* in = reinterpret_cast<const uint32_t*>(a.in);
+    launch_next();
+    shared[t] = t;
+    if (a.which == LEAVES && blockIdx.x % 2 != 0) return;
+    if (a.which == FAILS_BEFORE) __trap();
+    if (a.which == MISSES_BARRIER && t != 3) __syncwarp(0xffffffff);
+    __syncthreads();
+    const bool is_before = a.which == READS_BEFORE || a.which == WRITES_BEFORE;
+    uint32_t read = is_before ? in[at] : 0;
+    if (a.which == WRITES_BEFORE) out[at] = read * 2;
+    const bool one_waits = a.which == ONE_WAITS || a.which == ONE_WAITS_FOR_SELF;
+    if (a.which != NEVER_WAITS && (!one_waits || t == 17)) launch_wait();
+    if (a.which != ONE_WAITS_FOR_SELF) __syncthreads();
+    if (a.which == WAITS_TWICE && t % 3 == 0) launch_wait();
+    if (!is_before) read = in[at];
+    out[at] = read * 2 + shared[(t + 1) % blockDim.x] - (t + 1) % blockDim.x;
+}
+KERNEL(follow, WordsArguments)
+
+extern "C" __global__ void follow_together(const __grid_constant__ WordsArguments a) {
+    launch_wait();
+    all_arrive(a);
+}
+KERNEL_COOPERATIVE(follow_together, WordsArguments)
+
+// A launch that follows another, from when it has begun until it ends.
+struct Follower {
+    void* begun = nullptr;
+    std::string said;
+    Follower(const char* name, uint32_t blocks, uint32_t threads, const WordsArguments& a, bool early) {
+        char error[1024] = "";
+        const uint32_t grid[3] = {blocks, 1, 1};
+        if (emulate_begin(name, grid, threads, 0, &a, early, &begun, error, sizeof(error)) != 0) said = error;
+    }
+    std::string end() {
+        char error[1024] = "";
+        return !said.empty() ? said : emulate_end(begun, error, sizeof(error)) == 0 ? "" : error;
+    }
+};
+
 static std::string launch(const char* name, uint32_t blocks, uint32_t threads, uint32_t shared, const WordsArguments& a) {
     return testing::launch(name, {blocks, 1, 1}, threads, shared, a);
 }
@@ -217,6 +274,73 @@ static void blocks_that_count_themselves_in_too_early_show() {
     CHECK(wrong > 10);
 }
 
+// One launch that writes words, and two that follow it, each of which doubles what the one in front of it left; all may begin before any has run. What went
+// wrong, "wrong" where only the numbers are.
+static std::string chain(Following first, Following second, uint64_t seed, bool early) {
+    constexpr uint32_t BLOCKS = 4, THREADS = 64;
+    std::vector<uint32_t> words(3 * BLOCKS * THREADS, 1000);
+    const auto place = [&](uint32_t n) { return reinterpret_cast<uint64_t>(words.data() + n * BLOCKS * THREADS); };
+    const auto arguments = [&](uint32_t from, Following which) { return WordsArguments{place(from + 1), place(from), which, 0}; };
+    emulate_seed(seed);
+    WordsArguments own = arguments(0, first);
+    Follower two("follow", BLOCKS, THREADS, own, early);
+    Follower three("follow", BLOCKS, THREADS, arguments(1, second), early);
+    own = {};  // the launch has its own
+    std::string said = launch("block_sum", BLOCKS, THREADS, 0, {place(0), 0, 0, 0});
+    for (Follower* follower : {&two, &three}) {
+        const std::string own_said = follower->end();  // also where one in front was given up
+        if (said.empty()) said = own_said;
+    }
+    if (!said.empty()) return said;
+    for (uint32_t i = 0; i < BLOCKS * THREADS; ++i) {
+        const uint32_t block = i / THREADS, sum = THREADS * (THREADS - 1) / 2 + THREADS * block, got = words[2 * BLOCKS * THREADS + i];
+        if (first == LEAVES && block % 2 != 0) continue;
+        if (got != (second == LEAVES && block % 2 != 0 ? 1000 : 4 * sum)) return "wrong";
+    }
+    return "";
+}
+
+static void launches_may_begin_before_those_in_front() {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+        for (const bool early : {false, true}) {
+            for (const Following which : {WAITS, ONE_WAITS, WAITS_TWICE, LEAVES}) {
+                CHECK(chain(which, WAITS, seed, early) == "");
+                CHECK(chain(WAITS, which, seed, early) == "");
+            }
+        }
+    }
+    uint32_t counter = 0;
+    Follower together("follow_together", 5, 1, {reinterpret_cast<uint64_t>(&counter), 0, 0, 0}, true);
+    CHECK(counter == 0 && together.end() == "" && counter == 5);
+}
+
+static void what_does_not_wait_for_the_launch_in_front_shows() {
+    for (const Following which : {READS_BEFORE, WRITES_BEFORE, ONE_WAITS_FOR_SELF}) {
+        for (uint64_t seed = 0; seed < 10; ++seed) {
+            CHECK(chain(which, WAITS, seed, true) == "wrong");
+            CHECK(chain(WAITS, which, seed, true) == "wrong");
+            // That is in order where nothing begins early.
+            CHECK(chain(which, WAITS, seed, false) == "");
+        }
+    }
+    for (const bool early : {false, true}) {
+        CHECK_HAS(chain(NEVER_WAITS, WAITS, 0, early), "follow: the kernel does not wait for the launch in front of it");
+        CHECK_HAS(chain(WAITS, NEVER_WAITS, 0, early), "follow: the kernel does not wait for the launch in front of it");
+    }
+}
+
+static void launches_that_begin_early_are_given_up_alone() {
+    for (const bool early : {false, true}) {
+        CHECK_HAS(chain(FAILS_BEFORE, WAITS, 0, early), "follow: a trap at");
+        CHECK_HAS(chain(WAITS, FAILS_BEFORE, 0, early), "follow: a trap at");
+        CHECK_HAS(chain(MISSES_BARRIER, WAITS, 0, early), "threads 0-2,4-31 wait for __syncwarp");
+        CHECK(chain(WAITS, WAITS, 0, early) == "");
+    }
+    Follower unknown("nothing", 1, 1, {}, true), empty("follow", 0, 1, {}, true);
+    CHECK_HAS(unknown.end(), "there is no kernel nothing");
+    CHECK_HAS(empty.end(), "a grid that no device runs");
+}
+
 // Every half is what the tests' own conversion says, both ways, and so is what lies between two: the middle, and the floats beside it.
 static void halves_are_those_of_the_format() {
     for (uint32_t bits = 0; bits < 0x10000; ++bits) {
@@ -270,6 +394,9 @@ int main() {
     RUN(blocks_come_in_no_order);
     RUN(blocks_that_wait_for_one_another_must_be_resident);
     RUN(blocks_that_count_themselves_in_too_early_show);
+    RUN(launches_may_begin_before_those_in_front);
+    RUN(what_does_not_wait_for_the_launch_in_front_shows);
+    RUN(launches_that_begin_early_are_given_up_alone);
     RUN(halves_are_those_of_the_format);
     RUN(memory_that_is_not_the_kernels_ends_a_sanitized_process);
     return testing::finish();

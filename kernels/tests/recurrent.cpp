@@ -12,19 +12,15 @@ using testing::Memory;
 using testing::Random;
 
 struct Kernel {
-    uint32_t rows, units, threads, stages, cluster;
+    // `slabs`: of as many there is room in shared memory.
+    uint32_t rows, units, threads, slabs;
     bool resident = false;
-    // Blocks of so many rows and units, in whole clusters.
-    uint32_t blocks(uint32_t all_rows, uint32_t all_units) const {
-        const uint32_t down = (all_rows + rows - 1) / rows;
-        return (all_units + units - 1) / units * ((down + cluster - 1) / cluster * cluster);
-    }
-    // Resident ones need the slabs of a tile's columns beside.
-    uint32_t shared(uint32_t gates, uint32_t slabs) const { return 128 * (resident ? stages * rows + slabs * gates * units : stages * (rows + gates * units)); }
+    uint32_t blocks(uint32_t all_rows, uint32_t all_units) const { return (all_units + units - 1) / units * ((all_rows + rows - 1) / rows); }
+    // Resident ones need `all` slabs of a tile's columns beside.
+    uint32_t shared(uint32_t gates, uint32_t all) const { return 128 * (resident ? slabs * rows + all * gates * units : slabs * (rows + gates * units)); }
 };
-const Kernel STEPS[] = {{64, 8, 256, 8, 1}, {64, 16, 256, 8, 1}, {64, 32, 256, 8, 1}, {128, 32, 384, 6, 1}, {128, 64, 384, 4, 1}};
-const Kernel SHARED_STEPS[] = {{64, 32, 256, 8, 4}, {128, 32, 384, 6, 4}, {128, 64, 384, 4, 4}};
-const Kernel QUEUES[] = {{64, 32, 256, 8, 1}, {128, 32, 384, 6, 1}, {64, 8, 256, 8, 1, true}, {64, 16, 256, 8, 1, true}};
+const Kernel STEPS[] = {{64, 8, 256, 16}, {64, 16, 256, 12}, {64, 32, 256, 8}, {128, 32, 384, 6}, {128, 64, 384, 3}};
+const Kernel QUEUES[] = {{64, 32, 256, 8}, {128, 32, 384, 6}, {64, 8, 256, 8, true}, {64, 16, 256, 8, true}};
 
 // What a cell computes with how many gates, and of which 16 bits.
 struct Kind {
@@ -204,7 +200,7 @@ void run_step(const Kernel& kernel, const World& world, const Lists& lists, uint
     const LstmStepArguments a{lists.arguments, world.weights.address(), world.bias.address(), world.inputs, world.units,
                               {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}, there, world.kind.z_takes, 0};
     const uint32_t blocks = kernel.blocks(static_cast<uint32_t>(lists.rows.size()), world.units);
-    const std::string name = world.kind.kernel(kernel.cluster == 1 ? "step" : "shared", kernel);
+    const std::string name = world.kind.kernel("step", kernel);
     const std::string said = testing::launch(name.c_str(), {blocks, 1, 1}, kernel.threads, kernel.shared(world.kind.gates, 0), a);
     if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
 }
@@ -217,7 +213,8 @@ void steps_are_right() {
         std::vector<uint32_t> sizes;
         bool begin;
     } cases[] = {{LSTM, 64, 64, {64, 17}, false},  {LSTM, 584, 64, {20, 10}, false}, {LSTM, 40, 72, {130, 65}, false}, {LSTM, 0, 128, {1, 70}, true},
-                 {LSTM, 136, 8, {2}, true},        {GRU, 0, 64, {64, 17}, true},     {GRU, 0, 72, {130, 65}, true},    {GRU, 0, 200, {1, 70}, false},
+                 {LSTM, 136, 8, {2}, true},        {LSTM, 1224, 8, {20}, true},        {LSTM, 1104, 16, {3}, false},
+                 {LSTM, 1472, 64, {20}, false},    {LSTM, 448, 64, {9}, true},         {GRU, 0, 512, {5}, true},                {GRU, 0, 64, {64, 17}, true},     {GRU, 0, 72, {130, 65}, true},    {GRU, 0, 200, {1, 70}, false},
                  {GRU, 0, 8, {2}, true},           {LSTM_F16, 40, 72, {130, 65}, true}, {GRU_F16, 0, 72, {130, 65}, true},
                  {TAKING, 0, 72, {130, 65}, true},  {TAKING_F16, 0, 64, {64, 17}, true}};
     for (const auto& one : cases) {
@@ -253,37 +250,26 @@ void no_bit_depends_on_tiles_or_the_order_of_threads() {
     }
 }
 
-// Whatever share of a cluster has rows, by the lists or by the word that says how many there are, they are what they are without one.
-void clusters_share_weights() {
-    const struct {
-        Kind kind;
-        uint32_t inputs, units;
-    } cells[] = {{LSTM, 584, 40}, {LSTM, 0, 264}};
-    for (const auto& [kind, inputs, units] : cells) {
-        for (const uint32_t size : {60u, 128u, 190u, 250u, 600u}) {
-            std::vector<Row> rows;
-            for (uint32_t r = 0; r < size; ++r) {
-                const int slot = static_cast<int>(r % SLOTS), input = static_cast<int>(r % INPUT_ROWS);
-                rows.push_back({r < SLOTS ? slot : -1, 2 * slot, 2 * slot + 1, input, input, false});
-            }
-            // Slots that had their row are padding, but not at the end.
-            for (uint32_t r = 0; r < 20 && size > SLOTS + 20; ++r) std::swap(rows[r], rows[size - 1 - r]);
-            World alone(kind, inputs, units, 30);
-            run_step(STEPS[0], alone, Lists(alone, rows, true, 0));
-            for (const Kernel& kernel : SHARED_STEPS) {
-                for (const bool cut : {false, true}) {
-                    emulate_seed(size + cut);
-                    World world(kind, inputs, units, 30);
-                    Memory<uint32_t> there(1);
-                    there[0] = size;
-                    std::vector<Row> listed = rows;
-                    // There may be far more room than rows.
-                    if (cut) listed.resize(size + 700, {-1, 0, 0, 0, 0, false});
-                    run_step(kernel, world, Lists(world, listed, true, 0), cut ? there.address() : 0);
-                    CHECK(world.h.same(alone.h) && world.c.same(alone.c));
-                }
-            }
+// A launch that is told the number of its step finds its rows by the batch's head, however many more it was made for.
+void steps_are_found_by_their_number() {
+    for (const auto& [kernel, kind] : {std::pair{STEPS[0], LSTM}, {STEPS[1], LSTM}, {STEPS[2], GRU}, {STEPS[3], LSTM_F16}, {STEPS[4], LSTM}}) {
+        World alone(kind, 0, 40, 40), world(kind, 0, 40, 40);
+        std::vector<int> parity(SLOTS);
+        std::vector<Lists> lists;
+        for (const auto& rows : schedule({70, 30, 1}, 6, parity)) {
+            lists.emplace_back(world, rows, true, 0);
+            run_step(kernel, alone, Lists(alone, rows, true, 0));
         }
+        const Memory<LstmRows> steps({lists[0].arguments, lists[1].arguments, lists[2].arguments});
+        const Memory<BatchHead> head({BatchHead{101, 0, 0, 0, 0, 0, 0, 0, steps.address()}});
+        for (uint32_t number = 1; number <= lists.size(); ++number) {
+            // What it was made with is of no step.
+            const LstmStepArguments a{{0, 8, 8, 8, 8, 8, 8, 1000, 0}, world.weights.address(), world.bias.address(), 0, world.units,
+                                      {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}, head.address(), 0, number};
+            const std::string name = kind.kernel("step", kernel);
+            CHECK(testing::launch(name.c_str(), {kernel.blocks(128, world.units), 1, 1}, kernel.threads, kernel.shared(kind.gates, 0), a) == "");
+        }
+        CHECK(world.h.same(alone.h) && world.c.same(alone.c) && world.exact.same(alone.exact));
     }
 }
 
@@ -442,7 +428,7 @@ void rows_are_gathered_and_listed_at_once() {
             addresses[3 * r + 1] = r == 7 ? 0 : tokens.address() + r * 8;
             addresses[3 * r + 2] = r == 6 ? 0 : states.address() + (r * 2 + 1) * UNITS * 4;
         }
-        const BatchHead head{ROWS, 0, addresses.address(), entries.address(), executed.address(), 0, 0, 0};
+        const BatchHead head{ROWS, 0, addresses.address(), entries.address(), executed.address(), 0, 0, 0, 0};
         Memory<BatchHead> there(1);
         there[0] = head;
         const LstmGatherArguments a{frame.address(), on_device ? there.address() : 0, lists.address(), counter.address(), TABLE, 4, 512, token_bytes, 3, 1, 0, 2, H_NODE, C_NODE,
@@ -480,7 +466,7 @@ void rows_are_gathered_and_listed_at_once() {
 int main() {
     RUN(steps_are_right);
     RUN(no_bit_depends_on_tiles_or_the_order_of_threads);
-    RUN(clusters_share_weights);
+    RUN(steps_are_found_by_their_number);
     RUN(queues_are_right);
     RUN(lists_are_made_where_rows_lie);
     RUN(beginnings_are_looked_up);

@@ -116,7 +116,7 @@ void rows_leave_what_they_should_and_nothing_else() {
         const Memory<Port> ports({{PORT_PLACE, ROW}, {TOKEN, 8}});
         const Memory<Outlet> outlets({{RESULT, ROW, 0, 0}});
         const Memory<uint64_t> lists(addresses);
-        const BatchHead head{rows, 0, lists.address(), entries.address(), executed.address(), deliveries.address(), delivered.address(), statuses.address()};
+        const BatchHead head{rows, 0, lists.address(), entries.address(), executed.address(), deliveries.address(), delivered.address(), statuses.address(), 0};
         const GatherArguments gather{frame.address(), ports.address(), 0, STRIDE, 2, head};
         CHECK(testing::launch("gather", {rows, 1, 1}, 128, 0, gather).empty());
         GroupInstruction look = instruction(OP_LOOKUP, 0, {WIDTH}, 0);

@@ -62,7 +62,7 @@ struct Batch {
     // What a launch is told of the batch, and the blocks that it has.
     Told told(bool deliver) {
         const BatchHead one{rows, 0, addresses.address(), entries.address(), executed.address(), deliver ? deliveries.address() : 0, delivered.address(),
-                            statuses.address()};
+                            statuses.address(), 0};
         if (!is_on_device) return {0, one, rows};
         head[0] = one;
         return {head.address(), BatchHead{}, 2 * rows + 1};

@@ -13,9 +13,9 @@ using testing::Random;
 
 struct Kernel {
     const char* tile;
-    uint32_t rows, units, threads, stages;
+    uint32_t rows, units, threads, slabs;
 };
-const Kernel STEPS[] = {{"64x8", 64, 8, 256, 8}, {"64x16", 64, 16, 256, 8}, {"64x32", 64, 32, 256, 6}, {"128x32", 128, 32, 384, 6}};
+const Kernel STEPS[] = {{"64x8", 64, 8, 256, 16}, {"64x16", 64, 16, 256, 12}, {"64x32", 64, 32, 256, 6}, {"128x32", 128, 32, 384, 5}};
 constexpr uint32_t CHILDREN = 30, GATES = 5;
 
 std::vector<float> drawn(size_t count, uint64_t seed, float size) {
@@ -75,7 +75,7 @@ struct World {
         const TreeStepArguments a{{list(0), list(1), list(2), list(4), 0, list(5), list(6), rows, 0}, list(3), weights.address(), bias.address(), units, 0,
                                   {columns[0], columns[1], columns[2], columns[3], columns[4], 0}, 0};
         const uint32_t blocks = (units + kernel.units - 1) / kernel.units * ((rows + kernel.rows - 1) / kernel.rows);
-        const uint32_t shared = kernel.stages * (kernel.rows + GATES * kernel.units) * 128;
+        const uint32_t shared = kernel.slabs * (kernel.rows + GATES * kernel.units) * 128;
         const std::string said = testing::launch(name(kernel).c_str(), {blocks, 1, 1}, kernel.threads, shared, a);
         if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
     }

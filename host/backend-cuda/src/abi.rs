@@ -87,7 +87,7 @@ plain! {
         x: u64, h: u64, c: u64, begin: u64, h_out: u64, c_out: u64, h_exact: u64, rows: u32, sequence: u32,
     }
     /// As in `abi.h`.
-    LstmStepArguments { rows: LstmRows, weights: u64, bias: u64, inputs: u32, units: u32, columns: [u32; 4], rows_at: u64, z_takes: u32, padding: u32 }
+    LstmStepArguments { rows: LstmRows, weights: u64, bias: u64, inputs: u32, units: u32, columns: [u32; 4], rows_at: u64, z_takes: u32, number: u32 }
     /// As in `abi.h`.
     LstmQueueArguments {
         steps: u64, counter: u64, signal: u64, weights: u64, bias: u64, step_count: u32, inputs: u32, units: u32, z_takes: u32,
@@ -118,7 +118,7 @@ plain! {
     RowStatus { status: u32, padding: u32, index: i64, table_rows: u64 }
     /// As in `abi_transfer.h`.
     BatchHead {
-        rows: u32, padding: u32, addresses: u64, entries: u64, executed: u64, deliveries: u64, delivered: u64, statuses: u64,
+        rows: u32, padding: u32, addresses: u64, entries: u64, executed: u64, deliveries: u64, delivered: u64, statuses: u64, steps: u64,
     }
     /// As in `abi_transfer.h`.
     GatherArguments { frame: u64, ports: u64, head: u64, stride: u32, port_count: u32, own: BatchHead }
@@ -214,20 +214,20 @@ pub(crate) struct GateTile {
     pub(crate) units: u32,
     /// Of a block.
     pub(crate) threads: u32,
-    /// Slabs that a block has on their way at once.
-    stages: u32,
+    /// Slabs for which a block has room in shared memory.
+    slabs: u32,
     /// Whether a block's weights stay in its shared memory: all of its tiles have the same units then.
     pub(crate) is_resident: bool,
 }
 
 impl GateTile {
-    const fn new((name, gates): (&'static str, u32), (rows, units): (u32, u32), stages: u32) -> Self {
+    const fn new((name, gates): (&'static str, u32), (rows, units): (u32, u32), slabs: u32) -> Self {
         // One warpgroup for 64 rows, and one that feeds them.
-        Self { name, gates, rows, units, threads: 2 * rows + 128, stages, is_resident: false }
+        Self { name, gates, rows, units, threads: 2 * rows + 128, slabs, is_resident: false }
     }
 
-    const fn resident(of: (&'static str, u32), tile: (u32, u32), stages: u32) -> Self {
-        Self { is_resident: true, ..Self::new(of, tile, stages) }
+    const fn resident(of: (&'static str, u32), tile: (u32, u32), slabs: u32) -> Self {
+        Self { is_resident: true, ..Self::new(of, tile, slabs) }
     }
 
     /// Columns of the weights that a tile has.
@@ -237,8 +237,8 @@ impl GateTile {
 
     /// Shared memory of a block for a state of so many units.
     pub(crate) const fn shared_bytes(&self, units: u32) -> u32 {
-        let weights = if self.is_resident { units.div_ceil(LSTM_SLAB) } else { self.stages };
-        (self.stages * self.rows + weights * self.columns()) * LSTM_SLAB_BYTES
+        let weights = if self.is_resident { units.div_ceil(LSTM_SLAB) } else { self.slabs };
+        (self.slabs * self.rows + weights * self.columns()) * LSTM_SLAB_BYTES
     }
 
     /// Tiles of units.
@@ -262,11 +262,11 @@ macro_rules! gate_tiles {
     ($($(#[$doc:meta])* $steps:ident, $queues:ident = $prefix:literal, $gates:literal;)*) => {$(
         $(#[$doc])*
         pub(crate) const $steps: [GateTile; 5] = [
-            GateTile::new((concat!($prefix, "_step_64x8"), $gates), (64, 8), 8),
-            GateTile::new((concat!($prefix, "_step_64x16"), $gates), (64, 16), 8),
+            GateTile::new((concat!($prefix, "_step_64x8"), $gates), (64, 8), 16),
+            GateTile::new((concat!($prefix, "_step_64x16"), $gates), (64, 16), 12),
             GateTile::new((concat!($prefix, "_step_64x32"), $gates), (64, 32), 8),
             GateTile::new((concat!($prefix, "_step_128x32"), $gates), (128, 32), 6),
-            GateTile::new((concat!($prefix, "_step_128x64"), $gates), (128, 64), 4),
+            GateTile::new((concat!($prefix, "_step_128x64"), $gates), (128, 64), 3),
         ];
         /// Several of these steps; all take [`LstmQueueArguments`], and are launched cooperatively.
         pub(crate) const $queues: [GateTile; 4] = [
@@ -291,17 +291,17 @@ gate_tiles! {
 
 /// A node of a tree in bf16; all take [`TreeStepArguments`].
 pub(crate) const TREE_STEPS: [GateTile; 4] = [
-    GateTile::new(("tree_step_64x8", 5), (64, 8), 8),
-    GateTile::new(("tree_step_64x16", 5), (64, 16), 8),
+    GateTile::new(("tree_step_64x8", 5), (64, 8), 16),
+    GateTile::new(("tree_step_64x16", 5), (64, 16), 12),
     GateTile::new(("tree_step_64x32", 5), (64, 32), 6),
-    GateTile::new(("tree_step_128x32", 5), (128, 32), 6),
+    GateTile::new(("tree_step_128x32", 5), (128, 32), 5),
 ];
 /// The same in f16.
 pub(crate) const TREE_F16_STEPS: [GateTile; 4] = [
-    GateTile::new(("tree_f16_step_64x8", 5), (64, 8), 8),
-    GateTile::new(("tree_f16_step_64x16", 5), (64, 16), 8),
+    GateTile::new(("tree_f16_step_64x8", 5), (64, 8), 16),
+    GateTile::new(("tree_f16_step_64x16", 5), (64, 16), 12),
     GateTile::new(("tree_f16_step_64x32", 5), (64, 32), 6),
-    GateTile::new(("tree_f16_step_128x32", 5), (128, 32), 6),
+    GateTile::new(("tree_f16_step_128x32", 5), (128, 32), 5),
 ];
 /// Lists that it reads.
 pub(crate) const TREE_LISTS: usize = 7;

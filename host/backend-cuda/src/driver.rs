@@ -226,8 +226,9 @@ pub trait Driver: Send {
     /// launch has run.
     unsafe fn launch(&mut self, stream: Stream, launch: &Launch, arguments: &[u8]) -> Done;
 
-    /// Makes a graph of launches that run one after the other, with the arguments that they are given here whenever it is launched. Waits for nothing that
-    /// is queued. What it takes of the device's memory it has when this returns, so that [`Driver::memory_free`] shows it, and no launch takes more; what is left
+    /// Makes a graph of launches that run one after the other, with the arguments that they are given here whenever it is launched. A device may begin one before
+    /// the one in front of it has ended: each kernel waits for that by itself (`launch_wait` in `kernels/`), before it reads what launches of the graph write, or
+    /// writes anything. Waits for nothing that is queued. What it takes of the device's memory it has when this returns, so that [`Driver::memory_free`] shows it, and no launch takes more; what is left
     /// to be done for that is queued on the stream.
     ///
     /// # Errors

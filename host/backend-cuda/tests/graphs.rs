@@ -308,6 +308,29 @@ fn there_are_so_many_graphs_and_no_more() {
     assert_eq!(control.graphs(), 0, "they go with their cell");
 }
 
+/// Steps of an LSTM that are one batch are one graph where the frame has room for a bucket of rows for each of them, and are at most eight.
+#[test]
+fn steps_that_go_together_are_a_graph() {
+    let cell = [lstm()];
+    let (mut driver, control) = driver(&seeded(6), CudaOptions { arena_bytes: Some(16 << 20), ..options(true) }, &cell);
+    let stays = |ran: &Ran| matches!(ran.what, What::Launch { kernel, .. } if kernel.starts_with("lstm_resident"));
+    for rows in 1..=24_u32 {
+        for steps in 2..=STEPS {
+            let placed = place(&mut driver, u64::from(rows), 2, &[(1, 0), (2, 1)]);
+            let lanes: Vec<_> = placed.iter().map(|request| (request.lanes[0][0], 0)).collect();
+            let _ = control.take_log();
+            driver.task(CELL, &lanes, steps);
+            let log = control.take_log();
+            let is_one = rows.next_power_of_two() * steps <= 24 && steps <= 8;
+            assert!(!is_one || (graphs(&log).len() == 1 && !log.iter().any(stays)), "{steps} steps of {rows} rows: {:?}", graphs(&log));
+            assert!(steps <= 8 || rows > 1 || (graphs(&log).is_empty() && log.iter().any(stays)), "{steps} steps of a row");
+        }
+    }
+    assert!(control.graphs() <= 512, "{} graphs", control.graphs());
+    driver.backend.unload(CELL);
+    assert_eq!(control.graphs(), 0, "they go with their cell");
+}
+
 /// How many graphs a task of one step of so many rows is.
 fn graphs_of_a_task(driver: &mut Driver, control: &Control, rows: u64) -> usize {
     let placed = place(driver, rows, 3, &[(1, 0)]);

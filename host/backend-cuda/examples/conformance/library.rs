@@ -24,19 +24,23 @@ const STRIDE: usize = 3;
 const GATHER: &str = include_str!("gather.cu");
 const COMPUTE: &str = include_str!("gates.cu");
 
-/// The worker's own kernels: rows and units of a tile, threads, stages, and blocks of a cluster (`kernels/abi.h`).
-pub(crate) const OWN: [(&str, [u32; 5]); 5] = [
-    ("lstm_step_64x8", [64, 8, 256, 8, 1]),
-    ("lstm_step_64x16", [64, 16, 256, 8, 1]),
-    ("lstm_step_64x32", [64, 32, 256, 8, 1]),
-    ("lstm_step_128x32", [128, 32, 384, 6, 1]),
-    ("lstm_step_128x64", [128, 64, 384, 4, 1]),
+/// The worker's own kernels: rows and units of a tile, threads, and slabs for which a block has room (`kernels/abi.h`).
+pub(crate) const OWN: [(&str, [u32; 4]); 5] = [
+    ("lstm_step_64x8", [64, 8, 256, 16]),
+    ("lstm_step_64x16", [64, 16, 256, 12]),
+    ("lstm_step_64x32", [64, 32, 256, 8]),
+    ("lstm_step_128x32", [128, 32, 384, 6]),
+    ("lstm_step_128x64", [128, 64, 384, 3]),
 ];
 
-/// One of these, of so many rows and units.
-pub(crate) const fn launch(kernel: Kernel, [rows, units, threads, stages, cluster]: [u32; 5], (all_rows, all_units): (u32, u32)) -> Launch {
-    let blocks = all_rows.div_ceil(rows).next_multiple_of(cluster) * all_units.div_ceil(units);
-    let shared_bytes = stages * (rows + GATES as u32 * units) * 128;
+/// One of these, of so many gates, rows and units.
+pub(crate) const fn launch(
+    kernel: Kernel,
+    [rows, units, threads, slabs]: [u32; 4],
+    (gates, all_rows, all_units): (u32, u32, u32),
+) -> Launch {
+    let blocks = all_rows.div_ceil(rows) * all_units.div_ceil(units);
+    let shared_bytes = slabs * (rows + gates * units) * 128;
     Launch { kernel, grid: [blocks, 1, 1], threads, shared_bytes, cooperative: false }
 }
 
@@ -108,9 +112,9 @@ impl Batch {
     }
 
     /// One of the worker's own kernels.
-    fn own(&self, kernel: Kernel, tile: [u32; 5]) -> GraphLaunch {
+    fn own(&self, kernel: Kernel, tile: [u32; 4]) -> GraphLaunch {
         let (all_rows, all_units) = (self.rows as u32, self.units as u32);
-        let launch = launch(kernel, tile, (all_rows, all_units));
+        let launch = launch(kernel, tile, (GATES as u32, all_rows, all_units));
         let [x, h, c, h_out, c_out] = self.lists.map(|list| list.0);
         let pair = |one: u32, other: u32| u64::from(one) | u64::from(other) << 32;
         // `LstmStepArguments` of `kernels/abi.h`.
@@ -140,10 +144,16 @@ impl Batch {
     }
 }
 
-/// A step's time on the device when many are queued one behind the other: the least of a few.
+/// The middle one.
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// A graph's time on the device when many are queued one behind the other: the median of a few.
 pub(crate) fn time(driver: &mut dyn Driver, stream: Stream, graph: Graph, (rounds, launches): (u32, u32)) -> Duration {
     let (from, to) = (done(driver.event()), done(driver.event()));
-    let mut least = Duration::MAX;
+    let mut times = Vec::new();
     for _ in 0..rounds {
         done(driver.record(from, stream));
         for _ in 0..launches {
@@ -152,9 +162,9 @@ pub(crate) fn time(driver: &mut dyn Driver, stream: Stream, graph: Graph, (round
         }
         done(driver.record(to, stream));
         done(driver.synchronize());
-        least = least.min(done(driver.elapsed(from, to)) / launches);
+        times.push(done(driver.elapsed(from, to)) / launches);
     }
-    least
+    median(times)
 }
 
 /// What both take, at batches of 64 and of 512, or why that cannot be said.

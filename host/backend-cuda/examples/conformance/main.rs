@@ -16,7 +16,7 @@ mod parts;
 mod peers;
 mod steps;
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -67,20 +67,6 @@ impl Where {
     }
 }
 
-/// What a part panics with that fails and has figures.
-pub(crate) struct Failed {
-    said: String,
-    figures: Value,
-}
-
-impl Failed {
-    /// Fails, without more words than these.
-    pub(crate) fn with(said: String, figures: Value) -> ! {
-        eprintln!("conformance: {said}");
-        resume_unwind(Box::new(Self { said, figures }))
-    }
-}
-
 fn told(facts: &Facts) -> Value {
     json!({
         "name": facts.name,
@@ -100,10 +86,6 @@ fn run(part: &parts::Part, place: Where) -> (Value, bool) {
     match outcome {
         Ok(figures) => (json!({ "part": part.name, "passed": true, "seconds": seconds, "figures": figures }), true),
         Err(panic) => {
-            if let Some(Failed { said, figures }) = panic.downcast_ref() {
-                let line = json!({ "part": part.name, "passed": false, "seconds": seconds, "said": said, "figures": figures });
-                return (line, false);
-            }
             let said = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|said| (*said).to_owned()));
             (json!({ "part": part.name, "passed": false, "seconds": seconds, "said": said.unwrap_or_default() }), false)
         }

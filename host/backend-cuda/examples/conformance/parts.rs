@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::figures::done;
 use super::{Where, ahead, figures, graphs, groups, guards, library, peers, steps};
 
-/// A part: what it is called, and what runs it. It panics if it fails (as [`super::Failed`] if there are figures all the same), and gives figures if it has any.
+/// A part: what it is called, and what runs it. It panics if it fails, and gives figures if it has any.
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) run: fn(Where) -> Value,
@@ -57,6 +57,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "figures-signals", run: figures::signals },
     Part { name: "figures-lstm", run: figures::lstm },
     Part { name: "figures-steps", run: steps::times },
+    Part { name: "figures-composed", run: steps::composed },
     Part { name: "figures-decoder", run: figures::decoder },
     Part { name: "figures-gru", run: figures::gru },
     Part { name: "figures-tree", run: figures::tree },
@@ -64,7 +65,6 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "figures-ahead", run: ahead::times },
     Part { name: "figures-library", run: library::step },
     // Nobody has seen these kernels right on a device: whatever they do, everything else has been said.
-    Part { name: "figures-steps-shared", run: steps::shared },
 ];
 
 /// Of the suite that every backend must pass.

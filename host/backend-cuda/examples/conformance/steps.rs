@@ -5,10 +5,10 @@ use cellwright_backend_cuda::driver::{DeviceAddress, Driver, GraphLaunch, Launch
 use cellwright_cell_graph::generate::Rng;
 use serde_json::{Map, Value, json};
 
+use super::Where;
 use super::figures::{done, microseconds};
-use super::library::{GATES, OWN, halves, launch, time, words};
+use super::library::{GATES, OWN, halves, launch, median, time, words};
 use super::parts::open;
-use super::{Failed, Where};
 
 /// Steps of a graph, or of a launch that stays.
 const STEPS: usize = 32;
@@ -23,19 +23,12 @@ const QUEUES: [(&str, [u32; 4], bool); 4] = [
     ("lstm_queue_128x32", [128, 32, 384, 6], false),
 ];
 
-/// Steps whose blocks share weights.
-const SHARED: [(&str, [u32; 5]); 3] = [
-    ("lstm_shared_64x32", [64, 32, 256, 8, 4]),
-    ("lstm_shared_128x32", [128, 32, 384, 6, 4]),
-    ("lstm_shared_128x64", [128, 64, 384, 4, 4]),
-];
-
 /// Products by a weight of 1024 by 4096, by the rows of their tiles.
 const PRODUCTS: [(&str, u32); 3] = [("product_bf16_16", 16), ("product_bf16_64", 64), ("product_bf16_128", 128)];
 /// The same by warpgroups, of rows that are rounded already: rows and columns of a tile, threads, and slabs on their way at once.
 const WIDE: [(&str, [u32; 4]); 5] = [
     ("wide_bf16_64x32", [64, 32, 256, 8]),
-    ("wide_bf16_64x64", [64, 64, 256, 8]),
+    ("wide_bf16_64x64", [64, 64, 256, 12]),
     ("wide_bf16_128x64", [128, 64, 384, 8]),
     ("wide_bf16_128x128", [128, 128, 384, 6]),
     ("wide_bf16_128x256", [128, 256, 384, 4]),
@@ -43,6 +36,26 @@ const WIDE: [(&str, [u32; 4]); 5] = [
 
 const fn pair(one: u32, other: u32) -> u64 {
     one as u64 | (other as u64) << 32
+}
+
+/// Nodes of a binary tree: tiles as those of one step.
+const NODES: [(&str, [u32; 4]); 4] = [
+    ("tree_step_64x8", [64, 8, 256, 16]),
+    ("tree_step_64x16", [64, 16, 256, 12]),
+    ("tree_step_64x32", [64, 32, 256, 6]),
+    ("tree_step_128x32", [128, 32, 384, 5]),
+];
+/// Gates of a node.
+const NODE_GATES: usize = 5;
+/// What a decoder chooses of, and the tile by which it does.
+const WORDS: u32 = 30_000;
+const CHOOSES: (&str, [u32; 4]) = ("wide_best_bf16_128x256", [128, 256, 384, 4]);
+
+/// How often a graph has what is the same again.
+const REPEATED: usize = 8;
+
+fn repeated(launches: &[GraphLaunch]) -> Vec<GraphLaunch> {
+    std::iter::repeat_n(launches, REPEATED).flatten().cloned().collect()
 }
 
 /// States and what is known, on the device: h twice, from one of which a step goes to the other.
@@ -143,10 +156,10 @@ impl Bench {
     }
 
     /// Those of these kernels that the device has, launched for a step of so many rows.
-    fn launches(&mut self, kernels: &[(&'static str, [u32; 5])], rows: usize) -> Vec<(&'static str, Launch)> {
-        let of = |(name, tile): &(&'static str, [u32; 5])| {
+    fn launches(&mut self, kernels: &[(&'static str, [u32; 4])], gates: u32, rows: usize) -> Vec<(&'static str, Launch)> {
+        let of = |(name, tile): &(&'static str, [u32; 4])| {
             let kernel = self.driver.kernel(name).ok()?;
-            Some((*name, launch(kernel, *tile, (rows as u32, self.cell.units))))
+            Some((*name, launch(kernel, *tile, (gates, rows as u32, self.cell.units))))
         };
         kernels.iter().filter_map(of).collect()
     }
@@ -155,20 +168,20 @@ impl Bench {
         self.cell.left(self.driver.as_mut(), self.stream, (launch, step, rows))
     }
 
-    /// Times these launches, so many in a graph.
-    fn time(&mut self, (name, rows): (&str, usize), launches: &[GraphLaunch]) {
+    /// Times a graph of so many of a thing.
+    fn time(&mut self, (name, rows): (&str, usize), launches: &[GraphLaunch], count: usize) {
         let (driver, stream) = (self.driver.as_mut(), self.stream);
         let graph = done(driver.graph(stream, launches));
         let took = time(driver, stream, graph, self.effort);
         done(driver.release_graph(graph));
-        self.keep(name, rows, microseconds(took / launches.len() as u32));
+        self.keep(name, rows, microseconds(took / count as u32));
     }
 
     /// Times a kernel of one step.
     fn time_steps(&mut self, (name, launch): (&str, Launch), steps: &[[u64; 8]], rows: usize) {
         let of_step = |step: &[u64; 8]| GraphLaunch { launch, arguments: self.cell.arguments(step) };
         let launches: Vec<GraphLaunch> = steps.iter().map(of_step).collect();
-        self.time((name, rows), &launches);
+        self.time((name, rows), &launches, steps.len());
     }
 
     /// Times kernels of several steps.
@@ -193,7 +206,7 @@ impl Bench {
             let middle = [cell.weights.0, cell.bias.0, pair(STEPS as u32, 0), pair(cell.units, 0)];
             let arguments = words(&[[queue.0, counter.0, 0].as_slice(), &middle, &cell.columns()].concat());
             let (from, to) = (done(driver.event()), done(driver.event()));
-            let mut least = f64::INFINITY;
+            let mut times = Vec::new();
             for _ in 0..self.effort.0 {
                 done(driver.zero(stream, counter, 16));
                 done(driver.record(from, stream));
@@ -201,9 +214,9 @@ impl Bench {
                 done(unsafe { driver.launch(stream, &launch, &arguments) });
                 done(driver.record(to, stream));
                 done(driver.synchronize());
-                least = least.min(microseconds(done(driver.elapsed(from, to)) / STEPS as u32));
+                times.push(done(driver.elapsed(from, to)) / STEPS as u32);
             }
-            self.keep(name, rows, least);
+            self.keep(name, rows, microseconds(median(times)));
         }
     }
 
@@ -225,7 +238,7 @@ impl Bench {
             let mut arguments = vec![x.0, self.cell.weights.0, pair(units * x_bytes, units)];
             arguments.resize(24, 0);
             arguments.extend([0, self.cell.bias.0, y.0, 0, pair(0, n * 4), pair(1, all_rows), pair(n, 0)]);
-            self.time((name, rows), &vec![GraphLaunch { launch, arguments: words(&arguments) }; 4]);
+            self.time((name, rows), &repeated(&[GraphLaunch { launch, arguments: words(&arguments) }]), REPEATED);
         }
         for address in [x, y] {
             done(self.driver.free(address));
@@ -233,10 +246,74 @@ impl Bench {
     }
 }
 
+impl Bench {
+    /// Times nodes of trees whose children are other rows, one behind the other.
+    fn time_nodes(&mut self, rows: usize) {
+        let units = self.cell.units as usize;
+        let (driver, stream, h, c) = (self.driver.as_mut(), self.stream, self.cell.h, self.cell.c);
+        let weights = put(driver, stream, &halves(&vec![0.01; 2 * NODE_GATES * units * units]));
+        let out = done(driver.allocate(rows * units * 4));
+        let of = |at: DeviceAddress, bytes: usize| words(&(0..rows).map(|row| at.plus(row * units * bytes).0).collect::<Vec<_>>());
+        let [left, right, c, out] = [of(h[0], 2), of(h[1], 2), of(c, 4), of(out, 4)].map(|list| put(driver, stream, &list).0);
+        let u = self.cell.units;
+        let columns = [pair(0, u), pair(2 * u, 3 * u), pair(4 * u, 0)];
+        // `TreeStepArguments` of `kernels/abi.h`.
+        let arguments =
+            [[left, right, c, 0, 0, out, out, pair(rows as u32, 0), c, weights.0, 0, pair(u, 0)].as_slice(), &columns, &[0]].concat();
+        for (name, launch) in self.launches(&NODES, NODE_GATES as u32, rows) {
+            self.time((name, rows), &repeated(&[GraphLaunch { launch, arguments: words(&arguments) }]), REPEATED);
+        }
+    }
+
+    /// Times a decoder's steps, each one of an LSTM whose input was multiplied before and the likeliest word of its h: the two launches that find that, then
+    /// all three.
+    fn time_decoder(&mut self, rows: usize) {
+        let (all_rows, units) = (rows as u32, self.cell.units);
+        let (driver, stream) = (self.driver.as_mut(), self.stream);
+        let (name, [tile_rows, columns, threads, slabs]) = CHOOSES;
+        let (Ok(chooses), Ok(merges)) = (driver.kernel(name), driver.kernel("best_of_panels")) else { return };
+        let mut rng = Rng::new(11);
+        let drawn: Vec<f32> = (0..(WORDS.next_multiple_of(64) * units) as usize).map(|_| rng.float()).collect();
+        let (weights, bias) = (put(driver, stream, &halves(&drawn)), put(driver, stream, &vec![0; WORDS as usize * 4]));
+        let panels = WORDS.div_ceil(64);
+        let candidates = done(driver.allocate(rows * panels as usize * 8));
+        let chosen = done(driver.allocate(rows * panels as usize * 8));
+        let tiles = all_rows.div_ceil(tile_rows) * WORDS.div_ceil(columns);
+        let grid = [tiles.min(driver.facts().multiprocessors), 1, 1];
+        let choose = Launch { kernel: chooses, grid, threads, shared_bytes: slabs * (tile_rows + columns) * 128, cooperative: false };
+        let merge = Launch { kernel: merges, grid: [all_rows, 1, 1], threads: 128, shared_bytes: 0, cooperative: false };
+        let step = self.cell.step(driver, stream, (rows, 0));
+        // `ProductBestArguments` and `BestArguments` of `kernels/abi_best.h`.
+        let mut arguments = vec![self.cell.h[1].0, weights.0, pair(units * 2, units)];
+        arguments.resize(24, 0);
+        arguments.extend([0, bias.0, candidates.0, 0, pair(0, panels * 8), pair(1, all_rows), pair(WORDS, 0), pair(1, 0)]);
+        let of_panels = [candidates.0, 0, chosen.0, pair(panels * 8, panels), pair(1, 0), 0];
+        let found =
+            [GraphLaunch { launch: choose, arguments: words(&arguments) }, GraphLaunch { launch: merge, arguments: words(&of_panels) }];
+        self.time(("best_of_30000", rows), &repeated(&found), REPEATED);
+        for (name, launch) in self.launches(&OWN, GATES as u32, rows) {
+            let first = GraphLaunch { launch, arguments: self.cell.arguments(&step) };
+            self.time((&format!("decoder_by_{name}"), rows), &repeated(&[&[first], found.as_slice()].concat()), REPEATED);
+        }
+    }
+}
+
+/// What a tree's node and a decoder's step take, of 1024 units.
+pub(crate) fn composed(place: Where) -> Value {
+    let mut bench = Bench::new(place);
+    for rows in bench.batches.iter().copied() {
+        bench.time_nodes(rows);
+        if matches!(place, Where::Device(_)) && [64, 256, 512].contains(&rows) {
+            bench.time_decoder(rows);
+        }
+    }
+    Value::Object(bench.figures)
+}
+
 pub(crate) fn times(place: Where) -> Value {
     let mut bench = Bench::new(place);
     for rows in bench.batches.iter().copied() {
-        let (steps, kernels) = (bench.steps(rows), bench.launches(&OWN, rows));
+        let (steps, kernels) = (bench.steps(rows), bench.launches(&OWN, GATES as u32, rows));
         let mut first: Option<[Vec<u8>; 2]> = None;
         for (name, launch) in &kernels {
             let left = bench.left(launch, &steps[0], rows);
@@ -249,27 +326,4 @@ pub(crate) fn times(place: Where) -> Value {
         bench.time_products(rows);
     }
     Value::Object(bench.figures)
-}
-
-/// Kernels that no worker takes yet, and whose mistakes are nobody's yet: apart from those that are timed above, and compared with them.
-pub(crate) fn shared(place: Where) -> Value {
-    let mut bench = Bench::new(place);
-    let mut differ = Vec::new();
-    for rows in bench.batches.iter().copied() {
-        let (steps, own, shared) = (bench.steps(rows), bench.launches(&OWN[..1], rows), bench.launches(&SHARED, rows));
-        // All of them before any is timed, which changes the states that they begin with.
-        let mut left_by = |(name, launch): &(&'static str, Launch)| (*name, bench.left(launch, &steps[0], rows));
-        let expected: Vec<_> = own.iter().map(&mut left_by).collect();
-        for (name, left) in shared.iter().map(left_by) {
-            let others = expected.iter().filter(|(_, expected)| *expected != left);
-            differ.extend(others.map(|(own, _)| format!("{name} leaves other bits of {rows} rows than {own}")));
-        }
-        for kernel in shared {
-            bench.time_steps(kernel, &steps, rows);
-        }
-    }
-    match differ.is_empty() {
-        true => Value::Object(bench.figures),
-        false => Failed::with(differ.join(", "), Value::Object(bench.figures)),
-    }
 }

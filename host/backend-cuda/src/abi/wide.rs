@@ -40,14 +40,14 @@ macro_rules! wide_tiles {
         $(#[$doc])*
         pub(crate) const $all: [WideTile; 5] = [
             WideTile::new(concat!($prefix, "_64x32"), (64, 32), 8),
-            WideTile::new(concat!($prefix, "_64x64"), (64, 64), 8),
+            WideTile::new(concat!($prefix, "_64x64"), (64, 64), 12),
             WideTile::new(concat!($prefix, "_128x64"), (128, 64), 8),
             WideTile::new(concat!($prefix, "_128x128"), (128, 128), 6),
             WideTile::new(concat!($prefix, "_128x256"), (128, 256), 4),
         ];
         /// Those that keep the best few sums of each row.
         pub(crate) const $best: [WideTile; 4] = [
-            WideTile::new(concat!($best_prefix, "_64x64"), (64, 64), 8),
+            WideTile::new(concat!($best_prefix, "_64x64"), (64, 64), 12),
             WideTile::new(concat!($best_prefix, "_128x64"), (128, 64), 8),
             WideTile::new(concat!($best_prefix, "_128x128"), (128, 128), 6),
             WideTile::new(concat!($best_prefix, "_128x256"), (128, 256), 4),

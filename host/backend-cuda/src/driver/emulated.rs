@@ -2,8 +2,9 @@
 //!
 //! Each stream is a queue. One thread takes the next piece of work from a stream that it draws from a seed, so that streams overtake one another wherever
 //! no event forbids it, and at times waits a moment first, so that it lags behind its caller. A copy reads its source when it runs. Memory holds NaN when
-//! it is allocated, and lies between canaries, which are looked at after every launch. Faults can be ordered beforehand ([`Control`]). What it cannot
-//! show: two kernels that really run at the same time, and how fast anything is.
+//! it is allocated, and lies between canaries, which are looked at after every launch. Launches of a graph begin before those in front of them have run, at
+//! times, and wait for them by themselves. Faults can be ordered beforehand ([`Control`]). What it cannot show: two kernels that really run at the same
+//! time, and how fast anything is.
 
 mod compile;
 mod control;

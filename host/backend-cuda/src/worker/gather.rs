@@ -7,7 +7,7 @@ use cellwright_backend::DeviceLost;
 
 use super::CudaWorker;
 use super::flight::{Batch, InFlight, Segment, Told};
-use super::graphs::{DESK_BYTES, STEPS_MOST};
+use super::graphs::{DESK_BYTES, Key, STEPS_MOST};
 use super::inputs::{Inputs, entry};
 use super::joined::Arena;
 use super::resident::Resident;
@@ -70,7 +70,9 @@ pub(super) fn hosted_most(resident: &Resident) -> usize {
 pub(super) struct Written {
     /// Rows of each step.
     pub(super) steps: Vec<u32>,
-    /// What a queue of the steps is told; 0: there is one step.
+    /// Of several steps: the graph that they are queued as, if they are.
+    pub(super) whole: Option<Key>,
+    /// What a queue of the steps is told; 0: there is one step, or they are a graph.
     pub(super) queue: u64,
     pub(super) head: BatchHead,
     /// Whether it begins with what was computed ahead.
@@ -175,7 +177,7 @@ impl CudaWorker {
             *writing = Some(self.open(resident, wanted, is_on_desk)?);
         }
         if let Some(writing) = writing {
-            self.write_batch(resident, writing, (rows, counts));
+            self.write_batch(resident, writing, (rows, counts))?;
         }
         Ok(())
     }
@@ -260,8 +262,22 @@ impl CudaWorker {
     }
 
     /// Writes the lists of a batch, and its rows that the host has.
-    fn write_batch(&mut self, resident: &Resident, writing: &mut Writing, (rows, counts): (&[Selected], &[u32])) {
+    fn write_batch(
+        &mut self,
+        resident: &Arc<Resident>,
+        writing: &mut Writing,
+        (rows, counts): (&[Selected], &[u32]),
+    ) -> Result<(), DeviceLost> {
+        // A launch for no rows would wait for nothing, and whoever waits for it for too little.
+        debug_assert!(counts.iter().all(|count| *count > 0), "a step without rows");
         let ahead = self.take_ahead(resident, rows);
+        // Of several steps of a lane that have one place, what is brought of any but the last would be written over first.
+        let is_direct = counts.len() == 1 || rows.iter().all(|row| self.lanes.of(row.lane).brings_at_its_end());
+        let mut whole = None;
+        if counts.len() > 1 && (is_direct || resident.direct(ahead.is_some()).is_none()) {
+            let graph = self.whole(resident, counts, ahead.is_some());
+            whole = self.device.held(graph)?;
+        }
         // SAFETY: the stretch is this segment's, of which nothing is queued yet.
         let bytes = unsafe { self.up.pinned.bytes_mut(writing.up + writing.up_used..writing.up + writing.up_bytes) };
         let mut pen = Pen::new(bytes, writing.to.plus(writing.up_used));
@@ -280,7 +296,8 @@ impl CudaWorker {
         let (entries_at, addresses_at) = (entries.address, addresses.address);
         // Where what is delivered goes, by its place among all that might be.
         let mut goes: Vec<(usize, u32)> = Vec::new();
-        let queue = if counts.len() > 1 { pen.put(bytes_of_all(&resident.queue(self.frame, counts))) } else { 0 };
+        let all = whole.map_or_else(|| counts.iter().sum(), |key| key.rows());
+        let steps = if counts.len() > 1 { pen.put(bytes_of_all(&resident.queue(self.frame, counts, all))) } else { 0 };
         let statuses = writing.down_used.next_multiple_of(16);
         let delivered = (statuses + rows.len() * size_of::<RowStatus>()).next_multiple_of(16);
         let mut delivered_bytes = 0;
@@ -342,10 +359,10 @@ impl CudaWorker {
             deliveries,
             delivered: down.plus(delivered).0,
             statuses: down.plus(statuses).0,
+            steps,
         };
-        // Of several steps of a lane that have one place, what is brought of any but the last would be written over first.
-        let is_direct = counts.len() == 1 || rows.iter().all(|row| self.lanes.of(row.lane).brings_at_its_end());
-        writing.batches.push(Written { steps: counts.to_vec(), queue, head, is_ahead: ahead.is_some(), is_direct });
+        let queue = if whole.is_none() { steps } else { 0 };
+        writing.batches.push(Written { steps: counts.to_vec(), whole, queue, head, is_ahead: ahead.is_some(), is_direct });
         for place in ahead.iter().flatten() {
             writing.pass = writing.pass.max(place.pass);
             writing.segment.ahead.push(place.row);
@@ -359,6 +376,7 @@ impl CudaWorker {
             let statuses = statuses + start * size_of::<RowStatus>();
             writing.segment.batches.push(Batch { rows, statuses, delivered: delivered + bound, told: *told..end });
         }
+        Ok(())
     }
 
     /// Writes the heads of all batches, one behind the other: where they have a place, or behind everything.

@@ -6,7 +6,8 @@
 //!
 //! A batch's rows come in buckets of powers of two, the last of which is as many as the frame has. Batches that come one behind the other go by
 //! eights, fours, twos and ones, so that a cell has four graphs for a bucket,
-//! and four more of batches that begin with what was computed ahead. A graph is made when its first batch comes, from the calls that would have
+//! and four more of batches that begin with what was computed ahead. Several steps of an LSTM that are one batch are a graph too: a launch for each step, which is told
+//! the step's number and finds its rows by the batch's head. Such a graph is for so many steps, and for a bucket that the largest of them is in; more than [`STEPS_MOST`] steps are a launch of kernels that stay. A graph is made when its first batch comes, from the calls that would have
 //! queued it, and stays until its cell is unloaded or the frame moves. [`GRAPHS_MOST`], [`LAUNCHES_MOST`] and the memory that they may take
 //! (`CudaOptions::graph_bytes`) bound them; what comes later is launched directly until there is room again, and so is what would save nothing. What a
 //! driver takes of its device for a graph only it knows: what is free before and after one is made is compared, so that all of them take at most one more
@@ -16,19 +17,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::CudaWorker;
+use super::device::Device;
 use super::queue::queue_batch;
-use super::resident::{Resident, Rows};
+use super::resident::{FrameMemory, Resident, Rows};
 use crate::abi::{BatchHead, bytes_of};
 use crate::driver::{DeviceAddress, Done, Driver, Fault, Graph, GraphLaunch};
 
-/// Batches of a graph, at most: a power of two.
+/// Batches of a graph, at most, and steps of one batch that is a graph: a power of two.
 pub(super) const STEPS_MOST: usize = 8;
 
 /// Bytes of the desk: what is copied there keeps the steps' stream from going on.
 pub(super) const DESK_BYTES: usize = 256 << 10;
 
-/// Graphs of a cell, at most: more than the buckets up to 4096 rows come to, of either kind.
-const GRAPHS_MOST: usize = 128;
+/// Graphs of a cell, at most: more than the 13 buckets up to 4096 rows come to, of 1, 2, 4 and 8 batches, or of a batch of 2 to 8 steps, of either kind.
+const GRAPHS_MOST: usize = 512;
 
 /// Launches of all graphs of a worker, at most.
 const LAUNCHES_MOST: usize = 1 << 15;
@@ -39,8 +41,51 @@ const LAUNCHES_LEAST: usize = 3;
 /// Launches of a batch beside those of its cell's plan: its gathering and its finish.
 const LAUNCHES_AROUND: usize = 2;
 
-/// What a graph is for: the cell's memory, rows, batches, and whether they begin with what was computed ahead.
-type Key = (DeviceAddress, u32, usize, bool);
+/// What a graph is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    /// The cell's memory.
+    cell: DeviceAddress,
+    /// Rows of a batch; or of a step, where all steps are one.
+    bucket: u32,
+    /// One behind the other.
+    steps: usize,
+    /// Whether they begin with what was computed ahead.
+    is_ahead: bool,
+    /// Whether the steps are one batch, not one each.
+    is_whole: bool,
+}
+
+impl Key {
+    /// All of a cell lie between these two.
+    const fn first(cell: DeviceAddress) -> Self {
+        Self { cell, bucket: 0, steps: 0, is_ahead: false, is_whole: false }
+    }
+    const fn last(cell: DeviceAddress) -> Self {
+        Self { cell, bucket: u32::MAX, steps: usize::MAX, is_ahead: true, is_whole: true }
+    }
+
+    /// Rows of the frame that its batches have, or its batch.
+    pub(super) const fn rows(&self) -> u32 {
+        if self.is_whole { self.bucket * self.steps as u32 } else { self.bucket }
+    }
+
+    /// Batches, each with a head.
+    const fn batches(&self) -> usize {
+        if self.is_whole { 1 } else { self.steps }
+    }
+
+    /// Queues its launches, which look for heads there.
+    fn launch(&self, device: &mut Device, resident: &Resident, frame: FrameMemory, heads: DeviceAddress) -> Done {
+        let steps = if self.is_whole { vec![self.bucket; self.steps] } else { vec![self.bucket] };
+        (0..self.batches()).try_for_each(|batch| {
+            let head = heads.plus(batch * size_of::<BatchHead>()).0;
+            let (is_ahead, direct) = (self.is_ahead, resident.direct(self.is_ahead));
+            let rows = Rows { steps: &steps, entries: 0, queue: 0, head, is_ahead, direct };
+            queue_batch(device, resident, frame, (&rows, BatchHead::default()))
+        })
+    }
+}
 
 /// A graph that was made.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +143,7 @@ impl Graphs {
 
     /// Gives back those of the cell whose memory that is, or of all cells.
     pub(super) fn forget(&mut self, cell: Option<DeviceAddress>, driver: &mut dyn Driver) -> Done {
-        let is_of = |key: &Key| cell.is_none_or(|cell| cell == key.0);
+        let is_of = |key: &Key| cell.is_none_or(|cell| cell == key.cell);
         let (gone, kept): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.known).into_iter().partition(|(key, _)| is_of(key));
         self.known = kept;
         let kept = || self.known.values().filter_map(How::made);
@@ -109,7 +154,7 @@ impl Graphs {
 
     /// Whether the cell whose memory that is may have another one.
     fn has_room(&self, cell: DeviceAddress) -> bool {
-        self.known.range((cell, 0, 0, false)..=(cell, u32::MAX, usize::MAX, true)).count() < GRAPHS_MOST
+        self.known.range(Key::first(cell)..=Key::last(cell)).count() < GRAPHS_MOST
     }
 
     /// Whether there may be one more, of so many launches.
@@ -138,17 +183,49 @@ impl CudaWorker {
         (rows, steps, is_ahead): (u32, usize, bool),
         from: DeviceAddress,
     ) -> Done<bool> {
-        let Some(heads) = self.graphs.heads else { return Ok(false) };
-        let key = (resident.memory, self.bucket(resident, rows), steps, is_ahead);
+        let key = Key { cell: resident.memory, bucket: self.bucket(resident, rows), steps, is_ahead, is_whole: false };
+        let Some(made) = self.made_graph(resident, key)? else { return Ok(false) };
+        self.launch_graph(resident, (key, made), from)
+    }
+
+    /// For what graph several steps of so many rows are that are one batch, if there is one for them, or can be.
+    pub(super) fn whole(&mut self, resident: &Arc<Resident>, steps: &[u32], is_ahead: bool) -> Done<Option<Key>> {
+        let most = steps.iter().copied().max().unwrap_or_default();
+        let key = Key { cell: resident.memory, bucket: self.bucket(resident, most), steps: steps.len(), is_ahead, is_whole: true };
+        if steps.len() > STEPS_MOST || key.rows() as usize > resident.rows_in(self.frame) {
+            return Ok(None);
+        }
+        Ok(self.made_graph(resident, key)?.map(|_| key))
+    }
+
+    /// Queues a batch of several steps whose lists were written for that graph, and whose head lies there.
+    pub(super) fn queue_whole(&mut self, resident: &Arc<Resident>, key: Key, from: DeviceAddress) -> Done {
+        if let Some(made) = self.made_graph(resident, key)?
+            && self.launch_graph(resident, (key, made), from)?
+        {
+            return Ok(());
+        }
+        // It was given up since. Its launches run as well by themselves, and read the same lists.
+        key.launch(&mut self.device, resident, self.frame, from)
+    }
+
+    /// The graph of a key, if there is one or can be.
+    fn made_graph(&mut self, resident: &Arc<Resident>, key: Key) -> Done<Option<Made>> {
+        let Some(heads) = self.graphs.heads else { return Ok(None) };
         let how = match self.graphs.known.get(&key).copied() {
             Some(How::UntilThereIsRoom(launches)) if self.graphs.has_room_for(launches) => self.make_graph(resident, key, heads)?,
             Some(how) => how,
             None => self.make_graph(resident, key, heads)?,
         };
-        let How::Graph(made) = how else { return Ok(false) };
+        Ok(if let How::Graph(made) = how { Some(made) } else { None })
+    }
+
+    /// Queues a graph whose batches' heads lie there; whether the driver took it.
+    fn launch_graph(&mut self, resident: &Arc<Resident>, (key, made): (Key, Made), from: DeviceAddress) -> Done<bool> {
+        let Some(heads) = self.graphs.heads else { return Ok(false) };
         let (driver, stream) = (&mut self.device.driver, self.device.stream);
         if from != heads {
-            driver.copy(stream, from, heads, steps * size_of::<BatchHead>())?;
+            driver.copy(stream, from, heads, key.batches() * size_of::<BatchHead>())?;
         }
         // SAFETY: the heads say where the batches' lists lie, as their direct launches would; the rest is the cell's, or the frame, which have not moved
         // since it was made.
@@ -171,18 +248,11 @@ impl CudaWorker {
     }
 
     fn make_graph(&mut self, resident: &Arc<Resident>, key: Key, heads: DeviceAddress) -> Done<How> {
-        let (cell, bucket, steps, is_ahead) = key;
-        if !self.graphs.known.contains_key(&key) && !self.graphs.has_room(cell) {
+        if !self.graphs.known.contains_key(&key) && !self.graphs.has_room(key.cell) {
             return Ok(How::Directly);
         }
         let frame = self.frame;
-        let launches = self.device.collect(|device| {
-            (0..steps).try_for_each(|step| {
-                let head = heads.plus(step * size_of::<BatchHead>()).0;
-                let rows = Rows { head, is_ahead, direct: resident.direct(is_ahead), ..Rows::of_one_step(&bucket) };
-                queue_batch(device, resident, frame, (&rows, BatchHead::default()))
-            })
-        })?;
+        let launches = self.device.collect(|device| key.launch(device, resident, frame, heads))?;
         let how = if launches.len() < LAUNCHES_LEAST {
             How::Directly
         } else if !self.graphs.has_room_for(launches.len()) {
@@ -260,9 +330,9 @@ impl CudaWorker {
     }
 }
 
-fn told_directly(resident: &Resident, (_, bucket, steps, _): Key, fault: &Fault) {
-    let name = &resident.name;
+fn told_directly(resident: &Resident, Key { bucket, steps, is_whole, .. }: Key, fault: &Fault) {
+    let (name, what) = (&resident.name, if is_whole { "steps" } else { "batches" });
     tracing::warn!(
-        "cell `{name}`: {steps} batches of up to {bucket} rows are launched one kernel at a time, because their graph is refused: {fault}"
+        "cell `{name}`: {steps} {what} of up to {bucket} rows are launched one kernel at a time, because their graph is refused: {fault}"
     );
 }

@@ -1,4 +1,4 @@
-//! From what was written to work on the stream: batch by batch, or several that have one step each as a graph.
+//! From what was written to work on the stream: batch by batch, or several that have one step each, or one of several steps, as a graph.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl CudaWorker {
 
     /// Queues the first few of these batches, whose heads lie there: how many.
     fn queue_some(&mut self, resident: &Arc<Resident>, batches: &[Written], heads: DeviceAddress) -> Done<usize> {
-        // Those of several steps may be a cooperative launch, which no graph has.
+        // Those of several steps are a graph of their own, or may be a cooperative launch, which no graph has.
         let is_ahead = batches[0].is_ahead;
         let alike = batches.iter().take(STEPS_MOST).take_while(|batch| batch.steps.len() == 1 && batch.is_ahead == is_ahead);
         let rows = |batch: &Written| batch.head.rows;
@@ -63,7 +63,11 @@ impl CudaWorker {
                 return Ok(steps);
             }
         }
-        let Written { ref steps, queue, head, is_ahead, is_direct } = batches[0];
+        let Written { ref steps, whole, queue, head, is_ahead, is_direct } = batches[0];
+        if let Some(key) = whole {
+            self.queue_whole(resident, key, heads)?;
+            return Ok(1);
+        }
         let direct = if is_direct { resident.direct(is_ahead) } else { None };
         let rows = Rows { steps, entries: head.entries, queue, head: 0, is_ahead, direct };
         queue_batch(&mut self.device, resident, self.frame, (&rows, head))?;

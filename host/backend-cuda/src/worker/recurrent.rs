@@ -1,7 +1,7 @@
 //! Steps of an LSTM, a GRU or a tree by kernels of their own: which of them, how they divide the work, and the lists that they read.
 //!
 //! What a step reads and leaves lies in rows of the frame, or, of an LSTM whose states pass by it ([`Direct`]), where they are held; a kernel makes the lists of it
-//! (`kernels/lstm_rows.cu`), behind the frame's rows. Several steps of a task are several rows, and one launch if the device takes it.
+//! (`kernels/lstm_rows.cu`), behind the frame's rows. Several steps of a task are several rows, and launches of one graph, or one launch if the device takes it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -195,9 +195,8 @@ impl Recurrent {
         frame.address.plus(stride as usize * rows as usize).0
     }
 
-    /// What a queue is told of steps of so many rows each.
-    pub(super) fn queue(frame: FrameMemory, stride: u32, steps: &[u32]) -> Vec<LstmRows> {
-        let all = steps.iter().sum();
+    /// What is told of steps of so many rows each, whose lists are made for so many in all.
+    pub(super) fn queue(frame: FrameMemory, stride: u32, steps: &[u32], all: u32) -> Vec<LstmRows> {
         let lists = Self::lists(frame, stride, all);
         let mut first = 0;
         let of_step = |rows: &u32| {
@@ -324,11 +323,12 @@ impl Recurrent {
         unsafe { device.launch(&launch, &arguments) }.map(|()| true)
     }
 
-    /// Queues one launch for each step.
+    /// Queues one launch for each step. Of several whose rows are only known by their batch's head, each is told which it is.
     fn launch_one_by_one(&self, device: &mut Device, lists: u64, rows: &Rows<'_>) -> Done {
         let (plan, units, all) = (&self.plan, self.plan.units, rows.count());
         let mut first = 0;
-        for count in rows.steps {
+        let are_numbered = rows.head != 0 && rows.steps.len() > 1;
+        for (number, count) in (1..).zip(rows.steps) {
             let steps = self.kernels.steps(plan);
             let Some((kernel, tile)) = step_tile(steps, (*count, units), device.driver.facts().multiprocessors) else { continue };
             let of_step = Self::rows_of(lists, (first, *count, all));
@@ -340,6 +340,7 @@ impl Recurrent {
                 columns: self.columns(),
                 rows_at: rows.head,
                 z_takes: u32::from(plan.z_takes),
+                number: if are_numbered { number } else { 0 },
                 ..LstmStepArguments::default()
             };
             let (grid, shared_bytes) = ([tile.tiles(*count, units), 1, 1], tile.shared_bytes(units));
@@ -395,8 +396,8 @@ mod tests {
     fn shared_memory_is_what_the_header_says() {
         let bytes = |tile: GateTile| tile.shared_bytes(1000);
         for (steps, queues, gates) in [(LSTM_STEPS, LSTM_QUEUES, 4), (GRU_STEPS, GRU_QUEUES, 3)] {
-            let of = |stages: u32, rows: u32, units: u32| stages * (rows + gates * units) * 128;
-            assert_eq!(steps.map(bytes), [of(8, 64, 8), of(8, 64, 16), of(8, 64, 32), of(6, 128, 32), of(4, 128, 64)]);
+            let of = |slabs: u32, rows: u32, units: u32| slabs * (rows + gates * units) * 128;
+            assert_eq!(steps.map(bytes), [of(16, 64, 8), of(12, 64, 16), of(8, 64, 32), of(6, 128, 32), of(3, 128, 64)]);
             let resident = |units: u32| 65536 + 16 * gates * units * 128;
             assert_eq!(queues.map(bytes), [resident(8), resident(16), of(8, 64, 32), of(6, 128, 32)], "1000 units are 16 slabs");
             assert_eq!(steps.map(|tile| tile.threads), [256, 256, 256, 384, 384]);

@@ -201,9 +201,9 @@ impl Resident {
         frame.bytes.saturating_sub(beside) / (self.frame_bytes(1) - beside)
     }
 
-    /// What a queue of steps of so many rows is told.
-    pub(super) fn queue(&self, frame: FrameMemory, steps: &[u32]) -> Vec<LstmRows> {
-        Recurrent::queue(frame, self.plan.stride as u32, steps)
+    /// What is told of steps of so many rows, whose lists are made for so many in all.
+    pub(super) fn queue(&self, frame: FrameMemory, steps: &[u32], all: u32) -> Vec<LstmRows> {
+        Recurrent::queue(frame, self.plan.stride as u32, steps, all)
     }
 
     /// Whether an input is a state, which goes from step to step within a batch.

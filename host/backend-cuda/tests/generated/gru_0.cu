@@ -3,6 +3,7 @@
 
 extern "C" __global__ void __launch_bounds__(64) compiled_group(const __grid_constant__ CompiledGroupArguments a) {
     if (is_beyond(a.rows_at, blockIdx.x)) return;
+    begin_launch();
     uint8_t* const row = reinterpret_cast<uint8_t*>(a.frame) + static_cast<uint64_t>(blockIdx.x) * a.stride;
     uint8_t* const b0 = reinterpret_cast<uint8_t*>(reinterpret_cast<const uint64_t*>(a.blobs)[0]);
     for (uint32_t e = threadIdx.x; e < 45u; e += 64u) {

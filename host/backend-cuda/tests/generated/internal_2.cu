@@ -3,6 +3,7 @@
 
 extern "C" __global__ void __launch_bounds__(32) compiled_group(const __grid_constant__ CompiledGroupArguments a) {
     if (is_beyond(a.rows_at, blockIdx.x)) return;
+    begin_launch();
     uint8_t* const row = reinterpret_cast<uint8_t*>(a.frame) + static_cast<uint64_t>(blockIdx.x) * a.stride;
     for (uint32_t e = threadIdx.x; e < 7u; e += 32u) {
         const float v0 = unary_float(3u, reinterpret_cast<const float*>(row + 224u)[e]);

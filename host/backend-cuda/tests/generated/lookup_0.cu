@@ -5,6 +5,7 @@ static __device__ constexpr GroupInstruction in1 = {24u, 0u, 1u, 0u, {3u, 0u, 0u
 extern "C" __global__ void __launch_bounds__(32) compiled_group(const __grid_constant__ CompiledGroupArguments a) {
     SHARED(uint32_t, first_bad, 4);
     if (is_beyond(a.rows_at, blockIdx.x)) return;
+    begin_launch();
     uint8_t* const row = reinterpret_cast<uint8_t*>(a.frame) + static_cast<uint64_t>(blockIdx.x) * a.stride;
     uint8_t* const b0 = reinterpret_cast<uint8_t*>(reinterpret_cast<const uint64_t*>(a.blobs)[0]);
     uint8_t* const b1 = reinterpret_cast<uint8_t*>(reinterpret_cast<const uint64_t*>(a.blobs)[1]);

@@ -7,6 +7,7 @@ static __device__ constexpr GroupInstruction in25 = {34u, 0u, 3u, 2u, {5u, 1u, 2
 extern "C" __global__ void __launch_bounds__(64) compiled_group(const __grid_constant__ CompiledGroupArguments a) {
     SHARED(uint64_t, shared, 16);
     if (is_beyond(a.rows_at, blockIdx.x)) return;
+    begin_launch();
     uint8_t* const row = reinterpret_cast<uint8_t*>(a.frame) + static_cast<uint64_t>(blockIdx.x) * a.stride;
     uint8_t* const b0 = reinterpret_cast<uint8_t*>(reinterpret_cast<const uint64_t*>(a.blobs)[0]);
     uint8_t* const b1 = reinterpret_cast<uint8_t*>(reinterpret_cast<const uint64_t*>(a.blobs)[1]);

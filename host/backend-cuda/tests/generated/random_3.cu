@@ -15,6 +15,7 @@ extern "C" __global__ void __launch_bounds__(96) compiled_group(const __grid_con
     SHARED(uint64_t, shared, 16);
     SHARED(uint32_t, first_bad, 4);
     if (is_beyond(a.rows_at, blockIdx.x)) return;
+    begin_launch();
     uint8_t* const row = reinterpret_cast<uint8_t*>(a.frame) + static_cast<uint64_t>(blockIdx.x) * a.stride;
     uint8_t* const b0 = reinterpret_cast<uint8_t*>(reinterpret_cast<const uint64_t*>(a.blobs)[0]);
     uint8_t* const b1 = reinterpret_cast<uint8_t*>(reinterpret_cast<const uint64_t*>(a.blobs)[1]);

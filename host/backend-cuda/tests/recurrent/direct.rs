@@ -10,7 +10,7 @@ use cellwright_backend_cuda::driver::emulated::Control;
 use cellwright_cell_graph::TypedCell;
 use cellwright_cell_graph::unfolded::{Delivery, Length, Retention, Source, UnfoldedChain};
 
-use crate::{CELL, UNITS, count, counting, driver, held, launched, lstm, lstm_of_tokens, over_rows, random, state};
+use crate::{CELL, UNITS, are_together, count, counting, driver, held, launched, lstm, lstm_of_tokens, over_rows, random, state};
 
 const LONGEST: u32 = 9;
 
@@ -77,7 +77,7 @@ fn is_the_same_past_the_frame(of: &dyn Fn(u32) -> UnfoldedChain, cell: &Arc<Type
                     count(&ran, "lstm_gather") > 0 || (!is_known_at_once && steps == LONGEST),
                     "{delivery:?}, {retention:?}, {steps} steps: {ran:?}"
                 );
-                assert_eq!(count(&ran, "lstm_resident") > 0, steps > 1);
+                assert_eq!(are_together(&ran), steps > 1);
                 for ((request, (lane, length)), name) in requests.iter().zip(&lanes).zip(&named) {
                     let last = state(&wanted, *name, length - 1);
                     if delivery == Delivery::Last {
@@ -119,7 +119,7 @@ fn what_follows_a_bad_token_leaves_what_was_held_and_brings_nothing() {
         let _ = control.take_log();
         let completed = driver.task(CELL, &[(bad_lane, 0), (good_lane, 0)], steps);
         let ran = launched(&control);
-        assert_eq!((count(&ran, "lstm_gather"), count(&ran, "lstm_resident")), (1, 1), "{ran:?}");
+        assert_eq!((count(&ran, "lstm_gather"), count(&ran, "lstm_step")), (1, steps as usize), "{ran:?}");
         let refused: Vec<_> = completed.refused.iter().map(|refused| (refused.lane, refused.step)).collect();
         assert_eq!(refused, [(bad_lane, bad_step)]);
         assert!(driver.delivered.keys().all(|(lane, ..)| *lane != bad_lane));

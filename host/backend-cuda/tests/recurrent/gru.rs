@@ -14,7 +14,7 @@ use cellwright_cell_graph::{Tensor, TypedCell};
 
 use crate::forms::{projected, runs_by};
 use crate::table::{least_budget, with_budget};
-use crate::{CELL, TOKENS, UNITS, count, launched, random, worker};
+use crate::{CELL, TOKENS, UNITS, are_together, count, launched, options, random, staying, with};
 
 /// PyTorch's weights of a GRU over so much.
 pub(crate) fn weights(x: usize, units: usize) -> impl Fn(&str) -> Tensor {
@@ -215,7 +215,7 @@ fn what_is_almost_a_gru_is_a_cell_like_any_other() {
     assert!(runs_by("gru_f16_step", whole().at(Precision::F16), (9, 0)), "in f16");
 }
 
-/// Many steps in one launch, of cells whose weights stay in the blocks, and of one whose do not; of rows and of tokens.
+/// Many steps in one graph, or in one launch, of cells whose weights stay in the blocks, and of one whose do not; of rows and of tokens.
 #[test]
 fn no_bit_depends_on_how_many_rows_and_steps_a_task_has() {
     let of_rows_at = |precision, units| cells::gru("gru", 5, units, &weights(5, units)).at(precision).resolve();
@@ -231,19 +231,20 @@ fn no_bit_depends_on_how_many_rows_and_steps_a_task_has() {
         let recurrent = Recurrent { cell, feedback: vec![(0, 1)] };
         let mut rng = Rng::new(7);
         let mut seed = 0;
-        let mut run = |most| {
+        let mut run = |most, options| {
             seed += 1;
-            let (worker, control) = worker(seed, (9, 0));
+            let (worker, control) = with(seed, (9, 0), options);
             let mut worker: Option<Box<dyn Backend>> = Some(Box::new(worker));
             let got = hoisting::deliveries(&mut || worker.take().expect("one worker"), (&recurrent, hoisting::REQUESTS), most, &mut rng);
             (got, launched(&control))
         };
-        let (alone, of_steps) = run((1, 1));
+        let (alone, of_steps) = run((1, 1), options());
         assert!(count(&of_steps, step) == alone.len() && count(&of_steps, "gru") == alone.len());
-        for most in [(24, 9), (5, 4)] {
-            let (got, together) = run(most);
+        for (most, options) in [((24, 9), staying()), ((5, 4), staying()), ((24, 9), options()), ((5, 4), options())] {
+            let stays = !options.graphs;
+            let (got, together) = run(most, options);
             assert!(got == alone, "{name}, tasks of up to {most:?} rows and steps");
-            assert!(count(&together, kernel) > 0, "{name}: {together:?}");
+            assert!(are_together(&together) && (count(&together, kernel) > 0 || !stays), "{name}: {together:?}");
             assert!(count(&together, "gather") < of_steps.len(), "rows of several steps are one batch");
         }
     }

@@ -34,6 +34,11 @@ fn options() -> CudaOptions {
     CudaOptions { arena_bytes: Some(4 << 20), frame_bytes: Some(8 << 20), ring_bytes: 1 << 20, ..CudaOptions::default() }
 }
 
+/// The same for a worker that makes no graphs, so that steps that go together are a launch of kernels that stay.
+fn staying() -> CudaOptions {
+    CudaOptions { graphs: false, ..options() }
+}
+
 fn worker(seed: u64, capability: (u32, u32)) -> (CudaWorker, Control) {
     with(seed, capability, options())
 }
@@ -45,7 +50,11 @@ fn with(seed: u64, capability: (u32, u32), options: CudaOptions) -> (CudaWorker,
 }
 
 fn driver(seed: u64, cells: &[Arc<TypedCell>]) -> (Driver, Control) {
-    let (worker, control) = worker(seed, (9, 0));
+    driver_with(seed, cells, options())
+}
+
+fn driver_with(seed: u64, cells: &[Arc<TypedCell>], options: CudaOptions) -> (Driver, Control) {
+    let (worker, control) = with(seed, (9, 0), options);
     (Driver::new(Box::new(worker), cells), control)
 }
 
@@ -60,6 +69,14 @@ fn launched(control: &Control) -> Vec<(&'static str, u32)> {
 
 fn count(launched: &[(&'static str, u32)], of: &str) -> usize {
     launched.iter().filter(|(kernel, _)| kernel.starts_with(of)).count()
+}
+
+/// Whether steps were one batch: lists of several, each by a launch or all by one that stays.
+fn are_together(launched: &[(&'static str, u32)]) -> bool {
+    let count = |of: &str| count(launched, of);
+    let steps = ["lstm_step", "lstm_f16_step", "gru_step", "gru_f16_step"].map(count).iter().sum::<usize>();
+    steps > count("lstm_rows") + count("lstm_gather")
+        || launched.iter().any(|(kernel, _)| kernel.contains("_resident_") || kernel.contains("_queue_"))
 }
 
 fn random(name: &str, shape: &[usize], seed: u64) -> Tensor {
@@ -102,7 +119,7 @@ fn devices_whose_bits_differ_say_so() {
     assert_eq!([class((9, 0)), class((8, 0))], ["cuda-sm90a", "cuda-sm80"]);
 }
 
-/// Many steps in one launch, of cells whose weights stay in the blocks, and of one whose do not.
+/// Many steps in one graph, or in one launch, of cells whose weights stay in the blocks, and of one whose do not.
 #[test]
 fn no_bit_depends_on_how_many_rows_and_steps_a_task_has() {
     use Precision::{Bf16, F16};
@@ -119,22 +136,23 @@ fn no_bit_depends_on_how_many_rows_and_steps_a_task_has() {
         let recurrent = Recurrent { cell: lstm_at(precision, 5, units), feedback: vec![(0, 1), (1, 2)] };
         let mut rng = Rng::new(units as u64);
         let mut seed = 0;
-        let mut run = |most| {
+        let mut run = |most, options| {
             seed += 1;
-            let (worker, control) = worker(seed, (9, 0));
+            let (worker, control) = with(seed, (9, 0), options);
             let mut worker: Option<Box<dyn Backend>> = Some(Box::new(worker));
             let got = hoisting::deliveries(&mut || worker.take().expect("one worker"), (&recurrent, hoisting::REQUESTS), most, &mut rng);
             (got, launched(&control))
         };
-        let (alone, of_steps) = run((1, 1));
+        let (alone, of_steps) = run((1, 1), options());
         assert!(
             count(&of_steps, step) == alone.len() / 2 && count(&of_steps, "lstm") == alone.len(),
             "one list and one step for each: {of_steps:?}"
         );
-        for most in [(24, 9), (5, 4)] {
-            let (got, together) = run(most);
+        for (most, options) in [((24, 9), staying()), ((5, 4), staying()), ((24, 9), options()), ((5, 4), options())] {
+            let stays = !options.graphs;
+            let (got, together) = run(most, options);
             assert!(got == alone, "{units} units, tasks of up to {most:?} rows and steps");
-            assert!(count(&together, kernel) > 0, "{units} units: {together:?}");
+            assert!(are_together(&together) && (count(&together, kernel) > 0 || !stays), "{units} units: {together:?}");
             assert!(count(&together, "gather") < of_steps.len(), "rows of several steps are one batch");
         }
     }
@@ -218,8 +236,8 @@ fn five_tasks_of_several_steps_are_queued_while_the_device_does_nothing() {
 #[test]
 fn a_chain_that_ends_within_a_batch_leaves_what_it_leaves_step_by_step() {
     let cells = [lstm(5, UNITS), cells::countdown(8).resolve()];
-    for ends_after in 1..=7_u32 {
-        let (mut driver, control) = driver(u64::from(ends_after), &cells);
+    for (ends_after, options) in (1..=7_u32).flat_map(|ends_after| [(ends_after, options()), (ends_after, staying())]) {
+        let (mut driver, control) = driver_with(u64::from(ends_after), &cells, options);
         let mut like = over_rows(1, 7);
         like.length = Length { bound: 7, like: Some(0) };
         like.stages[0].delivery = vec![Delivery::All; 2];
@@ -235,7 +253,8 @@ fn a_chain_that_ends_within_a_batch_leaves_what_it_leaves_step_by_step() {
         control.release();
         assert_eq!(driver.complete().stopped, [Stopped { lane: counting, step: ends_after - 1 }]);
         drop(driver.complete());
-        assert_eq!(count(&launched(&control), "lstm_resident"), 1, "all steps are one launch");
+        let launched = launched(&control);
+        assert!(are_together(&launched) && count(&launched, "lstm_rows") == 1, "all steps are one batch: {launched:?}");
         let steps: Vec<u32> = driver.delivered.range((like, 0, 0)..=(like, 0, u32::MAX)).map(|((_, _, step), _)| *step).collect();
         assert_eq!(steps, (0..ends_after).collect::<Vec<_>>());
         for step in 0..ends_after {
@@ -279,8 +298,8 @@ fn what_follows_a_bad_token_in_a_batch_leaves_nothing() {
 
 #[test]
 fn cancelled_requests_do_not_disturb_their_batch() {
-    let run = |cancelled: Option<bool>| {
-        let (mut driver, control) = driver(4, &[lstm(5, UNITS)]);
+    let run = |cancelled: Option<bool>, options: CudaOptions| {
+        let (mut driver, control) = driver_with(4, &[lstm(5, UNITS)], options);
         let requests: Vec<Placed> = (0..3).map(|seed| place(&mut driver, over_rows(1, 6), seed)).collect();
         let lanes: Vec<LaneIndex> = requests.iter().map(|request| request.lanes[0][0]).collect();
         let cancel = || requests[1].growth.flags.dead.store(true, Ordering::Relaxed);
@@ -299,11 +318,19 @@ fn cancelled_requests_do_not_disturb_their_batch() {
         let rows = launched(&control).iter().find(|(kernel, _)| *kernel == "lstm_rows").map(|(_, rows)| *rows);
         (driver.delivered, lanes, rows)
     };
-    let (all, lanes, rows) = run(None);
-    assert_eq!(rows, Some(18));
-    for before in [true, false] {
-        let (got, _, rows) = run(Some(before));
-        assert_eq!(rows, Some(if before { 12 } else { 18 }), "what is cancelled before is not run");
+    // A graph has room for four rows a step where there are three.
+    let (all, lanes, rows) = run(None, options());
+    assert_eq!((rows, run(None, staying()).2), (Some(24), Some(18)));
+    for (before, options) in [(true, options()), (false, options()), (true, staying()), (false, staying())] {
+        let wanted = if before {
+            12
+        } else if options.graphs {
+            24
+        } else {
+            18
+        };
+        let (got, _, rows) = run(Some(before), options);
+        assert_eq!(rows, Some(wanted), "what is cancelled before is not run");
         let kept: Deliveries = all.iter().filter(|((lane, ..), _)| *lane != lanes[1]).map(|(key, bytes)| (*key, bytes.clone())).collect();
         assert!(got == kept, "cancelled before it was queued: {before}");
     }
@@ -352,7 +379,7 @@ fn steps_that_need_one_another_are_run_one_after_the_other() {
         let launched = launched(&control);
         ["gather", "lstm_step", "lstm_resident"].map(|kernel| count(&launched, kernel))
     };
-    assert_eq!(run(&|_| ()), [1, 0, 1], "tokens that are given are known");
+    assert_eq!(run(&|_| ()), [1, 4, 0], "tokens that are given are known");
     assert_eq!(run(&|chain| chain.stages[0].inputs[0].feedback = Some((0, 2))), [4, 4, 0], "a token that is fed back is not");
     assert_eq!(
         run(&|chain| chain.stages[0].inputs[1].feedback = None),

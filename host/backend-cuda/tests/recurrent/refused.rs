@@ -4,20 +4,24 @@ use cellwright_backend::Backend;
 use cellwright_backend::conformance::cells;
 use cellwright_backend::conformance::driver::Deliveries;
 use cellwright_backend::conformance::hoisting::{self, Recurrent};
-use cellwright_backend_cuda::CudaWorker;
 use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation, Injection};
+use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
 
-use crate::{UNITS, count, gru, launched, lstm, lstm_of_tokens, options};
+use crate::{CELL, UNITS, count, driver_with, gru, launched, lstm, lstm_of_tokens, options, over_rows, place, staying};
 
 /// What tasks of several steps leave on such a device, and how many launches of all steps, and of one, it took.
 fn run(recurrent: &Recurrent, cooperates: bool, refused: Option<u64>) -> (Deliveries, [usize; 2]) {
+    with(recurrent, (cooperates, staying()), refused.map(|after_launches| Injection::NoCooperation { after_launches }))
+}
+
+fn with(recurrent: &Recurrent, (cooperates, options): (bool, CudaOptions), refused: Option<Injection>) -> (Deliveries, [usize; 2]) {
     let device = Emulated::new(&Emulation { seed: 3, cooperates, memory_bytes: 128 << 20, ..Emulation::default() });
     let control = device.control();
-    let worker = CudaWorker::new(Box::new(device), options()).expect("a device made of threads");
-    if let Some(after_launches) = refused {
-        control.inject(Injection::NoCooperation { after_launches });
+    let worker = CudaWorker::new(Box::new(device), options).expect("a device made of threads");
+    if let Some(refused) = refused {
+        control.inject(refused);
     }
     let mut worker: Option<Box<dyn Backend>> = Some(Box::new(worker));
     let make = &mut || worker.take().expect("one worker");
@@ -27,13 +31,54 @@ fn run(recurrent: &Recurrent, cooperates: bool, refused: Option<u64>) -> (Delive
     (got, counts)
 }
 
+/// Cells that have such steps.
+fn recurrents() -> [Recurrent; 3] {
+    let gru = cells::gru("gru", 5, UNITS, &gru::weights(5, UNITS)).at(Precision::Bf16).resolve();
+    let feedback = vec![(0, 1), (1, 2)];
+    [(lstm(5, UNITS), feedback.clone()), (lstm_of_tokens(UNITS), feedback), (gru, vec![(0, 1)])]
+        .map(|(cell, feedback)| Recurrent { cell, feedback })
+}
+
+/// Whichever graph of several steps the driver does not make, or not launch: what was written for it runs without it.
+#[test]
+fn steps_whose_graph_is_refused_leave_the_same() {
+    for recurrent in recurrents() {
+        let name = &recurrent.cell.name;
+        let (expected, _) = run(&recurrent, true, None);
+        for taken in [0, 1, 3] {
+            for refused in [Injection::NoLaunchOfGraph { after_launches: taken }, Injection::NoGraph { after_graphs: taken }] {
+                let (got, [together, alone]) = with(&recurrent, (true, options()), Some(refused));
+                assert!(got == expected && together + alone > 0, "`{name}`: {refused:?}");
+            }
+        }
+    }
+}
+
+/// With few rows in the frame a task is several such batches. When one of them finds that its graph is not launched, the others are written already.
+#[test]
+fn a_graph_that_is_refused_was_counted_on_by_later_batches() {
+    let run = |options: CudaOptions, refused: Option<Injection>| {
+        let (mut driver, control) = driver_with(6, &[lstm(5, UNITS)], CudaOptions { rows_most: 12, ..options });
+        let requests: Vec<_> = (0..4).map(|seed| place(&mut driver, over_rows(1, 9), seed)).collect();
+        let rows: Vec<_> = requests.iter().map(|request| (request.lanes[0][0], 0)).collect();
+        if let Some(refused) = refused {
+            control.inject(refused);
+        }
+        driver.task(CELL, &rows, 9);
+        (driver.delivered, count(&launched(&control), "lstm_step"))
+    };
+    let expected = run(staying(), None);
+    assert!(expected.0.len() == 4 * 9 * 2 && expected.1 == 0);
+    for after_launches in 0..3 {
+        let got = run(options(), Some(Injection::NoLaunchOfGraph { after_launches }));
+        assert!(got.0 == expected.0 && got.1 == 9, "after {after_launches} launches of graphs: {} steps", got.1);
+    }
+}
+
 #[test]
 fn steps_whose_launch_is_refused_are_launched_one_by_one() {
-    let gru = cells::gru("gru", 5, UNITS, &gru::weights(5, UNITS)).at(Precision::Bf16).resolve();
-    let lstm_feedback = vec![(0, 1), (1, 2)];
-    let cells = [(lstm(5, UNITS), lstm_feedback.clone()), (lstm_of_tokens(UNITS), lstm_feedback), (gru, vec![(0, 1)])];
-    for (cell, feedback) in cells {
-        let (recurrent, name) = (Recurrent { cell: cell.clone(), feedback }, &cell.name);
+    for recurrent in recurrents() {
+        let name = &recurrent.cell.name;
         let (expected, [together, alone]) = run(&recurrent, true, None);
         assert!(together > 2, "`{name}`: {together} launches of several steps, {alone} of one");
         for taken in [0, 2] {

@@ -33,6 +33,7 @@ const HEADERS: &[(&CStr, &str)] = &[
     (c"group_numbers.cuh", concat!(include_str!("../../../../../kernels/group_numbers.cuh"), "\0")),
     (c"group_stretches.cuh", concat!(include_str!("../../../../../kernels/group_stretches.cuh"), "\0")),
     (c"kernel.cuh", concat!(include_str!("../../../../../kernels/kernel.cuh"), "\0")),
+    (c"ptx.cuh", concat!(include_str!("../../../../../kernels/ptx.cuh"), "\0")),
     (c"tables.cuh", concat!(include_str!("../../../../../kernels/tables.cuh"), "\0")),
     (c"stdint.h", concat!(include_str!("../../../../../kernels/generated/stdint.h"), "\0")),
 ];

@@ -8,6 +8,15 @@ use super::CudaDriver;
 use super::fault::fault;
 use crate::driver::{Done, Fault, Graph, GraphLaunch, Stream};
 
+/// Devices of this capability and of newer ones begin a launch before the one in front of it has ended, if a graph says that they may.
+const BEGINS_EARLY: (u32, u32) = (9, 0);
+
+/// That a node begins when the one in front of it has ended,
+const WHOLE: sys::CUgraphEdgeData = sys::CUgraphEdgeData { from_port: 0, to_port: 0, type_: 0, reserved: [0; 5] };
+/// and that it may when all blocks of that one have said so (`launch_next` in `kernels/`), or have ended: `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`,
+/// `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`.
+const EARLY: sys::CUgraphEdgeData = sys::CUgraphEdgeData { from_port: 1, to_port: 0, type_: 1, reserved: [0; 5] };
+
 impl CudaDriver {
     pub(super) fn make_graph(&mut self, stream: Stream, launches: &[GraphLaunch]) -> Done<Graph> {
         if launches.is_empty() {
@@ -62,9 +71,10 @@ impl CudaDriver {
         self.call(code).map(|()| Graph(place as u32))
     }
 
-    /// One node behind the other.
+    /// One node behind the other. Kernels wait for the launch in front of theirs by themselves: where a device can begin one earlier, it does.
     fn add_nodes(&mut self, graph: sys::CUgraph, launches: &[GraphLaunch]) -> Done {
-        let mut before = std::ptr::null_mut();
+        let behind = if self.facts.capability >= BEGINS_EARLY { EARLY } else { WHOLE };
+        let mut before: sys::CUgraphNode = std::ptr::null_mut();
         for GraphLaunch { launch, arguments } in launches {
             if launch.cooperative {
                 return Err(Fault::Refused("a launch of a graph is cooperative".to_owned()));
@@ -86,12 +96,15 @@ impl CudaDriver {
                 kern: std::ptr::null_mut(),
                 ctx: std::ptr::null_mut(),
             };
-            let mut node = std::ptr::null_mut();
-            // SAFETY: the kernel takes one structure of just that many bytes, which are copied before the call returns; the node before is this graph's.
-            let code = unsafe {
-                sys::cuGraphAddKernelNode_v2(&raw mut node, graph, &raw const before, usize::from(!before.is_null()), &raw const node_is)
-            };
+            let mut node: sys::CUgraphNode = std::ptr::null_mut();
+            // SAFETY: the kernel takes one structure of just that many bytes, which are copied before the call returns.
+            let code = unsafe { sys::cuGraphAddKernelNode_v2(&raw mut node, graph, std::ptr::null(), 0, &raw const node_is) };
             self.making(code)?;
+            if !before.is_null() {
+                // SAFETY: both nodes are this graph's.
+                let code = unsafe { sys::cuGraphAddDependencies_v2(graph, &raw const before, &raw const node, &raw const behind, 1) };
+                self.making(code)?;
+            }
             before = node;
         }
         Ok(())

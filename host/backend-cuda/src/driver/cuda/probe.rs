@@ -32,6 +32,7 @@ const FUNCTIONS: &[&str] = &[
     "cuFuncSetAttribute",
     "cuGetErrorName",
     "cuGetErrorString",
+    "cuGraphAddDependencies_v2",
     "cuGraphAddKernelNode_v2",
     "cuGraphCreate",
     "cuGraphDestroy",

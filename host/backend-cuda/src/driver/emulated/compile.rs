@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use super::kernels::{Launcher, Seeder};
+use super::kernels::{Beginner, Ender, Launcher, Seeder};
 
 /// Where the build left what every kernel begins with.
 const FOLDER: &str = env!("CELLWRIGHT_COMPILED");
@@ -27,6 +27,8 @@ unsafe extern "C" {
 #[derive(Clone, Copy)]
 pub(super) struct Library {
     pub(super) launch: Launcher,
+    pub(super) begin: Beginner,
+    pub(super) end: Ender,
     pub(super) seed: Seeder,
 }
 
@@ -85,8 +87,14 @@ fn open(path: &Path) -> Result<Library, String> {
         if found.is_null() { Err(format!("{} has no {}", path.display(), name.to_string_lossy())) } else { Ok(found) }
     };
     let (launch, seed) = (find(c"emulate_launch")?, find(c"emulate_seed")?);
+    let (begin, end) = (find(c"emulate_begin")?, find(c"emulate_end")?);
     // SAFETY: functions of just these types (`kernels/emulation/emulation.h`).
     Ok(unsafe {
-        Library { launch: std::mem::transmute::<*mut c_void, Launcher>(launch), seed: std::mem::transmute::<*mut c_void, Seeder>(seed) }
+        Library {
+            launch: std::mem::transmute::<*mut c_void, Launcher>(launch),
+            begin: std::mem::transmute::<*mut c_void, Beginner>(begin),
+            end: std::mem::transmute::<*mut c_void, Ender>(end),
+            seed: std::mem::transmute::<*mut c_void, Seeder>(seed),
+        }
     })
 }

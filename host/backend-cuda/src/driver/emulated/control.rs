@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::device::Device;
+use super::device::{Device, Work};
+use super::launches::Queued;
+use super::products::Product;
 use crate::driver::products::ProductShape;
 use crate::driver::{DeviceAddress, Stream};
 
@@ -193,6 +195,26 @@ pub enum What {
     Signal {
         value: u64,
     },
+}
+
+impl What {
+    pub(super) fn of(work: &Work) -> Self {
+        match *work {
+            Work::Upload { to, bytes, .. } => Self::Upload { to, bytes },
+            Work::Download { from, bytes, .. } => Self::Download { from, bytes },
+            Work::Copy { from, to, bytes } => Self::Copy { from, to, bytes },
+            Work::Fetch { from, to, bytes, .. } => Self::Fetch { from, to, bytes },
+            Work::Zero { at, bytes } => Self::Zero { at, bytes },
+            Work::Launch(Queued { name, launch, ref arguments, .. }) => {
+                Self::Launch { kernel: name, grid: launch.grid, arguments: arguments.to_vec() }
+            }
+            Work::Product(Product { shape, .. }) => Self::Product { shape },
+            Work::Graph { launches } => Self::Graph { launches },
+            Work::Record { .. } => Self::Record,
+            Work::Wait { .. } => Self::Wait,
+            Work::Signal { value, .. } => Self::Signal { value },
+        }
+    }
 }
 
 /// The latest of what ran.

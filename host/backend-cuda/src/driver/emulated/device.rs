@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::compile::Library;
 use super::control::{Faults, Log, Ran, What};
+use super::launches::{Early, Queued};
 use super::memory::Allocations;
 use super::products::Product;
 use super::{Emulation, kernels, peers};
 use crate::driver::waiting::{WAIT_MAX, endless};
-use crate::driver::{DeviceAddress, Done, Event, Fault, Launch, Peer, Stream};
+use crate::driver::{DeviceAddress, Done, Event, Fault, Peer, Stream};
 
 /// What keeps pinned memory alive while work on it is queued.
 type Keep = Arc<dyn Any + Send + Sync>;
@@ -46,12 +46,7 @@ pub(super) enum Work {
         at: DeviceAddress,
         bytes: usize,
     },
-    Launch {
-        name: &'static str,
-        compiled: Option<Library>,
-        launch: Launch,
-        arguments: Vec<u8>,
-    },
+    Launch(Queued),
     Product(Product),
     /// A graph of so many launches begins, which come behind it.
     Graph {
@@ -189,6 +184,14 @@ impl State {
         }
         let drawn = self.draw() % ready.len() as u64;
         Some(ready[drawn as usize])
+    }
+
+    /// Which launches of a stream begin before the one that is about to run.
+    fn draw_early(&mut self, stream: usize) -> Vec<Early> {
+        let work = std::mem::take(&mut self.queues[stream].work);
+        let early = Early::drawn(&work, || self.draw());
+        self.queues[stream].work = work;
+        early
     }
 
     fn reach(&mut self, event: usize, ticket: u64) {
@@ -332,29 +335,32 @@ impl Device {
 
     /// Runs the next piece of work of a stream, with the state unlocked.
     fn run_one<'a>(&'a self, mut state: MutexGuard<'a, State>, stream: usize) -> MutexGuard<'a, State> {
-        let Some(work) = state.queues[stream].work.pop_front() else { return state };
+        let Some(mut work) = state.queues[stream].work.pop_front() else { return state };
         if state.faults.work_fails() {
             state.lose("the device has fallen off the bus".to_owned());
             return state;
         }
-        if let Work::Launch { name, .. } = &work
+        if let Work::Launch(Queued { name, .. }) = &work
             && state.faults.launch_fails()
         {
             state.lose(format!("an illegal memory access was encountered (kernel `{name}`)"));
             return state;
         }
-        state.log.add(Ran { stream: Stream(stream as u32), what: told(&work) });
+        state.log.add(Ran { stream: Stream(stream as u32), what: What::of(&work) });
         state.queues[stream].running = true;
         // Only a kernel with a machine of its own needs one: what runs otherwise stays as it is.
-        let seed = if matches!(work, Work::Launch { compiled: Some(_), .. }) { state.draw() } else { 0 };
+        let seed = if matches!(work, Work::Launch(Queued { compiled: Some(_), .. })) { state.draw() } else { 0 };
+        let early = if matches!(work, Work::Launch(_)) { state.draw_early(stream) } else { Vec::new() };
         drop(state);
-        let done = execute(&work, seed);
+        let early = early.into_iter().map(Early::begin).collect::<Result<Vec<_>, _>>();
+        let done = early.and_then(|early| execute(&mut work, seed).map(|()| early));
         let mut state = self.lock();
         state.queues[stream].running = false;
+        let done = done.map(|early| early.into_iter().for_each(|one| one.leave_in(&mut state.queues[stream].work)));
         match (done, work) {
             (Err(cause), _) => state.lose(cause),
             (Ok(()), Work::Record { event, ticket }) => state.reach(event, ticket),
-            (Ok(()), Work::Launch { name, .. }) => {
+            (Ok(()), Work::Launch(Queued { name, .. })) => {
                 if let Some(overrun) = state.memory.overrun() {
                     state.lose(format!("{overrun} (kernel `{name}`)"));
                 }
@@ -365,24 +371,8 @@ impl Device {
     }
 }
 
-fn told(work: &Work) -> What {
-    match *work {
-        Work::Upload { to, bytes, .. } => What::Upload { to, bytes },
-        Work::Download { from, bytes, .. } => What::Download { from, bytes },
-        Work::Copy { from, to, bytes } => What::Copy { from, to, bytes },
-        Work::Fetch { from, to, bytes, .. } => What::Fetch { from, to, bytes },
-        Work::Zero { at, bytes } => What::Zero { at, bytes },
-        Work::Launch { name, launch, ref arguments, .. } => What::Launch { kernel: name, grid: launch.grid, arguments: arguments.clone() },
-        Work::Product(Product { shape, .. }) => What::Product { shape },
-        Work::Graph { launches } => What::Graph { launches },
-        Work::Record { .. } => What::Record,
-        Work::Wait { .. } => What::Wait,
-        Work::Signal { value, .. } => What::Signal { value },
-    }
-}
-
 /// Does a piece of work that touches memory.
-fn execute(work: &Work, seed: u64) -> Result<(), String> {
+fn execute(work: &mut Work, seed: u64) -> Result<(), String> {
     match work {
         Work::Upload { from, to, bytes, .. } | Work::Download { from, to, bytes, .. } | Work::Copy { from, to, bytes } => {
             // SAFETY: both ranges were within live memory when this was queued: pinned memory is kept by the work itself, and memory of the device is
@@ -392,9 +382,7 @@ fn execute(work: &Work, seed: u64) -> Result<(), String> {
         Work::Fetch { peer, from, to, bytes } => return peers::copy(peer, *from, *to, *bytes),
         // SAFETY: as above.
         Work::Zero { at, bytes } => unsafe { (at.0 as *mut u8).write_bytes(0, *bytes) },
-        Work::Launch { name, compiled, launch, arguments } => {
-            return kernels::launch(name, compiled.map(|library| (library, seed)), launch, arguments);
-        }
+        Work::Launch(queued) => return queued.run(seed),
         // SAFETY: the matrices were within live memory when this was queued, which is freed only when nothing is queued.
         Work::Product(product) => unsafe { product.run() },
         // SAFETY: an aligned word of pinned memory, which the work keeps.

@@ -92,7 +92,18 @@ impl Emulated {
             return Err(Fault::OutOfMemory { needed: NODE_BYTES * nodes.len() as u64, free: 0 });
         }
         // Whose kernels may have been given back since.
-        let work = nodes.iter().map(|node| self.work(node)).collect::<Done<Vec<Work>>>()?;
+        let mut work = nodes.iter().map(|node| self.work(node)).collect::<Done<Vec<Work>>>()?;
+        // Behind a product of the library a launch begins when that has ended.
+        let mut follows = false;
+        for piece in &mut work {
+            follows = match piece {
+                Work::Launch(queued) => {
+                    queued.follows = follows;
+                    true
+                }
+                _ => false,
+            };
+        }
         self.device.queue_all(stream, std::iter::once(Work::Graph { launches: work.len() }).chain(work))
     }
 }

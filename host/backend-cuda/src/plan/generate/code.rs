@@ -85,6 +85,7 @@ pub(super) fn write(instructions: &[GroupInstruction], parts: &[Part], threads: 
         line("SHARED(uint32_t, first_bad, 4);");
     }
     line("if (is_beyond(a.rows_at, blockIdx.x)) return;");
+    line("begin_launch();");
     line("uint8_t* const row = reinterpret_cast<uint8_t*>(a.frame) + static_cast<uint64_t>(blockIdx.x) * a.stride;");
     for number in 0..blobs.len() {
         line(&format!("uint8_t* const b{number} = reinterpret_cast<uint8_t*>(reinterpret_cast<const uint64_t*>(a.blobs)[{number}]);"));

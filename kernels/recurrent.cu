@@ -4,8 +4,8 @@
 // One warpgroup (the last) feeds shared memory: rows of x and h with asynchronous copies, weights with bulk copies. The others multiply, each 64
 // rows, and have the sums of all gates of a unit in one thread, because the weights' columns come in that order; so the gates need no exchange. Every sum begins with its beginning and takes x, then h, k ascending, in products of 16: no tile changes a bit.
 //
-// A launch of one step begins before the one in front of it has ended, and copies weights meanwhile: as many as its stages hold, which of the smallest tiles
-// are all. What it reads of rows it reads when that one has ended. To wait for a stage takes as long as to multiply some slabs of a small tile, so its stages
+// A launch of one step begins before the one in front of it has ended, and copies weights meanwhile: as many as its stages hold, which of the smallest tile,
+// up to 1,024 inputs and units, are all. What it reads of rows it reads when that one has ended. To wait for a stage takes as long as to multiply some slabs of a small tile, so its stages
 // are of several.
 //
 // A queue of steps is one launch that stays: between steps its blocks wait for one another. What does not depend on the step before, the x

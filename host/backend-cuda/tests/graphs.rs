@@ -323,6 +323,8 @@ fn steps_that_go_together_are_a_graph() {
             let log = control.take_log();
             let is_one = rows.next_power_of_two() * steps <= 24 && steps <= 8;
             assert!(!is_one || (graphs(&log).len() == 1 && !log.iter().any(stays)), "{steps} steps of {rows} rows: {:?}", graphs(&log));
+            let listed = |ran: &Ran| matches!(ran.what, What::Launch { kernel: "lstm_rows", grid, .. } if grid[0] > 24);
+            assert!(!log.iter().any(listed), "{steps} steps of {rows} rows are more than the frame has");
             assert!(steps <= 8 || rows > 1 || (graphs(&log).is_empty() && log.iter().any(stays)), "{steps} steps of a row");
         }
     }

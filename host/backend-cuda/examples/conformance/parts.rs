@@ -64,7 +64,6 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "figures-graphs", run: graphs::times },
     Part { name: "figures-ahead", run: ahead::times },
     Part { name: "figures-library", run: library::step },
-    // Nobody has seen these kernels right on a device: whatever they do, everything else has been said.
 ];
 
 /// Of the suite that every backend must pass.

@@ -6,7 +6,7 @@
 //!
 //! A batch's rows come in buckets of powers of two, the last of which is as many as the frame has. Batches that come one behind the other go by
 //! eights, fours, twos and ones, so that a cell has four graphs for a bucket,
-//! and four more of batches that begin with what was computed ahead. Several steps of an LSTM that are one batch are a graph too: a launch for each step, which is told
+//! and four more of batches that begin with what was computed ahead. Several steps of an LSTM or a GRU that are one batch are a graph too: a launch for each step, which is told
 //! the step's number and finds its rows by the batch's head. Such a graph is for so many steps, and for a bucket that the largest of them is in; more than [`STEPS_MOST`] steps are a launch of kernels that stay. A graph is made when its first batch comes, from the calls that would have
 //! queued it, and stays until its cell is unloaded or the frame moves. [`GRAPHS_MOST`], [`LAUNCHES_MOST`] and the memory that they may take
 //! (`CudaOptions::graph_bytes`) bound them; what comes later is launched directly until there is room again, and so is what would save nothing. What a
@@ -23,7 +23,7 @@ use super::resident::{FrameMemory, Resident, Rows};
 use crate::abi::{BatchHead, bytes_of};
 use crate::driver::{DeviceAddress, Done, Driver, Fault, Graph, GraphLaunch};
 
-/// Batches of a graph, at most, and steps of one batch that is a graph: a power of two.
+/// Batches of a graph, at most (a power of two), and steps of one batch that is a graph.
 pub(super) const STEPS_MOST: usize = 8;
 
 /// Bytes of the desk: what is copied there keeps the steps' stream from going on.
@@ -48,7 +48,7 @@ pub(super) struct Key {
     cell: DeviceAddress,
     /// Rows of a batch; or of a step, where all steps are one.
     bucket: u32,
-    /// One behind the other.
+    /// Batches, one behind the other; or steps of the one batch.
     steps: usize,
     /// Whether they begin with what was computed ahead.
     is_ahead: bool,

@@ -267,6 +267,30 @@ fn is_refused_graphs() {
     assert_eq!(driver.synchronize(), Ok(()));
 }
 
+/// Its launches wait for one another whole.
+#[test]
+fn a_device_that_begins_no_launch_early_takes_graphs() {
+    whole("ampere", "takes_graphs");
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn takes_graphs() {
+    let facts = devices().unwrap().remove(0);
+    assert_eq!(facts.capability, (8, 0));
+    let images = [Image { capability: (8, 0), form: Form::Exact, bytes: b"\x7fELF\0" }];
+    let mut driver: Box<dyn Driver> = Box::new(CudaDriver::open(facts, &images).unwrap());
+    let (stream, at) = (driver.stream().unwrap(), driver.allocate(4).unwrap());
+    let launch = Launch { kernel: driver.kernel("fill").unwrap(), grid: [1, 1, 1], threads: 32, shared_bytes: 0, cooperative: false };
+    let fill = |value: u64| GraphLaunch { launch, arguments: [at.0, 1, value].map(u64::to_ne_bytes).concat() };
+    let graph = driver.graph(stream, &[fill(7), fill(8)]).unwrap();
+    // SAFETY: one word was allocated.
+    unsafe { driver.launch_graph(stream, graph) }.unwrap();
+    let mut word = [0; 4];
+    driver.read(stream, at, &mut word).unwrap();
+    assert_eq!(u32::from_ne_bytes(word), 8, "the second comes behind the first");
+}
+
 #[test]
 fn a_worker_runs_on_it() {
     whole("", "runs_a_worker");

@@ -3,7 +3,7 @@
 // It is as strict as the real one where this crate could get it wrong: a call needs the current context of its thread, handles must be its own,
 // memory must be allocated, a stream that was destroyed is gone. FAKE_CUDA says what is wrong with it: `no-device`, `old`, `stub`,
 // `no-peers`, `no-fetches` (access is allowed, and copies are refused), `no-graphs` (for no reason that is known), `no-stores`, `turing` (compute
-// capability 7.5), `no-cooperation` (no launch whose blocks wait for one another), `crowded` (it says that it has such launches, and has no room for any), `illegal:N` (the N-th launch leaves
+// capability 7.5), `ampere` (8.0), `no-cooperation` (no launch whose blocks wait for one another), `crowded` (it says that it has such launches, and has no room for any), `illegal:N` (the N-th launch leaves
 // its memory), `illegal-once:FILE` (the first launch after there is such a file does), or `endless:N` (the N-th launch never ends, nor does anything behind it: a call that would wait for
 // that ends the process). Built with LACKING it lacks a function. An image may say behind its first four bytes what it is: `refused`, `empty` (it has no kernel), or ` of a group` (it has `compiled_group`, which does nothing).
 #include <algorithm>
@@ -149,7 +149,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     switch (attribute) {
         case 16: *value = MULTIPROCESSORS; break;                       // multiprocessors
         case 95: *value = wrong() == "no-cooperation" ? 0 : 1; break;  // cooperative launches
-        case 75: *value = wrong() == "turing" ? 7 : 9; break;           // compute capability
+        case 75: *value = wrong() == "turing" ? 7 : wrong() == "ampere" ? 8 : 9; break;  // compute capability
         case 76: *value = wrong() == "turing" ? 5 : 0; break;
         case 97: *value = 227 << 10; break;                             // shared memory of a block
         case 115: *value = 1; break;                                    // memory pools
@@ -458,8 +458,8 @@ int cuGraphAddDependencies_v2(void* graph, Node* const* from, Node* const* to, c
     ENTER;
     NEED(graphs.count(graph) && from && to && edges && count == 1, INVALID_VALUE);
     const unsigned char whole[8] = {}, early[8] = {1, 0, 1};
-    // A worker that lets devices wait which can begin early is none that this library would tell from a slow one.
-    NEED(std::memcmp(edges, wrong() == "turing" ? whole : early, 8) == 0, INVALID_VALUE);
+    // Whole launches that are waited for, where this device could begin early, would be seen by nobody: they are refused.
+    NEED(std::memcmp(edges, wrong() == "ampere" ? whole : early, 8) == 0, INVALID_VALUE);
     auto& nodes = graphs[graph].nodes;
     NEED(std::count(nodes.begin(), nodes.end(), *from) == 1 && std::count(nodes.begin(), nodes.end(), *to) == 1, INVALID_VALUE);
     (*to)->after.push_back(*from);

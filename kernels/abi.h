@@ -8,7 +8,8 @@
 // Most terms in one product; longer sums are several products (`cell_graph::sums::TERMS`).
 #define PRODUCT_TERMS 8
 
-// One term x·W of a product. W lies packed (see below), x as f32 rows; of `wide_*` as rows that are rounded to the format that is multiplied.
+// One term x·W of a product. W lies packed (see below), x as f32 rows; of `wide_*`, which find it otherwise (`WideArguments`), as rows that are rounded to the format
+// that is multiplied.
 typedef struct ProductTerm {
     uint64_t x;         // rows, aligned to 16 bytes
     uint64_t weights;   // packed by the rule below, aligned to 16 bytes
@@ -60,7 +61,7 @@ typedef struct ProductTerm {
 // and so on. Of `begin` and `bias` n is rounded up to an even number, both aligned to 8 bytes; what lies beyond n becomes nothing.
 //
 //   kernel               rows by columns   threads   dynamic shared memory
-//   wide_bf16_64x32         64 by  32        256       8 * (64 + 32) * 128
+//   wide_bf16_64x32         64 by  32        256      16 * (64 + 32) * 128
 //   wide_bf16_64x64         64 by  64        256      12 * (64 + 64) * 128
 //   wide_bf16_128x64       128 by  64        384       8 * (128 + 64) * 128
 //   wide_bf16_128x128      128 by 128        384       6 * (128 + 128) * 128
@@ -82,23 +83,31 @@ typedef struct ProductArguments {
     uint32_t padding;
 } ProductArguments;
 
-// One step of an LSTM or a GRU for a batch of rows: lists on the device of one address for each row. An address of 0 reads as zeros where it is read,
-// and nothing is left where it is written; a padding row has 0 in every list. Rows of x and h are of 16 bits, of c, begin and h_exact f32, all aligned
-// to 16 bytes. No h that is read in a step may be written in it; c may be where it was. A GRU's c is its state before it is rounded to h.
+// A matrix on the device, of rows of 16 bits, of which kernels of sm_90a copy boxes of 64 rows by 64 columns, swizzled as their products read them. What it
+// says is the driver's (`Driver::tensor_map`). What of a box lies beyond the matrix is zeros.
+typedef struct TensorMap {
+    uint64_t words[16];
+} __attribute__((aligned(128))) TensorMap;
+
+// One step of an LSTM or a GRU for a batch of rows. Their x and h are rows of two matrices of 16 bits, one behind the other; everything else is lists on the
+// device, of one address for each row. An address of 0 reads as zeros where it is read, and nothing is left where it is written; a padding row has 0 in every
+// list, and anything in the matrices. h_next and h_out are of 16 bits, c, begin and h_exact f32, all aligned to 16 bytes. No h that is read in a step may be written in
+// it; c may be where it was. A GRU's c is its state before it is rounded to h.
 typedef struct LstmRows {
-    uint64_t x;         // inputs of `inputs` values; not read if there are none
-    uint64_t h;         // states of `units` values
+    uint64_t h_next;    // where h goes for the step that comes next, a row of that matrix; or 0 for the list: nowhere
     uint64_t c;         // cells of `units` values
     uint64_t begin;     // what is known of the gates before the step, at the arguments' `columns`; 0 for a row, or for the list: nothing
-    uint64_t h_out;     // where h goes
+    uint64_t h_out;     // where h goes beside, for whoever multiplies it in the cell; or 0 for the list: nowhere
     uint64_t c_out;     // where c goes
     uint64_t h_exact;   // where h goes as f32, before it is rounded; or 0 for the list: nowhere; not of a GRU
+    uint32_t first;     // which row of the matrices is the first one's
     uint32_t rows;      // how many rows
     uint32_t sequence;  // what the host is told when a queue's step is done
+    uint32_t padding;
 } LstmRows;
 
-// lstm_*:  i, f, g, o = begin + x·W + h·U;  c_out = σ(f)·c + σ(i)·tanh(g);  h_out = σ(o)·tanh(c_out).  Where nothing is known, begin is the bias.
-// gru_*:   r, z = begin + bias + h·U;  n = tanh(begin + σ(r)·(bias + h·U));  c_out = (1 − σ(z))·n + σ(z)·c;  h_out = c_out.  It has no inputs.
+// lstm_*:  i, f, g, o = x·W + h·U + begin;  c_out = σ(f)·c + σ(i)·tanh(g);  h_out = σ(o)·tanh(c_out).  Where nothing is known, begin is the bias.
+// gru_*:   r, z = h·U + (begin + bias);  n = tanh(begin + σ(r)·(h·U + bias));  c_out = (1 − σ(z))·n + σ(z)·c;  h_out = c_out.  It has no inputs.
 //          With `z_takes`, c_out = σ(z)·n + (1 − σ(z))·c.
 // On sm_90a, in bf16 with f32 sums: rows of x and h and the weights are of it. Those whose names begin with lstm_f16_ and gru_f16_, and tree_f16_ below, are the same
 // in f16, with the same tiles.
@@ -114,10 +123,11 @@ typedef struct LstmRows {
 //   *_step_64x16      64 by 16       256      12 * (64 + G * 16) * 128
 //   *_step_64x32      64 by 32       256       8 * (64 + G * 32) * 128
 //   *_step_128x32    128 by 32       384       6 * (128 + G * 32) * 128
-//   *_step_128x64    128 by 64       384       3 * (128 + G * 64) * 128
 //
 // on a grid of (units / the tile's, rounded up) · (rows / the tile's, rounded up) blocks. All of a cell compute the same bits.
 typedef struct LstmStepArguments {
+    TensorMap x;  // of `inputs` columns; not looked at if there are none
+    TensorMap h;  // of `units` columns
     LstmRows rows;
     uint64_t weights;
     uint64_t bias;        // f32, laid out like a row of begin; or 0
@@ -127,14 +137,16 @@ typedef struct LstmStepArguments {
     uint64_t rows_at;     // a word that says how many rows there are, at most those of `rows`: those beyond are padding; or 0; or see `number`
     uint32_t z_takes;     // of a GRU: whether z says how much is taken of n, not how much is kept of c
     uint32_t number;      // not 0: `rows` is not looked at, and what lies at `rows_at` is a BatchHead whose `steps` has them, of the step of this number, from 1
+    uint32_t padding[2];
 } LstmStepArguments;
 
 // A node of a binary tree, of two children: tree_step_64x8, _64x16, _64x32 (6 slabs, not 8) and _128x32 (5, not 6), as above with G = 5.
 //
-// i, f_left, f_right, o, u = begin + h_left·W + h_right·U;  c_out = σ(i)·tanh(u) + σ(f_left)·c_left + σ(f_right)·c_right;  h = σ(o)·tanh(c_out).
-// Where nothing is known, begin is the bias. The rows' `x` and `h` are the children's h, both of `units` values, `c` is the left one's; h is left as
-// `h_exact` alone.
+// i, f_left, f_right, o, u = h_left·W + h_right·U + begin;  c_out = σ(i)·tanh(u) + σ(f_left)·c_left + σ(f_right)·c_right;  h = σ(o)·tanh(c_out).
+// Where nothing is known, begin is the bias. Both matrices are of `units` columns; the rows' `c` is the left child's; h is left as `h_exact` alone.
 typedef struct TreeStepArguments {
+    TensorMap left;
+    TensorMap right;
     LstmRows rows;
     uint64_t c_right;  // like `c`, of the right child
     uint64_t weights;
@@ -152,6 +164,8 @@ typedef struct TreeStepArguments {
 //   *_resident_64x8                    256 threads, 65536 + S * G * 1024 bytes: the weights stay in shared memory
 //   *_resident_64x16                   256 threads, 65536 + S * G * 2048 bytes; both: a multiple of (units / 8 or 16, rounded up) blocks
 typedef struct LstmQueueArguments {
+    TensorMap x;       // as of a step
+    TensorMap h;
     uint64_t steps;    // LstmRows of each step
     uint64_t counter;  // a word that is 0
     uint64_t signal;   // a word of 32 bits that the host sees, which becomes each finished step's `sequence`; or 0
@@ -162,6 +176,7 @@ typedef struct LstmQueueArguments {
     uint32_t units;
     uint32_t z_takes;     // as of a step
     uint32_t columns[4];  // likewise
+    uint32_t padding[14];
 } LstmQueueArguments;
 
 // Makes the lists of steps whose rows lie in a frame (`abi_transfer.h`), one block for each row, behind whatever computes `begin` and before the
@@ -172,12 +187,12 @@ typedef struct LstmQueueArguments {
 //
 // A GRU's c is where its h is, before as after a step: `c` is `h`, with room for `units`, and `c_out` is `h_exact`.
 //
-// A row whose entry names the row of the step before takes its h and c from there. Any other takes those that were gathered: h rounded,
-// and both padded with zeros to `units`. A row is not live if a step before it is not, or was refused: nobody wants what it leaves.
+// A row whose entry names the row of the step before takes its c from there, and that one leaves its h here, rounded. Any other row takes those that were
+// gathered: h rounded, and both padded with zeros to `units`. A row is not live if a step before it is not, or was refused: nobody wants what it leaves.
 typedef struct LstmListArguments {
     uint64_t frame;
     uint64_t entries;  // RowEntry[rows]; or 0: every row has what was gathered
-    uint64_t lists;    // uint64_t[6][rows]: h, c, begin, h_out, c_out, h_exact
+    uint64_t lists;    // uint64_t[6][rows]: h_next, c, begin, h_out, c_out, h_exact
     uint64_t counter;  // a word that becomes 0, for a queue
     uint64_t table;    // or 0
     uint64_t table_rows;
@@ -193,7 +208,7 @@ typedef struct LstmListArguments {
     uint32_t begin;    // what the sums begin with, or NOWHERE: the bias,
     uint32_t h_exact;  // h as it becomes, with room for `units`,
     uint32_t c_out;    // c likewise;
-    uint32_t h_from;   // and rounded, with room for `units`: h as gathered,
+    uint32_t h_from;   // and rounded, with room for `units`: h before the step,
     uint32_t h_out;    // h as it becomes
     uint64_t head;     // a BatchHead that says what the entries are and how many rows there are: those beyond are padding; or 0
 } LstmListArguments;
@@ -201,7 +216,7 @@ typedef struct LstmListArguments {
 // The same of a tree, whose rows have no step before: tree_rows.
 typedef struct TreeListArguments {
     uint64_t frame;
-    uint64_t lists;      // uint64_t[7][rows]: the children's h, their c, begin, c_out, h_exact
+    uint64_t lists;      // uint64_t[5][rows]: the children's c, begin, c_out, h_exact
     uint32_t stride;     // bytes from row to row of the frame
     uint32_t own;        // values of h and c that the cell has
     uint32_t units;      // a multiple of 8

@@ -23,6 +23,13 @@ typedef struct ProductBestArguments {
     uint32_t flags;  // FLAG_SMALLEST, FLAG_LAST: the order is that of OP_TOP
 } ProductBestArguments;
 
+// What `wide_*` and `wide_best_*` take: the x of each term as a matrix of `k` columns, its first row the product's first; a term's own `x` and `x_stride` are not looked at.
+// Those that keep all sums look at the product alone.
+typedef struct WideArguments {
+    TensorMap x[PRODUCT_TERMS];
+    ProductBestArguments best;
+} WideArguments;
+
 // The best of all panels of a row, in order, as OP_TOP gives them. One block of 128 threads for each row; `k` is at most the number of columns.
 typedef struct BestArguments {
     uint64_t candidates;  // Candidate[panels][k] of the first row

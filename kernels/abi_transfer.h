@@ -32,7 +32,9 @@ typedef struct RowEntry {
     uint32_t step;
     uint32_t stop;      // where in the row the BOOL lies that ends the chain, or NOWHERE
     uint32_t before;    // where several steps are one batch: the row of the step before of the same lane, or NOWHERE,
-    uint32_t later;     // and the next one whose outputs are held where this one's would be, or NOWHERE
+    uint32_t later;     // the next one whose outputs are held where this one's would be, or NOWHERE;
+    uint32_t after;     // and the row of the step after of the same lane, or NOWHERE
+    uint32_t padding;
 } RowEntry;
 
 // An input of the cell in a row of the frame.
@@ -111,7 +113,7 @@ typedef struct WordsArguments {
 
 // Gathers rows of an LSTM of which nothing else is computed, and makes their lists: lstm_gather, in place of `gather` and `lstm_rows` (`abi.h`), whose
 // lists it makes. What the step reads and leaves does not pass through the frame: c is read where it is, c and h are left where they are held (in the
-// frame if they are held nowhere). The frame has the rows' records, and h rounded, before and behind the step.
+// frame if they are held nowhere). The frame has the rows' records, and h rounded as the step reads it.
 typedef struct LstmGatherArguments {
     uint64_t frame;
     uint64_t head;  // as of GatherArguments; the entries are the head's
@@ -133,7 +135,5 @@ typedef struct LstmGatherArguments {
     uint32_t h_exact;  // places in a row of the frame, as of LstmListArguments
     uint32_t c_out;
     uint32_t h_from;
-    uint32_t h_out;
-    uint32_t padding;
     BatchHead own;
 } LstmGatherArguments;

@@ -12,6 +12,7 @@ struct Cell {
     uint64_t weights, bias;
     uint32_t inputs, units;
     const uint32_t* columns;
+    const TensorMap &x, &h;
     uint64_t c_right;  // of a tree: the list of the right child's cells
     uint32_t z_takes;  // of a GRU: z says how much is taken of n
     static constexpr uint32_t SLAB = 64;
@@ -67,7 +68,7 @@ __device__ __forceinline__ void leave_rounded(uint64_t row, uint32_t unit, float
     if (row) reinterpret_cast<uint32_t*>(row)[unit / 2] = Halves::pack(values);
 }
 
-// What the sums of a row begin with, where what is known of it takes the bias's place.
+// What is known of a row takes the bias's place.
 __device__ __forceinline__ float2 beginning(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
     return constants(own ? own : cell.bias, cell.columns[gate] + unit, there);
 }
@@ -78,15 +79,16 @@ struct Lstm {
     using Halves = Format;
     static constexpr int GATES = 4;
 
-    // What a row's sums begin with.
+    // What is added to a row's sums.
     static __device__ __forceinline__ float2 begin(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
         return beginning(cell, own, gate, unit, there);
     }
 
     // What becomes of a row: where it goes, and where what is read beside its sums lies.
-    uint64_t c, c_out, h_out, h_exact;
+    uint64_t c, c_out, h_next, h_out, h_exact;
     __device__ __forceinline__ void find(const Cell&, const LstmRows& rows, uint32_t row) {
         c = listed(rows.c, row, rows.rows);
+        h_next = listed(rows.h_next, row, rows.rows);
         c_out = listed(rows.c_out, row, rows.rows);
         h_out = listed(rows.h_out, row, rows.rows);
         h_exact = listed(rows.h_exact, row, rows.rows);
@@ -102,14 +104,14 @@ struct Lstm {
         const float2 c = make_float2(next(s[0], s[4], s[8], read.c.x), next(s[1], s[5], s[9], read.c.y));
         leave(c_out, unit, c);
         const float2 h = make_float2(Halves::sigmoid(s[12]) * Halves::tangent(c.x), Halves::sigmoid(s[13]) * Halves::tangent(c.y));
+        leave_rounded<Halves>(h_next, unit, h);
         leave_rounded<Halves>(h_out, unit, h);
         leave(h_exact, unit, h);
     }
 };
 
-// r, z, n, of which the sums of n are those of h alone: what a row has of n besides is added when r is known. It is read while sums are made, or, where
-// a thread has no registers left for that, behind them.
-template <class Format, bool Late = false>
+// r, z, n, of which the sums of n are those of h alone: what a row has of n besides is added when r is known.
+template <class Format>
 struct Gru {
     using Halves = Format;
     static constexpr int GATES = 3;
@@ -122,11 +124,12 @@ struct Gru {
         return make_float2(bias.x + known.x, bias.y + known.y);
     }
 
-    uint64_t known, state, state_out, h_out;
+    uint64_t known, state, state_out, h_next, h_out;
     __device__ __forceinline__ void find(const Cell&, const LstmRows& rows, uint32_t row) {
         known = listed(rows.begin, row, rows.rows);
         state = listed(rows.c, row, rows.rows);
         state_out = listed(rows.c_out, row, rows.rows);
+        h_next = listed(rows.h_next, row, rows.rows);
         h_out = listed(rows.h_out, row, rows.rows);
     }
 
@@ -134,7 +137,7 @@ struct Gru {
         float2 h, n;
     };
     __device__ __forceinline__ Read read(const Cell& cell, uint32_t unit, bool there) const {
-        return {states(state, unit, there), constants(known, cell.columns[2] + unit, there && !Late)};
+        return {states(state, unit, there), constants(known, cell.columns[2] + unit, there)};
     }
 
     // 1 − σ(z) is σ(−z), so which of the two z says is a sign.
@@ -143,15 +146,12 @@ struct Gru {
         return fmaf(Halves::sigmoid(cell.z_takes ? -z : z), h - n, n);
     }
     __device__ __forceinline__ void gates(const Cell& cell, const Read& read, const float* s, uint32_t unit) const {
-        const float2 n = Late ? constants(known, cell.columns[2] + unit, true) : read.n;
-        const float2 h = make_float2(next(cell, s[0], s[4], s[8], n.x, read.h.x), next(cell, s[1], s[5], s[9], n.y, read.h.y));
+        const float2 h = make_float2(next(cell, s[0], s[4], s[8], read.n.x, read.h.x), next(cell, s[1], s[5], s[9], read.n.y, read.h.y));
         leave(state_out, unit, h);
+        leave_rounded<Halves>(h_next, unit, h);
         leave_rounded<Halves>(h_out, unit, h);
     }
 };
-
-template <class Format>
-using LateGru = Gru<Format, true>;
 
 // i, the f of either child, o, u: a node of a binary tree. x is the left child's h, h and c_right are the right one's.
 template <class Format>

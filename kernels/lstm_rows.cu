@@ -52,7 +52,8 @@ extern "C" __global__ void __launch_bounds__(128) lstm_rows(const __grid_constan
     const uint32_t before = entries ? entries[row].before : NOWHERE;
     if (threadIdx.x == 0) {
         const uint64_t from = a.frame + (uint64_t)before * a.stride;
-        lists[0] = before == NOWHERE ? at + a.h_from : from + a.h_out;
+        const uint32_t after = entries ? entries[row].after : NOWHERE;
+        lists[0] = after == NOWHERE ? 0 : a.frame + (uint64_t)after * a.stride + a.h_from;
         lists[rows] = before == NOWHERE ? at + a.c : from + a.c_out;
         uint64_t begin = a.begin == NOWHERE ? 0 : at + a.begin;
         if (a.table) {
@@ -127,10 +128,10 @@ extern "C" __global__ void __launch_bounds__(128) lstm_gather(const __grid_const
         }
         *reinterpret_cast<RowRecord*>(own.at) = record;
         const bool leaves = record.live && !record.refused;
-        lists[0] = before == NOWHERE ? own.at + a.h_from : a.frame + (uint64_t)before * a.stride + a.h_out;
+        lists[0] = own.entry.after == NOWHERE ? 0 : a.frame + (uint64_t)own.entry.after * a.stride + a.h_from;
         lists[rows] = before == NOWHERE ? own.ports[a.c_port] : lstm::Row(a, head, before).c(a);
         lists[2 * rows] = a.table + static_cast<uint64_t>(found < 0 ? 0 : found) * a.table_stride;
-        lists[3 * rows] = own.at + a.h_out;
+        lists[3 * rows] = 0;
         lists[4 * rows] = leaves ? own.c(a) : 0;
         lists[5 * rows] = leaves ? own.h(a) : 0;
         if (row == 0) *reinterpret_cast<uint32_t*>(a.counter) = 0;
@@ -151,18 +152,15 @@ extern "C" __global__ void __launch_bounds__(128) tree_rows(const __grid_constan
     const uint32_t row = blockIdx.x, rows = gridDim.x;
     uint64_t* const lists = reinterpret_cast<uint64_t*>(a.lists) + row;
     if (is_beyond(a.head, row)) {
-        if (threadIdx.x < 7) lists[threadIdx.x * rows] = 0;
+        if (threadIdx.x < 5) lists[threadIdx.x * rows] = 0;
         return;
     }
     const uint64_t at = a.frame + (uint64_t)row * a.stride;
     if (threadIdx.x == 0) {
-        for (uint32_t child = 0; child < 2; ++child) {
-            lists[child * rows] = at + a.h_from[child];
-            lists[(2 + child) * rows] = at + a.c[child];
-        }
-        lists[4 * rows] = a.begin == NOWHERE ? 0 : at + a.begin;
-        lists[5 * rows] = at + a.c_out;
-        lists[6 * rows] = at + a.h_exact;
+        for (uint32_t child = 0; child < 2; ++child) lists[child * rows] = at + a.c[child];
+        lists[2 * rows] = a.begin == NOWHERE ? 0 : at + a.begin;
+        lists[3 * rows] = at + a.c_out;
+        lists[4 * rows] = at + a.h_exact;
     }
     for (uint32_t child = 0; child < 2; ++child) {
         lstm::pad(at + a.h[child], at + a.c[child], at + a.h_from[child], a.own, a.units, a.is_f16 != 0);

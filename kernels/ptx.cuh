@@ -143,7 +143,7 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// ---- mbarriers and bulk copies (sm_90) ----
+// ---- mbarriers, and copies that arrive at them (sm_90) ----
 
 __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
@@ -168,11 +168,6 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
             : "memory");
     } while (!ended);
 }
-// Arrives when all asynchronous copies of 16 bytes that this thread has started have landed. Who waits for the phase sees what they brought; products of a
-// warpgroup see it when who waited has fenced it for them (`async_proxy_fence`).
-__device__ __forceinline__ void copies_arrive(uint64_t* barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
 // Copies `bytes`, a multiple of 16, between addresses that are; they count for the mbarrier as they land.
 __device__ __forceinline__ void bulk_copy(void* shared, const void* global, uint32_t bytes, uint64_t* barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),
@@ -180,10 +175,18 @@ __device__ __forceinline__ void bulk_copy(void* shared, const void* global, uint
                  : "memory");
 }
 
-// ---- the async proxy (sm_90) ----
+// Copies the box of 64 rows by 64 columns of 16 bits that begins there, swizzled by 128 bytes, to an address that is a multiple of 1024: TENSOR_COPY_BYTES, which
+// count for the mbarrier as they land, whatever lies beyond the matrix.
+constexpr uint32_t TENSOR_COPY_ROWS = 64, TENSOR_COPY_BYTES = TENSOR_COPY_ROWS * 128;
+__device__ __forceinline__ void tensor_copy(void* shared, const TensorMap& map, uint32_t column, uint32_t row, uint64_t* barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(shared)),
+                 "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier))
+                 : "memory");
+}
 
-// What this thread wrote, or copied, or saw that others had copied, may be read by products of a warpgroup.
-__device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// What other blocks of this launch wrote, and this thread has waited for, may be read by copies of tensors that it starts. (What earlier launches wrote may when
+// they have ended.)
+__device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // ---- one warpgroup (sm_90a) ----
 

@@ -1,8 +1,9 @@
-// Steps of an LSTM and of its like on Hopper: rows are gathered by address, multiplied by W and U, put through the gates and scattered, in one
-// kernel. Which cell it is, and of which 16 bits its rows and weights are, is said by `gates.cuh`.
+// Steps of an LSTM and of its like on Hopper: rows are multiplied by W and U, put through the gates and scattered by address, in one kernel. Which cell
+// it is, and of which 16 bits its rows and weights are, is said by `gates.cuh`.
 //
-// One warpgroup (the last) feeds shared memory: rows of x and h with asynchronous copies, weights with bulk copies. The others multiply, each 64
-// rows, and have the sums of all gates of a unit in one thread, because the weights' columns come in that order; so the gates need no exchange. Every sum begins with its beginning and takes x, then h, k ascending, in products of 16: no tile changes a bit.
+// One thread of a warpgroup (the last) feeds shared memory: rows of x and h with copies of a tensor's boxes, weights with bulk copies. The other warpgroups
+// multiply, each 64 rows, and have the sums of all gates of a unit in one thread, because the weights' columns come in that order; so the gates need no
+// exchange. Every sum takes x, then h, k ascending, in products of 16, then what is known besides, which is read meanwhile: no tile changes a bit.
 //
 // A launch of one step begins before the one in front of it has ended, and copies weights meanwhile: as many as its stages hold, which of the smallest tile,
 // up to 1,024 inputs and units, are all. What it reads of rows it reads when that one has ended. To wait for a stage takes as long as to multiply some slabs of a small tile, so its stages
@@ -28,7 +29,7 @@ enum Work { STEP, QUEUE, RESIDENT };
 template <class Gates, int Groups, int Units, int Deep, int Stages, Work Does>
 class Tiles {
 public:
-    static constexpr int ROWS = 64 * Groups, PASSES = ROWS / 16, COLUMNS = Gates::GATES * Units, SLAB_BYTES = Gates::GATES * UNITS * ROW_BYTES;
+    static constexpr int ROWS = 64 * Groups, COLUMNS = Gates::GATES * Units, SLAB_BYTES = Gates::GATES * UNITS * ROW_BYTES;
     static constexpr int ROWS_BYTES = ROWS * ROW_BYTES, WEIGHT_BYTES = COLUMNS * ROW_BYTES;
     static constexpr int STAGE_BYTES = Deep * (ROWS_BYTES + (Does == RESIDENT ? 0 : WEIGHT_BYTES));
     // Who multiplies releases a stage when the next one is there.
@@ -41,7 +42,8 @@ public:
     __device__ __forceinline__ void initialise() {
         if (threadIdx.x == 0) {
             for (int s = 0; s < Stages; ++s) {
-                mbarrier_init(&full_[s], GROUP + 1);
+                // Its rows and its weights.
+                mbarrier_init(&full_[s], 2);
                 mbarrier_init(&empty_[s], Groups * 4);
             }
         }
@@ -53,52 +55,25 @@ public:
     __device__ __forceinline__ uint32_t tiles(const LstmRows& rows) const { return (rows.rows + ROWS - 1) / ROWS * across(); }
     __device__ __forceinline__ uint32_t first_row(uint32_t tile) const { return tile / across() * ROWS; }
 
-    // Feeds one tile. `known` is called by all threads of the warpgroup before the first row of h is read.
+    // Feeds one tile: what one thread does. `known` is called before the first row of h is read.
     template <class Known>
     __device__ __forceinline__ void feed(const LstmRows& rows, uint32_t tile, Known known) {
-        const int t = threadIdx.x % GROUP, chunk = t % 8;
-        const uint32_t input_slabs = cell_.input_slabs(), slabs = cell_.slabs(), rounds = (slabs + Deep - 1) / Deep;
-        const uint32_t first = first_row(tile) + t / 8;
+        const uint32_t slabs = cell_.slabs(), rounds = (slabs + Deep - 1) / Deep;
         const uint64_t weights = cell_.weights + (uint64_t)(tile % across()) * (Units / UNITS) * slabs * SLAB_BYTES;
         if (Does == STEP) {
             // Weights are under way before it is known where rows lie.
-            if (t == 0) {
-                for (uint32_t round = 0; round < min(static_cast<uint32_t>(Stages), rounds); ++round) copy_weights(weights, round, round);
-            }
+            for (uint32_t round = 0; round < min(static_cast<uint32_t>(Stages), rounds); ++round) copy_weights(weights, round, round);
             launch_wait();
         }
-        // Both lists at once: reading the second one when x ends would let the ring run dry.
-        uint64_t inputs[PASSES], states[PASSES];
-#pragma unroll
-        for (int i = 0; i < PASSES; ++i) {
-            inputs[i] = listed(rows.x, first + 16 * i, rows.rows);
-            states[i] = listed(rows.h, first + 16 * i, rows.rows);
-        }
         for (uint32_t round = 0; round < rounds; ++round) {
-            if (Does != STEP && round == input_slabs) known();
+            if (Does != STEP && round == cell_.input_slabs()) known();
             mbarrier_wait(&empty_[place_.stage], place_.parity ^ 1);
-            if (t == 0 && Does == RESIDENT && loaded_) {
+            if (Does == RESIDENT && loaded_) {
                 mbarrier_arrive(&full_[place_.stage]);
-            } else if (t == 0 && (Does != STEP || round >= Stages)) {
+            } else if (Does != STEP || round >= Stages) {
                 copy_weights(weights, round, place_.stage);
             }
-            uint8_t* const stage = shared_ + place_.stage * STAGE_BYTES;
-#pragma unroll
-            for (int d = 0; d < Deep; ++d) {
-                const uint32_t k = round * Deep + d;
-                const bool input = k < input_slabs;
-                const uint32_t column = (input ? k : k - input_slabs) * SLAB + chunk * 8;
-                const bool there = column < (input ? cell_.inputs : cell_.units);
-#pragma unroll
-                for (int i = 0; i < PASSES; ++i) {
-                    const int r = t / 8 + 16 * i;
-                    const uint64_t row = input ? inputs[i] : states[i];
-                    const bool read = there && row != 0;
-                    const uint64_t source = read ? row + column * 2 : cell_.weights;
-                    copy_async(stage + d * ROWS_BYTES + r * ROW_BYTES + ((chunk ^ (r & 7)) << 4), reinterpret_cast<const void*>(source), read ? 16 : 0);
-                }
-            }
-            copies_arrive(&full_[place_.stage]);
+            copy_rows(rows, first_row(tile), round);
             place_.advance();
         }
         loaded_ = true;
@@ -111,8 +86,10 @@ public:
         const uint32_t unit = tile % across() * Units + lane % 4 * 2;
         const uint32_t slabs = cell_.slabs(), rounds = slabs / Deep, rest = slabs % Deep;
         if (Does == STEP) launch_wait();
-        float sums[COLUMNS / 2];
-        begin(rows, row, unit, sums);
+        float sums[COLUMNS / 2], known[COLUMNS / 2];
+        know(rows, row, unit, known);
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = 0.0f;
         Gates leaving[2];
         typename Gates::Read read[2][Units / UNITS];
 #pragma unroll
@@ -159,6 +136,8 @@ public:
         // Of a block's last tile nobody waits for the last stages.
         if (Does != STEP) release();
 #pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) sums[i] += known[i];
+#pragma unroll
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
             for (int g = 0; g < Units / UNITS; ++g) {
@@ -188,11 +167,23 @@ private:
         }
     }
 
-    // Waits for a stage. What threads copied is known to who waited for it, and to products when who waited has said so.
-    __device__ __forceinline__ void await() const {
-        mbarrier_wait(&full_[place_.stage], place_.parity);
-        async_proxy_fence();
+    // Starts the copies of the rows of the next stage; of rows that are not there nothing is multiplied that anybody looks at.
+    __device__ __forceinline__ void copy_rows(const LstmRows& rows, uint32_t row, uint32_t round) const {
+        const uint32_t first = round * Deep, there = min(static_cast<uint32_t>(Deep), cell_.slabs() - first), inputs = cell_.input_slabs();
+        const uint32_t groups = Groups == 1 || row + TENSOR_COPY_ROWS >= rows.rows ? 1 : Groups;
+        uint64_t* const full = &full_[place_.stage];
+        mbarrier_arrive_expect(full, there * groups * TENSOR_COPY_BYTES);
+        for (uint32_t d = 0; d < there; ++d) {
+            const uint32_t k = first + d;
+            uint8_t* const to = shared_ + place_.stage * STAGE_BYTES + d * ROWS_BYTES;
+            for (uint32_t g = 0; g < groups; ++g) {
+                tensor_copy(to + g * TENSOR_COPY_BYTES, k < inputs ? cell_.x : cell_.h, (k < inputs ? k : k - inputs) * SLAB, rows.first + row + g * TENSOR_COPY_ROWS, full);
+            }
+        }
     }
+
+    // Waits for a stage.
+    __device__ __forceinline__ void await() const { mbarrier_wait(&full_[place_.stage], place_.parity); }
     __device__ __forceinline__ void multiply_slab(float (&sums)[COLUMNS / 2], int group, uint32_t round, uint32_t d) const {
         const uint8_t *const rows = shared_ + place_.stage * STAGE_BYTES + d * ROWS_BYTES, *const weights = weights_at(round, place_.stage) + d * WEIGHT_BYTES;
         const uint64_t a = wgmma_descriptor(rows + group * 64 * ROW_BYTES), b = wgmma_descriptor(weights);
@@ -208,8 +199,8 @@ private:
     // Whether there is the unit of group g.
     __device__ __forceinline__ bool is_unit(uint32_t unit, int g) const { return unit + UNITS * g < cell_.units; }
 
-    // sums[(g * GATES + gate) * 4 + half * 2 + e] belongs to row `row` + 8 · half and unit `unit` + 8 · g + e.
-    __device__ __forceinline__ void begin(const LstmRows& rows, uint32_t row, uint32_t unit, float (&sums)[COLUMNS / 2]) const {
+    // What is added to sums, of which [(g * GATES + gate) * 4 + half * 2 + e] belongs to row `row` + 8 · half and unit `unit` + 8 · g + e.
+    __device__ __forceinline__ void know(const LstmRows& rows, uint32_t row, uint32_t unit, float (&known)[COLUMNS / 2]) const {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const uint64_t own = listed(rows.begin, row + 8 * half, rows.rows);
@@ -218,8 +209,8 @@ private:
 #pragma unroll
                 for (int gate = 0; gate < Gates::GATES; ++gate) {
                     const float2 pair = Gates::begin(cell_, own, gate, unit + UNITS * g, is_unit(unit, g));
-                    sums[(g * Gates::GATES + gate) * 4 + half * 2] = pair.x;
-                    sums[(g * Gates::GATES + gate) * 4 + half * 2 + 1] = pair.y;
+                    known[(g * Gates::GATES + gate) * 4 + half * 2] = pair.x;
+                    known[(g * Gates::GATES + gate) * 4 + half * 2 + 1] = pair.y;
                 }
             }
         }
@@ -250,10 +241,10 @@ __device__ __forceinline__ void step(const Cell& cell, const LstmRows& own, uint
     if (number == 0 ? is_beyond(rows_at, tiles.first_row(blockIdx.x)) : tiles.first_row(blockIdx.x) >= rows.rows) return;
     tiles.initialise();
     if (threadIdx.x / GROUP == Groups) {
-        if (SHIFTS<Gates, Units>) registers_fewer<72>();
-        tiles.feed(rows, blockIdx.x, [] {});
+        if (SHIFTS<Gates, Units>) registers_fewer<24>();
+        if (threadIdx.x % GROUP == 0) tiles.feed(rows, blockIdx.x, [] {});
     } else {
-        if (SHIFTS<Gates, Units>) registers_more<Groups == 1 ? 240 : 216>();
+        if (SHIFTS<Gates, Units>) registers_more<240>();
         tiles.multiply(rows, blockIdx.x);
     }
 }
@@ -263,28 +254,29 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
-    Tiles<Gates, Groups, Units, 1, Stages, Does> tiles({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, shared, full, empty);
+    Tiles<Gates, Groups, Units, 1, Stages, Does> tiles({a.weights, a.bias, a.inputs, a.units, a.columns, a.x, a.h, 0, a.z_takes}, shared, full, empty);
     // Otherwise a block would meet columns whose weights it does not have.
     if (Does == RESIDENT && gridDim.x % tiles.across() != 0) __trap();
     tiles.initialise();
     const LstmRows* steps = reinterpret_cast<const LstmRows*>(a.steps);
     uint32_t* counter = reinterpret_cast<uint32_t*>(a.counter);
     if (threadIdx.x / GROUP == Groups) {
-        if (SHIFTS<Gates, Units>) registers_fewer<72>();
+        if (SHIFTS<Gates, Units>) registers_fewer<24>();
+        if (threadIdx.x % GROUP != 0) return;
         for (uint32_t s = 0; s < a.step_count; ++s) {
             const LstmRows rows = steps[s];
             bool known = s == 0;
             for (uint32_t tile = blockIdx.x; tile < tiles.tiles(rows); tile += gridDim.x) {
                 tiles.feed(rows, tile, [&] {
                     if (known) return;
-                    if (threadIdx.x % GROUP == 0) grid_wait(counter, s * gridDim.x);
-                    group_barrier(2, GROUP);
+                    grid_wait(counter, s * gridDim.x);
+                    async_proxy_fence();
                     known = true;
                 });
             }
         }
     } else {
-        if (SHIFTS<Gates, Units>) registers_more<Groups == 1 ? 240 : 216>();
+        if (SHIFTS<Gates, Units>) registers_more<240>();
         for (uint32_t s = 0; s < a.step_count; ++s) {
             const LstmRows rows = steps[s];
             for (uint32_t tile = blockIdx.x; tile < tiles.tiles(rows); tile += gridDim.x) tiles.multiply(rows, tile);
@@ -307,15 +299,15 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-#define STEPS(name, Gates, GROUPS, WIDTH, DEEP, STAGES)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmStepArguments a) {                            \
-        recurrent::step<recurrent::Gates, GROUPS, WIDTH, DEEP, STAGES>({a.weights, a.bias, a.inputs, a.units, a.columns, 0, a.z_takes}, a.rows, a.rows_at, a.number); \
-    }                                                                                                                                                  \
+#define STEPS(name, Gates, GROUPS, WIDTH, DEEP, STAGES)                                                                                                                         \
+    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmStepArguments a) {                                                     \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, DEEP, STAGES>({a.weights, a.bias, a.inputs, a.units, a.columns, a.x, a.h, 0, a.z_takes}, a.rows, a.rows_at, a.number); \
+    }                                                                                                                                                                           \
     KERNEL(name, LstmStepArguments)
-#define NODES(name, Gates, GROUPS, WIDTH, DEEP, STAGES)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ TreeStepArguments a) {                           \
-        recurrent::step<recurrent::Gates, GROUPS, WIDTH, DEEP, STAGES>({a.weights, a.bias, a.units, a.units, a.columns, a.c_right, 0}, a.rows, a.rows_at, 0); \
-    }                                                                                                                                                 \
+#define NODES(name, Gates, GROUPS, WIDTH, DEEP, STAGES)                                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ TreeStepArguments a) {                                                    \
+        recurrent::step<recurrent::Gates, GROUPS, WIDTH, DEEP, STAGES>({a.weights, a.bias, a.units, a.units, a.columns, a.left, a.right, a.c_right, 0}, a.rows, a.rows_at, 0); \
+    }                                                                                                                                                                          \
     KERNEL(name, TreeStepArguments)
 #define QUEUES(name, Gates, GROUPS, WIDTH, STAGES, WORK)                                                                     \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ LstmQueueArguments a) { \
@@ -329,7 +321,6 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
     STEPS(lstm##FORMAT##_step_64x16, Lstm<recurrent::Halves>, 1, 16, 4, 3)             \
     STEPS(lstm##FORMAT##_step_64x32, Lstm<recurrent::Halves>, 1, 32, 1, 8)             \
     STEPS(lstm##FORMAT##_step_128x32, Lstm<recurrent::Halves>, 2, 32, 1, 6)            \
-    STEPS(lstm##FORMAT##_step_128x64, Lstm<recurrent::Halves>, 2, 64, 1, 3)            \
     QUEUES(lstm##FORMAT##_resident_64x8, Lstm<recurrent::Halves>, 1, 8, 8, RESIDENT)   \
     QUEUES(lstm##FORMAT##_resident_64x16, Lstm<recurrent::Halves>, 1, 16, 8, RESIDENT) \
     QUEUES(lstm##FORMAT##_queue_64x32, Lstm<recurrent::Halves>, 1, 32, 8, QUEUE)       \
@@ -338,7 +329,6 @@ __device__ __forceinline__ void queue(const LstmQueueArguments& a) {
     STEPS(gru##FORMAT##_step_64x16, Gru<recurrent::Halves>, 1, 16, 4, 3)               \
     STEPS(gru##FORMAT##_step_64x32, Gru<recurrent::Halves>, 1, 32, 1, 8)               \
     STEPS(gru##FORMAT##_step_128x32, Gru<recurrent::Halves>, 2, 32, 1, 6)              \
-    STEPS(gru##FORMAT##_step_128x64, LateGru<recurrent::Halves>, 2, 64, 1, 3)          \
     QUEUES(gru##FORMAT##_resident_64x8, Gru<recurrent::Halves>, 1, 8, 8, RESIDENT)     \
     QUEUES(gru##FORMAT##_resident_64x16, Gru<recurrent::Halves>, 1, 16, 8, RESIDENT)   \
     QUEUES(gru##FORMAT##_queue_64x32, Gru<recurrent::Halves>, 1, 32, 8, QUEUE)         \

@@ -72,26 +72,26 @@ private:
 
 }  // namespace wide
 
-#define WIDE(name, Halves, GROUPS, COLUMNS, STAGES)                                                                        \
-    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ ProductArguments a) { \
-        wide::run<recurrent::Halves, GROUPS, COLUMNS, STAGES>(a, wide::LeaveRows{a});                                      \
-    }                                                                                                                      \
-    KERNEL(name, ProductArguments)
-#define WIDE_BEST(name, Halves, GROUPS, COLUMNS, STAGES)                                                                       \
-    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ ProductBestArguments a) { \
-        wide::run<recurrent::Halves, GROUPS, COLUMNS, STAGES>(a.product, wide::LeaveBest{a});                                  \
-    }                                                                                                                          \
-    KERNEL(name, ProductBestArguments)
+#define WIDE(name, Halves, GROUPS, COLUMNS, STAGES)                                                                     \
+    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ WideArguments a) { \
+        wide::run<recurrent::Halves, GROUPS, COLUMNS, STAGES>(a, wide::LeaveRows{a.best.product});                      \
+    }                                                                                                                   \
+    KERNEL(name, WideArguments)
+#define WIDE_BEST(name, Halves, GROUPS, COLUMNS, STAGES)                                                                \
+    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) name(const __grid_constant__ WideArguments a) { \
+        wide::run<recurrent::Halves, GROUPS, COLUMNS, STAGES>(a, wide::LeaveBest{a.best});                              \
+    }                                                                                                                   \
+    KERNEL(name, WideArguments)
 
 // Every kernel in one format of 16 bits.
-#define WIDE_OF(FORMAT, Halves)                               \
-    WIDE(wide_##FORMAT##_64x32, Halves, 1, 32, 8)             \
-    WIDE(wide_##FORMAT##_64x64, Halves, 1, 64, 12)            \
-    WIDE(wide_##FORMAT##_128x64, Halves, 2, 64, 8)            \
-    WIDE(wide_##FORMAT##_128x128, Halves, 2, 128, 6)          \
-    WIDE(wide_##FORMAT##_128x256, Halves, 2, 256, 4)          \
-    WIDE_BEST(wide_best_##FORMAT##_64x64, Halves, 1, 64, 12)  \
-    WIDE_BEST(wide_best_##FORMAT##_128x64, Halves, 2, 64, 8)  \
+#define WIDE_OF(FORMAT, Halves)                                \
+    WIDE(wide_##FORMAT##_64x32, Halves, 1, 32, 16)             \
+    WIDE(wide_##FORMAT##_64x64, Halves, 1, 64, 12)             \
+    WIDE(wide_##FORMAT##_128x64, Halves, 2, 64, 8)             \
+    WIDE(wide_##FORMAT##_128x128, Halves, 2, 128, 6)           \
+    WIDE(wide_##FORMAT##_128x256, Halves, 2, 256, 4)           \
+    WIDE_BEST(wide_best_##FORMAT##_64x64, Halves, 1, 64, 12)   \
+    WIDE_BEST(wide_best_##FORMAT##_128x64, Halves, 2, 64, 8)   \
     WIDE_BEST(wide_best_##FORMAT##_128x128, Halves, 2, 128, 6) \
     WIDE_BEST(wide_best_##FORMAT##_128x256, Halves, 2, 256, 4)
 

@@ -1,12 +1,13 @@
 // y = begin + x_0·W_0 + x_1·W_1 + …: products in bf16 and f16 by warpgroups, on Hopper, whatever becomes of the sums.
 //
-// A block computes tiles of y one after another. One warpgroup (the last) feeds a ring of stages: rows of x with asynchronous copies, weights with bulk
-// copies. The others multiply, each 64 rows. The ring goes on from tile to tile, so that slabs of the next one arrive while a tile's sums are left.
+// A block computes tiles of y one after another. One thread of a warpgroup (the last) feeds a ring of stages: rows of x with copies of a tensor's boxes, weights
+// with bulk copies. The other warpgroups multiply, each 64 rows. The ring goes on from tile to tile, so that slabs of the next one arrive while a tile's sums are left.
 // Every sum begins with its beginning and takes the terms in order, k ascending, in products of 16: no tile changes a bit.
 //
 // x is rounded before it comes here. What a block waits for is what it reads: a tile of 128 by 256 takes the tensor cores 1024 cycles for a slab, and
-// reads 48 KiB for it; rows of floats would make that 64 KiB. And threads that only start copies hide any latency with few registers.
+// reads 48 KiB for it; rows of floats would make that 64 KiB. And a thread that only starts copies hides any latency with few registers.
 #pragma once
+#include "abi_best.h"
 #include "gates.cuh"
 #include "product.cuh"
 #include "ring.cuh"
@@ -36,19 +37,20 @@ private:
 template <class Halves, int Groups, int Columns, int Stages>
 class Block {
 public:
-    static constexpr int ROWS = 64 * Groups, PASSES = ROWS / 16, STAGE_BYTES = (ROWS + Columns) * ROW_BYTES;
+    static constexpr int ROWS = 64 * Groups, STAGE_BYTES = (ROWS + Columns) * ROW_BYTES;
     // A tile has several panels, or a part of one.
     static constexpr int PANELS = Columns > PANEL ? Columns / PANEL : 1, PART_BYTES = Columns > PANEL ? PANEL_SLAB_BYTES : Columns * ROW_BYTES;
 
-    __device__ __forceinline__ Block(const ProductArguments& a, uint8_t* shared, uint64_t* full, uint64_t* empty)
-        : a_(a), tiles_(a), shared_(shared), full_(full), empty_(empty) {}
+    __device__ __forceinline__ Block(const WideArguments& a, uint8_t* shared, uint64_t* full, uint64_t* empty)
+        : x_(a.x), a_(a.best.product), tiles_(a_), shared_(shared), full_(full), empty_(empty) {}
 
     __device__ __forceinline__ bool has_tiles() const { return blockIdx.x < tiles_.count(); }
 
     __device__ __forceinline__ void initialise() {
         if (threadIdx.x == 0) {
             for (int s = 0; s < Stages; ++s) {
-                mbarrier_init(&full_[s], GROUP + 1);
+                // Its rows and its weights.
+                mbarrier_init(&full_[s], 2);
                 mbarrier_init(&empty_[s], Groups * 4);
             }
         }
@@ -56,18 +58,16 @@ public:
         __syncthreads();
     }
 
-    // Feeds all tiles of the block. The weights of its first slabs come while the launch in front has not ended yet.
+    // Feeds all tiles of the block: what one thread does. The weights of its first slabs come while the launch in front has not ended yet.
     __device__ __forceinline__ void feed() {
         const uint32_t first = (a_.terms[0].k + SLAB - 1) / SLAB, ahead = min(static_cast<uint32_t>(Stages), first);
-        if (threadIdx.x % GROUP == 0) {
-            for (uint32_t k = 0; k < ahead; ++k) copy_weights(a_.terms[0], blockIdx.x, k, first, k);
-        }
+        for (uint32_t k = 0; k < ahead; ++k) copy_weights(a_.terms[0], blockIdx.x, k, first, k);
         launch_wait();
         uint32_t started = 0;
         for (uint32_t tile = blockIdx.x; tile < tiles_.count(); tile += gridDim.x) {
             for (uint32_t t = 0; t < a_.term_count; ++t) {
                 const uint32_t slabs = (a_.terms[t].k + SLAB - 1) / SLAB;
-                for (uint32_t k = 0; k < slabs; ++k) start(a_.terms[t], tile, k, slabs, started++ >= ahead);
+                for (uint32_t k = 0; k < slabs; ++k) start(t, tile, k, slabs, started++ >= ahead);
             }
         }
     }
@@ -85,7 +85,6 @@ public:
             begin(row, column, sums);
             for (uint32_t k = 0; k < slabs; ++k) {
                 mbarrier_wait(&full_[place_.stage], place_.parity);
-                async_proxy_fence();
                 const uint8_t* stage = shared_ + place_.stage * STAGE_BYTES;
                 const uint64_t x = wgmma_descriptor(stage + group * 64 * ROW_BYTES), w = wgmma_descriptor(stage + ROWS * ROW_BYTES);
                 wgmma_pin(sums);
@@ -122,24 +121,16 @@ private:
         }
     }
 
-    // Starts the copies of slab k of a term, of the weights too unless they are on their way.
-    __device__ __forceinline__ void start(const ProductTerm& term, uint32_t tile, uint32_t k, uint32_t slabs, bool with_weights) {
-        const int t = threadIdx.x % GROUP, chunk = t % 8;
+    // Starts the copies of slab k of a term, of the weights too unless they are on their way. Of rows that are not there nothing is left.
+    __device__ __forceinline__ void start(uint32_t term, uint32_t tile, uint32_t k, uint32_t slabs, bool with_weights) {
         mbarrier_wait(&empty_[place_.stage], place_.parity ^ 1);
+        if (with_weights) copy_weights(a_.terms[term], tile, k, slabs, place_.stage);
         uint8_t* const stage = shared_ + place_.stage * STAGE_BYTES;
-        if (t == 0 && with_weights) copy_weights(term, tile, k, slabs, place_.stage);
-        // Rows and columns that are not there are zeros, and their memory is not touched.
-        const uint32_t first = tiles_.row(tile) + t / 8, column = k * SLAB + chunk * 8;
-        const uint32_t bytes = column < term.k ? min(16u, (term.k - column) * 2) : 0;
-        const uint64_t x = term.x + (uint64_t)first * term.x_stride + (uint64_t)column * 2;
-#pragma unroll
-        for (int i = 0; i < PASSES; ++i) {
-            const int r = t / 8 + 16 * i;
-            const bool there = bytes != 0 && first + 16 * i < tiles_.rows();
-            const uint64_t source = there ? x + (uint64_t)(16 * i) * term.x_stride : term.x;
-            copy_async(stage + r * ROW_BYTES + ((chunk ^ (r & 7)) << 4), reinterpret_cast<const void*>(source), there ? bytes : 0);
+        const uint32_t row = tiles_.row(tile), groups = Groups == 1 || row + TENSOR_COPY_ROWS >= tiles_.rows() ? 1 : Groups;
+        mbarrier_arrive_expect(&full_[place_.stage], groups * TENSOR_COPY_BYTES);
+        for (uint32_t g = 0; g < groups; ++g) {
+            tensor_copy(stage + g * TENSOR_COPY_BYTES, x_[term], k * SLAB, row + g * TENSOR_COPY_ROWS, &full_[place_.stage]);
         }
-        copies_arrive(&full_[place_.stage]);
         place_.advance();
     }
 
@@ -171,6 +162,7 @@ private:
         }
     }
 
+    const TensorMap* const x_;
     const ProductArguments& a_;
     const Tiles<ROWS, Columns> tiles_;
     uint8_t* const shared_;
@@ -182,7 +174,7 @@ private:
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class Halves, int Groups, int Columns, int Stages, class Leave>
-__device__ __forceinline__ void run(const ProductArguments& a, const Leave& leave) {
+__device__ __forceinline__ void run(const WideArguments& a, const Leave& leave) {
     DYNAMIC_SHARED(shared);
     SHARED(uint64_t, full, Stages);
     SHARED(uint64_t, empty, Stages);
@@ -191,10 +183,10 @@ __device__ __forceinline__ void run(const ProductArguments& a, const Leave& leav
     if (!block.has_tiles()) return;
     block.initialise();
     if (threadIdx.x / GROUP == Groups) {
-        registers_fewer<72>();
-        block.feed();
+        registers_fewer<24>();
+        if (threadIdx.x % GROUP == 0) block.feed();
     } else {
-        registers_more<Groups == 1 ? 240 : 216>();
+        registers_more<240>();
         block.multiply(leave);
     }
 }

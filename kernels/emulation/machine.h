@@ -53,7 +53,6 @@ struct Pending {
     uint64_t a, b;  // descriptors
     int columns;
     bool accumulate, is_f16;
-    uint32_t fenced;  // landings that its thread had fenced when it issued this
 };
 
 struct Fiber {
@@ -67,9 +66,6 @@ struct Fiber {
     std::vector<uint32_t> groups;     // committed groups: how many copies each holds
     std::vector<Pending> products;    // wgmma, in order
     std::vector<uint32_t> batches;    // committed groups of those: how many each holds
-    std::vector<uint32_t> unfenced;   // 16-byte chunks of shared memory it wrote and the async proxy may not see yet
-    std::vector<uint64_t> observed;   // landings that it waited for at their mbarriers and has not fenced
-    uint32_t fenced = 0;              // how many landings it has fenced
 #if defined(__SANITIZE_ADDRESS__)
     void* fake = nullptr;  // what the sanitizer keeps for a stack that is left for a while
 #endif
@@ -90,29 +86,13 @@ struct Meeting {
     Fiber* waiting[128];
 };
 
-// A copy of a thread that arrives at an mbarrier when it has landed.
-struct Arriving {
-    Copy copy;
-    uint32_t thread;
-};
-
 struct Mbarrier {
     uint64_t* word;
     int64_t count, pending;
     int64_t bytes = 0;  // announced and not arrived (negative: arrived before they were announced)
     uint32_t phase = 0;
     std::vector<Copy> flying = {};
-    std::vector<Arriving> copies = {};
-    int64_t arriving = 0;              // threads that arrive when those have landed; `pending` counts them
-    uint64_t landing[2] = {};          // by phase, of the present one and the one before: the landing of its copies, or 0
     std::vector<Fiber*> waiting = {};  // for the present phase to end
-};
-
-// The copies that arrived at one mbarrier in one phase, and who fenced them. A thread's fence is for what it knows of, and so counts for those landings whose
-// mbarrier it waited at before; a warpgroup may multiply what all of its threads have fenced so.
-struct Landing {
-    uint64_t by[THREADS_MOST / 64] = {};
-    uint32_t as[THREADS_MOST / 128] = {};  // by warpgroup: how many landings its first thread had fenced before this one
 };
 
 struct Block {
@@ -125,11 +105,11 @@ struct Block {
     Meeting groups[THREADS_MOST / 128];               // by warpgroup
     std::deque<Mbarrier> mbarriers;
     std::vector<std::pair<const void*, uint32_t>> placed;  // declared arrays and where they lie
-    std::vector<Landing> landings;
-    uint64_t landings_before = 0;  // those of earlier blocks: landing n is number n - landings_before - 1, and others concern nobody
-    // By 16-byte chunk of shared memory: 0, or 1 + the thread that copied there, and from bit 16 on the landing with which that came. Without a landing the
-    // thread itself has to fence what it copied, and then it is 0 again.
-    std::vector<uint64_t> proxy;
+};
+
+// As aligned as any argument is.
+struct alignas(128) Line {
+    uint8_t bytes[128];
 };
 
 // What a kernel is to the machine.
@@ -237,7 +217,7 @@ private:
 #endif
     Fiber* current_ = nullptr;
     Kernel kernel_{};
-    std::vector<uint64_t> arguments_;
+    std::vector<Line> arguments_;
     Index3 grid_;
     uint32_t threads_ = 0, shared_bytes_ = 0;
     size_t resident_ = 0, unfinished_ = 0;

@@ -178,7 +178,6 @@ inline Block& Machine::resident(size_t number) {
         block->shared = static_cast<uint8_t*>(std::aligned_alloc(1024, SHARED_BYTES));
         if (!block->shared) std::abort();
         std::memset(block->shared, 0xff, SHARED_BYTES);
-        block->proxy.assign(SHARED_BYTES / 16, 0);
         blocks_.push_back(std::move(block));
     }
     return *blocks_[number];
@@ -201,13 +200,6 @@ inline void Machine::begin_block(Block& block, const Index3& index) {
     for (uint32_t warp = 0; warp < (threads_ + 31) / 32; ++warp) block.meetings[warp].clear();
     for (Meeting& meeting : block.groups) meeting.arrived = 0;
     block.mbarriers.clear();
-    // What the launch before left unfenced concerns nobody: also that of threads that this one does not have.
-    for (Fiber& fiber : block.fibers) {
-        for (const uint32_t chunk : fiber.unfenced) block.proxy[chunk] = 0;
-        fiber.unfenced.clear();
-    }
-    block.landings_before += block.landings.size();
-    block.landings.clear();
     block.fibers.resize(threads_);
     for (uint32_t thread = 0; thread < threads_; ++thread) {
         Fiber& fiber = block.fibers[thread];
@@ -219,8 +211,6 @@ inline void Machine::begin_block(Block& block, const Index3& index) {
         fiber.groups.clear();
         fiber.products.clear();
         fiber.batches.clear();
-        fiber.observed.clear();
-        fiber.fenced = 0;
         ready_.push_back(&fiber);
     }
     unfinished_ += threads_;
@@ -254,7 +244,7 @@ inline bool Machine::end_blocks() {
 // What is still under way to a block that leaves would land in the memory of whoever comes after it.
 inline void Machine::check_left(Block& block) {
     for (const Mbarrier& barrier : block.mbarriers) {
-        if (barrier.flying.empty() && barrier.copies.empty()) continue;
+        if (barrier.flying.empty()) continue;
         fail("block (%u,%u,%u) leaves before a copy that it started has arrived at its mbarrier", block.index.x, block.index.y, block.index.z);
     }
 }
@@ -281,7 +271,7 @@ inline bool Machine::prepare(const Kernel& kernel, const uint32_t grid[3], uint3
     if (shared_bytes > DYNAMIC_SHARED_MOST) return error_ += std::to_string(shared_bytes) + " bytes of shared memory", false;
     if (kernel.cooperative && blocks > RESIDENT_BLOCKS_MOST) return error_ += "more blocks than can be resident at once", false;
     // A copy, so that arguments need not be aligned, and so that what the caller does with them meanwhile changes nothing.
-    arguments_.resize((static_cast<size_t>(kernel.size) + 7) / 8);
+    arguments_.resize((static_cast<size_t>(kernel.size) + sizeof(Line) - 1) / sizeof(Line));
     std::memcpy(arguments_.data(), arguments, static_cast<size_t>(kernel.size));
 
     // Blocks come in an order that is not theirs: a stride that shares no factor with their number, from somewhere.

@@ -1,6 +1,6 @@
 // What ptx.cuh offers, on the CPU.
 //
-// Copies land as late as they may: cp.async when its group or its mbarrier is waited for, a bulk copy when someone waits for its mbarrier, so a
+// Copies land as late as they may: cp.async when its group is waited for, a bulk copy or a tensor's when someone waits for its mbarrier, so a
 // missing wait shows as poisoned data. Now and then those of an mbarrier land at once, so that a stage that is overwritten too early shows too.
 #pragma once
 #include "language.h"
@@ -28,11 +28,9 @@ inline void launch_wait(EMULATED_HERE) { emulation::machine().wait_for_launch({"
 
 namespace emulation {
 
-// Lands one; the chunk of shared memory where it lies now.
-inline uint32_t land(const Copy& copy, const Block& block) {
+inline void land(const Copy& copy) {
     std::memcpy(copy.to, copy.from, copy.bytes);
     std::memset(static_cast<uint8_t*>(copy.to) + copy.bytes, 0, copy.whole - copy.bytes);
-    return static_cast<uint32_t>(static_cast<uint8_t*>(copy.to) - block.shared) / 16;
 }
 
 }  // namespace emulation
@@ -57,12 +55,7 @@ inline void copy_wait() {
     uint32_t landed = 0;
     const size_t groups = fiber.groups.size() - N;
     for (size_t group = 0; group < groups; ++group) {
-        for (uint32_t i = 0; i < fiber.groups[group]; ++i) {
-            const uint32_t chunk = emulation::land(fiber.copies[landed++], *fiber.block);
-            if (fiber.block->proxy[chunk] == fiber.thread + 1) continue;
-            fiber.block->proxy[chunk] = fiber.thread + 1;
-            fiber.unfenced.push_back(chunk);
-        }
+        for (uint32_t i = 0; i < fiber.groups[group]; ++i) emulation::land(fiber.copies[landed++]);
     }
     fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + landed);
     fiber.groups.erase(fiber.groups.begin(), fiber.groups.begin() + static_cast<long>(groups));

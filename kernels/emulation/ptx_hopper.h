@@ -1,8 +1,8 @@
-// What ptx.cuh offers of sm_90, on the CPU: mbarriers, bulk copies, products of a warpgroup, waiting for other blocks and telling the host.
+// What ptx.cuh offers of sm_90, on the CPU: mbarriers, copies in bulk and of tensors, products of a warpgroup, waiting for other blocks and telling the host.
 #pragma once
 #include "ptx.h"
 
-// ---- mbarriers and bulk copies ----
+// ---- mbarriers, and copies that arrive at them ----
 
 namespace emulation {
 
@@ -15,64 +15,35 @@ inline Mbarrier& mbarrier(const uint64_t* word, const char* file, int line) {
     return all[index];
 }
 
-// Tells a thread that waited at an mbarrier of what landed there.
-inline void observe(Fiber& fiber, uint64_t landing) {
-    if (landing != 0) fiber.observed.push_back(landing);
-}
-
 // Ends the phase if everyone has arrived and everything announced has landed.
 inline void settle(Mbarrier& barrier) {
     if (barrier.pending != 0 || barrier.bytes != 0) return;
-    for (Fiber* fiber : barrier.waiting) {
-        observe(*fiber, barrier.landing[barrier.phase]);
-        machine().ready(fiber);
-    }
+    for (Fiber* fiber : barrier.waiting) machine().ready(fiber);
     barrier.waiting.clear();
     barrier.phase ^= 1;
-    barrier.landing[barrier.phase] = 0;
     barrier.pending = barrier.count;
 }
 
-// Lands what threads copied, with all else of this phase.
-inline void land_copies(Mbarrier& barrier, Block& block) {
-    if (barrier.copies.empty()) return;
-    uint64_t& landing = barrier.landing[barrier.phase];
-    if (landing == 0) {
-        block.landings.emplace_back();
-        landing = block.landings_before + block.landings.size();
-    }
-    for (const Arriving& one : barrier.copies) block.proxy[land(one.copy, block)] = landing << 16 | (one.thread + 1);
-    barrier.copies.clear();
-}
-
-// Lands what is under way, of what threads copied only when nobody else is to arrive.
+// Lands what is under way.
 inline void land(Mbarrier& barrier) {
     for (const Copy& copy : barrier.flying) {
-        std::memcpy(copy.to, copy.from, copy.bytes);
-        barrier.bytes -= copy.bytes;
+        land(copy);
+        barrier.bytes -= copy.whole;
     }
     barrier.flying.clear();
-    if (barrier.pending == barrier.arriving) {
-        land_copies(barrier, machine().block());
-        barrier.pending -= barrier.arriving;
-        barrier.arriving = 0;
-    }
     settle(barrier);
 }
 
 // Whether to land something at once: others may be at what lay there before, and that would never show if all waited for who waits for them.
 inline bool lands_at_once() { return machine().random() % 4 == 0; }
 
-// Counts an arrival that `pending` or, of copies, `arriving` counts; who waits already is not there to see copies land later.
-inline void arrive(Mbarrier& barrier, int64_t& counter, int one, const char* file, int line) {
-    if (barrier.pending == barrier.arriving) {
+inline void arrive(Mbarrier& barrier, const char* file, int line) {
+    if (barrier.pending == 0) {
         machine().fail("an arrival at %s:%d beyond the %ld that the mbarrier expects in a phase", file, line, static_cast<long>(barrier.count));
     }
-    counter += one;
-    if (!barrier.waiting.empty() && barrier.pending == barrier.arriving) return land(barrier);
+    --barrier.pending;
     settle(barrier);
 }
-inline void arrive(Mbarrier& barrier, const char* file, int line) { arrive(barrier, barrier.pending, -1, file, line); }
 
 }  // namespace emulation
 
@@ -98,21 +69,9 @@ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity, EMULATED_HERE) {
         own.waiting.push_back(&m.current());
         m.wait(where);
     } else {
-        emulation::observe(m.current(), own.landing[parity]);
         m.yield(where);
     }
 }
-// This thread arrives when what it copied has landed. What a thread has handed to an mbarrier lands there, and no more with a group of its copies.
-inline void copies_arrive(uint64_t* barrier, EMULATED_HERE) {
-    emulation::Fiber& fiber = emulation::machine().current();
-    emulation::Mbarrier& own = emulation::mbarrier(barrier, file, line);
-    for (const emulation::Copy& copy : fiber.copies) own.copies.push_back({copy, fiber.thread});
-    fiber.copies.clear();
-    std::fill(fiber.groups.begin(), fiber.groups.end(), 0);
-    if (emulation::lands_at_once()) emulation::land_copies(own, *fiber.block);
-    emulation::arrive(own, own.arriving, 1, file, line);
-}
-
 inline void bulk_copy(void* shared, const void* global, uint32_t bytes, uint64_t* barrier, EMULATED_HERE) {
     const uint32_t at = shared_address(shared, bytes, file, line);
     if ((at | reinterpret_cast<uintptr_t>(global) | bytes) % 16 != 0) {
@@ -124,22 +83,35 @@ inline void bulk_copy(void* shared, const void* global, uint32_t bytes, uint64_t
     if (!own.waiting.empty() || emulation::lands_at_once()) emulation::land(own);
 }
 
+// What a TensorMap of this device says: where a matrix lies, bytes from row to row, and how many columns of 16 bits and rows there are.
+struct EmulatedTensorMap {
+    uint64_t at, stride, columns, rows;
+};
+constexpr uint32_t TENSOR_COPY_ROWS = 64, TENSOR_COPY_BYTES = TENSOR_COPY_ROWS * 128;
+inline void tensor_copy(void* shared, const TensorMap& map, uint32_t column, uint32_t row, uint64_t* barrier, EMULATED_HERE) {
+    EmulatedTensorMap from;
+    std::memcpy(&from, map.words, sizeof(from));
+    if (shared_address(shared, TENSOR_COPY_BYTES, file, line) % 1024 != 0) emulation::machine().fail("a tensor's copy that is not aligned to 1024 bytes at %s:%d", file, line);
+    if (from.at == 0 || (from.at | from.stride) % 16 != 0) emulation::machine().fail("a copy by a map of no matrix at %s:%d", file, line);
+    emulation::Mbarrier& own = emulation::mbarrier(barrier, file, line);
+    uint8_t* to = static_cast<uint8_t*>(shared);
+    for (uint32_t r = row; r < row + TENSOR_COPY_ROWS; ++r) {
+        for (uint32_t chunk = 0; chunk < 8; ++chunk) {
+            const uint64_t first = column + chunk * 8, there = r < from.rows && first < from.columns ? std::min<uint64_t>(8, from.columns - first) : 0;
+            const uint64_t source = there ? from.at + r * from.stride + first * 2 : from.at;
+            // As the swizzle has it, which looks at the address.
+            own.flying.push_back({to + ((chunk ^ (r - row) % 8) << 4), reinterpret_cast<const void*>(source), static_cast<uint32_t>(there * 2), 16});
+        }
+        to += 128;
+    }
+    // Who waits already is not there to see it land later.
+    if (!own.waiting.empty() || emulation::lands_at_once()) emulation::land(own);
+}
+
 // ---- the async proxy ----
 
-inline void async_proxy_fence() {
-    emulation::Fiber& fiber = emulation::machine().current();
-    for (const uint32_t chunk : fiber.unfenced) {
-        if (fiber.block->proxy[chunk] == fiber.thread + 1) fiber.block->proxy[chunk] = 0;
-    }
-    fiber.unfenced.clear();
-    for (const uint64_t number : fiber.observed) {
-        emulation::Landing& landing = fiber.block->landings[number - fiber.block->landings_before - 1];
-        landing.by[fiber.thread / 64] |= 1ull << fiber.thread % 64;
-        if (fiber.thread % 128 == 0) landing.as[fiber.thread / 128] = fiber.fenced;
-        ++fiber.fenced;
-    }
-    fiber.observed.clear();
-}
+// Not seen here: what copies read of other blocks without it.
+inline void async_proxy_fence() {}
 
 // ---- one warpgroup ----
 
@@ -151,26 +123,8 @@ inline void group_barrier(uint32_t id, uint32_t threads, EMULATED_HERE) {
 
 namespace emulation {
 
-// Fails if what was copied to a chunk is not fenced for a product of this warpgroup: by whoever copied it, or, where that arrived at an mbarrier, by each
-// thread that multiplies, after it waited there and before it issued the product.
-inline void check_fenced(const Block& block, uint32_t chunk, const Pending& product, const Fiber& first, const Where& where) {
-    const uint64_t state = block.proxy[chunk], number = state >> 16;
-    if (number != 0 && number <= block.landings_before) return;
-    const unsigned copier = static_cast<unsigned>(state & 0xffff) - 1;
-    if (number == 0) machine().fail("a product at %s:%d of what thread %u copied and did not fence", where.file, where.line, copier);
-    const Landing& landing = block.landings[number - block.landings_before - 1];
-    for (uint32_t half = 0; half < 2; ++half) {
-        const uint64_t missing = ~landing.by[first.thread / 64 + half];
-        if (missing == 0) continue;
-        machine().fail("a product at %s:%d of what thread %u copied and thread %u did not fence", where.file, where.line, copier,
-                       first.thread + half * 64 + static_cast<uint32_t>(std::countr_zero(missing)));
-    }
-    if (landing.as[first.thread / 128] < product.fenced) return;
-    machine().fail("a product at %s:%d of what thread %u copied and thread %u did not fence before", where.file, where.line, copier, first.thread);
-}
-
 // Row r of a matrix that a descriptor describes, 16 values of k.
-inline void wgmma_row(uint64_t descriptor, int r, const Pending& product, const Fiber& first, float* values, const Where& where) {
+inline void wgmma_row(uint64_t descriptor, int r, bool is_f16, float* values, const Where& where) {
     Machine& m = machine();
     const Block& block = m.block();
     if (descriptor >> 62 != 1) m.fail("a descriptor without the swizzle of 128 bytes at %s:%d", where.file, where.line);
@@ -179,10 +133,9 @@ inline void wgmma_row(uint64_t descriptor, int r, const Pending& product, const 
         uint32_t at = start + static_cast<uint32_t>(r >> 3) * group + static_cast<uint32_t>(r & 7) * 128 + static_cast<uint32_t>(chunk) * 16;
         at ^= (at >> 7 & 7) << 4;
         if (at + 16 > block.dynamic_bytes) m.fail("a descriptor that leaves the block's shared memory at %s:%d", where.file, where.line);
-        if (block.proxy[at / 16] != 0) check_fenced(block, at / 16, product, first, where);
         uint16_t bits[8];
         std::memcpy(bits, block.shared + at, 16);
-        for (int i = 0; i < 8; ++i) values[chunk * 8 + i] = product.is_f16 ? from_f16(bits[i]) : std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
+        for (int i = 0; i < 8; ++i) values[chunk * 8 + i] = is_f16 ? from_f16(bits[i]) : std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
     }
 }
 
@@ -191,9 +144,9 @@ inline void wgmma_run(Fiber* const fibers[], size_t which, const Where& where) {
     const Pending& first = fibers[0]->products[which];
     static thread_local float a[64][16], b[16][256], sums[64][256];
     float row[16];
-    for (int r = 0; r < 64; ++r) wgmma_row(first.a, r, first, *fibers[0], a[r], where);
+    for (int r = 0; r < 64; ++r) wgmma_row(first.a, r, first.is_f16, a[r], where);
     for (int n = 0; n < first.columns; ++n) {
-        wgmma_row(first.b, n, first, *fibers[0], row, where);
+        wgmma_row(first.b, n, first.is_f16, row, where);
         for (int k = 0; k < 16; ++k) b[k][n] = row[k];
     }
     for (int r = 0; r < 64; ++r) {
@@ -246,11 +199,11 @@ inline void wgmma_all(void* operands[], uint64_t) {
 
 template <int N> inline void wgmma_bf16(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate) {
     emulation::Fiber& fiber = emulation::machine().current();
-    fiber.products.push_back({d, a, b, N, accumulate, false, fiber.fenced});
+    fiber.products.push_back({d, a, b, N, accumulate, false});
 }
 template <int N> inline void wgmma_f16(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate) {
     emulation::Fiber& fiber = emulation::machine().current();
-    fiber.products.push_back({d, a, b, N, accumulate, true, fiber.fenced});
+    fiber.products.push_back({d, a, b, N, accumulate, true});
 }
 template <int R> inline void wgmma_pin(float (&)[R]) {}
 inline void wgmma_fence() {}

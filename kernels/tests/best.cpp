@@ -28,6 +28,8 @@ struct Arithmetic {
 
     bool is_wide() const { return &tiles == &WIDE; }
     bool is_of_halves() const { return format == "bf16_" || format == "f16_"; }
+    static WideArguments wide(const ProductArguments& a) { return testing::wide(a); }
+    static WideArguments wide(const ProductBestArguments& a) { return testing::wide(a.product, a.k, a.flags); }
     // The kernel that writes all sums down, or the one that keeps the best.
     template <class Arguments>
     void launch(const Tile& tile, const Arguments& a, uint32_t rows, uint32_t n) const {
@@ -43,7 +45,7 @@ struct Arithmetic {
             threads = 128 + 2 * tile.rows;
             shared = tile.stages * (tile.rows + tile.columns) * 128;
         }
-        const std::string said = testing::launch(name.c_str(), grid, threads, shared, a);
+        const std::string said = is_wide() ? testing::launch(name.c_str(), grid, threads, shared, wide(a)) : testing::launch(name.c_str(), grid, threads, shared, a);
         if (!said.empty()) testing::failed(__FILE__, __LINE__, name + ": " + said);
     }
 };

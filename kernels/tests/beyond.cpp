@@ -112,9 +112,9 @@ void wide_products_leave_their_tiles() {
                 ProductArguments a = product({x.address(), weights.address(), K * 2, K}, ROWS, N, there);
                 Memory<uint8_t> sums(ROWS * STRIDE), candidates(ROWS * STRIDE);
                 a.y = sums.address();
-                CHECK(testing::launch(("wide_" + format).c_str(), {blocks, 1, 1}, 256, SHARED, a) == "");
+                CHECK(testing::launch(("wide_" + format).c_str(), {blocks, 1, 1}, 256, SHARED, testing::wide(a)) == "");
                 a.y = candidates.address();
-                CHECK(testing::launch(("wide_best_" + format).c_str(), {blocks, 1, 1}, 256, SHARED, ProductBestArguments{a, 1, 0}) == "");
+                CHECK(testing::launch(("wide_best_" + format).c_str(), {blocks, 1, 1}, 256, SHARED, testing::wide(a, 1, 0)) == "");
                 for (uint32_t r = 0; r < rows; ++r) {
                     CHECK(*reinterpret_cast<const float*>(&sums[r * STRIDE + 4 * (N - 1)]) == 0);
                     CHECK(reinterpret_cast<const Candidate*>(&candidates[r * STRIDE])->column == 0);
@@ -132,7 +132,7 @@ void lists_have_padding_for_them() {
         Memory<uint8_t> frame(ROWS * STRIDE);
         for (uint32_t r = 0; r < rows; ++r) std::memset(&frame[r * STRIDE], 0, STRIDE);
         Memory<RowEntry> entries(rows);
-        for (uint32_t r = 0; r < rows; ++r) entries[r].before = r == 1 ? 0 : NOWHERE;
+        for (uint32_t r = 0; r < rows; ++r) entries[r].before = r == 1 ? 0 : NOWHERE, entries[r].after = r == 0 && rows > 1 ? 1 : NOWHERE;
         Memory<uint64_t> lists(6 * ROWS);
         Memory<uint32_t> counter(1);
         const Memory<BatchHead> head({BatchHead{rows, 0, 0, entries.address(), 0, 0, 0, 0, 0}});
@@ -142,24 +142,24 @@ void lists_have_padding_for_them() {
         CHECK(counter[0] == 0);
         for (uint32_t r = 0; r < ROWS; ++r) {
             const uint64_t row = frame.address() + r * STRIDE;
-            CHECK(lists[r] == (r >= rows ? 0 : r == 1 ? row - STRIDE + 112 : row + H_FROM));
-            for (uint32_t list = 0; list < 6; ++list) CHECK((lists[list * ROWS + r] == 0) == (r >= rows || list == 2));
+            CHECK(lists[r] == (r == 0 && rows > 1 ? row + STRIDE + H_FROM : 0));
+            for (uint32_t list = 1; list < 6; ++list) CHECK((lists[list * ROWS + r] == 0) == (r >= rows || list == 2));
         }
         if (rows < ROWS) CHECK(is_untouched(frame, rows * STRIDE, ROWS * STRIDE));
     }
 }
 
 void lists_of_trees_have_padding_for_them() {
-    constexpr uint32_t ROWS = 5, STRIDE = 256, OWN = 8, NOTHING = 4;
+    constexpr uint32_t ROWS = 5, STRIDE = 256, OWN = 8, NOTHING = 2;
     for (uint32_t rows = 1; rows <= ROWS; ++rows) {
         Memory<uint8_t> frame(ROWS * STRIDE);
         for (uint32_t r = 0; r < rows; ++r) std::memset(&frame[r * STRIDE], 0, STRIDE);
-        Memory<uint64_t> lists(7 * ROWS);
+        Memory<uint64_t> lists(5 * ROWS);
         const Memory<BatchHead> head({BatchHead{rows, 0, 0, 0, 0, 0, 0, 0, 0}});
         const TreeListArguments a{frame.address(), lists.address(), STRIDE, OWN, OWN, NOWHERE, {32, 64}, {96, 128}, {160, 176}, 192, 224, 0, 0, head.address()};
         CHECK(testing::launch("tree_rows", {ROWS, 1, 1}, 128, 0, a) == "");
         for (uint32_t r = 0; r < ROWS; ++r) {
-            for (uint32_t list = 0; list < 7; ++list) CHECK((lists[list * ROWS + r] == 0) == (r >= rows || list == NOTHING));
+            for (uint32_t list = 0; list < 5; ++list) CHECK((lists[list * ROWS + r] == 0) == (r >= rows || list == NOTHING));
         }
         if (rows < ROWS) CHECK(is_untouched(frame, rows * STRIDE, ROWS * STRIDE));
     }
@@ -172,15 +172,17 @@ void steps_leave_their_tiles() {
     Memory<uint64_t> nothing(ROWS), out(ROWS);
     for (uint32_t r = 0; r < ROWS; ++r) nothing[r] = 0, out[r] = c.address() + r * UNITS * 4;
     const auto there = word(70);
-    const LstmRows lists{0, nothing.address(), nothing.address(), 0, nothing.address(), out.address(), 0, ROWS, 0};
-    const LstmStepArguments a{lists, weights.address(), 0, 0, UNITS, {0, 8, 16, 24}, there.address(), 0, 0};
+    const Memory<uint16_t> zeros(std::vector<uint16_t>(ROWS * UNITS, 0));
+    const TensorMap h = testing::tensor_map(zeros.address(), UNITS, ROWS, UNITS * 2);
+    const LstmRows lists{0, nothing.address(), 0, nothing.address(), out.address(), 0, 0, ROWS, 0, 0};
+    const LstmStepArguments a{{}, h, lists, weights.address(), 0, 0, UNITS, {0, 8, 16, 24}, there.address(), 0, 0, {}};
     CHECK(testing::launch("lstm_step_64x8", {4, 1, 1}, 256, 16 * (64 + 32) * 128, a) == "");
     for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c[0])[i] == 0);
     CHECK(is_untouched(c, 128 * UNITS * 4, ROWS * UNITS * 4));
 
     Memory<uint8_t> c_of_trees(ROWS * UNITS * 4);
     for (uint32_t r = 0; r < ROWS; ++r) out[r] = c_of_trees.address() + r * UNITS * 4;
-    const TreeStepArguments tree{lists, nothing.address(), weights.address(), 0, UNITS, 0, {0, 8, 16, 24, 32, 0}, there.address()};
+    const TreeStepArguments tree{h, h, lists, nothing.address(), weights.address(), 0, UNITS, 0, {0, 8, 16, 24, 32, 0}, there.address()};
     CHECK(testing::launch("tree_step_64x8", {4, 1, 1}, 256, 16 * (64 + 40) * 128, tree) == "");
     for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c_of_trees[0])[i] == 0);
     CHECK(is_untouched(c_of_trees, 128 * UNITS * 4, ROWS * UNITS * 4));

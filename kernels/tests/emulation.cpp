@@ -6,7 +6,7 @@
 #include "packing.h"
 #include "testing.h"
 
-struct WordsArguments {
+struct SumArguments {
     uint64_t out;
     uint64_t in;
     uint32_t which;
@@ -14,7 +14,7 @@ struct WordsArguments {
 };
 
 // The sum over a block, by shuffles and through shared memory; `which` = 1 leaves out the barrier between.
-extern "C" __global__ void block_sum(const __grid_constant__ WordsArguments a) {
+extern "C" __global__ void block_sum(const __grid_constant__ SumArguments a) {
     SHARED(uint32_t, sums, 32);
     uint32_t v = threadIdx.x + blockIdx.x;
     for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xffffffff, v, d);
@@ -24,10 +24,10 @@ extern "C" __global__ void block_sum(const __grid_constant__ WordsArguments a) {
     for (uint32_t w = 0; w < blockDim.x / 32; ++w) total += sums[w];
     reinterpret_cast<uint32_t*>(a.out)[blockIdx.x * blockDim.x + threadIdx.x] = total;
 }
-KERNEL(block_sum, WordsArguments)
+KERNEL(block_sum, SumArguments)
 
 // One thread returns early (which = 0); one waits where the others do not (which = 1).
-extern "C" __global__ void early(const __grid_constant__ WordsArguments a) {
+extern "C" __global__ void early(const __grid_constant__ SumArguments a) {
     if (threadIdx.x == 5) {
         if (a.which == 1) __syncwarp();
         return;
@@ -35,27 +35,27 @@ extern "C" __global__ void early(const __grid_constant__ WordsArguments a) {
     __syncthreads();
     reinterpret_cast<uint32_t*>(a.out)[threadIdx.x] = threadIdx.x;
 }
-KERNEL(early, WordsArguments)
+KERNEL(early, SumArguments)
 
 // Runs off its stack.
-extern "C" __global__ void deep(const __grid_constant__ WordsArguments a) {
+extern "C" __global__ void deep(const __grid_constant__ SumArguments a) {
     volatile uint8_t big[emulation::STACK_BYTES - emulation::SLACK_BYTES];
     big[0] = 1;
     for (uint32_t i = 0; i < sizeof(big); ++i) big[i] = static_cast<uint8_t>(i);
     __syncthreads();
     reinterpret_cast<uint32_t*>(a.out)[threadIdx.x] = big[threadIdx.x];
 }
-KERNEL(deep, WordsArguments)
+KERNEL(deep, SumArguments)
 
 // Writes one word of dynamic shared memory, at index `which`.
-extern "C" __global__ void beyond(const __grid_constant__ WordsArguments a) {
+extern "C" __global__ void beyond(const __grid_constant__ SumArguments a) {
     DYNAMIC_SHARED(bytes);
     reinterpret_cast<uint32_t*>(bytes)[a.which] = 1;
 }
-KERNEL(beyond, WordsArguments)
+KERNEL(beyond, SumArguments)
 
 // Warp collectives gone wrong, by `which`.
-extern "C" __global__ void collectives(const __grid_constant__ WordsArguments a) {
+extern "C" __global__ void collectives(const __grid_constant__ SumArguments a) {
     const uint32_t lane = threadIdx.x % 32;
     uint32_t v = lane;
     switch (a.which) {
@@ -68,28 +68,28 @@ extern "C" __global__ void collectives(const __grid_constant__ WordsArguments a)
     }
     reinterpret_cast<uint32_t*>(a.out)[threadIdx.x] = v;
 }
-KERNEL(collectives, WordsArguments)
+KERNEL(collectives, SumArguments)
 
 // Each block adds one to what the block before it left: right only in the order of their numbers.
-extern "C" __global__ void in_order(const __grid_constant__ WordsArguments a) {
+extern "C" __global__ void in_order(const __grid_constant__ SumArguments a) {
     uint32_t* out = reinterpret_cast<uint32_t*>(a.out);
     out[blockIdx.x + 1] = out[blockIdx.x] + 1;
 }
-KERNEL(in_order, WordsArguments)
+KERNEL(in_order, SumArguments)
 
 // All blocks wait for one another, in a launch that does and in one that does not keep all of them resident.
-static void all_arrive(const WordsArguments& a) {
+static void all_arrive(const SumArguments& a) {
     uint32_t* counter = reinterpret_cast<uint32_t*>(a.out);
     grid_arrive(counter);
     grid_wait(counter, gridDim.x);
 }
-extern "C" __global__ void together(const __grid_constant__ WordsArguments a) { all_arrive(a); }
-KERNEL_COOPERATIVE(together, WordsArguments)
-extern "C" __global__ void apart(const __grid_constant__ WordsArguments a) { all_arrive(a); }
-KERNEL(apart, WordsArguments)
+extern "C" __global__ void together(const __grid_constant__ SumArguments a) { all_arrive(a); }
+KERNEL_COOPERATIVE(together, SumArguments)
+extern "C" __global__ void apart(const __grid_constant__ SumArguments a) { all_arrive(a); }
+KERNEL(apart, SumArguments)
 
 // Each block writes 64 words and counts itself in; block 0 then adds up everyone's. `which` = 1: without waiting for its own threads first.
-extern "C" __global__ void counted(const __grid_constant__ WordsArguments a) {
+extern "C" __global__ void counted(const __grid_constant__ SumArguments a) {
     uint32_t* counter = reinterpret_cast<uint32_t*>(a.out);
     uint32_t* words = counter + 1;
     group_barrier(1, 64);
@@ -103,13 +103,13 @@ extern "C" __global__ void counted(const __grid_constant__ WordsArguments a) {
         if (blockIdx.x == 0) *reinterpret_cast<uint32_t*>(a.in) = sum;
     }
 }
-KERNEL_COOPERATIVE(counted, WordsArguments)
+KERNEL_COOPERATIVE(counted, SumArguments)
 
 // Writes a word at `out`, and reads four at `in`.
-extern "C" __global__ void reach(const __grid_constant__ WordsArguments a) {
+extern "C" __global__ void reach(const __grid_constant__ SumArguments a) {
     *reinterpret_cast<uint32_t*>(a.out) = a.in ? reinterpret_cast<const uint4*>(a.in)->x : 1;
 }
-KERNEL(reach, WordsArguments)
+KERNEL(reach, SumArguments)
 
 // Each thread writes twice what `in` holds for it. By `which`:
 enum Following : uint32_t {
@@ -124,7 +124,7 @@ enum Following : uint32_t {
     FAILS_BEFORE,        // it never comes so far
     MISSES_BARRIER,      // a thread leaves others behind
 };
-extern "C" __global__ void follow(const __grid_constant__ WordsArguments a) {
+extern "C" __global__ void follow(const __grid_constant__ SumArguments a) {
     SHARED(uint32_t, shared, 256);
     const uint32_t t = threadIdx.x, at = blockIdx.x * blockDim.x + t;
     uint32_t* out = reinterpret_cast<uint32_t*>(a.out);
@@ -145,19 +145,19 @@ extern "C" __global__ void follow(const __grid_constant__ WordsArguments a) {
     if (!is_before) read = in[at];
     out[at] = read * 2 + shared[(t + 1) % blockDim.x] - (t + 1) % blockDim.x;
 }
-KERNEL(follow, WordsArguments)
+KERNEL(follow, SumArguments)
 
-extern "C" __global__ void follow_together(const __grid_constant__ WordsArguments a) {
+extern "C" __global__ void follow_together(const __grid_constant__ SumArguments a) {
     launch_wait();
     all_arrive(a);
 }
-KERNEL_COOPERATIVE(follow_together, WordsArguments)
+KERNEL_COOPERATIVE(follow_together, SumArguments)
 
 // A launch that follows another, from when it has begun until it ends.
 struct Follower {
     void* begun = nullptr;
     std::string said;
-    Follower(const char* name, uint32_t blocks, uint32_t threads, const WordsArguments& a, bool early) {
+    Follower(const char* name, uint32_t blocks, uint32_t threads, const SumArguments& a, bool early) {
         char error[1024] = "";
         const uint32_t grid[3] = {blocks, 1, 1};
         if (emulate_begin(name, grid, threads, 0, &a, early, &begun, error, sizeof(error)) != 0) said = error;
@@ -168,7 +168,7 @@ struct Follower {
     }
 };
 
-static std::string launch(const char* name, uint32_t blocks, uint32_t threads, uint32_t shared, const WordsArguments& a) {
+static std::string launch(const char* name, uint32_t blocks, uint32_t threads, uint32_t shared, const SumArguments& a) {
     return testing::launch(name, {blocks, 1, 1}, threads, shared, a);
 }
 
@@ -223,7 +223,7 @@ static void launches_that_no_device_runs_are_refused() {
     CHECK_HAS(launch("beyond", 1, 2048, 0, {}), "a block of 2048 threads");
     CHECK_HAS(launch("beyond", 0, 32, 0, {}), "a grid that no device runs");
     CHECK_HAS(launch("beyond", 1, 32, 300000, {}), "300000 bytes of shared memory");
-    CHECK(emulate_size_of("beyond") == sizeof(WordsArguments) && emulate_size_of("nothing") == -1);
+    CHECK(emulate_size_of("beyond") == sizeof(SumArguments) && emulate_size_of("nothing") == -1);
 }
 
 static void collectives_gone_wrong_are_named() {
@@ -280,9 +280,9 @@ static std::string chain(Following first, Following second, uint64_t seed, bool 
     constexpr uint32_t BLOCKS = 4, THREADS = 64;
     std::vector<uint32_t> words(3 * BLOCKS * THREADS, 1000);
     const auto place = [&](uint32_t n) { return reinterpret_cast<uint64_t>(words.data() + n * BLOCKS * THREADS); };
-    const auto arguments = [&](uint32_t from, Following which) { return WordsArguments{place(from + 1), place(from), which, 0}; };
+    const auto arguments = [&](uint32_t from, Following which) { return SumArguments{place(from + 1), place(from), which, 0}; };
     emulate_seed(seed);
-    WordsArguments own = arguments(0, first);
+    SumArguments own = arguments(0, first);
     Follower two("follow", BLOCKS, THREADS, own, early);
     Follower three("follow", BLOCKS, THREADS, arguments(1, second), early);
     own = {};  // the launch has its own

@@ -49,9 +49,9 @@ struct Kind {
 const Kind KINDS[] = {{In::F32, 16},  {In::F32, 64},   {In::F32, 128}, {In::Tf32, 16}, {In::Tf32, 64},
                       {In::Tf32, 128}, {In::Bf16, 16}, {In::Bf16, 64}, {In::Bf16, 128},
                       {In::F16, 16},   {In::F16, 64},  {In::F16, 128},
-                      {In::WideBf16, 64, 32, 8},    {In::WideBf16, 64, 64, 12},   {In::WideBf16, 128, 64, 8},
+                      {In::WideBf16, 64, 32, 16},   {In::WideBf16, 64, 64, 12},   {In::WideBf16, 128, 64, 8},
                       {In::WideBf16, 128, 128, 6},  {In::WideBf16, 128, 256, 4},
-                      {In::WideF16, 64, 32, 8},     {In::WideF16, 64, 64, 12},    {In::WideF16, 128, 64, 8},
+                      {In::WideF16, 64, 32, 16},    {In::WideF16, 64, 64, 12},    {In::WideF16, 128, 64, 8},
                       {In::WideF16, 128, 128, 6},   {In::WideF16, 128, 256, 4}};
 
 enum class Begins { Nothing, Bias, Row, InPlace };
@@ -145,7 +145,8 @@ struct Case {
         a.y = y.address();
         a.rows = count;
         a.n = n;
-        const std::string said = testing::launch(kind.name().c_str(), kind.grid(count, n), kind.threads(), kind.shared(), a);
+        const auto launch = [&](const auto& arguments) { return testing::launch(kind.name().c_str(), kind.grid(count, n), kind.threads(), kind.shared(), arguments); };
+        const std::string said = kind.is_wide() ? launch(testing::wide(a)) : launch(a);
         if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
         return y;
     }

@@ -19,7 +19,7 @@ struct Kernel {
     // Resident ones need `all` slabs of a tile's columns beside.
     uint32_t shared(uint32_t gates, uint32_t all) const { return 128 * (resident ? slabs * rows + all * gates * units : slabs * (rows + gates * units)); }
 };
-const Kernel STEPS[] = {{64, 8, 256, 16}, {64, 16, 256, 12}, {64, 32, 256, 8}, {128, 32, 384, 6}, {128, 64, 384, 3}};
+const Kernel STEPS[] = {{64, 8, 256, 16}, {64, 16, 256, 12}, {64, 32, 256, 8}, {128, 32, 384, 6}};
 const Kernel QUEUES[] = {{64, 32, 256, 8}, {128, 32, 384, 6}, {64, 8, 256, 8, true}, {64, 16, 256, 8, true}};
 
 // What a cell computes with how many gates, and of which 16 bits.
@@ -38,8 +38,7 @@ const Kind LSTM{"lstm", 4}, GRU{"gru", 3}, LSTM_F16{"lstm", 4, packing::F16}, GR
 
 constexpr uint32_t SLOTS = 150, INPUT_ROWS = 40;
 
-// A cell and the slots of its states. h has two rows for each slot: what a step reads it does not write. What is no row's is NaN. A GRU's c is its state
-// in f32.
+// A cell and the slots of its states. h has two rows for each slot: what it was and what it becomes. What is no row's is NaN. A GRU's c is its state in f32.
 struct World {
     const Kind kind;
     uint32_t inputs, units, width;
@@ -68,33 +67,66 @@ struct World {
     }
 };
 
-// One step's lists, as slots. A row with slot -1 is padding; its input and its state may be missing.
+// A row as slots. One with slot -1 is padding; its input and its state may be missing.
 struct Row {
     int slot, from, to, input, begin;
     bool fresh;
 };
 
-struct Lists {
-    std::vector<Row> rows;
-    Memory<uint64_t> x, h, c, begin, h_out, c_out, h_exact;
-    LstmRows arguments;
+// Steps one behind the other: rows of both matrices, what each leaves for the next of its slot, and lists.
+struct Steps {
+    const World& world;
+    const std::vector<std::vector<Row>> rows;
+    Memory<uint16_t> x, h;
+    std::vector<Memory<uint64_t>> lists;
+    std::vector<LstmRows> arguments;
 
-    Lists(const World& world, const std::vector<Row>& rows, bool with_begin, uint32_t sequence)
-        : rows(rows), x(rows.size()), h(rows.size()), c(rows.size()), begin(rows.size()), h_out(rows.size()), c_out(rows.size()),
-          h_exact(rows.size()) {
-        for (size_t r = 0; r < rows.size(); ++r) {
-            const Row& row = rows[r];
-            const bool padding = row.slot < 0;
-            x[r] = padding || row.input < 0 ? 0 : world.x.address() + static_cast<uint64_t>(row.input) * world.inputs * 2;
-            h[r] = padding || row.fresh ? 0 : world.h.address() + static_cast<uint64_t>(row.from) * world.units * 2;
-            c[r] = padding || row.fresh ? 0 : world.c.address() + static_cast<uint64_t>(row.slot) * world.units * 4;
-            begin[r] = padding || row.begin < 0 ? 0 : world.begin.address() + static_cast<uint64_t>(row.begin) * world.width * 4;
-            h_out[r] = padding ? 0 : world.h.address() + static_cast<uint64_t>(row.to) * world.units * 2;
-            c_out[r] = padding ? 0 : world.c.address() + static_cast<uint64_t>(row.slot) * world.units * 4;
-            h_exact[r] = padding ? 0 : world.exact.address() + static_cast<uint64_t>(row.to) * world.units * 4;
+    Steps(const World& world, const std::vector<std::vector<Row>>& steps, bool with_begin, uint32_t sequence = 0)
+        : world(world), rows(steps), x(count(steps) * std::max(world.inputs, 8u)), h(count(steps) * world.units) {
+        // Where a slot's newest step leaves what the next one reads.
+        std::vector<uint64_t*> newest(SLOTS, nullptr);
+        uint32_t first = 0;
+        for (const std::vector<Row>& step : steps) {
+            const size_t size = step.size();
+            lists.emplace_back(6 * size);
+            Memory<uint64_t>& list = lists.back();
+            for (size_t r = 0; r < size; ++r) {
+                const Row& row = step[r];
+                const bool padding = row.slot < 0;
+                uint16_t* const own = &h[(first + r) * world.units];
+                const auto at = [&](const auto& memory, int place, uint32_t width, uint64_t bytes) { return memory.address() + static_cast<uint64_t>(place) * width * bytes; };
+                for (size_t number = 0; number < 6; ++number) list[number * size + r] = 0;
+                for (uint32_t k = 0; !padding && k < world.inputs; ++k) {
+                    x[(first + r) * world.inputs + k] = row.input < 0 ? 0 : world.x[static_cast<size_t>(row.input) * world.inputs + k];
+                }
+                if (padding) continue;
+                uint64_t*& before = newest[static_cast<size_t>(row.slot)];
+                for (uint32_t k = 0; k < world.units; ++k) {
+                    if (row.fresh) own[k] = 0;
+                    else if (!before) own[k] = world.h[static_cast<size_t>(row.from) * world.units + k];
+                }
+                if (before && !row.fresh) *before = reinterpret_cast<uint64_t>(own);
+                before = &list[r];
+                list[size + r] = row.fresh ? 0 : at(world.c, row.slot, world.units, 4);
+                list[2 * size + r] = row.begin < 0 ? 0 : at(world.begin, row.begin, world.width, 4);
+                list[3 * size + r] = at(world.h, row.to, world.units, 2);
+                list[4 * size + r] = at(world.c, row.slot, world.units, 4);
+                list[5 * size + r] = at(world.exact, row.to, world.units, 4);
+            }
+            const auto of = [&](size_t number) { return list.address() + number * size * 8; };
+            arguments.push_back({of(0), of(1), with_begin ? of(2) : 0, of(3), of(4), of(5), first, static_cast<uint32_t>(size), sequence++, 0});
+            first += static_cast<uint32_t>(size);
         }
-        arguments = {world.inputs ? x.address() : 0, h.address(), c.address(), with_begin ? begin.address() : 0,
-                     h_out.address(),                c_out.address(), h_exact.address(), static_cast<uint32_t>(rows.size()), sequence};
+    }
+
+    TensorMap of_x() const { return testing::tensor_map(x.address(), world.inputs, count(rows), world.inputs * 2); }
+    TensorMap of_h() const { return testing::tensor_map(h.address(), world.units, count(rows), world.units * 2); }
+
+private:
+    static size_t count(const std::vector<std::vector<Row>>& steps) {
+        size_t all = 0;
+        for (const auto& step : steps) all += step.size();
+        return all;
     }
 };
 
@@ -195,14 +227,24 @@ struct Reference {
     }
 };
 
-// `there`: where it is said how many of the rows there are, or 0.
-void run_step(const Kernel& kernel, const World& world, const Lists& lists, uint64_t there = 0) {
-    const LstmStepArguments a{lists.arguments, world.weights.address(), world.bias.address(), world.inputs, world.units,
-                              {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}, there, world.kind.z_takes, 0};
-    const uint32_t blocks = kernel.blocks(static_cast<uint32_t>(lists.rows.size()), world.units);
+LstmStepArguments arguments_of(const Steps& steps, const LstmRows& rows, uint64_t there = 0, uint32_t number = 0) {
+    const World& world = steps.world;
+    return {steps.of_x(), steps.of_h(), rows, world.weights.address(), world.bias.address(), world.inputs, world.units,
+            {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}, there, world.kind.z_takes, number, {}};
+}
+
+// Runs one of the steps.
+void run_step(const Kernel& kernel, const Steps& steps, size_t step) {
+    const World& world = steps.world;
+    const LstmStepArguments a = arguments_of(steps, steps.arguments[step]);
+    const uint32_t blocks = kernel.blocks(a.rows.rows, world.units);
     const std::string name = world.kind.kernel("step", kernel);
     const std::string said = testing::launch(name.c_str(), {blocks, 1, 1}, kernel.threads, kernel.shared(world.kind.gates, 0), a);
     if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
+}
+
+void run_steps(const Kernel& kernel, const Steps& steps) {
+    for (size_t step = 0; step < steps.rows.size(); ++step) run_step(kernel, steps, step);
 }
 
 // Of a GRU no input is multiplied in a step.
@@ -223,10 +265,9 @@ void steps_are_right() {
             World world(one.kind, one.inputs, one.units, 10 + one.units);
             Reference reference(world);
             std::vector<int> parity(SLOTS);
-            for (const auto& rows : schedule(one.sizes, 3, parity)) {
-                run_step(kernel, world, Lists(world, rows, one.begin, 0));
-                reference.step(world, rows, one.begin);
-            }
+            const Steps steps(world, schedule(one.sizes, 3, parity), one.begin);
+            run_steps(kernel, steps);
+            for (const auto& rows : steps.rows) reference.step(world, rows, one.begin);
             reference.compare(one.kind.kernel("step", kernel), world, 1e-3);
         }
     }
@@ -242,7 +283,7 @@ void no_bit_depends_on_tiles_or_the_order_of_threads() {
                 emulate_seed(seed);
                 World world(kind, kind.gates == 3 ? 0 : 48, 40, 1);
                 std::vector<int> parity(SLOTS);
-                for (const auto& rows : schedule({70, 30}, 4, parity)) run_step(kernel, world, Lists(world, rows, kind.gates == 3, 0));
+                run_steps(kernel, Steps(world, schedule({70, 30}, 4, parity), kind.gates == 3));
                 h.push_back(std::move(world.h));
                 c.push_back(std::move(world.c));
                 CHECK(h.back().same(h.front()) && c.back().same(c.front()));
@@ -253,20 +294,17 @@ void no_bit_depends_on_tiles_or_the_order_of_threads() {
 
 // A launch that is told the number of its step finds its rows by the batch's head, however many more it was made for.
 void steps_are_found_by_their_number() {
-    for (const auto& [kernel, kind] : {std::pair{STEPS[0], LSTM}, {STEPS[1], LSTM}, {STEPS[2], GRU}, {STEPS[3], LSTM_F16}, {STEPS[4], LSTM}}) {
+    for (const auto& [kernel, kind] : {std::pair{STEPS[0], LSTM}, {STEPS[1], LSTM}, {STEPS[2], GRU}, {STEPS[3], LSTM_F16}}) {
         World alone(kind, 0, 40, 40), world(kind, 0, 40, 40);
         std::vector<int> parity(SLOTS);
-        std::vector<Lists> lists;
-        for (const auto& rows : schedule({70, 30, 1}, 6, parity)) {
-            lists.emplace_back(world, rows, true, 0);
-            run_step(kernel, alone, Lists(alone, rows, true, 0));
-        }
-        const Memory<LstmRows> steps({lists[0].arguments, lists[1].arguments, lists[2].arguments});
-        const Memory<BatchHead> head({BatchHead{101, 0, 0, 0, 0, 0, 0, 0, steps.address()}});
-        for (uint32_t number = 1; number <= lists.size(); ++number) {
+        const auto rows = schedule({70, 30, 1}, 6, parity);
+        run_steps(kernel, Steps(alone, rows, true));
+        const Steps steps(world, rows, true);
+        const Memory<LstmRows> told(steps.arguments);
+        const Memory<BatchHead> head({BatchHead{101, 0, 0, 0, 0, 0, 0, 0, told.address()}});
+        for (uint32_t number = 1; number <= rows.size(); ++number) {
             // What it was made with is of no step.
-            const LstmStepArguments a{{0, 8, 8, 8, 8, 8, 8, 1000, 0}, world.weights.address(), world.bias.address(), 0, world.units,
-                                      {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}, head.address(), 0, number};
+            const LstmStepArguments a = arguments_of(steps, {8, 8, 8, 8, 8, 8, 8, 1000, 0, 0}, head.address(), number);
             const std::string name = kind.kernel("step", kernel);
             CHECK(testing::launch(name.c_str(), {kernel.blocks(128, world.units), 1, 1}, kernel.threads, kernel.shared(kind.gates, 0), a) == "");
         }
@@ -283,10 +321,9 @@ void queues_are_right() {
         Reference reference(alone);
         {
             std::vector<int> parity(SLOTS);
-            for (const auto& rows : schedule({20, 140, 1, 70}, 5, parity)) {
-                run_step(STEPS[2], alone, Lists(alone, rows, begun, 0));
-                reference.step(alone, rows, begun);
-            }
+            const Steps steps(alone, schedule({20, 140, 1, 70}, 5, parity), begun);
+            run_steps(STEPS[2], steps);
+            for (const auto& rows : steps.rows) reference.step(alone, rows, begun);
             reference.compare(kind.kernel("step", STEPS[2]), alone, 2e-2);
         }
         for (const Kernel& kernel : QUEUES) {
@@ -296,23 +333,19 @@ void queues_are_right() {
                 const uint32_t across = world.units / kernel.units;
                 const uint32_t grid = kernel.resident ? (wanted + across - 1) / across * across : wanted;
                 std::vector<int> parity(SLOTS);
-                std::vector<Lists> lists;
-                std::vector<LstmRows> steps;
-                for (const auto& rows : schedule({20, 140, 1, 70}, 5, parity)) {
-                    lists.emplace_back(world, rows, begun, 100 + static_cast<uint32_t>(lists.size()));
-                    steps.push_back(lists.back().arguments);
-                }
-                const Memory<LstmRows> queue(steps);
+                const Steps steps(world, schedule({20, 140, 1, 70}, 5, parity), begun, 100);
+                const Memory<LstmRows> queue(steps.arguments);
                 Memory<uint32_t> words(2);
                 words[0] = 0;
-                const LstmQueueArguments a{queue.address(),      words.address(), words.address() + 4, world.weights.address(), world.bias.address(),
-                                           static_cast<uint32_t>(steps.size()), world.inputs,    world.units,         kind.z_takes,
-                                           {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}};
+                const LstmQueueArguments a{steps.of_x(),         steps.of_h(),
+                                           queue.address(),      words.address(), words.address() + 4, world.weights.address(), world.bias.address(),
+                                           static_cast<uint32_t>(steps.rows.size()), world.inputs,    world.units,         kind.z_takes,
+                                           {world.columns[0], world.columns[1], world.columns[2], world.columns[3]}, {}};
                 const std::string name = kind.kernel(kernel.resident ? "resident" : "queue", kernel);
                 const std::string said = testing::launch(name.c_str(), {grid, 1, 1}, kernel.threads, kernel.shared(kind.gates, slabs), a);
                 if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
                 CHECK(world.h.same(alone.h) && world.c.same(alone.c) && world.exact.same(alone.exact));
-                CHECK(words[0] == grid * steps.size() && words[1] == 103);
+                CHECK(words[0] == grid * steps.rows.size() && words[1] == 103);
             }
         }
     }
@@ -320,7 +353,7 @@ void queues_are_right() {
 
 void resident_weights_need_their_blocks() {
     World world(LSTM, 0, 64, 1);
-    const LstmQueueArguments a{0, 0, 0, world.weights.address(), 0, 0, 0, world.units, 0, {}};
+    const LstmQueueArguments a{{}, {}, 0, 0, 0, world.weights.address(), 0, 0, 0, world.units, 0, {}, {}};
     CHECK_HAS(testing::launch("lstm_resident_64x8", {12, 1, 1}, 256, 65536 + 4096, a), "a trap");
 }
 
@@ -329,7 +362,7 @@ void resident_weights_need_their_blocks() {
 void lists_are_made_where_rows_lie() {
     constexpr uint32_t OWN = 5, UNITS = 8, ROWS = 7, STRIDE = 256, H = 32, C = 64, BEGIN = 96, EXACT = 224 - 32, C_OUT = 224, H_FROM = 112, H_OUT = 128;
     // Rows 0, 2 and 5 are one lane, 1, 3 and 6 another; row 4 is alone.
-    const uint32_t before[ROWS] = {NOWHERE, NOWHERE, 0, 1, NOWHERE, 2, 3};
+    const uint32_t before[ROWS] = {NOWHERE, NOWHERE, 0, 1, NOWHERE, 2, 3}, after[ROWS] = {2, 3, 5, 6, NOWHERE, NOWHERE, NOWHERE};
     for (uint64_t seed = 0; seed < 4; ++seed) {
         for (const bool with_entries : {true, false}) {
             const bool is_f16 = seed >= 2;
@@ -343,6 +376,7 @@ void lists_are_made_where_rows_lie() {
             const auto record = [&](uint32_t row) { return reinterpret_cast<RowRecord*>(&frame[row * STRIDE]); };
             for (uint32_t r = 0; r < ROWS; ++r) {
                 entries[r].before = before[r];
+                entries[r].after = after[r];
                 *record(r) = {1, 0, 0, 0, 0};
                 for (uint32_t e = 0; e < OWN; ++e) {
                     at(r, H)[e] = 0.3f * static_cast<float>(r + 1) / static_cast<float>(e + 1);
@@ -358,7 +392,7 @@ void lists_are_made_where_rows_lie() {
             for (uint32_t r = 0; r < ROWS; ++r) {
                 const uint32_t from = with_entries ? before[r] : NOWHERE;
                 const auto place = [&](uint32_t row, uint32_t p) { return frame.address() + row * STRIDE + p; };
-                CHECK(lists[r] == (from == NOWHERE ? place(r, H_FROM) : place(from, H_OUT)));
+                CHECK(lists[r] == (!with_entries || after[r] == NOWHERE ? 0 : place(after[r], H_FROM)));
                 CHECK(lists[ROWS + r] == (from == NOWHERE ? place(r, C) : place(from, C_OUT)));
                 CHECK(lists[2 * ROWS + r] == (seed % 2 ? place(r, BEGIN) : 0));
                 CHECK(lists[3 * ROWS + r] == place(r, H_OUT) && lists[4 * ROWS + r] == place(r, C_OUT) && lists[5 * ROWS + r] == place(r, EXACT));
@@ -387,6 +421,7 @@ void beginnings_are_looked_up() {
         const auto record = [&](uint32_t row) { return reinterpret_cast<RowRecord*>(&frame[row * STRIDE]); };
         for (uint32_t r = 0; r < ROWS; ++r) {
             entries[r].before = r < 3 ? NOWHERE : r - 3;
+            entries[r].after = NOWHERE;
             *record(r) = {1, 0, 0, 0, 0};
             std::memcpy(&frame[r * STRIDE + TOKEN], &tokens[r], bytes);
         }
@@ -405,9 +440,9 @@ void beginnings_are_looked_up() {
 
 // Rows that are gathered and listed at once: states are read and left where they are held, or in the frame if they are held nowhere.
 void rows_are_gathered_and_listed_at_once() {
-    constexpr uint32_t UNITS = 16, ROWS = 8, BLOCKS = ROWS + 3, STRIDE = 320, EXACT = 32, C_OUT = 96, H_FROM = 160, H_OUT = 192, H_NODE = 64, C_NODE = 0, TABLE = 1 << 20;
+    constexpr uint32_t UNITS = 16, ROWS = 8, BLOCKS = ROWS + 3, STRIDE = 320, EXACT = 32, C_OUT = 96, H_FROM = 160, H_NODE = 64, C_NODE = 0, TABLE = 1 << 20;
     // Rows 0, 2 and 4 are one lane, 1 and 3 another, whose first row is refused; row 5 has ended, row 6 is held nowhere and begins with zeros, and so does 7 behind it.
-    const uint32_t before[ROWS] = {NOWHERE, NOWHERE, 0, 1, 2, NOWHERE, NOWHERE, 6};
+    const uint32_t before[ROWS] = {NOWHERE, NOWHERE, 0, 1, 2, NOWHERE, NOWHERE, 6}, after[ROWS] = {2, 3, 4, NOWHERE, NOWHERE, NOWHERE, 7, NOWHERE};
     for (uint64_t seed = 0; seed < 8; ++seed) {
         const bool is_f16 = seed % 2, on_device = seed % 4 >= 2;
         const uint32_t token_bytes = seed < 4 ? 8 : 4;
@@ -423,7 +458,7 @@ void rows_are_gathered_and_listed_at_once() {
         for (size_t e = 0; e < states.size(); ++e) states[e] = 0.01f * static_cast<float>(e) - 1.0f;
         for (uint32_t r = 0; r < ROWS; ++r) {
             const bool held = r < 6, ends = r == 5;
-            entries[r] = {held ? nodes.address() + r * 128 : 0, ends ? 0 : NOWHERE, NOWHERE, 3, NOWHERE, before[r], NOWHERE};
+            entries[r] = {held ? nodes.address() + r * 128 : 0, ends ? 0 : NOWHERE, NOWHERE, 3, NOWHERE, before[r], NOWHERE, after[r], 0};
             tokens[r] = r == 1 ? 9 : r == 2 ? -1 : static_cast<int64_t>(r % 4);
             addresses[3 * r] = r == 6 ? 0 : states.address() + r * 2 * UNITS * 4;
             addresses[3 * r + 1] = r == 7 ? 0 : tokens.address() + r * 8;
@@ -433,7 +468,7 @@ void rows_are_gathered_and_listed_at_once() {
         Memory<BatchHead> there(1);
         there[0] = head;
         const LstmGatherArguments a{frame.address(), on_device ? there.address() : 0, lists.address(), counter.address(), TABLE, 4, 512, token_bytes, 3, 1, 0, 2, H_NODE, C_NODE,
-                                    STRIDE, UNITS, is_f16, EXACT, C_OUT, H_FROM, H_OUT, 0, on_device ? BatchHead{} : head};
+                                    STRIDE, UNITS, is_f16, EXACT, C_OUT, H_FROM, on_device ? BatchHead{} : head};
         CHECK(testing::launch("lstm_gather", {BLOCKS, 1, 1}, 128, 0, a) == "");
         CHECK(counter[0] == 0 && counter[1] == 0xffffffff);
         const uint32_t found[ROWS] = {0, 0, 3, 3, 0, 1, 2, 0};
@@ -445,10 +480,10 @@ void rows_are_gathered_and_listed_at_once() {
             CHECK(record->live == !dead && record->refused == refused);
             CHECK(!refused || (record->index == 9 && record->table_rows == 4));
             const uint32_t from = before[r];
-            CHECK(lists[r] == (from == NOWHERE ? place(r, H_FROM) : place(from, H_OUT)));
+            CHECK(lists[r] == (after[r] == NOWHERE ? 0 : place(after[r], H_FROM)));
             CHECK(lists[BLOCKS + r] == (from == NOWHERE ? addresses[3 * r + 2] : left(from, C_OUT, C_NODE)));
             CHECK(lists[2 * BLOCKS + r] == TABLE + found[r] * 512);
-            CHECK(lists[3 * BLOCKS + r] == place(r, H_OUT));
+            CHECK(lists[3 * BLOCKS + r] == 0);
             CHECK(lists[4 * BLOCKS + r] == (dead || refused ? 0 : left(r, C_OUT, C_NODE)));
             CHECK(lists[5 * BLOCKS + r] == (dead || refused ? 0 : left(r, EXACT, H_NODE)));
             const uint16_t* rounded = reinterpret_cast<const uint16_t*>(&frame[r * STRIDE + H_FROM]);

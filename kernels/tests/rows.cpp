@@ -107,7 +107,7 @@ void rows_leave_what_they_should_and_nothing_else() {
             for (uint32_t e = 0; e < WIDTH; ++e) inputs[r * WIDTH + e] = random.signed_unit();
             tokens[r] = r % 5 == 3 ? -5 : static_cast<int64_t>(r % 4);
             executed[r] = r % 3 == 1 ? 2 : 9;
-            entries[r] = {nodes.address() + r * 128, r, r, 2, STOP, NOWHERE, NOWHERE};
+            entries[r] = {nodes.address() + r * 128, r, r, 2, STOP, NOWHERE, NOWHERE, NOWHERE, 0};
             deliveries[r] = r % 2 ? NOWHERE : r * 80;
             // Every other row's input is zeros, and the others lie as they come.
             addresses.push_back(r % 2 ? 0 : inputs.address() + r * ROW);

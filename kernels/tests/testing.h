@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <vector>
+#include "../abi_best.h"
 #include "../emulation/emulation.h"
 
 namespace testing {
@@ -65,6 +66,20 @@ private:
     size_t count_;
     std::unique_ptr<T, Free> data_;
 };
+
+// A map of a matrix of 16 bits, of which each row has `stride` bytes, as the emulated device has it (`emulation/ptx_hopper.h`).
+inline TensorMap tensor_map(uint64_t at, uint64_t columns, uint64_t rows, uint64_t stride) { return {{at, stride, columns, rows}}; }
+
+// A product as `wide_*` take it.
+inline WideArguments wide(const ProductArguments& product, uint32_t k = 0, uint32_t flags = 0) {
+    WideArguments a{{}, {product, k, flags}};
+    for (uint32_t t = 0; t < product.term_count; ++t) {
+        const ProductTerm& term = product.terms[t];
+        a.x[t] = tensor_map(term.x, term.k, product.rows, term.x_stride);
+        a.best.product.terms[t].x = a.best.product.terms[t].x_stride = 1;
+    }
+    return a;
+}
 
 // Uniform numbers, the same on every machine.
 class Random {

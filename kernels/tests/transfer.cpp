@@ -34,7 +34,7 @@ struct Batch {
         }
         for (size_t i = 0; i < sources.size(); ++i) sources[i] = static_cast<uint8_t>(i * 7 + 1);
         for (uint32_t r = 0; r < rows; ++r) {
-            entries[r] = {nodes.address() + r * 64, r % 3, r % 3, 0, NOWHERE, NOWHERE, NOWHERE};
+            entries[r] = {nodes.address() + r * 64, r % 3, r % 3, 0, NOWHERE, NOWHERE, NOWHERE, NOWHERE, 0};
             for (uint32_t p = 0; p < 3; ++p) {
                 // Some missing, some aligned, some not.
                 addresses[r * 3 + p] = (r + p) % 5 == 4 ? 0 : sources.address() + r * 64 + (p == 2 ? 33 : p * 16);

@@ -58,21 +58,27 @@ struct World {
     }
 
     void run(const Kernel& kernel) {
-        Memory<uint64_t> lists(7 * rows);
+        Memory<uint64_t> lists(5 * rows);
+        // Of padding rows there may be anything in the matrices.
+        Memory<uint16_t> of_left(rows * units), of_right(rows * units);
         for (uint32_t r = 0; r < rows; ++r) {
+            for (uint32_t k = 0; there[r] && k < units; ++k) {
+                const auto of = [&](int child) { return child < 0 ? uint16_t{0} : h[static_cast<size_t>(child) * units + k]; };
+                of_left[r * units + k] = of(left[r]);
+                of_right[r * units + k] = of(right[r]);
+            }
             const auto put = [&](uint32_t list, bool is, const auto& memory, int row, uint64_t width) {
                 lists[list * rows + r] = is && there[r] ? memory.address() + static_cast<uint64_t>(row) * width : 0;
             };
-            put(0, left[r] >= 0, h, left[r], units * 2);
-            put(1, right[r] >= 0, h, right[r], units * 2);
-            put(2, left[r] >= 0, c, left[r], units * 4);
-            put(3, right[r] >= 0, c, right[r], units * 4);
-            put(4, begun && r % 3 != 0, begin, static_cast<int>(r), GATES * units * 4);
-            put(5, true, c_out, static_cast<int>(r), units * 4);
-            put(6, true, h_out, static_cast<int>(r), units * 4);
+            put(0, left[r] >= 0, c, left[r], units * 4);
+            put(1, right[r] >= 0, c, right[r], units * 4);
+            put(2, begun && r % 3 != 0, begin, static_cast<int>(r), GATES * units * 4);
+            put(3, true, c_out, static_cast<int>(r), units * 4);
+            put(4, true, h_out, static_cast<int>(r), units * 4);
         }
         const auto list = [&](uint64_t number) { return lists.address() + number * rows * 8; };
-        const TreeStepArguments a{{list(0), list(1), list(2), list(4), 0, list(5), list(6), rows, 0}, list(3), weights.address(), bias.address(), units, 0,
+        const auto map = [&](const auto& matrix) { return testing::tensor_map(matrix.address(), units, rows, units * 2); };
+        const TreeStepArguments a{map(of_left), map(of_right), {0, list(0), list(2), 0, list(3), list(4), 0, rows, 0, 0}, list(1), weights.address(), bias.address(), units, 0,
                                   {columns[0], columns[1], columns[2], columns[3], columns[4], 0}, 0};
         const uint32_t blocks = (units + kernel.units - 1) / kernel.units * ((rows + kernel.rows - 1) / kernel.rows);
         const uint32_t shared = kernel.slabs * (kernel.rows + GATES * kernel.units) * 128;
@@ -141,7 +147,7 @@ void lists_are_made_where_rows_lie() {
         const bool is_f16 = begin == NOWHERE;
         const packing::Format& format = is_f16 ? packing::F16 : packing::BF16;
         Memory<uint8_t> frame(ROWS * STRIDE);
-        Memory<uint64_t> lists(7 * ROWS);
+        Memory<uint64_t> lists(5 * ROWS);
         const auto at = [&](uint32_t row, uint32_t place) { return reinterpret_cast<float*>(&frame[row * STRIDE + place]); };
         for (uint32_t r = 0; r < ROWS; ++r) {
             for (uint32_t e = 0; e < OWN; ++e) {
@@ -155,8 +161,8 @@ void lists_are_made_where_rows_lie() {
                                   is_f16, 0, 0};
         CHECK(testing::launch("tree_rows", {ROWS, 1, 1}, 128, 0, a) == "");
         for (uint32_t r = 0; r < ROWS; ++r) {
-            const uint32_t places[] = {FROM[0], FROM[1], C[0], C[1], begin, C_OUT, EXACT};
-            for (uint32_t list = 0; list < 7; ++list) {
+            const uint32_t places[] = {C[0], C[1], begin, C_OUT, EXACT};
+            for (uint32_t list = 0; list < 5; ++list) {
                 CHECK(lists[list * ROWS + r] == (places[list] == NOWHERE ? 0 : frame.address() + r * STRIDE + places[list]));
             }
             for (uint32_t child = 0; child < 2; ++child) {

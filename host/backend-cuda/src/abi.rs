@@ -81,17 +81,24 @@ plain! {
     /// As in `abi_best.h`.
     ProductBestArguments { product: ProductArguments, k: u32, flags: u32 }
     /// As in `abi_best.h`.
+    WideArguments { x: [TensorMap; PRODUCT_TERMS], best: ProductBestArguments }
+    /// As in `abi_best.h`.
     BestArguments { candidates: u64, values: u64, positions: u64, stride: u32, panels: u32, k: u32, flags: u32, rows_at: u64 }
+    /// A matrix of which kernels copy boxes of rows; what it says is the driver's.
+    TensorMap { words: [u64; 16] }
     /// As in `abi.h`.
     LstmRows {
-        x: u64, h: u64, c: u64, begin: u64, h_out: u64, c_out: u64, h_exact: u64, rows: u32, sequence: u32,
+        h_next: u64, c: u64, begin: u64, h_out: u64, c_out: u64, h_exact: u64, first: u32, rows: u32, sequence: u32, padding: u32,
     }
     /// As in `abi.h`.
-    LstmStepArguments { rows: LstmRows, weights: u64, bias: u64, inputs: u32, units: u32, columns: [u32; 4], rows_at: u64, z_takes: u32, number: u32 }
+    LstmStepArguments {
+        x: TensorMap, h: TensorMap, rows: LstmRows, weights: u64, bias: u64, inputs: u32, units: u32, columns: [u32; 4], rows_at: u64, z_takes: u32,
+        number: u32, padding: [u32; 2],
+    }
     /// As in `abi.h`.
     LstmQueueArguments {
-        steps: u64, counter: u64, signal: u64, weights: u64, bias: u64, step_count: u32, inputs: u32, units: u32, z_takes: u32,
-        columns: [u32; 4],
+        x: TensorMap, h: TensorMap, steps: u64, counter: u64, signal: u64, weights: u64, bias: u64, step_count: u32, inputs: u32, units: u32,
+        z_takes: u32, columns: [u32; 4], padding: [u32; 14],
     }
     /// As in `abi.h`.
     LstmListArguments {
@@ -100,7 +107,9 @@ plain! {
         c_out: u32, h_from: u32, h_out: u32, head: u64,
     }
     /// As in `abi.h`.
-    TreeStepArguments { rows: LstmRows, c_right: u64, weights: u64, bias: u64, units: u32, padding: u32, columns: [u32; 6], rows_at: u64 }
+    TreeStepArguments {
+        left: TensorMap, right: TensorMap, rows: LstmRows, c_right: u64, weights: u64, bias: u64, units: u32, padding: u32, columns: [u32; 6], rows_at: u64,
+    }
     /// As in `abi.h`.
     TreeListArguments {
         frame: u64, lists: u64, stride: u32, own: u32, units: u32, begin: u32, h: [u32; 2], c: [u32; 2], h_from: [u32; 2], h_exact: u32, c_out: u32,
@@ -109,7 +118,7 @@ plain! {
     /// The beginning of each row of a frame.
     RowRecord { live: u32, refused: u32, index: i64, table_rows: u64, padding: u64 }
     /// Whose step a row is.
-    RowEntry { node: u64, own: u32, followed: u32, step: u32, stop: u32, before: u32, later: u32 }
+    RowEntry { node: u64, own: u32, followed: u32, step: u32, stop: u32, before: u32, later: u32, after: u32, padding: u32 }
     /// An input in a row of the frame.
     Port { place: u32, bytes: u32 }
     /// An output in a row of the frame, and in a node.
@@ -127,8 +136,8 @@ plain! {
     /// As in `abi_transfer.h`.
     LstmGatherArguments {
         frame: u64, head: u64, lists: u64, counter: u64, table: u64, table_rows: u64, table_stride: u32, token_bytes: u32, port_count: u32, token_port: u32,
-        h_port: u32, c_port: u32, h_node: u32, c_node: u32, stride: u32, units: u32, is_f16: u32, h_exact: u32, c_out: u32, h_from: u32, h_out: u32,
-        padding: u32, own: BatchHead,
+        h_port: u32, c_port: u32, h_node: u32, c_node: u32, stride: u32, units: u32, is_f16: u32, h_exact: u32, c_out: u32, h_from: u32,
+        own: BatchHead,
     }
     /// A word and what it becomes.
     WordEntry { word: u32, value: u32 }
@@ -261,12 +270,11 @@ const LSTM_SLAB_BYTES: u32 = LSTM_SLAB * size_of::<u16>() as u32;
 macro_rules! gate_tiles {
     ($($(#[$doc:meta])* $steps:ident, $queues:ident = $prefix:literal, $gates:literal;)*) => {$(
         $(#[$doc])*
-        pub(crate) const $steps: [GateTile; 5] = [
+        pub(crate) const $steps: [GateTile; 4] = [
             GateTile::new((concat!($prefix, "_step_64x8"), $gates), (64, 8), 16),
             GateTile::new((concat!($prefix, "_step_64x16"), $gates), (64, 16), 12),
             GateTile::new((concat!($prefix, "_step_64x32"), $gates), (64, 32), 8),
             GateTile::new((concat!($prefix, "_step_128x32"), $gates), (128, 32), 6),
-            GateTile::new((concat!($prefix, "_step_128x64"), $gates), (128, 64), 3),
         ];
         /// Several of these steps; all take [`LstmQueueArguments`], and are launched cooperatively.
         pub(crate) const $queues: [GateTile; 4] = [
@@ -304,8 +312,8 @@ pub(crate) const TREE_F16_STEPS: [GateTile; 4] = [
     GateTile::new(("tree_f16_step_128x32", 5), (128, 32), 5),
 ];
 /// Lists that it reads.
-pub(crate) const TREE_LISTS: usize = 7;
-/// Lists that a step reads, of which [`LstmRows`] names all but x.
+pub(crate) const TREE_LISTS: usize = 5;
+/// Lists that a step reads, which [`LstmRows`] names.
 pub(crate) const LSTM_LISTS: usize = 6;
 
 /// What becomes of a row: as in `abi_transfer.h`.

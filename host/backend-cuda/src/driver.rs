@@ -83,6 +83,19 @@ pub struct GraphLaunch {
     pub arguments: Vec<u8>,
 }
 
+/// A matrix of 16 bits on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Where it lies, at a multiple of 16.
+    pub at: DeviceAddress,
+    /// Values of a row, at least 1.
+    pub columns: u32,
+    /// How many rows, at least 1.
+    pub rows: u32,
+    /// Bytes from row to row: a multiple of 16.
+    pub stride: u32,
+}
+
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -215,6 +228,9 @@ pub trait Driver: Send {
     /// nothing is to write there, or give it back, before a signal behind the copy is seen. False if that device is lost or its driver gone; then nothing
     /// was queued. Whether it was lost meanwhile, so that what was copied may be anything, [`Peer::is_lost`] says when the signal is seen.
     fn fetch(&mut self, stream: Stream, from: (&Peer, DeviceAddress), to: DeviceAddress, bytes: usize) -> Done<bool>;
+
+    /// A matrix as kernels of 9.0 are given it that copy boxes of its rows (`TensorMap` in `kernels/abi.h`). It need not lie there yet.
+    fn tensor_map(&self, matrix: &Matrix) -> Done<[u64; 16]>;
 
     /// Queues the filling of bytes with zeros.
     fn zero(&mut self, stream: Stream, at: DeviceAddress, bytes: usize) -> Done;

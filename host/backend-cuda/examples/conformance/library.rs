@@ -1,10 +1,10 @@
-//! A step of an LSTM whose input was not multiplied before, in bf16: by the worker's own kernel, and as one would put it together of a library's product: rows
-//! gathered, one product by cublasLt, gates, in a graph. Side by side in one run, of the same rows, and compared.
+//! A step of an LSTM whose input was not multiplied before, in bf16: rows gathered and the worker's own kernel, and as one would put it together of a library's
+//! product: rows gathered, one product by cublasLt, gates. A graph of each, side by side in one run, of the same rows, and compared.
 
 use std::time::Duration;
 
 use cellwright_backend_cuda::driver::products::{ProductOperands, ProductShape};
-use cellwright_backend_cuda::driver::{DeviceAddress, Driver, Fault, Graph, GraphLaunch, Kernel, Launch, Products, Stream};
+use cellwright_backend_cuda::driver::{DeviceAddress, Driver, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Products, Stream};
 use cellwright_cell_graph::generate::Rng;
 use serde_json::{Map, Value, json};
 
@@ -25,12 +25,11 @@ const GATHER: &str = include_str!("gather.cu");
 const COMPUTE: &str = include_str!("gates.cu");
 
 /// The worker's own kernels: rows and units of a tile, threads, and slabs for which a block has room (`kernels/abi.h`).
-pub(crate) const OWN: [(&str, [u32; 4]); 5] = [
+pub(crate) const OWN: [(&str, [u32; 4]); 4] = [
     ("lstm_step_64x8", [64, 8, 256, 16]),
     ("lstm_step_64x16", [64, 16, 256, 12]),
     ("lstm_step_64x32", [64, 32, 256, 8]),
     ("lstm_step_128x32", [128, 32, 384, 6]),
-    ("lstm_step_128x64", [128, 64, 384, 3]),
 ];
 
 /// One of these, of so many gates, rows and units.
@@ -111,16 +110,20 @@ impl Batch {
         Self { rows, units, lists, h_out, c_out, bias, weights }
     }
 
-    /// One of the worker's own kernels.
-    fn own(&self, kernel: Kernel, tile: [u32; 4]) -> GraphLaunch {
+    /// One of the worker's own kernels, of rows that were gathered there, x in front of h.
+    fn own(&self, driver: &dyn Driver, (kernel, tile): (Kernel, [u32; 4]), gathered: DeviceAddress) -> GraphLaunch {
         let (all_rows, all_units) = (self.rows as u32, self.units as u32);
         let launch = launch(kernel, tile, (GATES as u32, all_rows, all_units));
-        let [x, h, c, h_out, c_out] = self.lists.map(|list| list.0);
+        let [_, _, c, h_out, c_out] = self.lists.map(|list| list.0);
         let pair = |one: u32, other: u32| u64::from(one) | u64::from(other) << 32;
+        let [x, h] = [0, self.units].map(|column| {
+            let matrix = Matrix { at: gathered.plus(column * 2), columns: all_units, rows: all_rows, stride: all_units * 4 };
+            done(driver.tensor_map(&matrix))
+        });
         // `LstmStepArguments` of `kernels/abi.h`.
         let columns = [pair(0, all_units), pair(2 * all_units, 3 * all_units)];
-        let rows = [x, h, c, 0, h_out, c_out, 0, pair(all_rows, 0), self.weights[1].0, self.bias.0, pair(all_units, all_units)];
-        GraphLaunch { launch, arguments: words(&[rows.as_slice(), &columns, &[0, 0]].concat()) }
+        let rows = [0, c, 0, h_out, c_out, 0, pair(0, all_rows), 0, self.weights[1].0, self.bias.0, pair(all_units, all_units)];
+        GraphLaunch { launch, arguments: words(&[x.as_slice(), &h, &rows, &columns, &[0, 0, 0]].concat()) }
     }
 
     /// One of the kernels that are compiled here, of so many threads in all.
@@ -209,7 +212,8 @@ fn compared(driver: &mut dyn Driver, place: Where) -> Result<Value, String> {
         let mut least: [Option<(Duration, String)>; 2] = [None, None];
         let mut of_own = Vec::new();
         for (name, kernel, tile) in &own {
-            let graph = done(driver.graph(stream, &[batch.own(*kernel, *tile)]));
+            let launches = [before[0].clone(), batch.own(driver, (*kernel, *tile), x)];
+            let graph = done(driver.graph(stream, &launches));
             let took = time(driver, stream, graph, effort);
             of_own = batch.left(driver, stream);
             keep(&mut least[0], (took, (*name).to_owned()));

@@ -1,7 +1,7 @@
 //! What a step of an LSTM takes on the device whose input was multiplied before, by each of the worker's own kernels for it, and what multiplies the input:
 //! launches one behind the other in a graph, or steps of one launch, with nothing of the worker around them. In bf16, of 1024 units.
 
-use cellwright_backend_cuda::driver::{DeviceAddress, Driver, GraphLaunch, Launch, Stream};
+use cellwright_backend_cuda::driver::{DeviceAddress, Driver, GraphLaunch, Launch, Matrix, Stream};
 use cellwright_cell_graph::generate::Rng;
 use serde_json::{Map, Value, json};
 
@@ -27,7 +27,7 @@ const QUEUES: [(&str, [u32; 4], bool); 4] = [
 const PRODUCTS: [(&str, u32); 3] = [("product_bf16_16", 16), ("product_bf16_64", 64), ("product_bf16_128", 128)];
 /// The same by warpgroups, of rows that are rounded already: rows and columns of a tile, threads, and slabs on their way at once.
 const WIDE: [(&str, [u32; 4]); 5] = [
-    ("wide_bf16_64x32", [64, 32, 256, 8]),
+    ("wide_bf16_64x32", [64, 32, 256, 16]),
     ("wide_bf16_64x64", [64, 64, 256, 12]),
     ("wide_bf16_128x64", [128, 64, 384, 8]),
     ("wide_bf16_128x128", [128, 128, 384, 6]),
@@ -57,9 +57,21 @@ fn repeated(launches: &[GraphLaunch]) -> Vec<GraphLaunch> {
     std::iter::repeat_n(launches, REPEATED).flatten().cloned().collect()
 }
 
+/// `TensorMap` of `kernels/abi.h` of rows of so many units.
+fn map(driver: &dyn Driver, at: DeviceAddress, (rows, units): (u32, u32)) -> [u64; 16] {
+    done(driver.tensor_map(&Matrix { at, columns: units, rows, stride: units * 2 }))
+}
+
+/// `WideArguments` of `kernels/abi_best.h`: a product of one term, whose x that is, of which so many are kept.
+fn by_warpgroups(x: [u64; 16], product: &[u64], k: u32) -> Vec<u64> {
+    [x.as_slice(), &[0; 7 * 16], product, &[pair(k, 0)]].concat()
+}
+
 /// States and what is known, on the device: h twice, from one of which a step goes to the other.
 struct Cell {
     units: u32,
+    /// Rows of either h, of which the second lies behind the first.
+    rows: u32,
     h: [DeviceAddress; 2],
     c: DeviceAddress,
     known: DeviceAddress,
@@ -78,7 +90,16 @@ impl Cell {
             (halves(&drawn(rows * units, 1.0)), floats(&drawn(rows * units, 1.0)), floats(&drawn(KNOWN * GATES * units, 1.0)));
         let bias = floats(&drawn(GATES * units, 1.0));
         let mut put = |bytes: &[u8]| put(driver, stream, bytes);
-        Self { units: units as u32, h: [put(&h), put(&h)], c: put(&c), known: put(&known), weights: put(&weights), bias: put(&bias) }
+        let both = put(&[h.as_slice(), &h].concat());
+        Self {
+            units: units as u32,
+            rows: rows as u32,
+            h: [both, both.plus(h.len())],
+            c: put(&c),
+            known: put(&known),
+            weights: put(&weights),
+            bias: put(&bias),
+        }
     }
 
     /// `LstmRows` of `kernels/abi.h` of a batch's step.
@@ -86,14 +107,20 @@ impl Cell {
         let units = self.units as usize;
         let of = |at: DeviceAddress, bytes: usize| (0..rows).map(|row| at.plus(row * units * bytes).0).collect::<Vec<_>>();
         let known = (0..rows).map(|row| self.known.plus((row * 1021 + number * 331) % KNOWN * GATES * units * 4).0);
-        let lists = [of(self.h[number % 2], 2), of(self.c, 4), known.collect(), of(self.h[1 - number % 2], 2)];
-        let [h, c, begin, h_out] = lists.map(|list| put(driver, stream, &words(&list)).0);
-        [0, h, c, begin, h_out, c, 0, pair(rows as u32, 0)]
+        let lists = [of(self.h[1 - number % 2], 2), of(self.c, 4), known.collect()];
+        let [h_next, c, begin] = lists.map(|list| put(driver, stream, &words(&list)).0);
+        [h_next, c, begin, 0, c, 0, pair((number % 2) as u32 * self.rows, rows as u32), 0]
+    }
+
+    /// Both h, as launches are given them.
+    fn states(&self, driver: &dyn Driver) -> [u64; 16] {
+        map(driver, self.h[0], (2 * self.rows, self.units))
     }
 
     /// What a launch takes of a step of these rows.
-    fn arguments(&self, step: &[u64; 8]) -> Vec<u8> {
-        words(&[step.as_slice(), &[self.weights.0, self.bias.0, pair(0, self.units)], &self.columns(), &[0, 0]].concat())
+    fn arguments(&self, driver: &dyn Driver, step: &[u64; 8]) -> Vec<u8> {
+        let middle = [self.weights.0, self.bias.0, pair(0, self.units)];
+        words(&[[0; 16].as_slice(), &self.states(driver), step, &middle, &self.columns(), &[0, 0, 0]].concat())
     }
 
     /// What a step of so many rows leaves of h and c, which it does not change for others.
@@ -102,8 +129,9 @@ impl Cell {
         let (mut before, mut h, mut c) = (vec![0; bytes * 4], vec![0; bytes * 2], vec![0; bytes * 4]);
         done(driver.read(stream, self.c, &mut before));
         done(driver.zero(stream, self.h[1], h.len()));
+        let arguments = self.arguments(driver, step);
         // SAFETY: the kernel takes this structure; all that it names was allocated, and is not given back.
-        done(unsafe { driver.launch(stream, launch, &self.arguments(step)) });
+        done(unsafe { driver.launch(stream, launch, &arguments) });
         done(driver.read(stream, self.h[1], &mut h));
         done(driver.read(stream, self.c, &mut c));
         done(driver.write(stream, self.c, &before));
@@ -181,7 +209,7 @@ impl Bench {
 
     /// Times a kernel of one step.
     fn time_steps(&mut self, (name, launch): (&str, Launch), steps: &[[u64; 8]], rows: usize) {
-        let of_step = |step: &[u64; 8]| GraphLaunch { launch, arguments: self.cell.arguments(step) };
+        let of_step = |step: &[u64; 8]| GraphLaunch { launch, arguments: self.cell.arguments(&*self.driver, step) };
         let launches: Vec<GraphLaunch> = steps.iter().map(of_step).collect();
         self.time((name, rows), &launches, steps.len());
     }
@@ -206,7 +234,9 @@ impl Bench {
             }
             let launch = Launch { kernel, grid: [blocks, 1, 1], threads, shared_bytes, cooperative: true };
             let middle = [cell.weights.0, cell.bias.0, pair(STEPS as u32, 0), pair(cell.units, 0)];
-            let arguments = words(&[[queue.0, counter.0, 0].as_slice(), &middle, &cell.columns()].concat());
+            let states = cell.states(&*driver);
+            let arguments = [[0; 16].as_slice(), &states, &[queue.0, counter.0, 0], &middle, &cell.columns(), &[0; 7]].concat();
+            let arguments = words(&arguments);
             let (from, to) = (done(driver.event()), done(driver.event()));
             let mut times = Vec::new();
             for _ in 0..self.effort.0 {
@@ -227,7 +257,9 @@ impl Bench {
         let (all_rows, units) = (rows as u32, self.cell.units);
         let n = GATES as u32 * units;
         let y = done(self.driver.allocate(rows * n as usize * 4));
-        let x = put(self.driver.as_mut(), self.stream, &vec![1; rows * units as usize * 4]);
+        // As of a frame, a box of rows is there as a whole.
+        let whole = all_rows.next_multiple_of(64);
+        let x = put(self.driver.as_mut(), self.stream, &vec![1; (whole * units * 4) as usize]);
         let narrow = PRODUCTS.map(|(name, tile)| (name, [n.div_ceil(64), all_rows.div_ceil(tile)], [128, 4 * (tile * 128 + 4096), 4]));
         let multiprocessors = self.driver.facts().multiprocessors;
         let wide = WIDE.map(|(name, [tile_rows, columns, threads, stages])| {
@@ -240,6 +272,9 @@ impl Bench {
             let mut arguments = vec![x.0, self.cell.weights.0, pair(units * x_bytes, units)];
             arguments.resize(24, 0);
             arguments.extend([0, self.cell.bias.0, y.0, 0, pair(0, n * 4), pair(1, all_rows), pair(n, 0)]);
+            if x_bytes == 2 {
+                arguments = by_warpgroups(map(&*self.driver, x, (whole, units)), &arguments, 0);
+            }
             self.time((name, rows), &repeated(&[GraphLaunch { launch, arguments: words(&arguments) }]), REPEATED);
         }
         self.free(&[x, y]);
@@ -255,14 +290,15 @@ impl Bench {
         let [of_right, c_out, h_out] = [(); 3].map(|()| done(driver.allocate(rows * units * 4)));
         done(driver.copy(stream, c, of_right, rows * units * 4));
         let of = |at: DeviceAddress, bytes: usize| words(&(0..rows).map(|row| at.plus(row * units * bytes).0).collect::<Vec<_>>());
-        let lists = [of(h[0], 2), of(h[1], 2), of(c, 4), of(of_right, 4), of(c_out, 4), of(h_out, 4)];
+        let lists = [of(c, 4), of(of_right, 4), of(c_out, 4), of(h_out, 4)];
         let lists = lists.map(|list| put(driver, stream, &list));
-        let [left, right, c_left, c_right, to_c, to_h] = lists.map(|list| list.0);
+        let [c_left, c_right, to_c, to_h] = lists.map(|list| list.0);
         let u = self.cell.units;
+        let [left, right] = h.map(|h| map(&*driver, h, (self.cell.rows, u)));
         let columns = [pair(0, u), pair(2 * u, 3 * u), pair(4 * u, 0)];
         // `TreeStepArguments` of `kernels/abi.h`.
-        let rows_of = [left, right, c_left, 0, 0, to_c, to_h, pair(rows as u32, 0)];
-        let arguments = [rows_of.as_slice(), &[c_right, weights.0, 0, pair(u, 0)], &columns, &[0]].concat();
+        let rows_of = [0, c_left, 0, 0, to_c, to_h, pair(0, rows as u32), 0];
+        let arguments = [left.as_slice(), &right, &rows_of, &[c_right, weights.0, 0, pair(u, 0)], &columns, &[0]].concat();
         for (name, launch) in self.launches(&NODES, NODE_GATES as u32, rows) {
             self.time((name, rows), &repeated(&[GraphLaunch { launch, arguments: words(&arguments) }]), REPEATED);
         }
@@ -288,16 +324,17 @@ impl Bench {
         let choose = Launch { kernel: chooses, grid, threads, shared_bytes: slabs * (tile_rows + columns) * 128, cooperative: false };
         let merge = Launch { kernel: merges, grid: [all_rows, 1, 1], threads: 128, shared_bytes: 0, cooperative: false };
         let step = self.cell.step(driver, stream, (rows, 0));
-        // `ProductBestArguments` and `BestArguments` of `kernels/abi_best.h`.
+        // `ProductArguments` of `kernels/abi.h`, and `BestArguments` of `kernels/abi_best.h`.
         let mut arguments = vec![self.cell.h[1].0, weights.0, pair(units * 2, units)];
         arguments.resize(24, 0);
-        arguments.extend([0, bias.0, candidates.0, 0, pair(0, stride), pair(1, all_rows), pair(n, 0), pair(1, 0)]);
+        arguments.extend([0, bias.0, candidates.0, 0, pair(0, stride), pair(1, all_rows), pair(n, 0)]);
+        let arguments = by_warpgroups(map(&*driver, self.cell.h[1], (self.cell.rows, units)), &arguments, 1);
         let of_panels = [candidates.0, 0, chosen.0, pair(stride, panels), pair(1, 0), 0];
         let found =
             [GraphLaunch { launch: choose, arguments: words(&arguments) }, GraphLaunch { launch: merge, arguments: words(&of_panels) }];
         self.time((&format!("best_of_{n}"), rows), &repeated(&found), REPEATED);
         for (name, launch) in self.launches(&OWN, GATES as u32, rows) {
-            let first = GraphLaunch { launch, arguments: self.cell.arguments(&step) };
+            let first = GraphLaunch { launch, arguments: self.cell.arguments(&*self.driver, &step) };
             self.time((&format!("decoder_by_{name}"), rows), &repeated(&[&[first], found.as_slice()].concat()), REPEATED);
         }
         self.free(&[weights, bias, candidates, chosen]);

@@ -1,6 +1,6 @@
 //! The kernels of products by warpgroups, as `kernels/abi.h` lists them.
 
-/// How a product by warpgroups divides its sums; all take [`ProductArguments`], or [`ProductBestArguments`].
+/// How a product by warpgroups divides its sums; all take [`WideArguments`](super::WideArguments).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WideTile {
     pub(crate) name: &'static str,
@@ -39,7 +39,7 @@ macro_rules! wide_tiles {
     ($($(#[$doc:meta])* $all:ident, $best:ident = $prefix:literal, $best_prefix:literal;)*) => {$(
         $(#[$doc])*
         pub(crate) const $all: [WideTile; 5] = [
-            WideTile::new(concat!($prefix, "_64x32"), (64, 32), 8),
+            WideTile::new(concat!($prefix, "_64x32"), (64, 32), 16),
             WideTile::new(concat!($prefix, "_64x64"), (64, 64), 12),
             WideTile::new(concat!($prefix, "_128x64"), (128, 64), 8),
             WideTile::new(concat!($prefix, "_128x128"), (128, 128), 6),

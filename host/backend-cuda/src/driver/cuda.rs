@@ -26,7 +26,7 @@ pub use images::{Form, IMAGES, Image, choose};
 pub use probe::{Absent, devices};
 
 use super::{
-    DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Products, Stream, WAIT_MAX,
+    DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream, WAIT_MAX,
 };
 use fault::{fault, told};
 use kernels::Loaded;
@@ -288,6 +288,10 @@ impl Driver for CudaDriver {
 
     fn fetch(&mut self, stream: Stream, from: (&Peer, DeviceAddress), to: DeviceAddress, bytes: usize) -> Done<bool> {
         self.fetch_from(stream, from, to, bytes)
+    }
+
+    fn tensor_map(&self, matrix: &Matrix) -> Done<[u64; 16]> {
+        memory::tensor_map(matrix)
     }
 
     fn zero(&mut self, stream: Stream, at: DeviceAddress, bytes: usize) -> Done {

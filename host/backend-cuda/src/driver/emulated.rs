@@ -23,7 +23,7 @@ use std::time::Duration;
 pub use control::{Control, Injection, Ran, What};
 
 use super::{
-    DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Products, Stream,
+    DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream,
     refused_by_compiler,
 };
 use crate::abi::{Arguments, CompiledGroupArguments};
@@ -312,6 +312,17 @@ impl Driver for Emulated {
 
     fn fetch(&mut self, stream: Stream, from: (&Peer, DeviceAddress), to: DeviceAddress, bytes: usize) -> Done<bool> {
         self.fetch_from(stream, from, to, bytes)
+    }
+
+    fn tensor_map(&self, matrix: &Matrix) -> Done<[u64; 16]> {
+        let Matrix { at, columns, rows, stride } = *matrix;
+        if !(at.0 | u64::from(stride)).is_multiple_of(16) || columns == 0 || rows == 0 {
+            return Err(Fault::Refused(format!("no matrix of {rows} by {columns} lies at {:#x}, {stride} bytes from row to row", at.0)));
+        }
+        // As `emulation/ptx_hopper.h` reads it.
+        let mut words = [0; 16];
+        words[..4].copy_from_slice(&[at.0, stride.into(), columns.into(), rows.into()]);
+        Ok(words)
     }
 
     fn zero(&mut self, stream: Stream, at: DeviceAddress, bytes: usize) -> Done {

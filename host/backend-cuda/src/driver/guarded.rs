@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Products, Stream};
+use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream};
 
 /// Bytes on either side of an allocation: what it begins at multiples of, so that it still does.
 const GUARD: usize = 256;
@@ -181,6 +181,10 @@ impl Driver for GuardedDriver {
 
     fn fetch(&mut self, stream: Stream, from: (&Peer, DeviceAddress), to: DeviceAddress, bytes: usize) -> Done<bool> {
         self.driver.fetch(stream, from, to, bytes)
+    }
+
+    fn tensor_map(&self, matrix: &Matrix) -> Done<[u64; 16]> {
+        self.driver.tensor_map(matrix)
     }
 
     fn zero(&mut self, stream: Stream, at: DeviceAddress, bytes: usize) -> Done {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::peer::Known;
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Peer, Pinned, Products, Stream};
+use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream};
 use crate::abi::{Arguments, BatchHead, FinishArguments, RowStatus, read, status};
 
 /// What memory is aligned to.
@@ -189,6 +189,10 @@ impl Driver for Idle {
 
     fn fetch(&mut self, _: Stream, _: (&Peer, DeviceAddress), _: DeviceAddress, _: usize) -> Done<bool> {
         Ok(false)
+    }
+
+    fn tensor_map(&self, _: &Matrix) -> Done<[u64; 16]> {
+        Ok([0; 16])
     }
 
     fn zero(&mut self, _: Stream, _: DeviceAddress, _: usize) -> Done {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 pub use peers::peers;
 
-use super::{DeviceAddress, Done, Driver, Fault, Launch, Pinned, Stream};
+use super::{DeviceAddress, Done, Driver, Fault, Launch, Matrix, Pinned, Stream};
 
 /// Makes a driver of the same device, each time anew.
 pub type Make<'a> = dyn FnMut() -> Box<dyn Driver> + 'a;
@@ -42,6 +42,7 @@ pub const PARTS: &[(&str, Part)] = &[
     ("pinned", pinned),
     ("memory", memory),
     ("launches", launches),
+    ("matrices", matrices),
     ("graphs", graphs::graphs),
     ("products", products::products),
     ("cooperation", cooperation),
@@ -207,6 +208,35 @@ fn memory(make: &mut Make<'_>) {
     good(driver.free(one));
     refused("what was given back", driver.free(one));
     assert!(good(driver.memory_free()) <= whole as u64, "more is free than there is");
+}
+
+/// Matrices are described where there are kernels for them, wherever they lie, and those are refused that no kernel could read.
+fn matrices(make: &mut Make<'_>) {
+    let mut driver = make();
+    if driver.facts().capability.0 < 9 {
+        return;
+    }
+    let at = driver.allocate(BYTES).expect("memory");
+    let matrix = Matrix { at, columns: 72, rows: 100, stride: 160 };
+    let described = driver.tensor_map(&matrix).expect("a matrix");
+    assert_ne!(described, [0; 16], "nothing is said of a matrix");
+    for other in [
+        Matrix { at: at.plus(16), ..matrix },
+        Matrix { columns: 64, ..matrix },
+        Matrix { rows: 99, ..matrix },
+        Matrix { stride: 176, ..matrix },
+    ] {
+        assert_ne!(driver.tensor_map(&other).expect("another matrix"), described, "{other:?} is like {matrix:?}");
+    }
+    for bad in [
+        Matrix { at: at.plus(8), ..matrix },
+        Matrix { columns: 0, ..matrix },
+        Matrix { rows: 0, ..matrix },
+        Matrix { stride: 168, ..matrix },
+    ] {
+        let refused = driver.tensor_map(&bad);
+        assert!(matches!(refused, Err(Fault::Refused(_))), "{bad:?} gives {refused:?}");
+    }
 }
 
 /// Launches that cannot run are refused, and harm nothing.

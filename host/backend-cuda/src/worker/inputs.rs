@@ -13,7 +13,12 @@ use crate::driver::DeviceAddress;
 
 /// Whose step a row is, and where its outputs are held; as one of a batch of several steps, the rows that it has to know of.
 #[inline]
-pub(super) fn entry(resident: &Resident, arena: DeviceAddress, (joined, step): (&Joined, u32), Link { before, later }: Link) -> RowEntry {
+pub(super) fn entry(
+    resident: &Resident,
+    arena: DeviceAddress,
+    (joined, step): (&Joined, u32),
+    Link { before, later, after }: Link,
+) -> RowEntry {
     let retention = joined.retention;
     let node = if retention == Retention::None {
         0
@@ -21,12 +26,12 @@ pub(super) fn entry(resident: &Resident, arena: DeviceAddress, (joined, step): (
         arena.plus(resident.layout.slot(joined.slot, retention.place(step)).index() * SLOT_BYTES).0
     };
     let Some([own, followed]) = joined.words() else {
-        return RowEntry { node, own: NOWHERE, followed: NOWHERE, step, stop: NOWHERE, before, later };
+        return RowEntry { node, own: NOWHERE, followed: NOWHERE, step, stop: NOWHERE, before, later, after, padding: 0 };
     };
     let lane = &joined.whose.lane;
     let stop = lane.chain().stop.filter(|(stage, _)| *stage == lane.stage);
     let stop = stop.and_then(|(_, output)| resident.plan.outlets.get(output as usize)).map_or(NOWHERE, |outlet| outlet.place);
-    RowEntry { node, own, followed, step, stop, before, later }
+    RowEntry { node, own, followed, step, stop, before, later, after, padding: 0 }
 }
 
 /// Where inputs of a cell are.

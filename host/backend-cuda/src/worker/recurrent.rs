@@ -11,7 +11,7 @@ use super::table::Table;
 use crate::abi::{
     Arguments, BatchHead, GRU_F16_QUEUES, GRU_F16_STEPS, GRU_QUEUES, GRU_STEPS, GateTile, LSTM_F16_QUEUES, LSTM_F16_STEPS, LSTM_LISTS,
     LSTM_QUEUES, LSTM_STEPS, LstmGatherArguments, LstmListArguments, LstmQueueArguments, LstmRows, LstmStepArguments, NOWHERE,
-    TREE_F16_STEPS, TREE_LISTS, TREE_STEPS, TreeListArguments,
+    TREE_F16_STEPS, TREE_LISTS, TREE_STEPS, TensorMap, TreeListArguments,
 };
 use crate::driver::{Done, Driver, Fault, Kernel, Launch};
 use crate::plan::{BlobId, Kind, Recurrence};
@@ -186,8 +186,8 @@ impl Recurrent {
     /// The lists of a step: rows from `first` on, of so many in all.
     fn rows_of(lists: u64, (first, rows, all): (u32, u32, u32)) -> LstmRows {
         let list = |number: u64| lists + (number * u64::from(all) + u64::from(first)) * size_of::<u64>() as u64;
-        let [h, c, begin, h_out, c_out, h_exact] = [0, 1, 2, 3, 4, 5].map(list);
-        LstmRows { x: 0, h, c, begin, h_out, c_out, h_exact, rows, sequence: 0 }
+        let [h_next, c, begin, h_out, c_out, h_exact] = [0, 1, 2, 3, 4, 5].map(list);
+        LstmRows { h_next, c, begin, h_out, c_out, h_exact, first, rows, sequence: 0, padding: 0 }
     }
 
     /// Where the lists lie, of that frame's rows.
@@ -235,8 +235,6 @@ impl Recurrent {
                 h_exact: place(plan.h_next),
                 c_out: place(plan.c_next),
                 h_from,
-                h_out,
-                padding: 0,
                 own: direct.own,
             };
             let launch =
@@ -282,8 +280,9 @@ impl Recurrent {
         let lists = Self::lists(frame, stride, all);
         let counter = lists + u64::from(all) * LIST_BYTES as u64;
         self.make_lists(device, (frame, stride), (lists, counter), rows)?;
-        match self.launch_together(device, counter, rows) {
-            Ok(false) => self.launch_one_by_one(device, lists, rows),
+        let h = frame.matrix(device, (plan.rounded[0], plan.units), (all, stride))?;
+        match self.launch_together(device, (h, counter), rows) {
+            Ok(false) => self.launch_one_by_one(device, (h, lists), rows),
             Err(fault) if !fault.is_lost() => {
                 // What a device may run at once is not its driver's to promise (another process may have part of it), and steps run one by one as well.
                 if !self.refuses.swap(true, Ordering::Relaxed) {
@@ -292,14 +291,14 @@ impl Recurrent {
                         "{name}: steps of a cell of {units} units are launched one by one: several at once were refused: {fault}"
                     );
                 }
-                self.launch_one_by_one(device, lists, rows)
+                self.launch_one_by_one(device, (h, lists), rows)
             }
             launched => launched.map(|_| ()),
         }
     }
 
     /// Queues the steps as one launch whose blocks wait for one another; false if there is but one, or no kernel that the device would take.
-    fn launch_together(&self, device: &mut Device, counter: u64, rows: &Rows<'_>) -> Done<bool> {
+    fn launch_together(&self, device: &mut Device, (h, counter): (TensorMap, u64), rows: &Rows<'_>) -> Done<bool> {
         let units = self.plan.units;
         let most = rows.steps.iter().copied().max().unwrap_or_default();
         let queue = self.queues.iter().min_by_key(|queue| time(&queue.tile, (most, units), queue.blocks));
@@ -307,6 +306,7 @@ impl Recurrent {
             return Ok(false);
         };
         let arguments = LstmQueueArguments {
+            h,
             steps: rows.queue,
             counter,
             weights: self.weights,
@@ -324,7 +324,7 @@ impl Recurrent {
     }
 
     /// Queues one launch for each step. Of several whose rows are only known by their batch's head, each is told which it is.
-    fn launch_one_by_one(&self, device: &mut Device, lists: u64, rows: &Rows<'_>) -> Done {
+    fn launch_one_by_one(&self, device: &mut Device, (h, lists): (TensorMap, u64), rows: &Rows<'_>) -> Done {
         let (plan, units, all) = (&self.plan, self.plan.units, rows.count());
         let mut first = 0;
         let are_numbered = rows.head != 0 && rows.steps.len() > 1;
@@ -333,6 +333,7 @@ impl Recurrent {
             let Some((kernel, tile)) = step_tile(steps, (*count, units), device.driver.facts().multiprocessors) else { continue };
             let of_step = Self::rows_of(lists, (first, *count, all));
             let arguments = LstmStepArguments {
+                h,
                 rows: of_step,
                 weights: self.weights,
                 bias: self.bias,
@@ -384,12 +385,12 @@ mod tests {
     /// What `kernels/abi.h` has the tiles for: few rows are divided by units, many by rows as well.
     #[test]
     fn tiles_grow_with_the_rows() {
-        let names = |tiles: [GateTile; 5]| {
+        let names = |tiles: [GateTile; 4]| {
             let tiles = tiles.map(|tile| ((), tile));
             [1, 64, 256, 512, 2048].map(|rows| step_tile(&tiles, (rows, 1024), 132).expect("there are tiles").1.name)
         };
-        assert_eq!(names(LSTM_STEPS), ["lstm_step_64x8", "lstm_step_64x8", "lstm_step_64x32", "lstm_step_128x32", "lstm_step_128x64"]);
-        assert_eq!(names(GRU_STEPS), ["gru_step_64x8", "gru_step_64x8", "gru_step_64x32", "gru_step_128x32", "gru_step_128x64"]);
+        assert_eq!(names(LSTM_STEPS), ["lstm_step_64x8", "lstm_step_64x8", "lstm_step_64x32", "lstm_step_128x32", "lstm_step_128x32"]);
+        assert_eq!(names(GRU_STEPS), ["gru_step_64x8", "gru_step_64x8", "gru_step_64x32", "gru_step_128x32", "gru_step_128x32"]);
     }
 
     #[test]
@@ -397,10 +398,10 @@ mod tests {
         let bytes = |tile: GateTile| tile.shared_bytes(1000);
         for (steps, queues, gates) in [(LSTM_STEPS, LSTM_QUEUES, 4), (GRU_STEPS, GRU_QUEUES, 3)] {
             let of = |slabs: u32, rows: u32, units: u32| slabs * (rows + gates * units) * 128;
-            assert_eq!(steps.map(bytes), [of(16, 64, 8), of(12, 64, 16), of(8, 64, 32), of(6, 128, 32), of(3, 128, 64)]);
+            assert_eq!(steps.map(bytes), [of(16, 64, 8), of(12, 64, 16), of(8, 64, 32), of(6, 128, 32)]);
             let resident = |units: u32| 65536 + 16 * gates * units * 128;
             assert_eq!(queues.map(bytes), [resident(8), resident(16), of(8, 64, 32), of(6, 128, 32)], "1000 units are 16 slabs");
-            assert_eq!(steps.map(|tile| tile.threads), [256, 256, 256, 384, 384]);
+            assert_eq!(steps.map(|tile| tile.threads), [256, 256, 256, 384]);
         }
     }
 }

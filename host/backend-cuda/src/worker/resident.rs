@@ -8,9 +8,9 @@ use super::device::Device;
 use super::recurrent::{Direct, DirectPorts, Recurrent};
 use crate::abi::{
     BEST_THREADS, BatchHead, BestArguments, CompiledGroupArguments, GroupArguments, GroupInstruction, LstmRows, Port, ProductArguments,
-    ProductBestArguments, ProductTerm, bytes_of_all,
+    ProductBestArguments, ProductTerm, TensorMap, WideArguments, bytes_of_all,
 };
-use crate::driver::{DeviceAddress, Done, Fault, Kernel, Launch};
+use crate::driver::{DeviceAddress, Done, Fault, Kernel, Launch, Matrix};
 use crate::plan::{Arithmetic, Best, BlobId, Kept, Kind, Plan, Product, Step, generate};
 
 /// Every piece begins at a multiple of so many bytes.
@@ -65,6 +65,19 @@ pub(crate) struct Resident {
 pub(super) struct FrameMemory {
     pub(super) address: DeviceAddress,
     pub(super) bytes: usize,
+}
+
+/// Rows that kernels copy at once.
+const BOX_ROWS: u32 = 64;
+
+impl FrameMemory {
+    /// What lies at that place of so many rows, as kernels copy it that multiply it: so many values of 16 bits. Rows beside them that are copied too, and of which
+    /// nobody looks at what comes, may be anything.
+    pub(super) fn matrix(&self, device: &Device, (place, columns): (usize, u32), (rows, stride): (u32, u32)) -> Done<TensorMap> {
+        let whole = (self.bytes / stride as usize).min(rows.next_multiple_of(BOX_ROWS) as usize) as u32;
+        let matrix = Matrix { at: self.address.plus(place), columns, rows: whole, stride };
+        Ok(TensorMap { words: device.driver.tensor_map(&matrix)? })
+    }
 }
 
 /// Rows of a batch that run.
@@ -281,9 +294,15 @@ impl Resident {
             // SAFETY (all): these kernels take these structures; places lie in the frame's rows, of which there are so many, or in this plan's own
             // memory, which stays while a task that names it is outstanding.
             match ready {
-                Ready::Product(arguments, arithmetic, kept) => {
-                    let arguments = in_frame(arguments, frame.address, (stride, rows, rows_at));
+                Ready::Product(ready, arithmetic, kept) => {
+                    let arguments = in_frame(ready, frame.address, (stride, rows, rows_at));
                     let launch = device.product(*arithmetic, kept.is_some(), (rows, arguments.n))?;
+                    if arithmetic.is_wide() {
+                        let arguments = wide_arguments(device, frame, (ready, arguments), *kept)?;
+                        // SAFETY: above.
+                        unsafe { device.launch(&launch, &arguments)? };
+                        continue;
+                    }
                     match kept {
                         // SAFETY: above.
                         None => unsafe { device.launch(&launch, &arguments)? },
@@ -374,6 +393,21 @@ fn product_arguments(product: &Product, blobs: &[u64]) -> ProductArguments {
         *to = ProductTerm { x: term.x as u64, weights: address(term.weights), x_stride: 0, k: term.k };
     }
     arguments
+}
+
+/// A product by warpgroups: the same, and its terms' x as matrices.
+fn wide_arguments(
+    device: &Device,
+    frame: FrameMemory,
+    (ready, product): (&ProductArguments, ProductArguments),
+    kept: Option<Kept>,
+) -> Done<WideArguments> {
+    let (k, flags) = kept.map_or((0, 0), |Kept { k, flags }| (k, flags));
+    let mut arguments = WideArguments { best: ProductBestArguments { product, k, flags }, ..WideArguments::default() };
+    for (x, term) in arguments.x.iter_mut().zip(&ready.terms[..product.term_count as usize]) {
+        *x = frame.matrix(device, (term.x as usize, term.k), (product.rows, product.y_stride))?;
+    }
+    Ok(arguments)
 }
 
 fn best_arguments(best: &Best, frame: DeviceAddress, (stride, rows_at): (u32, u64)) -> BestArguments {

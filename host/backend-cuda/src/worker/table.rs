@@ -137,7 +137,8 @@ impl Resident {
             (0..count).flat_map(|row| ports.iter().flat_map(move |is_token| address(row, *is_token).to_le_bytes())).collect();
         let addresses = pieces.put(&addresses);
         let node = |row: u64| table.address.0 + row * u64::from(table.stride);
-        let entry = |row| RowEntry { node: node(row), stop: NOWHERE, before: NOWHERE, later: NOWHERE, ..RowEntry::default() };
+        let entry =
+            |row| RowEntry { node: node(row), stop: NOWHERE, before: NOWHERE, later: NOWHERE, after: NOWHERE, ..RowEntry::default() };
         let entries = pieces.put(bytes_of_all(&(first..).take(count).map(entry).collect::<Vec<_>>()));
         // One chain that does not end.
         let executed = pieces.put(&u32::MAX.to_le_bytes());

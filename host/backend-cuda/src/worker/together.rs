@@ -89,11 +89,13 @@ pub(super) struct Link {
     pub(super) before: u32,
     /// One that leaves its outputs where this one's would be.
     pub(super) later: u32,
+    /// The one that has the step after.
+    pub(super) after: u32,
 }
 
 impl Link {
     /// That of a row of one step.
-    pub(super) const NONE: Self = Self { before: NOWHERE, later: NOWHERE };
+    pub(super) const NONE: Self = Self { before: NOWHERE, later: NOWHERE, after: NOWHERE };
 }
 
 /// Those of all rows. `lanes`: of each its position in the task, and what is held of its lane.
@@ -106,6 +108,9 @@ pub(super) fn links(lanes: impl Iterator<Item = (u32, Retention)>) -> Vec<Link> 
         }
         let before = std::mem::replace(&mut newest[position], row as u32);
         links.push(Link { before, ..Link::NONE });
+        if let Some(before) = links.get_mut(before as usize) {
+            before.after = row as u32;
+        }
         // With two places for each lane, the step before last is the one whose place this is.
         if retention == Retention::Double
             && let Some(older) = links.get(before as usize).map(|link| link.before)
@@ -127,6 +132,8 @@ mod tests {
             // Lanes 0 and 2 have four steps, lane 1 one.
             let lanes = [0, 1, 2, 0, 2, 0, 2, 0, 2].map(|position| (position, retention));
             let links = links(lanes.into_iter());
+            let after: Vec<u32> = links.iter().map(|link| link.after).collect();
+            assert_eq!(after, [3, NOWHERE, 4, 5, 6, 7, 8, NOWHERE, NOWHERE], "whose step before each is");
             (links.iter().map(|link| link.before).collect::<Vec<_>>(), links.iter().map(|link| link.later).collect::<Vec<_>>())
         };
         let none = NOWHERE;

@@ -42,12 +42,24 @@ impl Recurrent {
         let multiprocessors = device.driver.facts().multiprocessors;
         let Some((kernel, tile)) = step_tile(self.kernels.steps(plan), (rows, units), multiprocessors) else { return Ok(()) };
         let list = |number: usize| lists + number as u64 * u64::from(rows) * size_of::<u64>() as u64;
-        let [x, h, c, c_right, begin, c_out, h_exact] = std::array::from_fn::<u64, TREE_LISTS, _>(list);
-        let of_nodes = LstmRows { x, h, c, begin, h_out: 0, c_out, h_exact, rows, sequence: 0 };
+        let [c, c_right, begin, c_out, h_exact] = std::array::from_fn::<u64, TREE_LISTS, _>(list);
+        let of_nodes = LstmRows { c, begin, c_out, h_exact, rows, ..LstmRows::default() };
+        let [left, right] = [plan.rounded[0], second.rounded].map(|place| frame.matrix(device, (place, units), (rows, stride)));
+        let (left, right) = (left?, right?);
         let [i, f_left, f_right, o, u] = plan.columns;
         let columns = [i, f_left, f_right, o, u, 0];
-        let arguments =
-            TreeStepArguments { rows: of_nodes, c_right, weights: self.weights, bias: self.bias, units, padding: 0, columns, rows_at };
+        let arguments = TreeStepArguments {
+            left,
+            right,
+            rows: of_nodes,
+            c_right,
+            weights: self.weights,
+            bias: self.bias,
+            units,
+            padding: 0,
+            columns,
+            rows_at,
+        };
         let (grid, shared_bytes) = ([tile.tiles(rows, units), 1, 1], tile.shared_bytes(units));
         let launch = Launch { kernel, grid, threads: tile.threads, shared_bytes, cooperative: false };
         // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those.

@@ -310,6 +310,18 @@ int cuStreamWriteValue64_v2(void* stream, uint64_t at, uint64_t value, unsigned 
     return SUCCESS;
 }
 
+// Of what this crate asks for: a matrix of 16 bits in boxes of 64 by 64, swizzled by 128 bytes.
+int cuTensorMapEncodeTiled(uint64_t* map, unsigned type, unsigned rank, void* at, const uint64_t* sizes, const uint64_t* strides, const unsigned* box,
+                           const unsigned* steps, unsigned interleave, unsigned swizzle, unsigned promotion, unsigned fill) {
+    ENTER;
+    NEED(type == 1 && rank == 2 && interleave == 0 && swizzle == 3 && promotion == 0 && fill == 0, INVALID_VALUE);
+    NEED(reinterpret_cast<uint64_t>(map) % 64 == 0 && reinterpret_cast<uint64_t>(at) % 16 == 0 && strides[0] % 16 == 0 && sizes[0] && sizes[1], INVALID_VALUE);
+    NEED(box[0] == 64 && box[1] == 64 && steps[0] == 1 && steps[1] == 1, INVALID_VALUE);
+    const uint64_t words[4] = {reinterpret_cast<uint64_t>(at), strides[0], sizes[0], sizes[1]};
+    std::memcpy(map, words, sizeof(words));
+    return SUCCESS;
+}
+
 int cuModuleLoadData(void** module, const void* image) {
     ENTER;
     // Machine code is an ELF file, intermediate code a text.

@@ -1,12 +1,14 @@
-//! Memory of the host that a device sees.
+//! Memory of the host that a device sees, and matrices in its own as kernels see them.
 
+use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::{CudaContext, DriverError, sys};
 
-use crate::driver::{DeviceAddress, Pinned};
+use super::fault::fault;
+use crate::driver::{DeviceAddress, Done, Matrix, Pinned};
 
 /// Gives the memory back when the last handle goes, unless it stays.
 struct Owner {
@@ -54,4 +56,30 @@ pub(super) fn pinned((context, stays): (&Arc<CudaContext>, &Arc<AtomicBool>), by
         pointer.as_ptr().write_bytes(0, bytes);
         Pinned::new(pointer, bytes, DeviceAddress(address), owner)
     })
+}
+
+/// A matrix as kernels are given it: in boxes of 64 rows by 64 columns, swizzled by 128 bytes, of 16 bits of which the device looks at none.
+pub(super) fn tensor_map(matrix: &Matrix) -> Done<[u64; 16]> {
+    let Matrix { at, columns, rows, stride } = *matrix;
+    let (sizes, strides, boxes, steps) = ([u64::from(columns), u64::from(rows)], [u64::from(stride)], [64, 64], [1, 1]);
+    let mut map = sys::CUtensorMap { opaque: [0; 16] };
+    // SAFETY: two sizes, a stride less than that, two of a box and two of its steps; the matrix is described, not read.
+    let code = unsafe {
+        sys::cuTensorMapEncodeTiled(
+            &raw mut map,
+            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
+            2,
+            at.0 as *mut c_void,
+            sizes.as_ptr(),
+            strides.as_ptr(),
+            boxes.as_ptr(),
+            steps.as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_NONE,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    code.result().map_err(fault)?;
+    Ok(map.opaque)
 }

@@ -66,6 +66,7 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
     "cuStreamWriteValue64_v2",
+    "cuTensorMapEncodeTiled",
 ];
 
 /// Why there is no device to work with.

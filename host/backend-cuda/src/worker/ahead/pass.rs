@@ -94,7 +94,15 @@ impl CudaWorker {
         let bytes = unsafe { queue.up.pinned.bytes_mut(up.clone()) };
         let mut pen = Pen::new(bytes, queue.up.device.plus(up.start));
         // Of chains that do not end: what of them runs in the end is seen when its step comes.
-        let entry = RowEntry { own: NOWHERE, followed: NOWHERE, stop: NOWHERE, before: NOWHERE, later: NOWHERE, ..RowEntry::default() };
+        let entry = RowEntry {
+            own: NOWHERE,
+            followed: NOWHERE,
+            stop: NOWHERE,
+            before: NOWHERE,
+            later: NOWHERE,
+            after: NOWHERE,
+            ..RowEntry::default()
+        };
         let entries = pen.put(bytes_of_all(&vec![entry; rows.len()]));
         let early = resident.early_inputs();
         let mut list = pen.leave(rows.len() * early.len() * size_of::<u64>());

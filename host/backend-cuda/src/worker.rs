@@ -11,6 +11,7 @@ mod ahead;
 mod device;
 mod flight;
 mod gather;
+mod given;
 mod graphs;
 mod inputs;
 mod joined;

@@ -1,6 +1,6 @@
 //! Rows of a batch as the device is told of them: whose step each is, and where its inputs are.
 
-use cellwright_backend::{InputRef, SLOT_BYTES};
+use cellwright_backend::{InputRef, Lane, SLOT_BYTES};
 use cellwright_cell_graph::Datatype;
 use cellwright_cell_graph::unfolded::Retention;
 
@@ -47,24 +47,27 @@ impl Inputs<'_> {
         let bytes = self.resident.plan.inputs[input].bytes as usize;
         match joined.input(input, step) {
             At::Device(at) => at.0,
-            At::Said(InputRef::Host(row)) if row.len() == bytes => pen.put(row),
-            other => self.other(other, (input, bytes), pen),
+            At::Host(row) if row.len() == bytes => pen.put(row),
+            _ => self.said(&joined.whose.lane, (input, step), pen),
         }
     }
 
-    fn other(&self, at: At<'_>, (input, bytes): (usize, usize), pen: &mut Pen<'_>) -> u64 {
+    /// The same as the graph says it: nothing of it is known in advance.
+    #[inline(never)]
+    fn said(&self, lane: &Lane, (input, step): (usize, u32), pen: &mut Pen<'_>) -> u64 {
+        let bytes = self.resident.plan.inputs[input].bytes as usize;
         let unlike = || {
             debug_assert!(false, "the graph was checked");
             0
         };
-        match at {
-            At::Device(at) => at.0,
-            At::Said(InputRef::Host(_)) => unlike(),
-            At::Said(InputRef::Zeros) => 0,
-            At::Said(InputRef::Slot { first, place, output, cell }) => {
+        match lane.input(input, step) {
+            InputRef::Host(row) if row.len() == bytes => pen.put(row),
+            InputRef::Host(_) => unlike(),
+            InputRef::Zeros => 0,
+            InputRef::Slot { first, place, output, cell } => {
                 self.arena.place((first, place), (cell, output as usize), bytes).map_or_else(unlike, |place| place.0)
             }
-            At::Said(InputRef::Int(number)) => {
+            InputRef::Int(number) => {
                 let number = number.to_le_bytes();
                 let number = match self.resident.plan.datatypes[input] {
                     Datatype::Int64 => number.as_slice(),

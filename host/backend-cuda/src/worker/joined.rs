@@ -5,11 +5,10 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cellwright_backend::{CellIndex, InputRef, Lane, LaneIndex, RequestFlags, SLOT_BYTES, Slot};
-use cellwright_cell_graph::Tensor;
-use cellwright_cell_graph::graph::Affine;
+use cellwright_backend::{CellIndex, Lane, LaneIndex, RequestFlags, SLOT_BYTES, Slot};
 use cellwright_cell_graph::unfolded::{Delivery, Retention, Source, UnfoldedInput};
 
+use super::given::{Given, row_bytes};
 use super::resident::Resident;
 use super::together;
 use super::words::Word;
@@ -30,22 +29,18 @@ enum Known {
         stride: u32,
         retention: Retention,
     },
-    /// Rows of a tensor that came with the request.
-    Rows {
-        tensor: Arc<Tensor>,
-        bytes: u32,
-        /// The first step's, and from step to step.
-        first: u32,
-        stride: i32,
-    },
+    /// Rows of a tensor that came with the request, of all steps of the chain.
+    Rows(Given),
 }
 
 /// Where an input of a step is.
 pub(super) enum At<'a> {
     /// There on the device.
     Device(DeviceAddress),
+    /// With the host.
+    Host(&'a [u8]),
     /// As the graph says it.
-    Said(InputRef<'a>),
+    Said,
 }
 
 /// Which steps bring outputs to the host.
@@ -247,11 +242,9 @@ impl Joined {
             Some(Known::Carried { first, stride, retention }) if step > 0 => {
                 At::Device(first.plus(retention.place(step - 1) as usize * *stride as usize))
             }
-            Some(Known::Rows { tensor, bytes, first, stride }) => {
-                let at = Affine { first: *first, stride: *stride, from_end: false };
-                At::Said(row(tensor, *bytes as usize, at.at(step)).map_or(InputRef::Zeros, InputRef::Host))
-            }
-            _ => At::Said(self.whose.lane.input(input, step)),
+            // SAFETY: it was made for as many steps, of a tensor of the lane's growth, which nobody changes while the lane has it.
+            Some(Known::Rows(given)) if step < self.bound => At::Host(unsafe { given.row(step) }),
+            _ => At::Said,
         }
     }
 }
@@ -270,16 +263,6 @@ pub(super) fn read_ahead(lanes: &[(LaneIndex, Arc<Lane>)]) {
     read(|lane| lane.stage().inputs.first().map_or(0, |input| usize::from(input.feedback.is_some())));
 }
 
-/// A row of so many bytes.
-#[inline]
-fn row(tensor: &Tensor, bytes: usize, number: Option<u32>) -> Option<&[u8]> {
-    let first = (number? as usize).checked_mul(bytes)?;
-    if bytes == 0 {
-        return None;
-    }
-    tensor.data.get(first..)?.get(..bytes)
-}
-
 /// Bytes of an input that the host has, at the lane's first step or at any other; a little more, as they are aligned.
 fn hosted(lane: &Lane, input: &UnfoldedInput, is_first: bool) -> u32 {
     if input.feedback.is_some() && !is_first {
@@ -292,11 +275,6 @@ fn hosted(lane: &Lane, input: &UnfoldedInput, is_first: bool) -> u32 {
         Source::Zeros | Source::Steps { .. } | Source::Last { .. } | Source::Nodes { .. } | Source::Sibling { .. } => 0,
     };
     u32::try_from(bytes.next_multiple_of(16)).unwrap_or(u32::MAX / 64)
-}
-
-/// Bytes of a row along a tensor's first dimension.
-fn row_bytes(tensor: &Tensor) -> usize {
-    tensor.shape.first().and_then(|rows| tensor.data.len().checked_div(*rows)).unwrap_or_default()
 }
 
 /// What is known in advance of an input.
@@ -312,13 +290,11 @@ fn known(lane: &Lane, number: usize, arena: Arena<'_>) -> Known {
         let is_alike = arena.resident(lane)?.plan.inputs.get(number)?.bytes as usize == bytes;
         is_alike.then_some(Known::Carried { first, stride: u32::try_from(stride).ok()?, retention: of.retention })
     };
-    let rows = |(tensor, at): (u32, Affine)| {
-        let tensor = growth.tensor(tensor)?;
-        Some(Known::Rows { tensor: Arc::clone(tensor), bytes: u32::try_from(row_bytes(tensor)).ok()?, first: at.first, stride: at.stride })
-    };
     match (input.feedback, &input.source) {
         (Some(feedback), _) => carried(feedback),
-        (None, Source::Rows { tensor, at }) if !at.from_end => rows((*tensor, *at)),
+        (None, Source::Rows { tensor, at }) => {
+            growth.tensor(*tensor).and_then(|tensor| Given::new(tensor, *at, lane.chain().length.bound)).map(Known::Rows)
+        }
         _ => None,
     }
     .unwrap_or(Known::Asked)

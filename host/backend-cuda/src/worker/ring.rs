@@ -128,7 +128,12 @@ impl<'a> Pen<'a> {
     #[inline]
     pub(super) fn put(&mut self, bytes: &[u8]) -> u64 {
         let piece = self.leave(bytes.len());
-        piece.left.copy_from_slice(bytes);
+        // Most are numbers, and a copy of a length that is known is one store.
+        match bytes.len() {
+            8 => piece.left[..8].copy_from_slice(&bytes[..8]),
+            4 => piece.left[..4].copy_from_slice(&bytes[..4]),
+            _ => piece.left.copy_from_slice(bytes),
+        }
         piece.address
     }
 

@@ -26,10 +26,10 @@ const SLACK: usize = 64;
 const DESK_WORDS: usize = 256;
 
 /// Heads on the desk: those that graphs find there, and all of a segment once more, from which those of a second graph are copied to the first place.
-const HEADS_BYTES: usize = 2 * STEPS_MOST * size_of::<BatchHead>();
+const HEADS: usize = 2 * STEPS_MOST;
 
 /// What of the desk is no batch's: heads, words, and what lies between.
-const DESK_SLACK: usize = HEADS_BYTES + DESK_WORDS * size_of::<WordEntry>() + 2 * SLACK;
+const DESK_SLACK: usize = HEADS * size_of::<BatchHead>() + DESK_WORDS * size_of::<WordEntry>() + 2 * SLACK;
 
 /// What a batch leaves is left with the host, without a copy, if it is no more than so many bytes: kernels write there one row at a time.
 const LEFT_WITH_HOST_BYTES: usize = 256 << 10;
@@ -223,8 +223,8 @@ impl CudaWorker {
             std::iter::from_fn(|| self.words.begun.pop_first()).take(most).map(|(word, value)| WordEntry { word, value }).collect();
         let words = bytes_of_all(&begun);
         // On the desk heads have a place, and the first of them lie where graphs look for them as well.
-        let heads_bytes = if is_on_desk { HEADS_BYTES } else { 0 };
-        let up_bytes = up_bytes + heads_bytes + words.len() + SLACK;
+        let heads = if is_on_desk { HEADS } else { 0 };
+        let up_bytes = up_bytes + heads * size_of::<BatchHead>() + words.len() + SLACK;
         let (up, down) = loop {
             if let (Some(up), Some(down)) = (self.up.room(up_bytes), self.down.room(down_bytes)) {
                 break (up, down);
@@ -239,7 +239,7 @@ impl CudaWorker {
         let bytes = unsafe { self.up.pinned.bytes_mut(up..up + up_bytes) };
         let to = self.graphs.desk().filter(|_| is_on_desk).unwrap_or_else(|| self.up.device.plus(up));
         let mut pen = Pen::new(bytes, to);
-        let heads = DeviceAddress(pen.leave(heads_bytes).address);
+        let heads = DeviceAddress(pen.list::<BatchHead>(heads).address);
         let words = (pen.put(words), begun.len() as u32);
         // So that rows behind them are aligned as they are among themselves.
         let up_used = pen.written().next_multiple_of(16);
@@ -290,10 +290,9 @@ impl CudaWorker {
         let every: Vec<usize> = (0..inputs.len()).collect();
         let gathered = if ahead.is_some() { resident.late_inputs() } else { &every };
         let port_count = usize::from(ahead.is_some()) + gathered.len();
-        let mut entries = pen.leave(rows.len() * size_of::<RowEntry>());
-        let mut addresses = pen.leave(rows.len() * port_count * size_of::<u64>());
-        let mut deliveries = pen.leave(rows.len() * outlets.len() * size_of::<u32>());
-        let (entries_at, addresses_at) = (entries.address, addresses.address);
+        let entries = pen.list::<RowEntry>(rows.len());
+        let addresses = pen.list::<u64>(rows.len() * port_count);
+        let deliveries = pen.list::<u32>(rows.len() * outlets.len());
         // Where what is delivered goes, by its place among all that might be.
         let mut goes: Vec<(usize, u32)> = Vec::new();
         let all = whole.map_or_else(|| counts.iter().sum(), |key| key.rows());
@@ -301,47 +300,58 @@ impl CudaWorker {
         let statuses = writing.down_used.next_multiple_of(16);
         let delivered = (statuses + rows.len() * size_of::<RowStatus>()).next_multiple_of(16);
         let mut delivered_bytes = 0;
-        // Rows at which a step begins, and where what they deliver does.
-        let mut starts = starts_of(counts).peekable();
-        let mut bounds = Vec::with_capacity(counts.len());
         let inputs_of = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, resident };
-        let Segment { rows: written, told, .. } = &mut writing.segment;
+        let Segment { rows: written, told, batches, .. } = &mut writing.segment;
         let first = written.len();
-        for (number, Selected { lane, step, .. }) in rows.iter().enumerate() {
-            let joined = self.lanes.of(*lane);
-            let link = links.get(number).copied().unwrap_or(Link::NONE);
-            bounds.extend(starts.next_if_eq(&number).map(|_| (delivered_bytes, told.len())));
-            entries.push(entry(resident, self.arena, (joined, *step), link));
-            if let (Some(places), Some(kept)) = (&ahead, resident.ahead) {
-                addresses.push(kept.number(places[number].row));
-            }
-            for input in gathered {
-                // The states of a later step of the batch are where the step before leaves them.
-                let is_carried = link.before != NOWHERE && resident.carries(*input);
-                addresses.push(if is_carried { 0 } else { inputs_of.address(joined, (*input, *step), &mut pen) });
-            }
-            let may_bring = joined.may_bring(*step);
-            if may_bring || joined.may_stop {
-                told.push(Told { number: first + number, whose: Arc::clone(&joined.whose) });
-            }
-            if !may_bring {
-                continue;
-            }
-            for (output, outlet) in outlets.iter().enumerate() {
-                if joined.whose.brings(output, *step) {
-                    goes.push((number * outlets.len() + output, delivered_bytes as u32));
-                    delivered_bytes += (outlet.bytes as usize).next_multiple_of(16);
+        let mut numbers = 0..0;
+        for count in counts {
+            numbers = numbers.end..numbers.end + *count as usize;
+            let (told_before, delivered) = (told.len(), delivered + delivered_bytes);
+            for number in numbers.clone() {
+                let Selected { lane, step, .. } = rows[number];
+                let joined = self.lanes.of(lane);
+                let link = links.get(number).copied().unwrap_or(Link::NONE);
+                entries.values[number] = entry(resident, self.arena, (joined, step), link);
+                let mut ports = addresses.values[number * port_count..][..port_count].iter_mut();
+                if let (Some(places), Some(kept)) = (&ahead, resident.ahead)
+                    && let Some(address) = ports.next()
+                {
+                    *address = kept.number(places[number].row);
+                }
+                for (input, address) in gathered.iter().zip(ports) {
+                    // The states of a later step of the batch are where the step before leaves them.
+                    let is_carried = link.before != NOWHERE && resident.carries(*input);
+                    *address = if is_carried { 0 } else { inputs_of.address(joined, (*input, step), &mut pen) };
+                }
+                let may_bring = joined.may_bring(step);
+                if may_bring || joined.may_stop {
+                    told.push(Told { number: first + number, whose: Arc::clone(&joined.whose) });
+                }
+                if !may_bring {
+                    continue;
+                }
+                for (output, outlet) in outlets.iter().enumerate() {
+                    if joined.whose.brings(output, step) {
+                        goes.push((number * outlets.len() + output, delivered_bytes as u32));
+                        delivered_bytes += (outlet.bytes as usize).next_multiple_of(16);
+                    }
                 }
             }
+            batches.push(Batch {
+                rows: first + numbers.start..first + numbers.end,
+                statuses: statuses + numbers.start * size_of::<RowStatus>(),
+                delivered,
+                told: told_before..told.len(),
+            });
         }
         if !goes.is_empty() {
-            deliveries.fill(u8::MAX);
+            deliveries.values.fill(NOWHERE);
         }
         for (place, offset) in &goes {
-            deliveries.write(*place, offset);
+            deliveries.values[*place] = *offset;
         }
-        let deliveries = if goes.is_empty() { 0 } else { deliveries.address };
         let end = delivered + delivered_bytes;
+        let deliveries = if goes.is_empty() { 0 } else { deliveries.address };
         // What is little goes to the host as it is left; but there nobody sees what is written beside it.
         let down = if end - statuses <= LEFT_WITH_HOST_BYTES && !self.device.is_guarded() {
             self.down.pinned.address()
@@ -353,8 +363,8 @@ impl CudaWorker {
         let head = BatchHead {
             rows: rows.len() as u32,
             padding: 0,
-            addresses: addresses_at,
-            entries: entries_at,
+            addresses: addresses.address,
+            entries: entries.address,
             executed: self.executed.0.0,
             deliveries,
             delivered: down.plus(delivered).0,
@@ -370,12 +380,6 @@ impl CudaWorker {
         writing.up_used += pen.written().next_multiple_of(16);
         writing.down_used = end;
         writing.segment.rows.extend_from_slice(rows);
-        let ends = bounds.iter().skip(1).map(|(_, told)| *told).chain([writing.segment.told.len()]);
-        for (((start, count), (bound, told)), end) in starts_of(counts).zip(counts).zip(&bounds).zip(ends) {
-            let rows = first + start..first + start + *count as usize;
-            let statuses = statuses + start * size_of::<RowStatus>();
-            writing.segment.batches.push(Batch { rows, statuses, delivered: delivered + bound, told: *told..end });
-        }
         Ok(())
     }
 
@@ -412,9 +416,4 @@ impl CudaWorker {
         }
         Ok(())
     }
-}
-
-/// The rows at which steps of so many begin.
-fn starts_of(counts: &[u32]) -> impl Iterator<Item = usize> {
-    counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + *count as usize)))
 }

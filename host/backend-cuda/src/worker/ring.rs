@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use crate::abi::{Plain, bytes_of};
+use crate::abi::Plain;
 use crate::driver::{DeviceAddress, Done, Driver, Pinned};
 
 /// Every stretch begins at a multiple of so many bytes.
@@ -98,9 +98,9 @@ pub(super) struct Pen<'a> {
     written: usize,
 }
 
-/// A piece of a stretch, which is written value by value.
-pub(super) struct Piece<'a> {
-    left: &'a mut [u8],
+/// A list in a stretch, which is to be written.
+pub(super) struct List<'a, T> {
+    pub(super) values: &'a mut [T],
     /// Where the device will find it.
     pub(super) address: u64,
 }
@@ -111,9 +111,9 @@ impl<'a> Pen<'a> {
         Self { left: bytes, address, written: 0 }
     }
 
-    /// So many bytes, from a multiple of 16 on, that are to be written.
+    /// So many bytes behind everything, from a multiple of 16 on.
     #[inline]
-    pub(super) fn leave(&mut self, bytes: usize) -> Piece<'a> {
+    fn leave(&mut self, bytes: usize) -> (&'a mut [u8], u64) {
         let padding = self.written.wrapping_neg() % 16;
         assert!(padding + bytes <= self.left.len(), "a task's stretch is too small: {} bytes for {bytes}", self.left.len());
         let (piece, left) = std::mem::take(&mut self.left)[padding..].split_at_mut(bytes);
@@ -121,44 +121,33 @@ impl<'a> Pen<'a> {
         self.left = left;
         self.address = address.plus(bytes);
         self.written += padding + bytes;
-        Piece { left: piece, address: address.0 }
+        (piece, address.0)
+    }
+
+    /// So many values behind everything, which are to be written: what they are is what lay there before.
+    pub(super) fn list<T: Plain>(&mut self, count: usize) -> List<'a, T> {
+        let (piece, address) = self.leave(count * size_of::<T>());
+        let values = piece.as_mut_ptr().cast::<T>();
+        assert!(values.is_aligned(), "a stretch begins where any value may lie");
+        // SAFETY: there are as many bytes, which are this list's alone, from a place on where the first may lie; and any bytes are valid for them.
+        List { values: unsafe { std::slice::from_raw_parts_mut(values, count) }, address }
     }
 
     /// Writes bytes behind everything: where the device will find them.
     #[inline]
     pub(super) fn put(&mut self, bytes: &[u8]) -> u64 {
-        let piece = self.leave(bytes.len());
+        let (piece, address) = self.leave(bytes.len());
         // Most are numbers, and a copy of a length that is known is one store.
         match bytes.len() {
-            8 => piece.left[..8].copy_from_slice(&bytes[..8]),
-            4 => piece.left[..4].copy_from_slice(&bytes[..4]),
-            _ => piece.left.copy_from_slice(bytes),
+            8 => piece[..8].copy_from_slice(&bytes[..8]),
+            4 => piece[..4].copy_from_slice(&bytes[..4]),
+            _ => piece.copy_from_slice(bytes),
         }
-        piece.address
+        address
     }
 
     pub(super) const fn written(&self) -> usize {
         self.written
-    }
-}
-
-impl Piece<'_> {
-    /// Writes the next value.
-    #[inline]
-    pub(super) fn push<T: Plain>(&mut self, value: T) {
-        let (to, left) = std::mem::take(&mut self.left).split_at_mut(size_of::<T>());
-        to.copy_from_slice(bytes_of(&value));
-        self.left = left;
-    }
-
-    /// Fills what is not written with a byte.
-    pub(super) fn fill(&mut self, byte: u8) {
-        self.left.fill(byte);
-    }
-
-    /// Writes a value where it would be the so manieth of those to come.
-    pub(super) fn write<T: Plain>(&mut self, place: usize, value: &T) {
-        self.left[place * size_of::<T>()..][..size_of::<T>()].copy_from_slice(bytes_of(value));
     }
 }
 

@@ -13,7 +13,7 @@ use crate::worker::inputs::Inputs;
 use crate::worker::joined::Arena;
 use crate::worker::queue::copies;
 use crate::worker::resident::{FrameMemory, Resident, Rows};
-use crate::worker::ring::Pen;
+use crate::worker::ring::{List, Pen};
 
 /// What aligns the pieces.
 const SLACK: usize = 64;
@@ -105,14 +105,14 @@ impl CudaWorker {
         };
         let entries = pen.put(bytes_of_all(&vec![entry; rows.len()]));
         let early = resident.early_inputs();
-        let mut list = pen.leave(rows.len() * early.len() * size_of::<u64>());
+        let List { values, address: addresses } = pen.list(rows.len() * early.len());
+        let mut values = values.iter_mut();
         let inputs = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, resident };
         let (pass, count) = (queue.queued + 1, rows.len() as u32);
-        let addresses = list.address;
         for ((position, step), row) in wanted.iter().zip(rows) {
             let lane = task.rows[*position as usize].lane;
-            for input in early {
-                list.push(inputs.address(self.lanes.of(lane), (*input, *step), &mut pen));
+            for (input, address) in early.iter().zip(&mut values) {
+                *address = inputs.address(self.lanes.of(lane), (*input, *step), &mut pen);
             }
             kept.keep(resident.memory, (lane, *step), Place { row, pass });
         }

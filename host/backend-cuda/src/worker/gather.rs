@@ -242,7 +242,7 @@ impl CudaWorker {
         let heads = DeviceAddress(pen.list::<BatchHead>(heads).address);
         let words = (pen.put(words), begun.len() as u32);
         // So that rows behind them are aligned as they are among themselves.
-        let up_used = pen.written().next_multiple_of(16);
+        let up_used = pen.written();
         Ok(Writing {
             up,
             down,
@@ -286,10 +286,13 @@ impl CudaWorker {
             [_] => Vec::new(),
             _ => together::links(rows.iter().map(|row| (row.position, self.lanes.of(row.lane).retention))),
         };
+        let inputs_of = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, resident };
+        let seats = self.lanes.seats();
         // What was computed ahead is read by the number of its row, instead of the inputs that it is of.
+        let kept = ahead.as_ref().zip(resident.ahead);
         let every: Vec<usize> = (0..inputs.len()).collect();
-        let gathered = if ahead.is_some() { resident.late_inputs() } else { &every };
-        let port_count = usize::from(ahead.is_some()) + gathered.len();
+        let gathered = if kept.is_some() { resident.late_inputs() } else { &every };
+        let port_count = usize::from(kept.is_some()) + gathered.len();
         let entries = pen.list::<RowEntry>(rows.len());
         let addresses = pen.list::<u64>(rows.len() * port_count);
         let deliveries = pen.list::<u32>(rows.len() * outlets.len());
@@ -300,29 +303,16 @@ impl CudaWorker {
         let statuses = writing.down_used.next_multiple_of(16);
         let delivered = (statuses + rows.len() * size_of::<RowStatus>()).next_multiple_of(16);
         let mut delivered_bytes = 0;
-        let inputs_of = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, resident };
         let Segment { rows: written, told, batches, .. } = &mut writing.segment;
         let first = written.len();
         let mut numbers = 0..0;
         for count in counts {
             numbers = numbers.end..numbers.end + *count as usize;
             let (told_before, delivered) = (told.len(), delivered + delivered_bytes);
-            for number in numbers.clone() {
-                let Selected { lane, step, .. } = rows[number];
-                let joined = self.lanes.of(lane);
-                let link = links.get(number).copied().unwrap_or(Link::NONE);
-                entries.values[number] = entry(resident, self.arena, (joined, step), link);
-                let mut ports = addresses.values[number * port_count..][..port_count].iter_mut();
-                if let (Some(places), Some(kept)) = (&ahead, resident.ahead)
-                    && let Some(address) = ports.next()
-                {
-                    *address = kept.number(places[number].row);
-                }
-                for (input, address) in gathered.iter().zip(ports) {
-                    // The states of a later step of the batch are where the step before leaves them.
-                    let is_carried = link.before != NOWHERE && resident.carries(*input);
-                    *address = if is_carried { 0 } else { inputs_of.address(joined, (*input, step), &mut pen) };
-                }
+            let of_step = numbers.clone().zip(&rows[numbers.clone()]).zip(&mut entries.values[numbers.clone()]);
+            for ((number, Selected { lane, step, .. }), to) in of_step {
+                let (joined, step) = (seats.of(*lane), *step);
+                *to = entry(resident, self.arena, (joined, step), links.get(number).copied().unwrap_or(Link::NONE));
                 let may_bring = joined.may_bring(step);
                 if may_bring || joined.may_stop {
                     told.push(Told { number: first + number, whose: Arc::clone(&joined.whose) });
@@ -343,6 +333,21 @@ impl CudaWorker {
                 delivered,
                 told: told_before..told.len(),
             });
+        }
+        for (port, input) in (usize::from(kept.is_some())..).zip(gathered) {
+            let of_rows = rows.iter().map(|row| (seats.of(row.lane), row.step));
+            inputs_of.write(*input, of_rows.zip(column(addresses.values, (port, port_count))), &mut pen);
+            // The states of a later step of the batch are where the step before leaves them.
+            if resident.carries(*input) {
+                links
+                    .iter()
+                    .zip(column(addresses.values, (port, port_count)))
+                    .filter(|(link, _)| link.before != NOWHERE)
+                    .for_each(|(_, address)| *address = 0);
+            }
+        }
+        if let Some((places, kept)) = &kept {
+            places.iter().zip(column(addresses.values, (0, port_count))).for_each(|(place, address)| *address = kept.number(place.row));
         }
         if !goes.is_empty() {
             deliveries.values.fill(NOWHERE);
@@ -377,7 +382,7 @@ impl CudaWorker {
             writing.pass = writing.pass.max(place.pass);
             writing.segment.ahead.push(place.row);
         }
-        writing.up_used += pen.written().next_multiple_of(16);
+        writing.up_used += pen.written();
         writing.down_used = end;
         writing.segment.rows.extend_from_slice(rows);
         Ok(())
@@ -416,4 +421,9 @@ impl CudaWorker {
         }
         Ok(())
     }
+}
+
+/// Those of one of so many ports, of rows one after the other.
+fn column(addresses: &mut [u64], (port, ports): (usize, usize)) -> impl Iterator<Item = &mut u64> {
+    addresses.chunks_exact_mut(ports).map(move |row| &mut row[port])
 }

@@ -19,11 +19,10 @@ pub(super) fn entry(
     (joined, step): (&Joined, u32),
     Link { before, later, after }: Link,
 ) -> RowEntry {
-    let retention = joined.retention;
-    let node = if retention == Retention::None {
-        0
-    } else {
-        arena.plus(resident.layout.slot(joined.slot, retention.place(step)).index() * SLOT_BYTES).0
+    let node = match joined.retention {
+        Retention::None => 0,
+        // Its slots are in the arena, as those of a growth are.
+        retention => arena.plus((joined.slot.index() + retention.place(step) as usize * resident.layout.slots as usize) * SLOT_BYTES).0,
     };
     let Some([own, followed]) = joined.words() else {
         return RowEntry { node, own: NOWHERE, followed: NOWHERE, step, stop: NOWHERE, before, later, after, padding: 0 };
@@ -41,18 +40,21 @@ pub(super) struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    /// The address of a row of an input, which is written if the host has it; 0: it is zeros.
+    /// Writes the addresses of an input of rows, each a lane's at a step, and what the host has of them; 0: it is zeros. One input of all rows after the other,
+    /// so that little is left to be decided for each, and what many of them read is looked for at once.
     #[inline]
-    pub(super) fn address(&self, joined: &Joined, (input, step): (usize, u32), pen: &mut Pen<'_>) -> u64 {
+    pub(super) fn write<'b>(&self, input: usize, rows: impl Iterator<Item = ((&'b Joined, u32), &'b mut u64)>, pen: &mut Pen<'_>) {
         let bytes = self.resident.plan.inputs[input].bytes as usize;
-        match joined.input(input, step) {
-            At::Device(at) => at.0,
-            At::Host(row) if row.len() == bytes => pen.put(row),
-            _ => self.said(&joined.whose.lane, (input, step), pen),
+        for ((joined, step), address) in rows {
+            *address = match joined.input(input, step) {
+                At::Device(at) => at.0,
+                At::Host(row) if row.len() == bytes => pen.put(row),
+                _ => self.said(&joined.whose.lane, (input, step), pen),
+            };
         }
     }
 
-    /// The same as the graph says it: nothing of it is known in advance.
+    /// The address of one of which nothing is known in advance, as the graph says it.
     #[inline(never)]
     fn said(&self, lane: &Lane, (input, step): (usize, u32), pen: &mut Pen<'_>) -> u64 {
         let bytes = self.resident.plan.inputs[input].bytes as usize;

@@ -7,6 +7,18 @@ use cellwright_backend::LaneIndex;
 
 use super::joined::{Joined, Whose};
 
+/// Who has which lane now.
+#[derive(Clone, Copy)]
+pub(super) struct Seats<'a>(&'a [Option<Joined>]);
+
+impl<'a> Seats<'a> {
+    /// Who has a lane that the newest task names.
+    #[inline]
+    pub(super) fn of(self, lane: LaneIndex) -> &'a Joined {
+        self.0[lane.index()].as_ref().expect("whom a task names was looked for when it came")
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     joined: Vec<Option<Joined>>,
@@ -33,9 +45,14 @@ impl Lanes {
         self.joined.get(lane.index()).is_some_and(Option::is_some)
     }
 
+    /// Who has which lane now.
+    pub(super) fn seats(&self) -> Seats<'_> {
+        Seats(&self.joined)
+    }
+
     /// Who has a lane that the newest task names.
     pub(super) fn of(&self, lane: LaneIndex) -> &Joined {
-        self.joined[lane.index()].as_ref().expect("whom a task names was looked for when it came")
+        self.seats().of(lane)
     }
 
     /// Who had a lane when that task was submitted.

@@ -92,10 +92,11 @@ impl Ring {
 
 /// Writes a stretch from its beginning.
 pub(super) struct Pen<'a> {
-    /// What is not written yet, and where the device will find it.
+    /// What is not written yet: the stretch's end.
     left: &'a mut [u8],
-    address: DeviceAddress,
-    written: usize,
+    /// Bytes of all of the stretch, and where the device will find its end.
+    bytes: usize,
+    end: DeviceAddress,
 }
 
 /// A list in a stretch, which is to be written.
@@ -108,20 +109,20 @@ pub(super) struct List<'a, T> {
 impl<'a> Pen<'a> {
     /// Of bytes that the device will find at that address.
     pub(super) const fn new(bytes: &'a mut [u8], address: DeviceAddress) -> Self {
-        Self { left: bytes, address, written: 0 }
+        let end = address.plus(bytes.len());
+        Self { bytes: bytes.len(), left: bytes, end }
     }
 
-    /// So many bytes behind everything, from a multiple of 16 on.
+    /// So many bytes behind everything. What follows them begins at a multiple of 16, as they do.
     #[inline]
     fn leave(&mut self, bytes: usize) -> (&'a mut [u8], u64) {
-        let padding = self.written.wrapping_neg() % 16;
-        assert!(padding + bytes <= self.left.len(), "a task's stretch is too small: {} bytes for {bytes}", self.left.len());
-        let (piece, left) = std::mem::take(&mut self.left)[padding..].split_at_mut(bytes);
-        let address = self.address.plus(padding);
-        self.left = left;
-        self.address = address.plus(bytes);
-        self.written += padding + bytes;
-        (piece, address.0)
+        let left = std::mem::take(&mut self.left);
+        let address = self.end.0 - left.len() as u64;
+        assert!(bytes <= left.len(), "a task's stretch is too small: {} bytes for {bytes}", left.len());
+        let (piece, left) = left.split_at_mut(bytes);
+        let padding = (bytes.wrapping_neg() % 16).min(left.len());
+        self.left = &mut left[padding..];
+        (piece, address)
     }
 
     /// So many values behind everything, which are to be written: what they are is what lay there before.
@@ -137,17 +138,17 @@ impl<'a> Pen<'a> {
     #[inline]
     pub(super) fn put(&mut self, bytes: &[u8]) -> u64 {
         let (piece, address) = self.leave(bytes.len());
-        // Most are numbers, and a copy of a length that is known is one store.
-        match bytes.len() {
-            8 => piece[..8].copy_from_slice(&bytes[..8]),
-            4 => piece[..4].copy_from_slice(&bytes[..4]),
-            _ => piece.copy_from_slice(bytes),
+        // Most are numbers of 64 bits, of which each is one store.
+        match <[u8; 8]>::try_from(bytes) {
+            Ok(number) => piece.copy_from_slice(&u64::from_ne_bytes(number).to_ne_bytes()),
+            Err(_) => piece.copy_from_slice(bytes),
         }
         address
     }
 
+    /// Bytes that are written, with what is between them and what would follow.
     pub(super) const fn written(&self) -> usize {
-        self.written
+        self.bytes - self.left.len()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::worker::inputs::Inputs;
 use crate::worker::joined::Arena;
 use crate::worker::queue::copies;
 use crate::worker::resident::{FrameMemory, Resident, Rows};
-use crate::worker::ring::{List, Pen};
+use crate::worker::ring::Pen;
 
 /// What aligns the pieces.
 const SLACK: usize = 64;
@@ -105,16 +105,16 @@ impl CudaWorker {
         };
         let entries = pen.put(bytes_of_all(&vec![entry; rows.len()]));
         let early = resident.early_inputs();
-        let List { values, address: addresses } = pen.list(rows.len() * early.len());
-        let mut values = values.iter_mut();
+        let list = pen.list::<u64>(rows.len() * early.len());
         let inputs = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, resident };
-        let (pass, count) = (queue.queued + 1, rows.len() as u32);
+        let lane = |position: u32| task.rows[position as usize].lane;
+        for (port, input) in early.iter().enumerate() {
+            let of_rows = wanted.iter().map(|(position, step)| (self.lanes.of(lane(*position)), *step));
+            inputs.write(*input, of_rows.zip(list.values[port..].iter_mut().step_by(early.len())), &mut pen);
+        }
+        let (pass, count, addresses) = (queue.queued + 1, rows.len() as u32, list.address);
         for ((position, step), row) in wanted.iter().zip(rows) {
-            let lane = task.rows[*position as usize].lane;
-            for (input, address) in early.iter().zip(&mut values) {
-                *address = inputs.address(self.lanes.of(lane), (*input, *step), &mut pen);
-            }
-            kept.keep(resident.memory, (lane, *step), Place { row, pass });
+            kept.keep(resident.memory, (lane(*position), *step), Place { row, pass });
         }
         Some((BatchHead { rows: count, addresses, entries, ..BatchHead::default() }, pen.written()))
     }

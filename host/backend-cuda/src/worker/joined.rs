@@ -22,12 +22,13 @@ const INPUTS: usize = 4;
 enum Known {
     /// Where the graph says.
     Asked,
-    /// A state that goes from step to step: where the step before leaves it. The first is where the graph says.
+    /// A state that goes from step to step: where the step before leaves it. The first is zeros, or where the graph says.
     Carried {
         first: DeviceAddress,
         /// From place to place of its stage's block.
         stride: u32,
         retention: Retention,
+        begins_with_zeros: bool,
     },
     /// Rows of a tensor that came with the request, of all steps of the chain.
     Rows(Given),
@@ -35,7 +36,7 @@ enum Known {
 
 /// Where an input of a step is.
 pub(super) enum At<'a> {
-    /// There on the device.
+    /// There on the device; null: it is zeros.
     Device(DeviceAddress),
     /// With the host.
     Host(&'a [u8]),
@@ -84,7 +85,6 @@ pub(super) struct Whose {
     pub(super) lane: Arc<Lane>,
     /// Where the ends of its chain and of the one that it follows are noted on the device; none if it runs to its bound whatever it computes.
     pub(super) words: Option<[Word; 2]>,
-    flags: Arc<RequestFlags>,
     bound: u32,
     /// By input, whether it came with the request ([`Lane::is_given`]); of more than so many the graph is asked.
     given: u32,
@@ -106,7 +106,6 @@ impl Whose {
         let late = (0..inputs.len().min(u32::BITS as usize)).filter(|input| !lane.is_given(*input));
         Self {
             words,
-            flags: Arc::clone(&lane.growth.flags),
             bound: lane.chain().length.bound,
             given: late.fold(u32::MAX, |given, input| given & !(1 << input)),
             hosted: inputs.iter().map(|input| hosted(&lane, input, true)).sum(),
@@ -123,12 +122,12 @@ impl Whose {
 
     /// Whether nobody wants what it computes any more.
     pub(super) fn is_dead(&self) -> bool {
-        self.flags.dead.load(Ordering::Relaxed)
+        self.lane.growth.flags.dead.load(Ordering::Relaxed)
     }
 
     /// Nobody does any more.
     pub(super) fn die(&self) {
-        self.flags.dead.store(true, Ordering::Relaxed);
+        self.lane.growth.flags.dead.store(true, Ordering::Relaxed);
     }
 
     fn delivery(&self, output: usize) -> Delivery {
@@ -186,16 +185,22 @@ impl Joined {
             false if words.is_none() && !stage.delivery.contains(&Delivery::All) => Brings::AtItsBound,
             false => Brings::Perhaps,
         };
+        let resident = arena.resident(&lane);
+        let mut known = [const { Known::Asked }; INPUTS];
+        for (number, (known, input)) in known.iter_mut().zip(&stage.inputs).enumerate() {
+            let bytes = resident.and_then(|resident| resident.plan.inputs.get(number)).map(|port| port.bytes);
+            *known = self::known(&lane, (input, bytes), arena).unwrap_or(Known::Asked);
+        }
         Self {
             flags: Arc::clone(&lane.growth.flags),
-            known: std::array::from_fn(|input| known(&lane, input, arena)),
+            known,
             bound: chain.length.bound,
             slot: lane.slot(),
             hosted: stage.inputs.iter().map(|input| hosted(&lane, input, false)).sum(),
             brings,
             retention: stage.retention,
             may_stop: words.is_some(),
-            goes_together: arena.resident(&lane).is_some_and(|resident| together::goes_together(&lane, resident)),
+            goes_together: resident.is_some_and(|resident| together::goes_together(&lane, resident)),
             whose: Arc::new(Whose::new(lane, words)),
         }
     }
@@ -239,9 +244,10 @@ impl Joined {
     #[inline]
     pub(super) fn input(&self, input: usize, step: u32) -> At<'_> {
         match self.known.get(input) {
-            Some(Known::Carried { first, stride, retention }) if step > 0 => {
+            Some(Known::Carried { first, stride, retention, .. }) if step > 0 => {
                 At::Device(first.plus(retention.place(step - 1) as usize * *stride as usize))
             }
+            Some(Known::Carried { begins_with_zeros: true, .. }) => At::Device(DeviceAddress::NULL),
             // SAFETY: it was made for as many steps, of a tensor of the lane's growth, which nobody changes while the lane has it.
             Some(Known::Rows(given)) if step < self.bound => At::Host(unsafe { given.row(step) }),
             _ => At::Said,
@@ -277,25 +283,21 @@ fn hosted(lane: &Lane, input: &UnfoldedInput, is_first: bool) -> u32 {
     u32::try_from(bytes.next_multiple_of(16)).unwrap_or(u32::MAX / 64)
 }
 
-/// What is known in advance of an input.
-fn known(lane: &Lane, number: usize, arena: Arena<'_>) -> Known {
-    let Some(input) = lane.stage().inputs.get(number) else { return Known::Asked };
+/// What is known in advance of an input, which has so many bytes.
+#[inline]
+fn known(lane: &Lane, (input, bytes): (&UnfoldedInput, Option<u32>), arena: Arena<'_>) -> Option<Known> {
     let growth = &lane.growth;
-    let carried = |(stage, output): (u32, u32)| {
-        let of = lane.chain().stages.get(stage as usize)?;
-        let first = *growth.slots.get(lane.chain as usize)?.get(stage as usize)?;
-        let cell = *growth.cells.get(of.cell as usize)?;
-        let (offset, bytes, stride) = arena.output(cell, output as usize)?;
-        let first = arena.address.plus(first.index() * SLOT_BYTES + offset);
-        let is_alike = arena.resident(lane)?.plan.inputs.get(number)?.bytes as usize == bytes;
-        is_alike.then_some(Known::Carried { first, stride: u32::try_from(stride).ok()?, retention: of.retention })
+    let Some((stage, output)) = input.feedback else {
+        let Source::Rows { tensor, at } = &input.source else { return None };
+        return Given::new(growth.tensor(*tensor)?, *at, lane.chain().length.bound).map(Known::Rows);
     };
-    match (input.feedback, &input.source) {
-        (Some(feedback), _) => carried(feedback),
-        (None, Source::Rows { tensor, at }) => {
-            growth.tensor(*tensor).and_then(|tensor| Given::new(tensor, *at, lane.chain().length.bound)).map(Known::Rows)
-        }
-        _ => None,
-    }
-    .unwrap_or(Known::Asked)
+    let of = lane.chain().stages.get(stage as usize)?;
+    let first = *growth.slots.get(lane.chain as usize)?.get(stage as usize)?;
+    let (offset, size, stride) = arena.output(*growth.cells.get(of.cell as usize)?, output as usize)?;
+    (bytes? as usize == size).then_some(Known::Carried {
+        first: arena.address.plus(first.index() * SLOT_BYTES + offset),
+        stride: u32::try_from(stride).ok()?,
+        retention: of.retention,
+        begins_with_zeros: input.source == Source::Zeros,
+    })
 }

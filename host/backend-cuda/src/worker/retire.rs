@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use cellwright_backend::{Completed, Delivered, DeviceLost, Lane, Refused, Row, RowError, Stopped};
 
 use super::CudaWorker;
-use super::flight::{Batch, InFlight, Segment, Told};
+use super::flight::{Batch, InFlight, Segment};
 use super::joined::Whose;
 use super::lanes::Lanes;
 use super::together::Selected;
@@ -48,15 +48,17 @@ fn take_in(task: &mut InFlight, (segment, lanes): (&Segment, &Lanes), batch: &Ba
         Row { lane, step }
     };
     // Of most rows there is nothing to note: they ran, their chains go on, and what they left stays on the device.
-    let mut expected = segment.told[batch.told.clone()].iter().peekable();
     let mut told: Vec<(usize, &Whose)> = Vec::with_capacity(batch.told.len());
-    for (number, status) in batch.rows.clone().zip(statuses) {
-        if let Some(Told { whose, .. }) = expected.next_if(|told| told.number == number) {
-            told.push((number, whose));
-        } else if read::<u32>(status) != status::RAN {
+    let mut next = batch.rows.start;
+    for expected in segment.told[batch.told.clone()].iter().map(Some).chain([None]) {
+        let end = expected.map_or(batch.rows.end, |told| told.number);
+        let between = &statuses[next - batch.rows.start..end - batch.rows.start];
+        for (number, _) in (next..).zip(between).filter(|(_, status)| read::<u32>(*status) != status::RAN) {
             let Some(whose) = lanes.of_task(row_of(number).lane, task.completed.seq) else { return false };
             told.push((number, whose));
         }
+        told.extend(expected.map(|told| (told.number, &*told.whose)));
+        next = end + 1;
     }
     // What was told of requests that died meanwhile concerns nobody. Those that die here do so for the steps that follow.
     let alive: Vec<bool> = told.iter().map(|(_, whose)| !whose.is_dead()).collect();

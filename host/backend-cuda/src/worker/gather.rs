@@ -335,15 +335,18 @@ impl CudaWorker {
             });
         }
         for (port, input) in (usize::from(kept.is_some())..).zip(gathered) {
-            let of_rows = rows.iter().map(|row| (seats.of(row.lane), row.step));
-            inputs_of.write(*input, of_rows.zip(column(addresses.values, (port, port_count))), &mut pen);
+            let of_rows = rows.iter().zip(column(addresses.values, (port, port_count)));
+            let mut of_rows = of_rows.map(move |(row, address)| ((seats.of(row.lane), row.step), address));
+            if links.is_empty() || !resident.carries(*input) {
+                inputs_of.write(*input, of_rows, &mut pen);
+                continue;
+            }
             // The states of a later step of the batch are where the step before leaves them.
-            if resident.carries(*input) {
-                links
-                    .iter()
-                    .zip(column(addresses.values, (port, port_count)))
-                    .filter(|(link, _)| link.before != NOWHERE)
-                    .for_each(|(_, address)| *address = 0);
+            for (Link { before, .. }, (row, address)) in links.iter().zip(&mut of_rows) {
+                *address = 0;
+                if *before == NOWHERE {
+                    inputs_of.write(*input, std::iter::once((row, address)), &mut pen);
+                }
             }
         }
         if let Some((places, kept)) = &kept {

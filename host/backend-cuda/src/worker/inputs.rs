@@ -42,7 +42,8 @@ pub(super) struct Inputs<'a> {
 impl Inputs<'_> {
     /// Writes the addresses of an input of rows, each a lane's at a step, and what the host has of them; 0: it is zeros. One input of all rows after the other,
     /// so that little is left to be decided for each, and what many of them read is looked for at once.
-    #[inline]
+    // A function of its own, because where it is called, registers are taken by everything else.
+    #[inline(never)]
     pub(super) fn write<'b>(&self, input: usize, rows: impl Iterator<Item = ((&'b Joined, u32), &'b mut u64)>, pen: &mut Pen<'_>) {
         let bytes = self.resident.plan.inputs[input].bytes as usize;
         for ((joined, step), address) in rows {
@@ -54,7 +55,7 @@ impl Inputs<'_> {
         }
     }
 
-    /// The address of one of which nothing is known in advance, as the graph says it.
+    /// The address of one of which nothing is known in advance, as the graph says it. Apart, so that the loop above is small.
     #[inline(never)]
     fn said(&self, lane: &Lane, (input, step): (usize, u32), pen: &mut Pen<'_>) -> u64 {
         let bytes = self.resident.plan.inputs[input].bytes as usize;

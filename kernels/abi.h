@@ -57,11 +57,10 @@ typedef struct ProductTerm {
 //   product_f16_64      64   PRODUCT_HALVES_SHARED(64)
 //   product_f16_128    128   PRODUCT_HALVES_SHARED(128)
 //
-// And on sm_90a, on a grid of any number of blocks, which have the tiles by turns; as many as run at once are enough. In f16 they are wide_f16_64x32
+// And on sm_90a, of `WideArguments` (`abi_best.h`), on a grid of any number of blocks, which have the tiles by turns; as many as run at once are enough. In f16 they are wide_f16_64x64
 // and so on. Of `begin` and `bias` n is rounded up to an even number, both aligned to 8 bytes; what lies beyond n becomes nothing.
 //
 //   kernel               rows by columns   threads   dynamic shared memory
-//   wide_bf16_64x32         64 by  32        256      16 * (64 + 32) * 128
 //   wide_bf16_64x64         64 by  64        256      12 * (64 + 64) * 128
 //   wide_bf16_128x64       128 by  64        384       8 * (128 + 64) * 128
 //   wide_bf16_128x128      128 by 128        384       6 * (128 + 128) * 128
@@ -84,15 +83,17 @@ typedef struct ProductArguments {
 } ProductArguments;
 
 // A matrix on the device, of rows of 16 bits, of which kernels of sm_90a copy boxes of 64 rows by 64 columns, swizzled as their products read them. What it
-// says is the driver's (`Driver::tensor_map`). What of a box lies beyond the matrix is zeros.
+// says is the driver's (`Driver::tensor_map`). What of a box lies beyond the matrix is zeros. A struct that has one is aligned as it is, and so padded to 128 bytes.
+#define TENSOR_BOX 64
+#define TENSOR_BOX_BYTES (TENSOR_BOX * 128)
 typedef struct TensorMap {
     uint64_t words[16];
 } __attribute__((aligned(128))) TensorMap;
 
 // One step of an LSTM or a GRU for a batch of rows. Their x and h are rows of two matrices of 16 bits, one behind the other; everything else is lists on the
 // device, of one address for each row. An address of 0 reads as zeros where it is read, and nothing is left where it is written; a padding row has 0 in every
-// list, and anything in the matrices. h_next and h_out are of 16 bits, c, begin and h_exact f32, all aligned to 16 bytes. No h that is read in a step may be written in
-// it; c may be where it was. A GRU's c is its state before it is rounded to h.
+// list, and anything in the matrices. h_next and h_out are of 16 bits, c, begin and h_exact f32, all aligned to 16 bytes. No row of a
+// matrix that is one of a step's is written in it; those beside them may be, of which nobody looks at what comes. c may be where it was. A GRU's c is its state before it is rounded to h.
 typedef struct LstmRows {
     uint64_t h_next;    // where h goes for the step that comes next, a row of that matrix; or 0 for the list: nowhere
     uint64_t c;         // cells of `units` values
@@ -182,7 +183,7 @@ typedef struct LstmQueueArguments {
 // Makes the lists of steps whose rows lie in a frame (`abi_transfer.h`), one block for each row, behind whatever computes `begin` and before the
 // first step: lstm_rows, on devices that have the steps.
 //
-// With a table, what a row's sums begin with is not in the row: it is the table's row that its token means, counted from the end if it is negative.
+// With a table, what is known of a row's sums is not in the row: it is the table's row that its token means, counted from the end if it is negative.
 // A row whose token means none is refused, as a lookup refuses it; it reads row 0.
 //
 // A GRU's c is where its h is, before as after a step: `c` is `h`, with room for `units`, and `c_out` is `h_exact`.
@@ -205,11 +206,11 @@ typedef struct LstmListArguments {
     uint32_t units;    // a multiple of 8
     uint32_t h;        // places in a row, of f32: h as gathered,
     uint32_t c;        // c as gathered, with room for `units`,
-    uint32_t begin;    // what the sums begin with, or NOWHERE: the bias,
+    uint32_t begin;    // what is known of the sums, or NOWHERE: the bias,
     uint32_t h_exact;  // h as it becomes, with room for `units`,
     uint32_t c_out;    // c likewise;
     uint32_t h_from;   // and rounded, with room for `units`: h before the step,
-    uint32_t h_out;    // h as it becomes
+    uint32_t h_out;    // h as it becomes, or NOWHERE: nobody multiplies it in the cell
     uint64_t head;     // a BatchHead that says what the entries are and how many rows there are: those beyond are padding; or 0
 } LstmListArguments;
 
@@ -220,7 +221,7 @@ typedef struct TreeListArguments {
     uint32_t stride;     // bytes from row to row of the frame
     uint32_t own;        // values of h and c that the cell has
     uint32_t units;      // a multiple of 8
-    uint32_t begin;      // places in a row: what the sums begin with, or NOWHERE: the bias,
+    uint32_t begin;      // places in a row: what is known of the sums, or NOWHERE: the bias,
     uint32_t h[2];       // h as gathered, of the left child and of the right one,
     uint32_t c[2];       // c as gathered, with room for `units`,
     uint32_t h_from[2];  // h rounded, with room for `units`,

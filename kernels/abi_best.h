@@ -15,7 +15,7 @@ typedef struct Candidate {
     uint32_t column;  // NOWHERE: the panel has no more columns
 } Candidate;
 
-// As a product, and launched like it (`product_best_f32_16` and so on; of `wide_*` all but 64x32, `wide_best_bf16_64x64` and so on), with the same sums to the bit; `y` is for each row k candidates of the first
+// As a product, and launched like it (`product_best_f32_16` and so on; by `WideArguments` `wide_best_bf16_64x64` and so on), with the same sums to the bit; `y` is for each row k candidates of the first
 // panel, then of the second, and so on, the best of each first.
 typedef struct ProductBestArguments {
     ProductArguments product;

@@ -1,4 +1,4 @@
-// What differs among the cells whose steps `recurrent.cu` computes: how many sums a unit has, what they begin with, what else of a row is read,
+// What differs among the cells whose steps `recurrent.cu` computes: how many sums a unit has, what is added to them, what else of a row is read,
 // and what becomes of all that. And what differs between the two formats of 16 bits.
 //
 // Everything is done for two units at once, which lie side by side. The sums of gate g of the two are s[4 · g] and s[4 · g + 1].
@@ -69,7 +69,7 @@ __device__ __forceinline__ void leave_rounded(uint64_t row, uint32_t unit, float
 }
 
 // What is known of a row takes the bias's place.
-__device__ __forceinline__ float2 beginning(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
+__device__ __forceinline__ float2 known_or_bias(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
     return constants(own ? own : cell.bias, cell.columns[gate] + unit, there);
 }
 
@@ -80,8 +80,8 @@ struct Lstm {
     static constexpr int GATES = 4;
 
     // What is added to a row's sums.
-    static __device__ __forceinline__ float2 begin(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
-        return beginning(cell, own, gate, unit, there);
+    static __device__ __forceinline__ float2 added(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
+        return known_or_bias(cell, own, gate, unit, there);
     }
 
     // What becomes of a row: where it goes, and where what is read beside its sums lies.
@@ -116,7 +116,7 @@ struct Gru {
     using Halves = Format;
     static constexpr int GATES = 3;
 
-    static __device__ __forceinline__ float2 begin(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
+    static __device__ __forceinline__ float2 added(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
         const uint32_t column = cell.columns[gate] + unit;
         const float2 bias = constants(cell.bias, column, there);
         if (gate == 2) return bias;
@@ -159,8 +159,8 @@ struct Tree {
     using Halves = Format;
     static constexpr int GATES = 5;
 
-    static __device__ __forceinline__ float2 begin(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
-        return beginning(cell, own, gate, unit, there);
+    static __device__ __forceinline__ float2 added(const Cell& cell, uint64_t own, int gate, uint32_t unit, bool there) {
+        return known_or_bias(cell, own, gate, unit, there);
     }
 
     uint64_t c_left, c_right, c_out, h_exact;

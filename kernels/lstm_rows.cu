@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(128) lstm_rows(const __grid_constan
             begin = a.table + static_cast<uint64_t>(found < 0 ? 0 : found) * a.table_stride;
         }
         lists[2 * rows] = begin;
-        lists[3 * rows] = at + a.h_out;
+        lists[3 * rows] = a.h_out == NOWHERE ? 0 : at + a.h_out;
         lists[4 * rows] = at + a.c_out;
         lists[5 * rows] = at + a.h_exact;
         if (row == 0) *reinterpret_cast<uint32_t*>(a.counter) = 0;
@@ -131,7 +131,6 @@ extern "C" __global__ void __launch_bounds__(128) lstm_gather(const __grid_const
         lists[0] = own.entry.after == NOWHERE ? 0 : a.frame + (uint64_t)own.entry.after * a.stride + a.h_from;
         lists[rows] = before == NOWHERE ? own.ports[a.c_port] : lstm::Row(a, head, before).c(a);
         lists[2 * rows] = a.table + static_cast<uint64_t>(found < 0 ? 0 : found) * a.table_stride;
-        lists[3 * rows] = 0;
         lists[4 * rows] = leaves ? own.c(a) : 0;
         lists[5 * rows] = leaves ? own.h(a) : 0;
         if (row == 0) *reinterpret_cast<uint32_t*>(a.counter) = 0;

@@ -175,17 +175,16 @@ __device__ __forceinline__ void bulk_copy(void* shared, const void* global, uint
                  : "memory");
 }
 
-// Copies the box of 64 rows by 64 columns of 16 bits that begins there, swizzled by 128 bytes, to an address that is a multiple of 1024: TENSOR_COPY_BYTES, which
-// count for the mbarrier as they land, whatever lies beyond the matrix.
-constexpr uint32_t TENSOR_COPY_ROWS = 64, TENSOR_COPY_BYTES = TENSOR_COPY_ROWS * 128;
+// Copies the box that begins there, swizzled by 128 bytes, to an address that is a multiple of 1024: TENSOR_BOX_BYTES, which count for the mbarrier as they land,
+// whatever lies beyond the matrix.
 __device__ __forceinline__ void tensor_copy(void* shared, const TensorMap& map, uint32_t column, uint32_t row, uint64_t* barrier) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(shared)),
                  "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier))
                  : "memory");
 }
 
-// What other blocks of this launch wrote, and this thread has waited for, may be read by copies of tensors that it starts. (What earlier launches wrote may when
-// they have ended.)
+// What other blocks of this launch wrote, and this thread has waited for, may be read by copies of tensors that it starts: a proxy fence on the way from those writes
+// to these reads (PTX, memory consistency model, proxies). What earlier launches wrote may when they have ended.
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // ---- one warpgroup (sm_90a) ----

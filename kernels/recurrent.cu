@@ -167,17 +167,18 @@ private:
         }
     }
 
-    // Starts the copies of the rows of the next stage; of rows that are not there nothing is multiplied that anybody looks at.
+    // Starts the copies of the rows of the next stage. A second box of rows is left out if none of them is there: nobody looks at their sums.
     __device__ __forceinline__ void copy_rows(const LstmRows& rows, uint32_t row, uint32_t round) const {
         const uint32_t first = round * Deep, there = min(static_cast<uint32_t>(Deep), cell_.slabs() - first), inputs = cell_.input_slabs();
-        const uint32_t groups = Groups == 1 || row + TENSOR_COPY_ROWS >= rows.rows ? 1 : Groups;
+        const uint32_t groups = Groups == 1 || row + TENSOR_BOX >= rows.rows ? 1 : Groups;
         uint64_t* const full = &full_[place_.stage];
-        mbarrier_arrive_expect(full, there * groups * TENSOR_COPY_BYTES);
+        mbarrier_arrive_expect(full, there * groups * TENSOR_BOX_BYTES);
         for (uint32_t d = 0; d < there; ++d) {
             const uint32_t k = first + d;
             uint8_t* const to = shared_ + place_.stage * STAGE_BYTES + d * ROWS_BYTES;
             for (uint32_t g = 0; g < groups; ++g) {
-                tensor_copy(to + g * TENSOR_COPY_BYTES, k < inputs ? cell_.x : cell_.h, (k < inputs ? k : k - inputs) * SLAB, rows.first + row + g * TENSOR_COPY_ROWS, full);
+                const TensorMap& from = k < inputs ? cell_.x : cell_.h;
+                tensor_copy(to + g * TENSOR_BOX_BYTES, from, (k < inputs ? k : k - inputs) * SLAB, rows.first + row + g * TENSOR_BOX, full);
             }
         }
     }
@@ -208,7 +209,7 @@ private:
             for (int g = 0; g < Units / UNITS; ++g) {
 #pragma unroll
                 for (int gate = 0; gate < Gates::GATES; ++gate) {
-                    const float2 pair = Gates::begin(cell_, own, gate, unit + UNITS * g, is_unit(unit, g));
+                    const float2 pair = Gates::added(cell_, own, gate, unit + UNITS * g, is_unit(unit, g));
                     known[(g * Gates::GATES + gate) * 4 + half * 2] = pair.x;
                     known[(g * Gates::GATES + gate) * 4 + half * 2 + 1] = pair.y;
                 }

@@ -12,7 +12,6 @@ struct LeaveBest {
 
     template <int N>
     __device__ __forceinline__ void operator()(uint32_t rows, uint32_t row, uint32_t column, const float (&sums)[N]) const {
-        static_assert(N * 2 % PANEL == 0, "a tile has whole panels");
 #pragma unroll
         for (int p = 0; p < N * 2 / PANEL; ++p) {
 #pragma unroll
@@ -85,7 +84,6 @@ private:
 
 // Every kernel in one format of 16 bits.
 #define WIDE_OF(FORMAT, Halves)                                \
-    WIDE(wide_##FORMAT##_64x32, Halves, 1, 32, 16)             \
     WIDE(wide_##FORMAT##_64x64, Halves, 1, 64, 12)             \
     WIDE(wide_##FORMAT##_128x64, Halves, 2, 64, 8)             \
     WIDE(wide_##FORMAT##_128x128, Halves, 2, 128, 6)           \

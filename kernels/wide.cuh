@@ -38,8 +38,8 @@ template <class Halves, int Groups, int Columns, int Stages>
 class Block {
 public:
     static constexpr int ROWS = 64 * Groups, STAGE_BYTES = (ROWS + Columns) * ROW_BYTES;
-    // A tile has several panels, or a part of one.
-    static constexpr int PANELS = Columns > PANEL ? Columns / PANEL : 1, PART_BYTES = Columns > PANEL ? PANEL_SLAB_BYTES : Columns * ROW_BYTES;
+    static_assert(Columns % PANEL == 0, "a tile has whole panels");
+    static constexpr int PANELS = Columns / PANEL;
 
     __device__ __forceinline__ Block(const WideArguments& a, uint8_t* shared, uint64_t* full, uint64_t* empty)
         : x_(a.x), a_(a.best.product), tiles_(a_), shared_(shared), full_(full), empty_(empty) {}
@@ -111,13 +111,13 @@ private:
     // Starts the copies of the weights of slab k of a term to a stage.
     __device__ __forceinline__ void copy_weights(const ProductTerm& term, uint32_t tile, uint32_t k, uint32_t slabs, uint32_t to) const {
         uint8_t* const stage = shared_ + to * STAGE_BYTES + ROWS * ROW_BYTES;
-        const uint32_t column = tiles_.column(tile), panel = column / PANEL;
+        const uint32_t panel = tiles_.column(tile) / PANEL;
         // What is beyond the last panel is multiplied as it lies there, and never left.
         const uint32_t there = min((uint32_t)PANELS, (a_.n + PANEL - 1) / PANEL - panel);
-        const uint64_t weights = term.weights + ((uint64_t)panel * slabs + k) * PANEL_SLAB_BYTES + column % PANEL * ROW_BYTES;
-        mbarrier_arrive_expect(&full_[to], there * PART_BYTES);
+        const uint64_t weights = term.weights + ((uint64_t)panel * slabs + k) * PANEL_SLAB_BYTES;
+        mbarrier_arrive_expect(&full_[to], there * PANEL_SLAB_BYTES);
         for (uint32_t p = 0; p < there; ++p) {
-            bulk_copy(stage + p * PART_BYTES, reinterpret_cast<const void*>(weights + (uint64_t)p * slabs * PANEL_SLAB_BYTES), PART_BYTES, &full_[to]);
+            bulk_copy(stage + p * PANEL_SLAB_BYTES, reinterpret_cast<const void*>(weights + (uint64_t)p * slabs * PANEL_SLAB_BYTES), PANEL_SLAB_BYTES, &full_[to]);
         }
     }
 
@@ -126,10 +126,10 @@ private:
         mbarrier_wait(&empty_[place_.stage], place_.parity ^ 1);
         if (with_weights) copy_weights(a_.terms[term], tile, k, slabs, place_.stage);
         uint8_t* const stage = shared_ + place_.stage * STAGE_BYTES;
-        const uint32_t row = tiles_.row(tile), groups = Groups == 1 || row + TENSOR_COPY_ROWS >= tiles_.rows() ? 1 : Groups;
-        mbarrier_arrive_expect(&full_[place_.stage], groups * TENSOR_COPY_BYTES);
+        const uint32_t row = tiles_.row(tile), groups = Groups == 1 || row + TENSOR_BOX >= tiles_.rows() ? 1 : Groups;
+        mbarrier_arrive_expect(&full_[place_.stage], groups * TENSOR_BOX_BYTES);
         for (uint32_t g = 0; g < groups; ++g) {
-            tensor_copy(stage + g * TENSOR_COPY_BYTES, x_[term], k * SLAB, row + g * TENSOR_COPY_ROWS, &full_[place_.stage]);
+            tensor_copy(stage + g * TENSOR_BOX_BYTES, x_[term], k * SLAB, row + g * TENSOR_BOX, &full_[place_.stage]);
         }
         place_.advance();
     }

@@ -27,7 +27,9 @@ fn build(kernels: &str) -> cc::Build {
     build.cpp(true).std("c++20").include(kernels).debug(false);
     build.flag_if_supported("-ffp-contract=off").flag_if_supported("-fno-strict-aliasing");
     // `#pragma unroll` is for the compiler of the device.
-    build.flag_if_supported("-Wno-unknown-pragmas").flag_if_supported("-Wno-psabi");
+    build.flag_if_supported("-Wno-unknown-pragmas");
+    // No other compiler's code passes a structure that is as aligned as a tensor's map.
+    build.flag_if_supported("-Wno-psabi");
     // Only where it is run: another machine may lack the instruction, and without it fusing is a call.
     #[cfg(target_arch = "x86_64")]
     if std::env::var("HOST").ok() == std::env::var("TARGET").ok() && std::arch::is_x86_feature_detected!("fma") {

@@ -83,19 +83,23 @@ inline void bulk_copy(void* shared, const void* global, uint32_t bytes, uint64_t
     if (!own.waiting.empty() || emulation::lands_at_once()) emulation::land(own);
 }
 
+namespace emulation {
+
 // What a TensorMap of this device says: where a matrix lies, bytes from row to row, and how many columns of 16 bits and rows there are.
-struct EmulatedTensorMap {
+struct Matrix {
     uint64_t at, stride, columns, rows;
 };
-constexpr uint32_t TENSOR_COPY_ROWS = 64, TENSOR_COPY_BYTES = TENSOR_COPY_ROWS * 128;
+
+}  // namespace emulation
+
 inline void tensor_copy(void* shared, const TensorMap& map, uint32_t column, uint32_t row, uint64_t* barrier, EMULATED_HERE) {
-    EmulatedTensorMap from;
+    emulation::Matrix from;
     std::memcpy(&from, map.words, sizeof(from));
-    if (shared_address(shared, TENSOR_COPY_BYTES, file, line) % 1024 != 0) emulation::machine().fail("a tensor's copy that is not aligned to 1024 bytes at %s:%d", file, line);
+    if (shared_address(shared, TENSOR_BOX_BYTES, file, line) % 1024 != 0) emulation::machine().fail("a tensor's copy that is not aligned to 1024 bytes at %s:%d", file, line);
     if (from.at == 0 || (from.at | from.stride) % 16 != 0) emulation::machine().fail("a copy by a map of no matrix at %s:%d", file, line);
     emulation::Mbarrier& own = emulation::mbarrier(barrier, file, line);
     uint8_t* to = static_cast<uint8_t*>(shared);
-    for (uint32_t r = row; r < row + TENSOR_COPY_ROWS; ++r) {
+    for (uint32_t r = row; r < row + TENSOR_BOX; ++r) {
         for (uint32_t chunk = 0; chunk < 8; ++chunk) {
             const uint64_t first = column + chunk * 8, there = r < from.rows && first < from.columns ? std::min<uint64_t>(8, from.columns - first) : 0;
             const uint64_t source = there ? from.at + r * from.stride + first * 2 : from.at;

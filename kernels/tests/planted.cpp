@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(256) planted(const __grid_constant_
             if (fault == ROWS_FORGOTTEN) {
                 mbarrier_arrive(&full[s]);
             } else {
-                mbarrier_arrive_expect(&full[s], TENSOR_COPY_BYTES);
+                mbarrier_arrive_expect(&full[s], TENSOR_BOX_BYTES);
             }
             uint8_t* const to = stage + (fault == UNALIGNED_ROWS ? 512 : fault == OUTSIDE && k == 1 ? STAGE_BYTES : 0);
             tensor_copy(to, fault == NO_MAP ? TensorMap{} : p.a, (fault == OTHER_SLAB && k == 2 ? 1 : k) * 64, 0, &full[s]);
@@ -178,7 +178,7 @@ void copies_arrive_whole() {
     CHECK(left >= 3);
 }
 
-// Every fault shows in each of several orders of the threads, in the words that name it.
+// Every fault shows in each of several orders of the threads, in words that name it or what comes of it.
 void each_fault_shows() {
     const struct {
         Fault fault;

@@ -49,9 +49,9 @@ struct Kind {
 const Kind KINDS[] = {{In::F32, 16},  {In::F32, 64},   {In::F32, 128}, {In::Tf32, 16}, {In::Tf32, 64},
                       {In::Tf32, 128}, {In::Bf16, 16}, {In::Bf16, 64}, {In::Bf16, 128},
                       {In::F16, 16},   {In::F16, 64},  {In::F16, 128},
-                      {In::WideBf16, 64, 32, 16},   {In::WideBf16, 64, 64, 12},   {In::WideBf16, 128, 64, 8},
+                      {In::WideBf16, 64, 64, 12},   {In::WideBf16, 128, 64, 8},
                       {In::WideBf16, 128, 128, 6},  {In::WideBf16, 128, 256, 4},
-                      {In::WideF16, 64, 32, 16},    {In::WideF16, 64, 64, 12},    {In::WideF16, 128, 64, 8},
+                      {In::WideF16, 64, 64, 12},    {In::WideF16, 128, 64, 8},
                       {In::WideF16, 128, 128, 6},   {In::WideF16, 128, 256, 4}};
 
 enum class Begins { Nothing, Bias, Row, InPlace };

@@ -483,7 +483,6 @@ void rows_are_gathered_and_listed_at_once() {
             CHECK(lists[r] == (after[r] == NOWHERE ? 0 : place(after[r], H_FROM)));
             CHECK(lists[BLOCKS + r] == (from == NOWHERE ? addresses[3 * r + 2] : left(from, C_OUT, C_NODE)));
             CHECK(lists[2 * BLOCKS + r] == TABLE + found[r] * 512);
-            CHECK(lists[3 * BLOCKS + r] == 0);
             CHECK(lists[4 * BLOCKS + r] == (dead || refused ? 0 : left(r, C_OUT, C_NODE)));
             CHECK(lists[5 * BLOCKS + r] == (dead || refused ? 0 : left(r, EXACT, H_NODE)));
             const uint16_t* rounded = reinterpret_cast<const uint16_t*>(&frame[r * STRIDE + H_FROM]);

@@ -59,6 +59,8 @@ macro_rules! plain {
     };
 }
 
+/// Rows, and columns, of a box of a matrix, as in `abi.h`.
+pub(crate) const TENSOR_BOX: u32 = 64;
 /// As `NOWHERE` in `abi_transfer.h`.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 /// Most terms of a product.

@@ -92,7 +92,7 @@ pub struct Matrix {
     pub columns: u32,
     /// How many rows, at least 1.
     pub rows: u32,
-    /// Bytes from row to row: a multiple of 16.
+    /// Bytes from row to row: a multiple of 16, and no less than a row has.
     pub stride: u32,
 }
 
@@ -229,8 +229,11 @@ pub trait Driver: Send {
     /// was queued. Whether it was lost meanwhile, so that what was copied may be anything, [`Peer::is_lost`] says when the signal is seen.
     fn fetch(&mut self, stream: Stream, from: (&Peer, DeviceAddress), to: DeviceAddress, bytes: usize) -> Done<bool>;
 
-    /// A matrix as kernels of 9.0 are given it that copy boxes of its rows (`TensorMap` in `kernels/abi.h`). It need not lie there yet.
-    fn tensor_map(&self, matrix: &Matrix) -> Done<[u64; 16]>;
+    /// A matrix as kernels of 9.0 are given it that copy boxes of its rows (`TensorMap` in `kernels/abi.h`), whether it lies there yet or not.
+    ///
+    /// # Errors
+    /// Also if the matrix is none, or the device has no such copies.
+    fn tensor_map(&mut self, matrix: &Matrix) -> Done<[u64; 16]>;
 
     /// Queues the filling of bytes with zeros.
     fn zero(&mut self, stream: Stream, at: DeviceAddress, bytes: usize) -> Done;

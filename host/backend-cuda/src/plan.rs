@@ -156,8 +156,9 @@ pub(crate) struct Recurrence {
     pub(crate) c: usize,
     pub(crate) h_next: usize,
     pub(crate) c_next: usize,
-    /// The same h before and behind the step, rounded.
-    pub(crate) rounded: [usize; 2],
+    /// The same h rounded, before the step; and behind it, if the cell multiplies it.
+    pub(crate) h_from: usize,
+    pub(crate) h_out: Option<usize>,
     pub(crate) second: Option<Second>,
     /// Which inputs h and c are.
     pub(crate) inputs: [usize; 2],

@@ -10,6 +10,7 @@
 mod ahead;
 mod device;
 mod flight;
+mod frame;
 mod gather;
 mod given;
 mod graphs;
@@ -45,13 +46,14 @@ use crate::driver::{DeviceAddress, Done, Driver, Fault};
 use ahead::Ahead;
 use device::Device;
 use flight::InFlight;
+use frame::FrameMemory;
 use graphs::Graphs;
 use joined::{Arena, Joined};
 use lanes::Lanes;
 pub use options::CudaOptions;
 use options::Sizes;
 use peers::Peers;
-use resident::{FrameMemory, Resident};
+use resident::Resident;
 use ring::Ring;
 use words::Words;
 

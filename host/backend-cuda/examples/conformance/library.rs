@@ -111,7 +111,7 @@ impl Batch {
     }
 
     /// One of the worker's own kernels, of rows that were gathered there, x in front of h.
-    fn own(&self, driver: &dyn Driver, (kernel, tile): (Kernel, [u32; 4]), gathered: DeviceAddress) -> GraphLaunch {
+    fn own(&self, driver: &mut dyn Driver, (kernel, tile): (Kernel, [u32; 4]), gathered: DeviceAddress) -> GraphLaunch {
         let (all_rows, all_units) = (self.rows as u32, self.units as u32);
         let launch = launch(kernel, tile, (GATES as u32, all_rows, all_units));
         let [_, _, c, h_out, c_out] = self.lists.map(|list| list.0);

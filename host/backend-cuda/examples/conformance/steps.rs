@@ -26,8 +26,7 @@ const QUEUES: [(&str, [u32; 4], bool); 4] = [
 /// Products by a weight of 1024 by 4096, by the rows of their tiles.
 const PRODUCTS: [(&str, u32); 3] = [("product_bf16_16", 16), ("product_bf16_64", 64), ("product_bf16_128", 128)];
 /// The same by warpgroups, of rows that are rounded already: rows and columns of a tile, threads, and slabs on their way at once.
-const WIDE: [(&str, [u32; 4]); 5] = [
-    ("wide_bf16_64x32", [64, 32, 256, 16]),
+const WIDE: [(&str, [u32; 4]); 4] = [
     ("wide_bf16_64x64", [64, 64, 256, 12]),
     ("wide_bf16_128x64", [128, 64, 384, 8]),
     ("wide_bf16_128x128", [128, 128, 384, 6]),
@@ -58,7 +57,7 @@ fn repeated(launches: &[GraphLaunch]) -> Vec<GraphLaunch> {
 }
 
 /// `TensorMap` of `kernels/abi.h` of rows of so many units.
-fn map(driver: &dyn Driver, at: DeviceAddress, (rows, units): (u32, u32)) -> [u64; 16] {
+fn map(driver: &mut dyn Driver, at: DeviceAddress, (rows, units): (u32, u32)) -> [u64; 16] {
     done(driver.tensor_map(&Matrix { at, columns: units, rows, stride: units * 2 }))
 }
 
@@ -113,12 +112,12 @@ impl Cell {
     }
 
     /// Both h, as launches are given them.
-    fn states(&self, driver: &dyn Driver) -> [u64; 16] {
+    fn states(&self, driver: &mut dyn Driver) -> [u64; 16] {
         map(driver, self.h[0], (2 * self.rows, self.units))
     }
 
     /// What a launch takes of a step of these rows.
-    fn arguments(&self, driver: &dyn Driver, step: &[u64; 8]) -> Vec<u8> {
+    fn arguments(&self, driver: &mut dyn Driver, step: &[u64; 8]) -> Vec<u8> {
         let middle = [self.weights.0, self.bias.0, pair(0, self.units)];
         words(&[[0; 16].as_slice(), &self.states(driver), step, &middle, &self.columns(), &[0, 0, 0]].concat())
     }
@@ -209,7 +208,8 @@ impl Bench {
 
     /// Times a kernel of one step.
     fn time_steps(&mut self, (name, launch): (&str, Launch), steps: &[[u64; 8]], rows: usize) {
-        let of_step = |step: &[u64; 8]| GraphLaunch { launch, arguments: self.cell.arguments(&*self.driver, step) };
+        let (driver, cell) = (self.driver.as_mut(), &self.cell);
+        let of_step = |step: &[u64; 8]| GraphLaunch { launch, arguments: cell.arguments(driver, step) };
         let launches: Vec<GraphLaunch> = steps.iter().map(of_step).collect();
         self.time((name, rows), &launches, steps.len());
     }
@@ -234,7 +234,7 @@ impl Bench {
             }
             let launch = Launch { kernel, grid: [blocks, 1, 1], threads, shared_bytes, cooperative: true };
             let middle = [cell.weights.0, cell.bias.0, pair(STEPS as u32, 0), pair(cell.units, 0)];
-            let states = cell.states(&*driver);
+            let states = cell.states(driver);
             let arguments = [[0; 16].as_slice(), &states, &[queue.0, counter.0, 0], &middle, &cell.columns(), &[0; 7]].concat();
             let arguments = words(&arguments);
             let (from, to) = (done(driver.event()), done(driver.event()));
@@ -273,7 +273,7 @@ impl Bench {
             arguments.resize(24, 0);
             arguments.extend([0, self.cell.bias.0, y.0, 0, pair(0, n * 4), pair(1, all_rows), pair(n, 0)]);
             if x_bytes == 2 {
-                arguments = by_warpgroups(map(&*self.driver, x, (whole, units)), &arguments, 0);
+                arguments = by_warpgroups(map(self.driver.as_mut(), x, (whole, units)), &arguments, 0);
             }
             self.time((name, rows), &repeated(&[GraphLaunch { launch, arguments: words(&arguments) }]), REPEATED);
         }
@@ -294,7 +294,7 @@ impl Bench {
         let lists = lists.map(|list| put(driver, stream, &list));
         let [c_left, c_right, to_c, to_h] = lists.map(|list| list.0);
         let u = self.cell.units;
-        let [left, right] = h.map(|h| map(&*driver, h, (self.cell.rows, u)));
+        let [left, right] = h.map(|h| map(driver, h, (self.cell.rows, u)));
         let columns = [pair(0, u), pair(2 * u, 3 * u), pair(4 * u, 0)];
         // `TreeStepArguments` of `kernels/abi.h`.
         let rows_of = [0, c_left, 0, 0, to_c, to_h, pair(0, rows as u32), 0];
@@ -328,13 +328,13 @@ impl Bench {
         let mut arguments = vec![self.cell.h[1].0, weights.0, pair(units * 2, units)];
         arguments.resize(24, 0);
         arguments.extend([0, bias.0, candidates.0, 0, pair(0, stride), pair(1, all_rows), pair(n, 0)]);
-        let arguments = by_warpgroups(map(&*driver, self.cell.h[1], (self.cell.rows, units)), &arguments, 1);
+        let arguments = by_warpgroups(map(driver, self.cell.h[1], (self.cell.rows, units)), &arguments, 1);
         let of_panels = [candidates.0, 0, chosen.0, pair(stride, panels), pair(1, 0), 0];
         let found =
             [GraphLaunch { launch: choose, arguments: words(&arguments) }, GraphLaunch { launch: merge, arguments: words(&of_panels) }];
         self.time((&format!("best_of_{n}"), rows), &repeated(&found), REPEATED);
         for (name, launch) in self.launches(&OWN, GATES as u32, rows) {
-            let first = GraphLaunch { launch, arguments: self.cell.arguments(&*self.driver, &step) };
+            let first = GraphLaunch { launch, arguments: self.cell.arguments(self.driver.as_mut(), &step) };
             self.time((&format!("decoder_by_{name}"), rows), &repeated(&[&[first], found.as_slice()].concat()), REPEATED);
         }
         self.free(&[weights, bias, candidates, chosen]);

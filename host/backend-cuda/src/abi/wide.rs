@@ -34,12 +34,11 @@ impl WideTile {
 /// Rows of a weight that warpgroups multiply at once.
 pub(crate) const WIDE_SLAB: u32 = 64;
 
-/// The kernels of products by warpgroups whose names begin so. To keep the best of a panel, a tile must have all of it.
+/// The kernels of products by warpgroups whose names begin so.
 macro_rules! wide_tiles {
     ($($(#[$doc:meta])* $all:ident, $best:ident = $prefix:literal, $best_prefix:literal;)*) => {$(
         $(#[$doc])*
-        pub(crate) const $all: [WideTile; 5] = [
-            WideTile::new(concat!($prefix, "_64x32"), (64, 32), 16),
+        pub(crate) const $all: [WideTile; 4] = [
             WideTile::new(concat!($prefix, "_64x64"), (64, 64), 12),
             WideTile::new(concat!($prefix, "_128x64"), (128, 64), 8),
             WideTile::new(concat!($prefix, "_128x128"), (128, 128), 6),

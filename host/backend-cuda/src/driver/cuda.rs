@@ -290,8 +290,14 @@ impl Driver for CudaDriver {
         self.fetch_from(stream, from, to, bytes)
     }
 
-    fn tensor_map(&self, matrix: &Matrix) -> Done<[u64; 16]> {
-        memory::tensor_map(matrix)
+    fn tensor_map(&mut self, matrix: &Matrix) -> Done<[u64; 16]> {
+        self.enter()?;
+        // The device takes rows that overlap, and nobody means them.
+        if matrix.stride < 2 * matrix.columns {
+            return Err(Fault::Refused(format!("rows of {} values are {} bytes apart", matrix.columns, matrix.stride)));
+        }
+        let described = memory::tensor_map(matrix);
+        self.done(described)
     }
 
     fn zero(&mut self, stream: Stream, at: DeviceAddress, bytes: usize) -> Done {

@@ -314,11 +314,13 @@ impl Driver for Emulated {
         self.fetch_from(stream, from, to, bytes)
     }
 
-    fn tensor_map(&self, matrix: &Matrix) -> Done<[u64; 16]> {
+    fn tensor_map(&mut self, matrix: &Matrix) -> Done<[u64; 16]> {
         let Matrix { at, columns, rows, stride } = *matrix;
-        if !(at.0 | u64::from(stride)).is_multiple_of(16) || columns == 0 || rows == 0 {
+        if !(at.0 | u64::from(stride)).is_multiple_of(16) || columns == 0 || rows == 0 || stride < 2 * columns {
             return Err(Fault::Refused(format!("no matrix of {rows} by {columns} lies at {:#x}, {stride} bytes from row to row", at.0)));
         }
+        // A real device does not look until it copies.
+        self.device.state()?.memory.within("a matrix", at, (rows as usize - 1) * stride as usize + 2 * columns as usize)?;
         // As `emulation/ptx_hopper.h` reads it.
         let mut words = [0; 16];
         words[..4].copy_from_slice(&[at.0, stride.into(), columns.into(), rows.into()]);

@@ -183,7 +183,7 @@ impl Driver for GuardedDriver {
         self.driver.fetch(stream, from, to, bytes)
     }
 
-    fn tensor_map(&self, matrix: &Matrix) -> Done<[u64; 16]> {
+    fn tensor_map(&mut self, matrix: &Matrix) -> Done<[u64; 16]> {
         self.driver.tensor_map(matrix)
     }
 

@@ -191,7 +191,7 @@ impl Driver for Idle {
         Ok(false)
     }
 
-    fn tensor_map(&self, _: &Matrix) -> Done<[u64; 16]> {
+    fn tensor_map(&mut self, _: &Matrix) -> Done<[u64; 16]> {
         Ok([0; 16])
     }
 

@@ -233,6 +233,7 @@ fn matrices(make: &mut Make<'_>) {
         Matrix { columns: 0, ..matrix },
         Matrix { rows: 0, ..matrix },
         Matrix { stride: 168, ..matrix },
+        Matrix { columns: 96, ..matrix },
     ] {
         let refused = driver.tensor_map(&bad);
         assert!(matches!(refused, Err(Fault::Refused(_))), "{bad:?} gives {refused:?}");

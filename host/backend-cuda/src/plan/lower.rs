@@ -139,8 +139,8 @@ struct Lowering<'a> {
     /// Values of the row that are candidates.
     candidates: BTreeMap<usize, Kept>,
     known: BTreeMap<ValueId, View>,
-    /// States that a step leaves rounded, too.
-    rounded_states: BTreeMap<ValueId, View>,
+    /// States that a step leaves rounded too, and where, if anybody reads them so.
+    rounded_states: BTreeMap<ValueId, (View, Option<usize>)>,
     /// Blobs by the tensors that they are.
     tensors: BTreeMap<*const Tensor, usize>,
     /// Blobs by the weights that they were packed of: the tensor, whether it is transposed, and the bits of its factor.

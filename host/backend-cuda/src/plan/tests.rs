@@ -70,7 +70,7 @@ fn rows_are_rounded_before_warpgroups_multiply_them() {
         let products: Vec<&Product> =
             plan.steps.iter().filter_map(|step| if let Step::Product(one) = step { Some(one) } else { None }).collect();
         assert!(products.iter().all(|product| product.arithmetic == arithmetic));
-        assert_eq!(products[1].terms[0].x, recurrence.rounded[1], "h as the step rounded it");
+        assert_eq!(products[1].terms[0].x, recurrence.h_out.expect("a place"), "h as the step rounded it");
     }
 }
 

@@ -21,7 +21,8 @@ use cellwright_backend::{DeviceLost, LoadError};
 
 use super::CudaWorker;
 use super::device::Device;
-use super::resident::{FrameMemory, Resident, fault_of_load};
+use super::frame::FrameMemory;
+use super::resident::{Resident, fault_of_load};
 use super::ring::Ring;
 use super::table::Table;
 use super::together::Selected;

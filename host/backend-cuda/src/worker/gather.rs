@@ -341,7 +341,7 @@ impl CudaWorker {
                 inputs_of.write(*input, of_rows, &mut pen);
                 continue;
             }
-            // The states of a later step of the batch are where the step before leaves them.
+            // The states of a later step of the batch come from the step before.
             for (Link { before, .. }, (row, address)) in links.iter().zip(&mut of_rows) {
                 *address = 0;
                 if *before == NOWHERE {

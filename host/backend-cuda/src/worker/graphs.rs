@@ -18,8 +18,9 @@ use std::sync::Arc;
 
 use super::CudaWorker;
 use super::device::Device;
+use super::frame::FrameMemory;
 use super::queue::queue_batch;
-use super::resident::{FrameMemory, Resident, Rows};
+use super::resident::{Resident, Rows};
 use crate::abi::{BatchHead, bytes_of};
 use crate::driver::{DeviceAddress, Done, Driver, Fault, Graph, GraphLaunch};
 

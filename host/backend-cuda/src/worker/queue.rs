@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::CudaWorker;
 use super::device::Device;
+use super::frame::FrameMemory;
 use super::gather::{Writing, Written};
 use super::graphs::STEPS_MOST;
 use super::recurrent::Direct;
-use super::resident::{FrameMemory, Resident, Rows};
+use super::resident::{Resident, Rows};
 use crate::abi::{BatchHead, FinishArguments, GatherArguments, WordsArguments};
 use crate::driver::{DeviceAddress, Done, Kernel, Launch};
 

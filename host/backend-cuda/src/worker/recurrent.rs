@@ -6,7 +6,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::device::Device;
-use super::resident::{FrameMemory, Rows};
+use super::frame::FrameMemory;
+use super::resident::Rows;
 use super::table::Table;
 use crate::abi::{
     Arguments, BatchHead, GRU_F16_QUEUES, GRU_F16_STEPS, GRU_QUEUES, GRU_STEPS, GateTile, LSTM_F16_QUEUES, LSTM_F16_STEPS, LSTM_LISTS,
@@ -106,7 +107,7 @@ const fn reads(tile: &GateTile) -> u32 {
 }
 
 /// How long a step takes with so many blocks at once, in what a tile reads. Arithmetic, which on an H200 finds the fastest tile for 1 to 2048 rows of an LSTM
-/// of 1024: blocks come in waves, of which each takes as long as one tile.
+/// of 1024, or one that takes a twentieth more: blocks come in waves, of which each takes as long as one tile.
 fn time(tile: &GateTile, (rows, units): (u32, u32), blocks: u32) -> u64 {
     u64::from(tile.tiles(rows, units).div_ceil(blocks.max(1))) * u64::from(reads(tile))
 }
@@ -184,9 +185,10 @@ impl Recurrent {
     }
 
     /// The lists of a step: rows from `first` on, of so many in all.
-    fn rows_of(lists: u64, (first, rows, all): (u32, u32, u32)) -> LstmRows {
+    fn rows_of(&self, lists: u64, (first, rows, all): (u32, u32, u32)) -> LstmRows {
         let list = |number: u64| lists + (number * u64::from(all) + u64::from(first)) * size_of::<u64>() as u64;
         let [h_next, c, begin, h_out, c_out, h_exact] = [0, 1, 2, 3, 4, 5].map(list);
+        let h_out = if self.plan.h_out.is_some() { h_out } else { 0 };
         LstmRows { h_next, c, begin, h_out, c_out, h_exact, first, rows, sequence: 0, padding: 0 }
     }
 
@@ -196,11 +198,11 @@ impl Recurrent {
     }
 
     /// What is told of steps of so many rows each, whose lists are made for so many in all.
-    pub(super) fn queue(frame: FrameMemory, stride: u32, steps: &[u32], all: u32) -> Vec<LstmRows> {
+    pub(super) fn queue(&self, (frame, stride): (FrameMemory, u32), steps: &[u32], all: u32) -> Vec<LstmRows> {
         let lists = Self::lists(frame, stride, all);
         let mut first = 0;
         let of_step = |rows: &u32| {
-            let step = Self::rows_of(lists, (first, *rows, all));
+            let step = self.rows_of(lists, (first, *rows, all));
             first += rows;
             step
         };
@@ -211,7 +213,7 @@ impl Recurrent {
     fn make_lists(&self, device: &mut Device, (frame, stride): (FrameMemory, u32), (lists, counter): (u64, u64), rows: &Rows<'_>) -> Done {
         let (plan, all) = (&self.plan, rows.count());
         let place = |place: usize| place as u32;
-        let [h_from, h_out] = plan.rounded.map(place);
+        let h_from = place(plan.h_from);
         let table = if rows.is_ahead { self.ahead } else { self.table() };
         if let Some(direct) = &rows.direct {
             let arguments = LstmGatherArguments {
@@ -262,7 +264,7 @@ impl Recurrent {
             h_exact: place(plan.h_next),
             c_out: place(plan.c_next),
             h_from,
-            h_out,
+            h_out: plan.h_out.map_or(NOWHERE, place),
             head: rows.head,
         };
         let launch = Launch { kernel: self.kernels.rows, grid: [all, 1, 1], threads: LIST_THREADS, shared_bytes: 0, cooperative: false };
@@ -280,7 +282,7 @@ impl Recurrent {
         let lists = Self::lists(frame, stride, all);
         let counter = lists + u64::from(all) * LIST_BYTES as u64;
         self.make_lists(device, (frame, stride), (lists, counter), rows)?;
-        let h = frame.matrix(device, (plan.rounded[0], plan.units), (all, stride))?;
+        let h = frame.matrix(device, (plan.h_from, plan.units), (all, stride))?;
         match self.launch_together(device, (h, counter), rows) {
             Ok(false) => self.launch_one_by_one(device, (h, lists), rows),
             Err(fault) if !fault.is_lost() => {
@@ -331,7 +333,7 @@ impl Recurrent {
         for (number, count) in (1..).zip(rows.steps) {
             let steps = self.kernels.steps(plan);
             let Some((kernel, tile)) = step_tile(steps, (*count, units), device.driver.facts().multiprocessors) else { continue };
-            let of_step = Self::rows_of(lists, (first, *count, all));
+            let of_step = self.rows_of(lists, (first, *count, all));
             let arguments = LstmStepArguments {
                 h,
                 rows: of_step,
@@ -346,7 +348,7 @@ impl Recurrent {
             };
             let (grid, shared_bytes) = ([tile.tiles(*count, units), 1, 1], tile.shared_bytes(units));
             let launch = Launch { kernel, grid, threads: tile.threads, shared_bytes, cooperative: false };
-            // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those or where states are held.
+            // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those or where states are held; and boxes of rows in the frame (`FrameMemory::matrix`).
             unsafe { device.launch(&launch, &arguments)? };
             first += count;
         }

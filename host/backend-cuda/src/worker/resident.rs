@@ -5,12 +5,13 @@ use cellwright_cell_graph::TypedCell;
 
 use super::ahead;
 use super::device::Device;
+use super::frame::FrameMemory;
 use super::recurrent::{Direct, DirectPorts, Recurrent};
 use crate::abi::{
     BEST_THREADS, BatchHead, BestArguments, CompiledGroupArguments, GroupArguments, GroupInstruction, LstmRows, Port, ProductArguments,
-    ProductBestArguments, ProductTerm, TensorMap, WideArguments, bytes_of_all,
+    ProductBestArguments, ProductTerm, WideArguments, bytes_of_all,
 };
-use crate::driver::{DeviceAddress, Done, Fault, Kernel, Launch, Matrix};
+use crate::driver::{DeviceAddress, Done, Fault, Kernel, Launch};
 use crate::plan::{Arithmetic, Best, BlobId, Kept, Kind, Plan, Product, Step, generate};
 
 /// Every piece begins at a multiple of so many bytes.
@@ -58,26 +59,6 @@ pub(crate) struct Resident {
     pub(super) late_ports: u64,
     /// Rows to compute ahead in.
     pub(super) ahead: Option<ahead::Rows>,
-}
-
-/// Where rows are worked on.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct FrameMemory {
-    pub(super) address: DeviceAddress,
-    pub(super) bytes: usize,
-}
-
-/// Rows that kernels copy at once.
-const BOX_ROWS: u32 = 64;
-
-impl FrameMemory {
-    /// What lies at that place of so many rows, as kernels copy it that multiply it: so many values of 16 bits. Rows beside them that are copied too, and of which
-    /// nobody looks at what comes, may be anything.
-    pub(super) fn matrix(&self, device: &Device, (place, columns): (usize, u32), (rows, stride): (u32, u32)) -> Done<TensorMap> {
-        let whole = (self.bytes / stride as usize).min(rows.next_multiple_of(BOX_ROWS) as usize) as u32;
-        let matrix = Matrix { at: self.address.plus(place), columns, rows: whole, stride };
-        Ok(TensorMap { words: device.driver.tensor_map(&matrix)? })
-    }
 }
 
 /// Rows of a batch that run.
@@ -214,9 +195,9 @@ impl Resident {
         frame.bytes.saturating_sub(beside) / (self.frame_bytes(1) - beside)
     }
 
-    /// What is told of steps of so many rows, whose lists are made for so many in all.
+    /// What is told of steps of so many rows, whose lists are made for so many in all; of a cell that has no such steps nothing.
     pub(super) fn queue(&self, frame: FrameMemory, steps: &[u32], all: u32) -> Vec<LstmRows> {
-        Recurrent::queue(frame, self.plan.stride as u32, steps, all)
+        self.recurrent.as_ref().map_or_else(Vec::new, |recurrent| recurrent.queue((frame, self.plan.stride as u32), steps, all))
     }
 
     /// Whether an input is a state, which goes from step to step within a batch.
@@ -295,22 +276,20 @@ impl Resident {
             // memory, which stays while a task that names it is outstanding.
             match ready {
                 Ready::Product(ready, arithmetic, kept) => {
-                    let arguments = in_frame(ready, frame.address, (stride, rows, rows_at));
-                    let launch = device.product(*arithmetic, kept.is_some(), (rows, arguments.n))?;
+                    let product = in_frame(ready, frame.address, (stride, rows, rows_at));
+                    let launch = device.product(*arithmetic, kept.is_some(), (rows, product.n))?;
+                    let Kept { k, flags } = kept.unwrap_or(Kept { k: 0, flags: 0 });
+                    let best = ProductBestArguments { product, k, flags };
                     if arithmetic.is_wide() {
-                        let arguments = wide_arguments(device, frame, (ready, arguments), *kept)?;
-                        // SAFETY: above.
+                        let arguments = wide_arguments(device, frame, (ready, best), (rows, stride))?;
+                        // SAFETY: above; and boxes of rows lie in the frame (`FrameMemory::matrix`).
                         unsafe { device.launch(&launch, &arguments)? };
-                        continue;
-                    }
-                    match kept {
+                    } else if kept.is_some() {
                         // SAFETY: above.
-                        None => unsafe { device.launch(&launch, &arguments)? },
-                        Some(Kept { k, flags }) => {
-                            let arguments = ProductBestArguments { product: arguments, k: *k, flags: *flags };
-                            // SAFETY: above.
-                            unsafe { device.launch(&launch, &arguments)? };
-                        }
+                        unsafe { device.launch(&launch, &best)? };
+                    } else {
+                        // SAFETY: above.
+                        unsafe { device.launch(&launch, &product)? };
                     }
                 }
                 Ready::Best(best) => {
@@ -395,17 +374,16 @@ fn product_arguments(product: &Product, blobs: &[u64]) -> ProductArguments {
     arguments
 }
 
-/// A product by warpgroups: the same, and its terms' x as matrices.
+/// A product by warpgroups: the same, and its terms' x, of which it is ready where in a row they lie, as matrices.
 fn wide_arguments(
-    device: &Device,
+    device: &mut Device,
     frame: FrameMemory,
-    (ready, product): (&ProductArguments, ProductArguments),
-    kept: Option<Kept>,
+    (ready, best): (&ProductArguments, ProductBestArguments),
+    of_rows: (u32, u32),
 ) -> Done<WideArguments> {
-    let (k, flags) = kept.map_or((0, 0), |Kept { k, flags }| (k, flags));
-    let mut arguments = WideArguments { best: ProductBestArguments { product, k, flags }, ..WideArguments::default() };
-    for (x, term) in arguments.x.iter_mut().zip(&ready.terms[..product.term_count as usize]) {
-        *x = frame.matrix(device, (term.x as usize, term.k), (product.rows, product.y_stride))?;
+    let mut arguments = WideArguments { best, ..WideArguments::default() };
+    for (x, term) in arguments.x.iter_mut().zip(&ready.terms[..ready.term_count as usize]) {
+        *x = frame.matrix(device, (term.x as usize, term.k), of_rows)?;
     }
     Ok(arguments)
 }

@@ -2,7 +2,8 @@
 
 use cellwright_backend::LoadError;
 
-use super::resident::{FrameMemory, Resident, fault_of_load};
+use super::frame::FrameMemory;
+use super::resident::{Resident, fault_of_load};
 use super::ring::Ring;
 use super::{CudaWorker, gather};
 use crate::driver::{DeviceAddress, Done, Fault};

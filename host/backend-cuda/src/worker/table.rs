@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use cellwright_backend::TableInfo;
 
 use super::device::Device;
+use super::frame::FrameMemory;
 use super::queue::copies;
 use super::recurrent::Recurrent;
-use super::resident::{FrameMemory, Resident, Rows};
+use super::resident::{Resident, Rows};
 use crate::abi::{BatchHead, FinishArguments, GatherArguments, NOWHERE, Outlet, RowEntry, RowStatus, bytes_of, bytes_of_all};
 use crate::driver::{DeviceAddress, Done, Fault};
 use crate::plan::Recurrence;

@@ -1,8 +1,8 @@
 //! Nodes of binary trees by kernels of their own: as steps of an LSTM (`recurrent`), but that every row has two children and none a step before.
 
 use super::device::Device;
+use super::frame::FrameMemory;
 use super::recurrent::{LIST_THREADS, Recurrent, step_tile};
-use super::resident::FrameMemory;
 use crate::abi::{LstmRows, NOWHERE, TREE_LISTS, TreeListArguments, TreeStepArguments};
 use crate::driver::{Done, Launch};
 use crate::plan::Second;
@@ -28,7 +28,7 @@ impl Recurrent {
             begin: plan.begin.map_or(NOWHERE, place),
             h: [plan.h, second.h].map(place),
             c: [plan.c, second.c].map(place),
-            h_from: [plan.rounded[0], second.rounded].map(place),
+            h_from: [plan.h_from, second.rounded].map(place),
             h_exact: place(plan.h_next),
             c_out: place(plan.c_next),
             is_f16: u32::from(plan.is_f16),
@@ -44,8 +44,8 @@ impl Recurrent {
         let list = |number: usize| lists + number as u64 * u64::from(rows) * size_of::<u64>() as u64;
         let [c, c_right, begin, c_out, h_exact] = std::array::from_fn::<u64, TREE_LISTS, _>(list);
         let of_nodes = LstmRows { c, begin, c_out, h_exact, rows, ..LstmRows::default() };
-        let [left, right] = [plan.rounded[0], second.rounded].map(|place| frame.matrix(device, (place, units), (rows, stride)));
-        let (left, right) = (left?, right?);
+        let mut matrix = |place| frame.matrix(device, (place, units), (rows, stride));
+        let (left, right) = (matrix(plan.h_from)?, matrix(second.rounded)?);
         let [i, f_left, f_right, o, u] = plan.columns;
         let columns = [i, f_left, f_right, o, u, 0];
         let arguments = TreeStepArguments {
@@ -62,7 +62,7 @@ impl Recurrent {
         };
         let (grid, shared_bytes) = ([tile.tiles(rows, units), 1, 1], tile.shared_bytes(units));
         let launch = Launch { kernel, grid, threads: tile.threads, shared_bytes, cooperative: false };
-        // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those.
+        // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those, as boxes of rows do (`FrameMemory::matrix`).
         unsafe { device.launch(&launch, &arguments) }
     }
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::{CudaContext, DriverError, sys};
 
-use super::fault::fault;
-use crate::driver::{DeviceAddress, Done, Matrix, Pinned};
+use crate::abi::TENSOR_BOX;
+use crate::driver::{DeviceAddress, Matrix, Pinned};
 
 /// Gives the memory back when the last handle goes, unless it stays.
 struct Owner {
@@ -58,10 +58,10 @@ pub(super) fn pinned((context, stays): (&Arc<CudaContext>, &Arc<AtomicBool>), by
     })
 }
 
-/// A matrix as kernels are given it: in boxes of 64 rows by 64 columns, swizzled by 128 bytes, of 16 bits of which the device looks at none.
-pub(super) fn tensor_map(matrix: &Matrix) -> Done<[u64; 16]> {
+/// A matrix as kernels are given it: in boxes, swizzled by 128 bytes, of 16 bits of which the device looks at none.
+pub(super) fn tensor_map(matrix: &Matrix) -> Result<[u64; 16], DriverError> {
     let Matrix { at, columns, rows, stride } = *matrix;
-    let (sizes, strides, boxes, steps) = ([u64::from(columns), u64::from(rows)], [u64::from(stride)], [64, 64], [1, 1]);
+    let (sizes, strides, boxes, steps) = ([u64::from(columns), u64::from(rows)], [u64::from(stride)], [TENSOR_BOX; 2], [1, 1]);
     let mut map = sys::CUtensorMap { opaque: [0; 16] };
     // SAFETY: two sizes, a stride less than that, two of a box and two of its steps; the matrix is described, not read.
     let code = unsafe {
@@ -80,6 +80,6 @@ pub(super) fn tensor_map(matrix: &Matrix) -> Done<[u64; 16]> {
             sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
     };
-    code.result().map_err(fault)?;
+    code.result()?;
     Ok(map.opaque)
 }

@@ -155,8 +155,11 @@ impl Lowering<'_> {
     /// A value as warpgroups multiply it: rounded, its stretches along the last axis aligned. Each product has its own: one that two shared would tie
     /// what is computed ahead of a recurrence to what waits for it.
     fn rounded(&mut self, id: ValueId) -> Result<View, Why> {
-        if let Some(rounded) = self.rounded_states.get(&id) {
-            return Ok(rounded.clone());
+        if let Some((state, at)) = self.rounded_states.get_mut(&id) {
+            // With room for all the units that a step computes.
+            let bytes = (state.elements() * state.element.size()).next_multiple_of(ALIGNMENT);
+            let at = at.get_or_insert_with(|| self.lowered.frame.place(bytes));
+            return Ok(View { at: *at, ..state.clone() });
         }
         let view = self.batched(id)?;
         let element = if self.arithmetic.is_f16() { Element::F16 } else { Element::Bf16 };

@@ -13,11 +13,11 @@ use crate::abi::op;
 /// Units are computed by so many.
 const UNITS: usize = 8;
 
-/// What becomes of h and c, and where h lies rounded, before and behind the step.
+/// What becomes of h and c, and where h lies rounded before the step.
 pub(super) struct States {
     h: View,
     c: View,
-    rounded: [usize; 2],
+    h_from: usize,
 }
 
 /// Where sums begin, and where the gates lie from there on, in elements.
@@ -50,13 +50,13 @@ impl Lowering<'_> {
             }
             self.known.insert(c, View { at: wider, ..given });
         }
-        let rounded = [(); 2].map(|()| self.lowered.frame.place(units * size_of::<u16>()));
+        let h_from = self.lowered.frame.place(units * size_of::<u16>());
         // What is multiplied by weights next need not be rounded again. A tree's node leaves h as it is alone.
         if self.arithmetic.is_wide() && gated.kind != Kind::Tree {
             let element = if self.arithmetic.is_f16() { Element::F16 } else { Element::Bf16 };
-            self.rounded_states.insert(gated.h_next, View { at: rounded[1], element, ..h.clone() });
+            self.rounded_states.insert(gated.h_next, (View { element, ..h.clone() }, None));
         }
-        Ok(States { h, c, rounded })
+        Ok(States { h, c, h_from })
     }
 
     /// A sum of which the products of h are left out: what is known before.
@@ -104,7 +104,8 @@ impl Lowering<'_> {
             c,
             h_next: states.h.at,
             c_next: states.c.at,
-            rounded: states.rounded,
+            h_from: states.h_from,
+            h_out: self.rounded_states.get(&gated.h_next).and_then(|(_, at)| *at),
             second,
             token: None,
             ahead: None,

@@ -9,10 +9,11 @@ use super::kept::Place;
 use super::{Ahead, BLOCK, CudaWorker, PASS_ROWS, PASSES};
 use crate::abi::{BatchHead, GatherArguments, NOWHERE, RowEntry, bytes_of_all};
 use crate::driver::Done;
+use crate::worker::frame::FrameMemory;
 use crate::worker::inputs::Inputs;
 use crate::worker::joined::Arena;
 use crate::worker::queue::copies;
-use crate::worker::resident::{FrameMemory, Resident, Rows};
+use crate::worker::resident::{Resident, Rows};
 use crate::worker::ring::Pen;
 
 /// What aligns the pieces.

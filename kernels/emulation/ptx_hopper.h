@@ -72,6 +72,7 @@ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity, EMULATED_HERE) {
         m.yield(where);
     }
 }
+
 inline void bulk_copy(void* shared, const void* global, uint32_t bytes, uint64_t* barrier, EMULATED_HERE) {
     const uint32_t at = shared_address(shared, bytes, file, line);
     if ((at | reinterpret_cast<uintptr_t>(global) | bytes) % 16 != 0) {

@@ -229,10 +229,11 @@ pub trait Driver: Send {
     /// was queued. Whether it was lost meanwhile, so that what was copied may be anything, [`Peer::is_lost`] says when the signal is seen.
     fn fetch(&mut self, stream: Stream, from: (&Peer, DeviceAddress), to: DeviceAddress, bytes: usize) -> Done<bool>;
 
-    /// A matrix as kernels of 9.0 are given it that copy boxes of its rows (`TensorMap` in `kernels/abi.h`), whether it lies there yet or not.
+    /// A matrix as kernels of 9.0 are given it that copy boxes of its rows (`TensorMap` in `kernels/abi.h`), whether it lies there yet or not. Nobody asks a device
+    /// without such kernels.
     ///
     /// # Errors
-    /// Also if the matrix is none, or the device has no such copies.
+    /// Also if no matrix can be like this.
     fn tensor_map(&mut self, matrix: &Matrix) -> Done<[u64; 16]>;
 
     /// Queues the filling of bytes with zeros.

@@ -321,7 +321,8 @@ impl Recurrent {
         };
         let grid = [tile.tiles(most, units).min(*blocks), 1, 1];
         let launch = Launch { kernel: *kernel, grid, threads: tile.threads, shared_bytes: tile.shared_bytes(units), cooperative: true };
-        // SAFETY: the kernel takes this structure; what the steps name lies in the frame or where states are held, and the word, which is 0, in the frame.
+        // SAFETY: the kernel takes this structure; what the steps name lies in the frame or where states are held, the word, which is 0, in the frame, and so do
+        // boxes of rows (`FrameMemory::matrix`).
         unsafe { device.launch(&launch, &arguments) }.map(|()| true)
     }
 
@@ -348,7 +349,8 @@ impl Recurrent {
             };
             let (grid, shared_bytes) = ([tile.tiles(*count, units), 1, 1], tile.shared_bytes(units));
             let launch = Launch { kernel, grid, threads: tile.threads, shared_bytes, cooperative: false };
-            // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, and what they name in those or where states are held; and boxes of rows in the frame (`FrameMemory::matrix`).
+            // SAFETY: the kernel takes this structure; the lists lie behind the frame's rows, what they name in those or where states are held, and boxes of
+            // rows in the frame (`FrameMemory::matrix`).
             unsafe { device.launch(&launch, &arguments)? };
             first += count;
         }

@@ -166,6 +166,10 @@ impl Tracked {
         self.taken.until
     }
 
+    fn is_late(&self) -> bool {
+        self.until().is_some_and(|until| until <= Instant::now())
+    }
+
     /// It has waited in line until then.
     pub(crate) fn waited(&self, until: Instant) {
         self.deployed.figures.calls.waited(until.saturating_duration_since(self.taken.started));
@@ -177,9 +181,10 @@ impl Tracked {
         let mut result = result;
         if let Some((deadlines, deadline)) = self.deadline.take() {
             deadlines.leave(&deadline);
-            if deadline.has_passed() && was_cancelled(&result) {
-                result = Err(InferError::Late);
-            }
+        }
+        // Whether an answer was there a moment before the clock looked is nothing a client should have to reckon with.
+        if self.is_late() && (result.is_ok() || was_cancelled(&result)) {
+            result = Err(InferError::Late);
         }
         if was_cancelled(&result)
             && let Some(why) = client.given_up()
@@ -249,7 +254,7 @@ impl Client for Tracked {
     }
 
     fn given_up(&self) -> Option<InferError> {
-        if self.taken.until.is_some_and(|until| until <= Instant::now()) {
+        if self.is_late() {
             return Some(InferError::Late);
         }
         self.client.as_ref()?.given_up()

@@ -1,7 +1,6 @@
 //! The clock: cancels requests whose time is up, and looks at lines of calls that wait until their tenant may use the devices again.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -15,10 +14,7 @@ type Key = (Instant, u64);
 
 /// A request's deadline, as the request sees it.
 #[derive(Debug, Default)]
-pub(crate) struct Deadline {
-    passed: AtomicBool,
-    entry: Mutex<Entry>,
-}
+pub(crate) struct Deadline(Mutex<Entry>);
 
 /// Where a deadline stands with the clock. A request may have ended before it is entered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,13 +23,6 @@ enum Entry {
     Before,
     Entered(Key),
     Ended,
-}
-
-impl Deadline {
-    /// Whether it was cancelled because its time was up.
-    pub(crate) fn has_passed(&self) -> bool {
-        self.passed.load(Ordering::Acquire)
-    }
 }
 
 /// The way to the clock for whoever must not keep it going.
@@ -72,17 +61,14 @@ struct State {
 /// What is to be done when a time has come.
 #[derive(Debug)]
 enum Then {
-    Cancel(Running, Arc<Deadline>),
+    Cancel(Running),
     Look(Weak<TenantEntry>),
 }
 
 impl Then {
     fn happen(self) {
         match self {
-            Self::Cancel(running, deadline) => {
-                deadline.passed.store(true, Ordering::Release);
-                running.cancel();
-            }
+            Self::Cancel(running) => running.cancel(),
             Self::Look(tenant) => {
                 if let Some(tenant) = tenant.upgrade() {
                     waiting::look(&tenant);
@@ -105,9 +91,9 @@ impl Deadlines {
     }
 
     /// Cancels the request at that time, unless it is taken back before.
-    pub(crate) fn enter(&self, at: Instant, running: Running, deadline: &Arc<Deadline>) {
-        self.shared.add(at, Then::Cancel(running, deadline.clone()), |key| {
-            let mut entry = lock(&deadline.entry);
+    pub(crate) fn enter(&self, at: Instant, running: Running, deadline: &Deadline) {
+        self.shared.add(at, Then::Cancel(running), |key| {
+            let mut entry = lock(&deadline.0);
             let ended = matches!(*entry, Entry::Ended);
             if !ended {
                 *entry = Entry::Entered(key);
@@ -123,7 +109,7 @@ impl Deadlines {
     /// The request has ended.
     pub(crate) fn leave(&self, deadline: &Deadline) {
         let mut state = lock(&self.shared.state);
-        if let Entry::Entered(key) = std::mem::replace(&mut *lock(&deadline.entry), Entry::Ended) {
+        if let Entry::Entered(key) = std::mem::replace(&mut *lock(&deadline.0), Entry::Ended) {
             state.waiting.remove(&key);
         }
     }
@@ -191,7 +177,7 @@ mod tests {
     fn nothing_stays_of_a_request_that_has_ended_whichever_came_first() {
         let deadlines = Deadlines::start().unwrap();
         let at = Instant::now() + Duration::from_secs(1000);
-        let [first, second] = [(); 2].map(|()| Arc::new(Deadline::default()));
+        let [first, second] = [(); 2].map(|()| Deadline::default());
         deadlines.enter(at, Running::default(), &first);
         assert_eq!(lock(&deadlines.shared.state).waiting.len(), 1);
         deadlines.leave(&first);

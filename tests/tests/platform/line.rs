@@ -11,7 +11,7 @@ use cellwright_serving::{Call, Client, Deployed, ErrorKind, InferError, Platform
 use cellwright_tests::devices::{Gate, domain, worker};
 use cellwright_tests::platform::{Answer, archive, begin, begin_to_leave, call, model, options, start_on, summing, tenant};
 use cellwright_tests::requests;
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use tempfile::TempDir;
 
 const FULL: &str = "2 calls of this tenant wait to begin, which is its limit: try again later";
@@ -159,6 +159,37 @@ fn a_call_that_waits_ends_when_its_time_is_up_or_its_client_leaves() {
     }
     let calls = bench.platform.figures(None).models[0].calls.clone();
     assert_eq!((calls.expired, calls.cancelled, calls.shed, calls.success.count), (1, 1, 1, 3));
+}
+
+/// Whoever ends a call with it waits until something is sent.
+struct HoldsUp(Sender<()>, Receiver<()>);
+
+impl Client for HoldsUp {
+    fn part(&mut self, _: Tensor) {}
+
+    fn end(self: Box<Self>, _: Result<InferResponse, InferError>) {
+        let _ = self.0.send(());
+        let _ = self.1.recv();
+    }
+}
+
+#[test]
+fn an_answer_that_comes_too_late_is_late_even_if_nobody_has_looked_at_the_clock() {
+    let bench = Bench::new(1, 2);
+    let short = || Call { timeout: Some(Duration::from_millis(1)), ..call(requests::sum(1, 3)) };
+    let runs = bench.begin(0);
+    // Its time is up, and whoever watches the clock does not come back from telling it.
+    let ((reached, is_reached), (release, held)) = (bounded(1), bounded(1));
+    bench.platform.infer(&bench.sums, short(), Box::new(HoldsUp(reached, held))).unwrap();
+    is_reached.recv().unwrap();
+    let late = begin(&bench.platform, &bench.sums, short()).unwrap();
+    std::thread::sleep(Duration::from_millis(2));
+    bench.gate.open();
+    right(&runs, 0);
+    assert_eq!(late.recv().unwrap().unwrap_err().kind(), ErrorKind::Deadline);
+    release.send(()).unwrap();
+    let calls = bench.platform.figures(None).models[0].calls.clone();
+    assert_eq!((calls.expired, calls.success.count), (2, 1));
 }
 
 /// It waited, and now it runs: leaving still ends it.

@@ -1,25 +1,28 @@
-//! A cell as workers run it: as a whole, or in two halves of which the first runs ahead or is looked up in a table.
+//! A cell as workers run it: as a whole, or in two halves of which the first runs ahead or is looked up in a table; or input by input.
 //!
-//! All three give the same bits: halves have the sums of the whole, cut between terms alone (`cellwright_cell_graph::{sums, hoist}`), and a product that goes on where another ended
-//! takes up what that one put down, at every precision. So which of them runs may depend on anything: on memory, on how many rows there are, on how many steps.
+//! The first three give the same bits: halves have the sums of the whole, cut between terms alone (`cellwright_cell_graph::{sums, hoist}`), and a product that goes on where another ended
+//! takes up what that one put down, at every precision. So which of them runs may depend on anything: on memory, on how many rows there are, on how many steps. A cell that can be taken
+//! input by input always is, because it gives other bits then; which of its parts are looked up may again depend on anything.
 
-use cellwright_backend::LoadError;
-use cellwright_cell_graph::hoist::{self, ByToken, Feed, Half, Hoisted};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use cellwright_backend::{LoadError, TableInfo};
+use cellwright_cell_graph::hoist::{self, ByInput, ByToken, Feed, Half, Hoisted, OfInput};
 use cellwright_cell_graph::{TypedCell, sums};
 
 use crate::level::{Kernels, Level};
 use crate::matrix::Packs;
 use crate::plan::Plan;
-use crate::table::Table;
+use crate::table::{Budget, Table, TableRow};
 
 /// A token's row is computed again each time rather than looked up if that takes fewer operations than so many for each value.
 const TABLE_WORTH: u64 = 16;
 
 /// What is split off, and when.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hoisting {
-    /// Bytes that a table may take.
-    pub(crate) table_bytes: u64,
+pub(crate) struct Hoisting<'a> {
+    /// What tables may take.
+    pub(crate) table_budget: &'a Arc<Budget>,
     /// Bytes of weights that are worth being read once for several steps.
     pub(crate) ahead_weights_least: u64,
 }
@@ -36,16 +39,103 @@ pub(crate) struct Body {
 pub(crate) struct Split {
     pub(crate) pre: Body,
     pub(crate) step: Body,
-    /// What `pre` gives for each token, as far as it was asked for; without it `pre` runs ahead.
-    pub(crate) table: Option<Table>,
+}
+
+/// What one input adds to the sums of a cell.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) input: u32,
+    pub(crate) body: Body,
+    /// As which [`Feed::Pre`] the rest takes each of its outputs.
+    pub(crate) numbers: Vec<u32>,
+    row: TableRow,
+}
+
+/// What the inputs of a cell add to its sums, each by itself.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) all: Vec<Part>,
+    tables: Mutex<Vec<Arc<PartTables>>>,
+    budget: Arc<Budget>,
+    info: Arc<TableInfo>,
+}
+
+/// What inputs add that are an output of a cell that takes a token and nothing else.
+#[derive(Debug)]
+pub(crate) struct PartTables {
+    giver: Weak<Compiled>,
+    output: u32,
+    /// Of each table.
+    rows: usize,
+    /// By part; none if there was no room for it.
+    pub(crate) of: Vec<Option<Table>>,
+}
+
+/// Tables are made anew when they can have so many times as many rows: what was in the others is gone then.
+const WORTH_MAKING_ANEW: usize = 4;
+
+impl Parts {
+    pub(crate) fn may_have_tables(&self) -> bool {
+        !self.budget.is_nothing()
+    }
+
+    /// The tables of what an output of that cell adds, new ones if it is seen for the first time; none if it is no cell of one token alone.
+    pub(crate) fn tables(&self, giver: &Arc<Compiled>, output: u32) -> Option<Arc<PartTables>> {
+        let tokens = giver.only_token?;
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_there = |of: &Arc<PartTables>| of.output == output && std::ptr::eq(of.giver.as_ptr(), Arc::as_ptr(giver));
+        // Others may have made room since.
+        let is_well = |there: &PartTables| there.rows == tokens || self.rows(tokens) < there.rows.max(1).saturating_mul(WORTH_MAKING_ANEW);
+        if let Some(at) = tables.iter().position(is_there) {
+            if is_well(&tables[at]) {
+                return Some(tables[at].clone());
+            }
+            tables.swap_remove(at);
+        }
+        let rows = self.rows(tokens);
+        let of = self.all.iter().map(|part| Table::new(&part.row, (rows, tokens), &self.budget, &self.info)).collect();
+        let new = Arc::new(PartTables { giver: Arc::downgrade(giver), output, rows, of });
+        tables.push(new.clone());
+        Some(new)
+    }
+
+    /// Forgets what was kept of cells that are gone.
+    pub(crate) fn forget_gone(&self) {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner).retain(|of| of.giver.strong_count() > 0);
+    }
+
+    /// Rows of each part's table: of every token, or as many as there is room for in half of what is left, so that not all of it is gone.
+    fn rows(&self, tokens: usize) -> usize {
+        let bytes = |rows: usize| self.all.iter().map(|part| part.row.bytes_for(rows, tokens)).fold(0, u64::saturating_add);
+        let left = self.budget.left();
+        if bytes(tokens) <= left {
+            return tokens;
+        }
+        let for_rows = (left / 2).saturating_sub(bytes(0));
+        usize::try_from(for_rows / (bytes(1) - bytes(0)).max(1)).unwrap_or(usize::MAX).min(tokens)
+    }
+}
+
+/// What runs before a cell's step, or instead of a part of it.
+#[derive(Debug)]
+enum Before {
+    Nothing,
+    /// The first half for several steps, and then the second for each.
+    Ahead(Split),
+    /// The first half of each token that the table has not.
+    Table(Body, Table),
+    /// What each input adds.
+    Parts(Parts),
 }
 
 /// A cell, compiled.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    /// None: there is a table.
-    whole: Option<Body>,
-    split: Option<Split>,
+    /// How many tokens there are, if it takes one and nothing else.
+    pub(crate) only_token: Option<usize>,
+    /// The whole of it, or what is left of it by a table or by parts.
+    step: Body,
+    before: Before,
 }
 
 impl Compiled {
@@ -53,27 +143,41 @@ impl Compiled {
     ///
     /// # Errors
     /// If it has an operation or a datatype that there is no kernel for.
-    pub(crate) fn new(cell: &TypedCell, how: (Level, Kernels), hoisting: Hoisting, packs: &mut Packs) -> Result<Self, LoadError> {
+    pub(crate) fn new(cell: &TypedCell, how: (Level, Kernels), hoisting: Hoisting<'_>, packs: &mut Packs) -> Result<Self, LoadError> {
+        let only_token = hoist::only_token(cell);
         let mut body = |half: &Half| -> Result<Body, LoadError> {
             Ok(Body { plan: Plan::compile((&half.cell, &half.sums), how, packs)?, feeds: half.feeds.clone() })
         };
         if let Some(ByToken { tokens, hoisted: Hoisted { pre, step }, .. }) = hoist::by_token(cell)
             && pre.cell.flops >= TABLE_WORTH.saturating_mul(values(&pre.cell))
-            && let Some(table) = Table::new(&pre.cell, tokens, hoisting.table_bytes)
+            && let Some(row) = TableRow::of(&pre.cell)
+            && let Some(table) = Table::new(&row, (tokens, tokens), hoisting.table_budget, &Arc::default())
         {
-            let mut split = Split { pre: body(&pre)?, step: body(&step)?, table: Some(table) };
+            let (mut pre, step) = (body(&pre)?, body(&step)?);
             // It reads an index alone, whose rows are moved where they are missing.
-            assert!(
-                split.pre.plan.inputs.iter().all(|input| input.packed.is_empty() && input.pointed.is_none()),
-                "no product reads an index"
-            );
+            assert!(pre.plan.inputs.iter().all(|input| input.packed.is_empty() && input.pointed.is_none()), "no product reads an index");
             // Once the table is full the second half is by itself.
-            split.pre.plan.stands_beside(split.step.plan.products().1);
-            return Ok(Self { whole: None, split: Some(split) });
+            pre.plan.stands_beside(step.plan.products().1);
+            return Ok(Self { only_token, step, before: Before::Table(pre, table) });
+        }
+        if let Some(ByInput { parts, step }) = hoist::by_input(cell) {
+            let part = |of: OfInput| {
+                let row = TableRow::of(&of.half.cell).ok_or_else(|| LoadError::Unsupported {
+                    cell: cell.name.clone(),
+                    device: "the CPU worker".to_owned(),
+                    what: "rows too long to address".to_owned(),
+                })?;
+                Ok(Part { input: of.input, body: body(&of.half)?, numbers: of.numbers, row })
+            };
+            let mut all = parts.into_iter().map(part).collect::<Result<Vec<_>, LoadError>>()?;
+            let bytes: usize = all.iter().map(|part| part.body.plan.products().1).sum();
+            all.iter_mut().for_each(|part| part.body.plan.stands_beside(bytes - part.body.plan.products().1));
+            let parts = Parts { all, tables: Mutex::default(), budget: hoisting.table_budget.clone(), info: Arc::default() };
+            return Ok(Self { only_token, step: body(&step)?, before: Before::Parts(parts) });
         }
         let split = match hoist::ahead(cell) {
             Some(Hoisted { pre, step }) => {
-                let mut split = Split { pre: body(&pre)?, step: body(&step)?, table: None };
+                let mut split = Split { pre: body(&pre)?, step: body(&step)? };
                 let (pre, step) = (split.pre.plan.products().1, split.step.plan.products().1);
                 split.pre.plan.stands_beside(step);
                 split.step.plan.stands_beside(pre);
@@ -84,40 +188,52 @@ impl Compiled {
         let split = split.filter(|split| split.pre.plan.products().1 as u64 >= hoisting.ahead_weights_least);
         let plan = Plan::compile((cell, &sums::find(cell)), how, packs)?;
         let feeds = (0..).take(cell.inputs.len()).map(Feed::Own).collect();
-        Ok(Self { whole: Some(Body { plan, feeds }), split })
+        Ok(Self { only_token, step: Body { plan, feeds }, before: split.map_or(Before::Nothing, Before::Ahead) })
     }
 
-    /// What runs one step of rows whose inputs are all there; with a table that has been asked.
-    pub(crate) fn one_step(&self) -> &Body {
-        match (&self.whole, &self.split) {
-            (Some(whole), _) => whole,
-            (None, Some(split)) => &split.step,
-            (None, None) => unreachable!("a cell is compiled as a whole or in halves"),
-        }
+    /// What runs one step of rows whose inputs are all there; with a table that has been asked, or with parts that have been computed.
+    pub(crate) const fn one_step(&self) -> &Body {
+        &self.step
     }
 
     /// The halves of a cell of which the first can run ahead.
-    pub(crate) fn ahead(&self) -> Option<&Split> {
-        self.split.as_ref().filter(|split| split.table.is_none())
+    pub(crate) const fn ahead(&self) -> Option<&Split> {
+        if let Before::Ahead(split) = &self.before { Some(split) } else { None }
     }
 
     /// The first half of a cell that has a table, and that.
-    pub(crate) fn table(&self) -> Option<(&Body, &Table)> {
-        let split = self.split.as_ref()?;
-        Some((&split.pre, split.table.as_ref()?))
+    pub(crate) const fn table(&self) -> Option<(&Body, &Table)> {
+        if let Before::Table(pre, table) = &self.before { Some((pre, table)) } else { None }
     }
 
-    /// Floating-point operations of one row in the matrix products of a step by itself, and bytes of their packed weights.
+    /// What inputs add, of a cell that is taken input by input.
+    pub(crate) const fn parts(&self) -> Option<&Parts> {
+        if let Before::Parts(parts) = &self.before { Some(parts) } else { None }
+    }
+
+    /// What is said of its tables, if it has some or may come to.
+    pub(crate) fn info(&self) -> Option<&Arc<TableInfo>> {
+        match &self.before {
+            Before::Table(_, table) => Some(table.info()),
+            Before::Parts(parts) => parts.may_have_tables().then_some(&parts.info),
+            Before::Nothing | Before::Ahead(_) => None,
+        }
+    }
+
+    /// Floating-point operations of one row in the matrix products of a step by itself of which no part is looked up, and bytes of their packed weights.
     pub(crate) fn products(&self) -> (usize, usize) {
-        self.one_step().plan.products()
+        let parts = self.parts().into_iter().flat_map(|parts| &parts.all).map(|part| part.body.plan.products());
+        parts.fold(self.step.plan.products(), |sum, more| (sum.0 + more.0, sum.1 + more.1))
     }
 
     /// Bytes of weights and constants. Halves share those of the whole.
     pub(crate) fn bytes(&self) -> usize {
-        match (&self.whole, &self.split) {
-            (None, Some(split)) => split.pre.plan.bytes() + split.step.plan.bytes(),
-            _ => self.one_step().plan.bytes(),
-        }
+        let before = match &self.before {
+            Before::Nothing | Before::Ahead(_) => 0,
+            Before::Table(pre, _) => pre.plan.bytes(),
+            Before::Parts(parts) => parts.all.iter().map(|part| part.body.plan.bytes()).sum(),
+        };
+        before + self.step.plan.bytes()
     }
 }
 

@@ -15,6 +15,7 @@ use crate::compiled::{Compiled, Hoisting};
 use crate::lending::Lending;
 use crate::level::{Kernels, Level};
 use crate::matrix::Packs;
+use crate::table::Budget;
 
 /// The arena's size where nothing is said and memory is plenty.
 const ARENA_BYTES: u64 = 4 << 30;
@@ -81,7 +82,7 @@ pub struct CpuDomain {
     /// The processor by its own name, and how many cores of it this process may use.
     pub(crate) hardware: String,
     weight_bytes: u64,
-    table_bytes: u64,
+    table_budget: Arc<Budget>,
     ahead_weights_least: u64,
     plans: Mutex<BTreeMap<CellTypeKey, Weak<Compiled>>>,
     /// Threads of workers that have nothing to do.
@@ -110,7 +111,7 @@ impl CpuDomain {
             kernels: options.kernels,
             hardware: processor(),
             weight_bytes: options.weight_bytes.unwrap_or(memory / 2),
-            table_bytes: options.table_bytes.unwrap_or_else(|| TABLE_BYTES.min(memory / 8)),
+            table_budget: Arc::new(Budget::new(options.table_bytes.unwrap_or_else(|| TABLE_BYTES.min(memory / 8)))),
             ahead_weights_least: options.ahead_weights_least.unwrap_or(AHEAD_WEIGHTS_LEAST),
             plans: Mutex::default(),
             lending: Lending::default(),
@@ -130,9 +131,7 @@ impl CpuDomain {
         if cell.weight_bytes > available {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: cell.weight_bytes, available });
         }
-        let tables: u64 = plans.values().filter_map(Weak::upgrade).filter_map(|plan| Some(plan.table()?.1.bytes())).sum();
-        let table_bytes = self.table_bytes.saturating_sub(tables);
-        let hoisting = Hoisting { table_bytes, ahead_weights_least: self.ahead_weights_least };
+        let hoisting = Hoisting { table_budget: &self.table_budget, ahead_weights_least: self.ahead_weights_least };
         // Half of what there is, at least, is for what comes later. Of a cell all weights are packed before the first screen is made.
         let mut packs = Packs::within(available).screens_within((self.weight_bytes / 2).saturating_sub(taken));
         let plan = Arc::new(Compiled::new(cell, (self.level, self.kernels), hoisting, &mut packs)?);

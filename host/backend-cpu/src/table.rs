@@ -1,12 +1,13 @@
-//! What the first half of a cell gives for each token, kept from the first time that a token is seen.
+//! What the first half of a cell gives for each token, or what one input adds to a cell's sums, kept from the first time that a token is seen.
 //!
 //! Nothing is computed for it when a cell is loaded: no worker is kept from its tasks, and a vocabulary of which little is used takes little memory.
-//! Workers of a domain share a table. A row is written once, by whoever claims it, and read only when it is complete.
+//! Workers of a domain share a table. A row is written once, by whoever claims its token, and read only when it is complete. Rows stand in the order in
+//! which their tokens came; a table that has fewer rows than there are tokens has those of the first.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cellwright_backend::TableInfo;
 use cellwright_cell_graph::TypedCell;
@@ -16,26 +17,54 @@ use crate::plan::element_of;
 /// Where a row's parts begin: at cache lines.
 const LINE: usize = 64;
 
-const EMPTY: u8 = 0;
-const CLAIMED: u8 = 1;
-const COMPLETE: u8 = 2;
+/// What is said of a token: nothing, that somebody has claimed it (and found no row for it, perhaps), or, from there on, which row is its own.
+const EMPTY: u32 = 0;
+const CLAIMED: u32 = 1;
+const COMPLETE: u32 = 2;
 
-/// A table by token.
+/// Bytes that tables of a domain may take.
 #[derive(Debug)]
-pub(crate) struct Table {
-    tokens: usize,
-    /// Bytes from row to row.
-    stride: usize,
-    /// Where each output is in a row, and its bytes.
-    outputs: Vec<(usize, usize)>,
-    states: Vec<AtomicU8>,
-    memory: Untouched,
-    filled: Arc<AtomicU64>,
+pub(crate) struct Budget {
+    whole: u64,
+    left: AtomicU64,
 }
 
-impl Table {
-    /// An empty table of what that half gives; none if it takes more than so many bytes, or the system has no room for it.
-    pub(crate) fn new(pre: &TypedCell, tokens: usize, bytes_most: u64) -> Option<Self> {
+impl Budget {
+    pub(crate) const fn new(bytes: u64) -> Self {
+        Self { whole: bytes, left: AtomicU64::new(bytes) }
+    }
+
+    /// Whether there are never to be tables.
+    pub(crate) const fn is_nothing(&self) -> bool {
+        self.whole == 0
+    }
+
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Whether there were as many, which are taken then.
+    fn take(&self, bytes: u64) -> bool {
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Where the outputs of a half, or of a part, are in a table's row.
+#[derive(Clone, Debug)]
+pub(crate) struct TableRow {
+    /// Bytes from row to row.
+    stride: usize,
+    /// Where each output is, and its bytes.
+    outputs: Vec<(usize, usize)>,
+}
+
+impl TableRow {
+    /// A row of what that half gives; none if it has no end.
+    pub(crate) fn of(pre: &TypedCell) -> Option<Self> {
         let mut stride = 0_usize;
         let mut outputs = Vec::with_capacity(pre.outputs.len());
         for output in &pre.outputs {
@@ -44,37 +73,76 @@ impl Table {
             outputs.push((stride, bytes));
             stride = stride.checked_add(bytes)?.checked_next_multiple_of(LINE)?;
         }
-        let bytes = stride.checked_mul(tokens).filter(|bytes| *bytes > 0 && *bytes as u64 <= bytes_most)?;
-        let memory = Untouched::new(bytes)?;
-        Some(Self { tokens, stride, outputs, states: (0..tokens).map(|_| AtomicU8::new(EMPTY)).collect(), memory, filled: Arc::default() })
+        Some(Self { stride, outputs })
     }
 
-    pub(crate) fn info(&self) -> TableInfo {
-        TableInfo { bytes: self.bytes(), tokens: self.tokens as u64, filled: self.filled.clone() }
+    /// Bytes of a table of so many rows, for so many tokens.
+    pub(crate) const fn bytes_for(&self, rows: usize, tokens: usize) -> u64 {
+        (self.stride as u64).saturating_mul(rows as u64).saturating_add((tokens as u64).saturating_mul(size_of::<AtomicU32>() as u64))
+    }
+}
+
+/// A table by token.
+#[derive(Debug)]
+pub(crate) struct Table {
+    row: TableRow,
+    rows: usize,
+    /// By token.
+    states: Vec<AtomicU32>,
+    /// Rows that were given to tokens, or asked for in vain.
+    asked: AtomicU32,
+    memory: Untouched,
+    budget: Arc<Budget>,
+    /// Of all tables of its cell.
+    info: Arc<TableInfo>,
+}
+
+impl Table {
+    /// An empty table of so many rows, for those that come first of so many tokens; none if it takes more than the budget has, or the system has no room for it.
+    pub(crate) fn new(row: &TableRow, (rows, tokens): (usize, usize), budget: &Arc<Budget>, info: &Arc<TableInfo>) -> Option<Self> {
+        u32::try_from(tokens).ok()?.checked_add(COMPLETE)?;
+        let of_rows = row.stride.checked_mul(rows).filter(|bytes| *bytes > 0)?;
+        let bytes = (of_rows as u64).checked_add(row.bytes_for(0, tokens))?;
+        if !budget.take(bytes) {
+            return None;
+        }
+        let Some(memory) = Untouched::new(of_rows) else {
+            budget.give_back(bytes);
+            return None;
+        };
+        info.bytes.fetch_add(bytes, Ordering::Relaxed);
+        info.tokens.fetch_add(tokens as u64, Ordering::Relaxed);
+        let states = (0..tokens).map(|_| AtomicU32::new(EMPTY)).collect();
+        Some(Self { row: row.clone(), rows, states, asked: AtomicU32::new(0), memory, budget: budget.clone(), info: info.clone() })
     }
 
-    pub(crate) const fn bytes(&self) -> u64 {
-        (self.stride * self.tokens) as u64
+    /// Whether another token's row may be kept.
+    pub(crate) fn has_room(&self) -> bool {
+        (self.asked.load(Ordering::Relaxed) as usize) < self.rows
+    }
+
+    pub(crate) const fn info(&self) -> &Arc<TableInfo> {
+        &self.info
     }
 
     /// Which token an index means; a negative one counts from the end.
     pub(crate) fn token(&self, index: i64) -> Option<usize> {
-        let tokens = self.tokens as i64;
+        let tokens = self.states.len() as i64;
         let token = if index < 0 { index.checked_add(tokens)? } else { index };
         (0..tokens).contains(&token).then_some(token as usize)
     }
 
-    fn place(&self, token: usize, output: usize) -> *mut u8 {
-        self.memory.start.as_ptr().wrapping_add(token * self.stride + self.outputs[output].0)
+    fn place(&self, row: usize, output: usize) -> *mut u8 {
+        self.memory.start.as_ptr().wrapping_add(row * self.row.stride + self.row.outputs[output].0)
     }
 
     /// Where each output of a token is, if it is there.
     pub(crate) fn find(&self, token: usize) -> Option<impl Iterator<Item = *const u8>> {
-        let complete = self.states.get(token)?.load(Ordering::Acquire) == COMPLETE;
-        complete.then(|| (0..self.outputs.len()).map(move |output| self.place(token, output).cast_const()))
+        let row = self.states.get(token)?.load(Ordering::Acquire).checked_sub(COMPLETE)? as usize;
+        Some((0..self.row.outputs.len()).map(move |output| self.place(row, output).cast_const()))
     }
 
-    /// Keeps a token's outputs, unless somebody else does.
+    /// Keeps a token's outputs, unless somebody else does or all rows are others'.
     ///
     /// # Safety
     /// `from` gives as many readable bytes for each output as the half that the table was made for.
@@ -83,12 +151,28 @@ impl Table {
         if state.compare_exchange(EMPTY, CLAIMED, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
         }
-        for (output, (_, bytes)) in self.outputs.iter().enumerate() {
-            // SAFETY: the caller's promise; the row is within the table, whoever claimed it alone writes it, and nobody reads it before it is complete.
-            unsafe { std::ptr::copy_nonoverlapping(from(output), self.place(token, output), *bytes) };
+        // Each token asks once, so this ends.
+        let row = self.asked.fetch_add(1, Ordering::Relaxed);
+        if row as usize >= self.rows {
+            return;
         }
-        state.store(COMPLETE, Ordering::Release);
-        self.filled.fetch_add(1, Ordering::Relaxed);
+        for (output, (_, bytes)) in self.row.outputs.iter().enumerate() {
+            // SAFETY: the caller's promise; the row is within the table, whoever claimed its token alone writes it, and nobody reads it before it is complete.
+            unsafe { std::ptr::copy_nonoverlapping(from(output), self.place(row as usize, output), *bytes) };
+        }
+        state.store(COMPLETE + row, Ordering::Release);
+        self.info.filled.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        let bytes = self.row.bytes_for(self.rows, self.states.len());
+        let filled = self.states.iter().filter(|state| state.load(Ordering::Relaxed) >= COMPLETE).count();
+        self.info.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.info.tokens.fetch_sub(self.states.len() as u64, Ordering::Relaxed);
+        self.info.filled.fetch_sub(filled as u64, Ordering::Relaxed);
+        self.budget.give_back(bytes);
     }
 }
 
@@ -146,9 +230,15 @@ mod tests {
     #[test]
     fn a_row_is_found_once_it_is_kept_and_stays_what_it_was() {
         let hoist::ByToken { tokens, hoisted, .. } = leaf();
-        let bytes = 6 * 2 * 64;
-        assert!(Table::new(&hoisted.pre.cell, tokens, bytes - 1).is_none(), "two outputs of 28 bytes, each at a line of its own");
-        let table = Table::new(&hoisted.pre.cell, tokens, bytes).expect("it fits");
+        let row = TableRow::of(&hoisted.pre.cell).expect("it has an end");
+        let (bytes, info) = (6 * (2 * 64 + 4), Arc::default());
+        assert!(
+            Table::new(&row, (tokens, tokens), &Arc::new(Budget::new(bytes - 1)), &info).is_none(),
+            "two outputs of 28 bytes, each at a line of its own, and what is said of each token"
+        );
+        let budget = Arc::new(Budget::new(bytes));
+        let table = Table::new(&row, (tokens, tokens), &budget, &info).expect("it fits");
+        assert!(Table::new(&row, (tokens, tokens), &budget, &info).is_none(), "nothing is left");
         assert_eq!([table.token(5), table.token(-1), table.token(6), table.token(-7)], [Some(5), Some(5), None, None]);
         assert!(table.find(5).is_none());
         for fill in [3_u8, 4] {
@@ -160,6 +250,28 @@ mod tests {
         let kept: Vec<u8> = table.find(5).expect("it was kept").map(|at| unsafe { *at }).collect();
         assert_eq!(kept, [3, 13], "what came first");
         assert!(table.find(4).is_none() && table.find(6).is_none());
-        assert_eq!(table.info().filled.load(Ordering::Relaxed), 1);
+        let said = || [&info.bytes, &info.tokens, &info.filled].map(|figure| figure.load(Ordering::Relaxed));
+        assert_eq!(said(), [bytes, 6, 1]);
+        drop(table);
+        assert_eq!(said(), [0; 3]);
+        assert!(Table::new(&row, (tokens, tokens), &budget, &info).is_some(), "what it took was given back");
+    }
+
+    #[test]
+    fn a_table_of_fewer_rows_has_the_tokens_that_come_first() {
+        let hoist::ByToken { tokens, hoisted, .. } = leaf();
+        let row = TableRow::of(&hoisted.pre.cell).expect("it has an end");
+        let (budget, info) = (Arc::new(Budget::new(1 << 20)), Arc::default());
+        let table = Table::new(&row, (2, tokens), &budget, &info).expect("it fits");
+        for token in [4, 1, 5, 4, 5] {
+            let bytes = [token as u8; 28];
+            // SAFETY: there are two outputs of 28 bytes.
+            unsafe { table.keep(token, |_| bytes.as_ptr()) };
+        }
+        // SAFETY: a row that is found has its outputs' bytes.
+        let found = (0..tokens).filter_map(|token| Some((token, table.find(token)?.map(|at| unsafe { *at.add(27) }).collect::<Vec<_>>())));
+        assert_eq!(found.collect::<Vec<_>>(), [(1, vec![1, 1]), (4, vec![4, 4])]);
+        assert_eq!([&info.bytes, &info.tokens, &info.filled].map(|figure| figure.load(Ordering::Relaxed)), [2 * 2 * 64 + 6 * 4, 6, 2]);
+        assert!(!table.has_room());
     }
 }

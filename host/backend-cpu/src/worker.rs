@@ -17,7 +17,7 @@ use cellwright_backend::{
 };
 use cellwright_cell_graph::TypedCell;
 
-use crate::compiled::Compiled;
+use crate::compiled::{Compiled, Parts};
 use crate::domain::{CpuDomain, DomainError};
 use crate::level::Kernels;
 use crate::plan::{Frame, Memory, Plan, RefusedRow};
@@ -64,7 +64,7 @@ pub struct Shares {
 pub struct CellWork {
     /// Floating-point operations of one row.
     pub row_flops: usize,
-    /// Bytes of packed weights, which every step reads once at least.
+    /// Bytes of packed weights, which every step reads once at least, unless what they are for is looked up.
     pub packed_bytes: usize,
 }
 
@@ -220,27 +220,33 @@ impl CpuWorker {
         let body = loaded.plan.ahead().filter(|_| ahead).map_or_else(|| loaded.plan.one_step(), |split| &split.step);
         let rows = self.batch.len();
         let part_rows = rows.div_ceil(body.plan.parts(rows, self.team.size()));
-        let part_rows = loaded.plan.table().map_or(part_rows, |(pre, _)| part_rows.min(pre.rows_most()));
-        for batch in self.batch.chunks_mut(part_rows.max(1)) {
-            let memory = self.frame.prepare(&body.plan, batch.len(), self.team.size());
-            let (arena, cells, lanes) = (&self.domain.arena, &*self.cells, &*self.lanes);
-            let mut clock = Clock::start(account);
-            let plain = transfer::Transfer { arena, cells, lanes, loaded, body, memory, given: None };
-            if let Some(table) = loaded.plan.table() {
-                self.ahead.look_up(table, batch, &plain, &mut self.team, &mut clock);
+        let part_rows = loaded.plan.table().map_or(part_rows, |(pre, _)| part_rows.min(pre.rows_most())).max(1);
+        let parts = loaded.plan.parts();
+        let ends = transfer::Ends { arena: &self.domain.arena, cells: &self.cells, lanes: &self.lanes, loaded };
+        for batch in self.batch.chunks_mut(parts.map_or(rows, Parts::rows_most)) {
+            if let Some(parts) = parts {
+                self.ahead.run_parts(parts, batch, ends, &mut self.team, &mut Clock::start(account));
             }
-            let transfer = transfer::Transfer { given: Some(self.ahead.given()), ..plain };
-            transfer.gather(batch, true, &mut self.team);
-            let memory = memory.running(loaded.backwards.fetch_not(Ordering::Relaxed));
-            clock.run(&body.plan, (memory, batch.len()), &mut self.team, &self.refused);
-            let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);
-            if ahead || loaded.plan.table().is_some() {
-                self.ahead.tell_refused(batch, refused);
+            for batch in batch.chunks_mut(part_rows) {
+                let memory = self.frame.prepare(&body.plan, batch.len(), self.team.size());
+                let mut clock = Clock::start(account);
+                let plain = transfer::Transfer { ends, body, memory, given: None };
+                if let Some(table) = loaded.plan.table() {
+                    self.ahead.look_up(table, batch, &plain, &mut self.team, &mut clock);
+                }
+                let transfer = transfer::Transfer { given: Some(self.ahead.given()), ..plain };
+                transfer.gather(batch, true, &mut self.team);
+                let memory = memory.running(loaded.backwards.fetch_not(Ordering::Relaxed));
+                clock.run(&body.plan, (memory, batch.len()), &mut self.team, &self.refused);
+                let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);
+                if ahead || loaded.plan.table().is_some() {
+                    self.ahead.tell_refused(batch, refused);
+                }
+                epilogue::refuse(refused, batch, &self.lanes, &loaded.name, completed);
+                transfer.scatter(batch, &mut self.team);
+                epilogue::finish(&transfer, batch, completed);
+                clock.transferred();
             }
-            epilogue::refuse(refused, batch, &self.lanes, &loaded.name, completed);
-            transfer.scatter(batch, &mut self.team);
-            epilogue::finish(&transfer, batch, completed);
-            clock.transferred();
         }
         Ok(())
     }
@@ -291,9 +297,8 @@ impl Backend for CpuWorker {
         Ok(())
     }
 
-    fn table(&self, index: CellIndex) -> Option<TableInfo> {
-        let loaded = self.cells.get(index.index())?.as_ref()?;
-        loaded.plan.table().map(|(_, table)| table.info())
+    fn table(&self, index: CellIndex) -> Option<Arc<TableInfo>> {
+        self.cells.get(index.index())?.as_ref()?.plan.info().cloned()
     }
 
     fn unload(&mut self, index: CellIndex) {
@@ -303,6 +308,7 @@ impl Backend for CpuWorker {
         self.ahead.forget_cell(index);
         self.frame.shrink();
         self.ahead.shrink();
+        self.cells.iter().flatten().filter_map(|loaded| loaded.plan.parts()).for_each(Parts::forget_gone);
     }
 
     fn submit(&mut self, task: Task) -> Result<(), DeviceLost> {
@@ -363,7 +369,7 @@ impl Backend for CpuWorker {
 
 impl CpuWorker {
     /// How long a batch takes on the threads that are there, from gathered inputs on. Of a cell that has a table: the rest of the cell, as if every token were in it already,
-    /// unless one of which no token is there takes [`FILLING`] times as long.
+    /// unless one of which no token is there takes [`FILLING`] times as long. Of a cell that is taken input by input: as if one in [`LOOKED_UP`] of what its inputs add were computed, unless there are no tables.
     fn timed(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
         let Some(loaded) = self.cells.get(index.index()).and_then(Option::as_ref) else {
             return Err(self.lost(format!("cell {} is to be timed, but is not loaded", index.0)));
@@ -380,6 +386,10 @@ impl CpuWorker {
                 break;
             }
             let began = Instant::now();
+            if let Some(parts) = loaded.plan.parts() {
+                let computed = if parts.may_have_tables() { rows.div_ceil(LOOKED_UP) } else { rows };
+                self.ahead.run_parts_on_zeros(parts, computed, &mut self.team);
+            }
             for part in (0..rows).step_by(part_rows) {
                 let memory = memory.running(loaded.backwards.fetch_not(Ordering::Relaxed));
                 plan.run(memory, part_rows.min(rows - part), &mut self.team, &self.refused);
@@ -427,3 +437,5 @@ const TIMED_RUNS: usize = 15;
 const TIMED_BUDGET: Duration = Duration::from_millis(30);
 /// How many times as long as it may take a batch takes at most while a table fills.
 const FILLING: u32 = 5;
+/// Half of the edges of a binary tree lead to leaves.
+const LOOKED_UP: usize = 2;

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cellwright_backend::conformance::cells;
 use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
+use cellwright_backend::conformance::{cells, trees};
 use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Slot, Task};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Retention, Source};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
@@ -112,12 +113,16 @@ fn decoder() -> Arc<TypedCell> {
     draft.output("word", Datatype::Int64, &[1]).resolve()
 }
 
-/// Allocations of each of the tasks that take chains of that cell to their ends.
-fn allocations(cell: &Arc<TypedCell>, input: &Arc<Tensor>, threads: usize) -> Vec<u64> {
+fn counted_driver(cells: &[Arc<TypedCell>], threads: usize) -> Driver {
     let options = DomainOptions { arena_bytes: Some(16 << 20), ahead_weights_least: Some(0), ..DomainOptions::default() };
     let domain = CpuDomain::new(options).expect("16 MiB are there");
     let worker = CpuWorker::new(domain, CpuOptions { threads, ..CpuOptions::default() }).expect("threads start");
-    let mut driver = Driver::new(Box::new(Counted(worker)), std::slice::from_ref(cell));
+    Driver::new(Box::new(Counted(worker)), cells)
+}
+
+/// Allocations of each of the tasks that take chains of that cell to their ends.
+fn allocations(cell: &Arc<TypedCell>, input: &Arc<Tensor>, threads: usize) -> Vec<u64> {
+    let mut driver = counted_driver(std::slice::from_ref(cell), threads);
     let place = |_| {
         let rows = Source::Rows { tensor: 0, at: Affine::EVERY };
         let mut chain = independent(0, cell.outputs.len(), vec![rows, Source::Zeros, Source::Zeros], STEPS);
@@ -136,6 +141,27 @@ fn allocations(cell: &Arc<TypedCell>, input: &Arc<Tensor>, threads: usize) -> Ve
     (0..STEPS).step_by(STEPS_AT_ONCE as usize).map(task).collect()
 }
 
+/// Allocations of each of the tasks that take trees, of which each node has a leaf on its left, to their roots.
+fn tree_allocations(threads: usize) -> Vec<u64> {
+    let mut driver = counted_driver(&trees::tree_cells(Precision::F32, 1), threads);
+    let leaves = trees::TOKENS;
+    let children = (1..leaves).map(|leaf| [leaf, if leaf == 1 { 0 } else { leaves + leaf - 2 }]).collect();
+    let tree = trees::Tree { tokens: (0..leaves as i64).collect(), children };
+    let placed = trees::place(&mut driver, &vec![tree; ROWS]);
+    for step in 0..leaves as u32 {
+        let rows: Vec<_> = placed.iter().map(|placed| (placed.lanes[0][0], step)).collect();
+        driver.task(CellIndex(0), &rows, 1);
+    }
+    let task = |step: u32| {
+        let rows: Vec<_> = placed.iter().map(|placed| (placed.lanes[1][0], step)).collect();
+        let before = ALLOCATIONS.load(Ordering::SeqCst);
+        let completed = driver.task(CellIndex(1), &rows, 1);
+        driver.backend.recycle(completed);
+        ALLOCATIONS.load(Ordering::SeqCst) - before
+    };
+    (0..leaves as u32 - 1).map(task).collect()
+}
+
 #[test]
 fn a_task_like_those_before_it_allocates_nothing() {
     let weight = |name: &str| {
@@ -148,8 +174,9 @@ fn a_task_like_those_before_it_allocates_nothing() {
     };
     let cell = cells::lstm("lstm", HIDDEN, HIDDEN, &weight).resolve();
     let rows = Arc::new(Tensor::from_f32("x", &[STEPS as usize, HIDDEN], &vec![0.5; STEPS as usize * HIDDEN]));
-    for (cell, threads) in [(&cell, 1), (&cell, 3), (&decoder(), 1), (&decoder(), 3)] {
-        let tasks = allocations(cell, &rows, threads);
+    let chains = [(&cell, 1), (&cell, 3), (&decoder(), 1), (&decoder(), 3)];
+    let chains = chains.map(|(cell, threads)| (threads, allocations(cell, &rows, threads)));
+    for (threads, tasks) in chains.into_iter().chain([1, 3].map(|threads| (threads, tree_allocations(threads)))) {
         // The first make room, which those that follow use.
         assert!(tasks[0] > 0, "nothing is counted");
         // So does each helper with the first part that it begins: before, the worker's own thread may have done its parts.

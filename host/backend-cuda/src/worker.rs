@@ -278,7 +278,7 @@ impl Backend for CudaWorker {
         Ok(())
     }
 
-    fn table(&self, index: CellIndex) -> Option<TableInfo> {
+    fn table(&self, index: CellIndex) -> Option<Arc<TableInfo>> {
         self.cells.get(index.index())?.as_ref()?.table_info()
     }
 

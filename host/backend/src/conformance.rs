@@ -11,6 +11,7 @@ pub mod families;
 pub mod hoisting;
 pub mod invariance;
 pub mod operators;
+pub mod trees;
 
 use cellwright_cell_graph::typed::Precision;
 

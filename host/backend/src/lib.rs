@@ -23,7 +23,7 @@ use cellwright_cell_graph::TypedCell;
 pub use lane::{EarlierChain, FirstSlots, Lane, PlacedGrowth, RequestFlags};
 pub use layout::{NodeLayout, SLOT_BYTES};
 pub use peer::{Peer, Taken};
-pub use resolve::InputRef;
+pub use resolve::{Giver, InputRef};
 pub use task::{CellIndex, Completed, Delivered, LaneIndex, Refused, Row, RowError, Slot, Stopped, Task};
 
 /// A device and what it can hold, for people and for planning.
@@ -43,15 +43,16 @@ pub struct DeviceInfo {
     pub threads: usize,
 }
 
-/// A table of what a cell computes of each token, filled as tokens are seen or when the cell is loaded. It holds exactly what would be computed without it.
-#[derive(Clone, Debug)]
+/// Tables of what a cell computes of each token, filled as tokens are seen or when the cell is loaded. They hold exactly what would be computed without them.
+/// A cell that takes what other cells make of tokens may have some as soon as it has met such an input: one for each of those.
+#[derive(Debug, Default)]
 pub struct TableInfo {
-    /// Bytes that it may come to take.
-    pub bytes: u64,
-    /// How many tokens there are.
-    pub tokens: u64,
-    /// How many of them are in it.
-    pub filled: Arc<AtomicU64>,
+    /// Bytes that they may come to take.
+    pub bytes: AtomicU64,
+    /// How many tokens there are, of all tables together.
+    pub tokens: AtomicU64,
+    /// How many of them are there.
+    pub filled: AtomicU64,
 }
 
 /// Why a cell cannot be loaded on a device.
@@ -114,8 +115,8 @@ pub trait Backend: Send {
     /// If the device cannot run the cell or has no room for it.
     fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError>;
 
-    /// The table by which the device looks up what a loaded cell computes of a token, if it has one.
-    fn table(&self, index: CellIndex) -> Option<TableInfo> {
+    /// The tables by which the device looks up what a loaded cell computes of a token, if it has some or may come to.
+    fn table(&self, index: CellIndex) -> Option<Arc<TableInfo>> {
         let _ = index;
         None
     }

@@ -32,33 +32,53 @@ pub enum InputRef<'a> {
     Int(i64),
 }
 
+/// The node that gives an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Giver<'a> {
+    /// Its cell.
+    pub cell: CellIndex,
+    /// Which of its outputs the input is.
+    pub output: u32,
+    /// Its own first input.
+    pub input: InputRef<'a>,
+}
+
+/// An output of a node, by its chain's number in the request.
+struct Node {
+    chain: u32,
+    stage: u32,
+    output: u32,
+    step: u32,
+}
+
+/// Where an input comes from.
+enum Found<'a> {
+    Node(Node),
+    Else(InputRef<'a>),
+}
+
 impl Lane {
     /// Where input `input` of step `step` is: its feedback from step 1 on, its source otherwise.
     #[must_use]
     pub fn input(&self, input: usize, step: u32) -> InputRef<'_> {
-        let Some(input) = self.stage().inputs.get(input) else { return InputRef::Zeros };
-        let growth = &*self.growth;
-        let own = growth.growth.first_chain + self.chain;
-        if let (Some((stage, output)), Some(previous)) = (input.feedback, step.checked_sub(1)) {
-            return growth.node(own, stage, output, previous);
+        match self.growth.find((self.chain, self.stage), input, step) {
+            Found::Node(node) => self.growth.node(&node),
+            Found::Else(found) => found,
         }
-        let found = match &input.source {
-            Source::Zeros => None,
-            Source::Literal(bytes) => Some(InputRef::Host(bytes)),
-            Source::Ints(numbers) => numbers.get(step as usize).map(|number| InputRef::Int(*number)),
-            Source::Index(at) => self.index(*at, step).map(InputRef::Int),
-            Source::Rows { tensor, at } => growth.tensor(*tensor).and_then(|tensor| row(tensor, *at, step)).map(InputRef::Host),
-            Source::Steps { chain, stage, output, at } => {
-                self.step_of(*chain, *at, step).map(|step| growth.node(*chain, *stage, *output, step))
-            }
-            Source::Last { chain, stage, output } => growth
-                .executed_steps(*chain)
-                .and_then(|executed| executed.checked_sub(1))
-                .map(|last| growth.node(*chain, *stage, *output, last)),
-            Source::Nodes { stage, output, of } => of.get(step as usize).map(|node| growth.node(node.chain, *stage, *output, node.step)),
-            Source::Sibling { stage, output } => Some(growth.node(own, *stage, *output, step)),
+    }
+
+    /// The node that gives input `input` of step `step`, if one of the same growth does.
+    #[must_use]
+    pub fn giver(&self, input: usize, step: u32) -> Option<Giver<'_>> {
+        let growth = &*self.growth;
+        let Found::Node(Node { chain, stage, output, step }) = growth.find((self.chain, self.stage), input, step) else { return None };
+        let chain = chain.checked_sub(growth.growth.first_chain)?;
+        let of = growth.growth.chains.get(chain as usize)?.stages.get(stage as usize)?;
+        let input = match growth.find((chain, stage), 0, step) {
+            Found::Node(node) => growth.node(&node),
+            Found::Else(found) => found,
         };
-        found.unwrap_or(InputRef::Zeros)
+        Some(Giver { cell: growth.cells.get(of.cell as usize).copied()?, output, input })
     }
 
     /// Whether input `input` is at every step what came with the request, or nothing: its tensors' rows, its numbers, zeros. Such a row is there
@@ -73,25 +93,56 @@ impl Lane {
         };
         is_given && input.feedback.is_none()
     }
+}
+
+impl PlacedGrowth {
+    /// Where an input of a step of a stage of a chain, by position in this growth, comes from.
+    fn find(&self, (chain, stage): (u32, u32), input: usize, step: u32) -> Found<'_> {
+        let own = self.growth.first_chain + chain;
+        let of = self.growth.chains.get(chain as usize).and_then(|chain| chain.stages.get(stage as usize));
+        let Some(input) = of.and_then(|stage| stage.inputs.get(input)) else { return Found::Else(InputRef::Zeros) };
+        if let (Some((stage, output)), Some(previous)) = (input.feedback, step.checked_sub(1)) {
+            return Found::Node(Node { chain: own, stage, output, step: previous });
+        }
+        let found = match &input.source {
+            Source::Zeros => None,
+            Source::Literal(bytes) => Some(Found::Else(InputRef::Host(bytes))),
+            Source::Ints(numbers) => numbers.get(step as usize).map(|number| Found::Else(InputRef::Int(*number))),
+            Source::Index(at) => self.index(own, *at, step).map(|number| Found::Else(InputRef::Int(number))),
+            Source::Rows { tensor, at } => {
+                self.tensor(*tensor).and_then(|tensor| row(tensor, *at, step)).map(|bytes| Found::Else(InputRef::Host(bytes)))
+            }
+            Source::Steps { chain, stage, output, at } => {
+                self.step_of(*chain, *at, step).map(|step| Found::Node(Node { chain: *chain, stage: *stage, output: *output, step }))
+            }
+            Source::Last { chain, stage, output } => self
+                .executed_steps(*chain)
+                .and_then(|executed| executed.checked_sub(1))
+                .map(|step| Found::Node(Node { chain: *chain, stage: *stage, output: *output, step })),
+            Source::Nodes { stage, output, of } => {
+                of.get(step as usize).map(|node| Found::Node(Node { chain: node.chain, stage: *stage, output: *output, step: node.step }))
+            }
+            Source::Sibling { stage, output } => Some(Found::Node(Node { chain: own, stage: *stage, output: *output, step })),
+        };
+        found.unwrap_or(Found::Else(InputRef::Zeros))
+    }
 
     fn step_of(&self, chain: u32, at: Affine, step: u32) -> Option<u32> {
         let number = at.at(step)?;
         if !at.from_end {
             return Some(number);
         }
-        self.growth.executed_steps(chain)?.checked_sub(1)?.checked_sub(number)
+        self.executed_steps(chain)?.checked_sub(1)?.checked_sub(number)
     }
 
-    /// The number an index source means; from the end it counts back from this chain's own last step.
-    fn index(&self, at: Affine, step: u32) -> Option<i64> {
+    /// The number an index source of a chain means; from the end it counts back from the chain's own last step.
+    fn index(&self, own: u32, at: Affine, step: u32) -> Option<i64> {
         let number = i64::from(at.at(step)?);
-        Some(if at.from_end { i64::from(self.executed()) - 1 - number } else { number })
+        Some(if at.from_end { i64::from(self.executed_steps(own).unwrap_or_default()) - 1 - number } else { number })
     }
-}
 
-impl PlacedGrowth {
-    /// An output of a node, by the chain's number in the request.
-    fn node(&self, chain: u32, stage: u32, output: u32, step: u32) -> InputRef<'_> {
+    fn node(&self, node: &Node) -> InputRef<'_> {
+        let Node { chain, stage, output, step } = *node;
         let found = match chain.checked_sub(self.growth.first_chain) {
             Some(local) => self.own_stage(local as usize, stage as usize),
             None => self.earlier(chain).and_then(|earlier| earlier.stages.get(stage as usize)).copied(),
@@ -122,9 +173,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicU32;
 
-    use cellwright_cell_graph::UnfoldedGrowth;
-    use cellwright_cell_graph::graph::Node;
     use cellwright_cell_graph::unfolded::{Grouping, Length, Successors, UnfoldedChain, UnfoldedInput, UnfoldedStage};
+    use cellwright_cell_graph::{UnfoldedGrowth, graph};
 
     use super::*;
     use crate::{EarlierChain, RequestFlags};
@@ -196,7 +246,7 @@ mod tests {
 
     #[test]
     fn nodes_rows_and_numbers() {
-        let of = vec![Node { chain: 5, step: 1 }, Node { chain: EARLIER, step: 1 }];
+        let of = vec![graph::Node { chain: 5, step: 1 }, graph::Node { chain: EARLIER, step: 1 }];
         let nodes = Source::Nodes { stage: 0, output: 1, of };
         assert_eq!(seen(nodes.clone(), 0), slot(100, 1, 30));
         assert_eq!(seen(nodes.clone(), 1), slot(900, 1, 31));
@@ -220,9 +270,36 @@ mod tests {
     }
 
     #[test]
+    fn a_giver_is_a_node_of_the_same_growth() {
+        // Chain 5 takes numbers, of which step 2 has 12.
+        let giver = |source: Source, feedback, step| {
+            let mut lane = lane(UnfoldedInput { source, feedback });
+            let growth = Arc::get_mut(&mut lane.growth).expect("nobody else has it");
+            let graph = Arc::get_mut(&mut growth.growth).expect("nor that");
+            graph.chains[0].stages[0].inputs = vec![UnfoldedInput { source: Source::Ints((10..18).collect()), feedback: None }];
+            lane.giver(0, step).map(|giver| {
+                let InputRef::Int(number) = giver.input else { return (giver.cell.0, giver.output, None) };
+                (giver.cell.0, giver.output, Some(number))
+            })
+        };
+        let of = |chain| vec![graph::Node { chain, step: 2 }];
+        assert_eq!(giver(Source::Nodes { stage: 0, output: 1, of: of(5) }, None, 0), Some((30, 1, Some(12))));
+        assert_eq!(giver(Source::Steps { chain: 5, stage: 0, output: 0, at: at(0, 1, false) }, None, 1), Some((30, 0, Some(11))));
+        assert_eq!(giver(Source::Last { chain: 5, stage: 0, output: 1 }, None, 0), Some((30, 1, Some(12))), "the last of three");
+        assert_eq!(giver(Source::Nodes { stage: 0, output: 1, of: of(EARLIER) }, None, 0), None, "of an earlier growth");
+        assert_eq!(giver(Source::Ints(vec![7, 8]), None, 1), None, "no node");
+        let fed_back = |step| giver(Source::Nodes { stage: 0, output: 1, of: of(5) }, Some((0, 1)), step);
+        assert_eq!(
+            [fed_back(0), fed_back(1)],
+            [Some((30, 1, Some(12))), Some((31, 1, None))],
+            "its own step before, which takes what chain 5 gives"
+        );
+    }
+
+    #[test]
     fn what_came_with_the_request_is_given() {
         let given = |source: Source, feedback| lane(UnfoldedInput { source, feedback }).is_given(0);
-        let of = vec![Node { chain: 5, step: 1 }];
+        let of = vec![graph::Node { chain: 5, step: 1 }];
         let given_ones = [
             Source::Zeros,
             Source::Literal([1].into()),

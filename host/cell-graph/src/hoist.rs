@@ -7,7 +7,12 @@
 //! Both halves are cells like any other. Their identity is nobody's concern: a cell's type is that of the whole body and its carried ports. Within a
 //! sum the terms that can be split off stand in front ([`crate::sums`]), whether they are or not, so that a cell gives the same bits as a whole, in
 //! two halves, and from a table, as long as whoever computes it adds term by term.
+//!
+//! A cell of which nothing is known before the rest, such as the node of a tree, is taken [`by_input`]: what each input adds to a sum is computed by itself, so that it
+//! can be looked up where the value that comes in is known to be what a token makes of it ([`only_token`]), as that of a leaf is. Such a cell gives other
+//! bits than the same cell as a whole: whoever takes it that way always does.
 
+mod by_input;
 mod half;
 mod splitting;
 
@@ -21,7 +26,7 @@ use splitting::Splitting;
 pub enum Feed {
     /// That input of the whole cell.
     Own(u32),
-    /// That output of `pre`.
+    /// That output of `pre`, or of all parts of a cell that is taken input by input.
     Pre(u32),
 }
 
@@ -55,6 +60,39 @@ pub struct ByToken {
     pub tokens: usize,
     /// The two halves; `pre` has that input alone.
     pub hoisted: Hoisted,
+}
+
+/// What one input adds to the sums of a cell.
+#[derive(Clone, Debug)]
+pub struct OfInput {
+    /// The input.
+    pub input: u32,
+    /// What computes it, of that input alone.
+    pub half: Half,
+    /// For each of its outputs: as which [`Feed::Pre`] the rest takes it.
+    pub numbers: Vec<u32>,
+}
+
+/// A cell whose sums are computed input by input.
+#[derive(Clone, Debug)]
+pub struct ByInput {
+    /// What inputs add, by input.
+    pub parts: Vec<OfInput>,
+    /// What adds that up, and everything else; its outputs are those of the whole.
+    pub step: Half,
+}
+
+/// Splits a cell by its inputs, if none of them is known before others (all are carried, or none is) and there is a sum of products of several as they come; none
+/// otherwise, and where inputs are so short that a product of one costs hardly more than to look it up.
+#[must_use]
+pub fn by_input(cell: &TypedCell) -> Option<ByInput> {
+    by_input::split(cell)
+}
+
+/// How many tokens there are, if a cell takes one and nothing else: its outputs are what that token makes of them.
+#[must_use]
+pub fn only_token(cell: &TypedCell) -> Option<usize> {
+    if cell.inputs.len() == 1 { tokens(cell, 0) } else { None }
 }
 
 /// Splits off what depends on inputs alone that are not carried; none if that is no product, or nothing would be left.

@@ -31,6 +31,7 @@ use crate::typed::{CellOutput, Precision, TypedCell};
 
 pub(crate) use error::short;
 pub use error::{CellError, CellFault, CellPlace, ShapeText};
+pub(crate) use parts::cut_all;
 use scope::Scope;
 
 /// The weights of a bundle, by name.

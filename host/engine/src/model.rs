@@ -58,8 +58,8 @@ pub struct LoadedCell {
     pub limits: BatchLimits,
     /// What its type has done, for all models that share it.
     pub counters: Arc<CellCounters>,
-    /// The table by which workers look up what it computes of a token, if they have one.
-    pub table: Option<TableInfo>,
+    /// The tables by which workers look up what it computes of a token, if they have some or may come to.
+    pub table: Option<Arc<TableInfo>>,
     /// As [`cellwright_backend::Backend::steps_together`].
     pub steps_together: bool,
 }
@@ -120,7 +120,7 @@ pub(crate) struct TypeShared {
 /// What a backend says of how it runs a cell.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
-    pub(crate) table: Option<TableInfo>,
+    pub(crate) table: Option<Arc<TableInfo>>,
     pub(crate) steps_together: bool,
 }
 

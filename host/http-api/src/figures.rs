@@ -83,18 +83,18 @@ pub struct CellFigures {
     pub busy_ns: u64,
     /// Batches by size: up to so many nodes (none: more than all before), so many batches; not added up.
     pub batches: Vec<(Option<u64>, u64)>,
-    /// The table by which workers look up what it computes of a token, if they have one.
+    /// The tables by which workers look up what it computes of a token, if they have some or may come to.
     pub table: Option<TableFigures>,
 }
 
-/// A table of what a cell computes of each token.
+/// Tables of what a cell computes of each token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableFigures {
-    /// Bytes that it may come to take.
+    /// Bytes that they may come to take.
     pub bytes: u64,
-    /// Tokens that there are.
+    /// Tokens that there are, of all of them together.
     pub tokens: u64,
-    /// Tokens that it has.
+    /// Rows of tokens that are there.
     pub filled: u64,
 }
 

@@ -161,9 +161,9 @@ fn cells(page: &mut Page, models: &[ModelFigures]) {
         }
     }
     for (name, help, value) in [
-        ("cellwright_cell_table_bytes", "Bytes that the table of a cell's results by token may take; of cells that have one", 0),
-        ("cellwright_cell_table_tokens", "Tokens that there are in it", 1),
-        ("cellwright_cell_table_filled", "Tokens whose results it has", 2),
+        ("cellwright_cell_table_bytes", "Bytes that the tables of a cell's results by token may take; of cells that may have some", 0),
+        ("cellwright_cell_table_tokens", "Tokens that there are, of all of them together", 1),
+        ("cellwright_cell_table_filled", "Tokens whose results they have", 2),
     ] {
         page.family(name, "gauge", help);
         for model in models {

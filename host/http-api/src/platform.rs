@@ -256,8 +256,8 @@ fn cell_figures(cell: &platform::CellFigures) -> CellFigures {
         busy_ns: counters.busy_ns.load(Ordering::Relaxed),
         batches: by_size(&batches),
         table: cell.table.as_ref().map(|table| TableFigures {
-            bytes: table.bytes,
-            tokens: table.tokens,
+            bytes: table.bytes.load(Ordering::Relaxed),
+            tokens: table.tokens.load(Ordering::Relaxed),
             filled: table.filled.load(Ordering::Relaxed),
         }),
     }

@@ -182,14 +182,13 @@ impl Tracked {
         if let Some((deadlines, deadline)) = self.deadline.take() {
             deadlines.leave(&deadline);
         }
-        // Whether an answer was there a moment before the clock looked is nothing a client should have to reckon with.
-        if self.is_late() && (result.is_ok() || was_cancelled(&result)) {
-            result = Err(InferError::Late);
-        }
         if was_cancelled(&result)
             && let Some(why) = client.given_up()
         {
             result = Err(why);
+        } else if self.is_late() && (result.is_ok() || was_cancelled(&result)) {
+            // Whether an answer was there a moment before the clock looked is nothing a client should have to reckon with.
+            result = Err(InferError::Late);
         }
         let (figures, took) = (&self.deployed.figures.calls, self.taken.started.elapsed());
         match &mut result {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
@@ -73,7 +73,7 @@ pub struct CellSummary {
     pub fill_first: bool,
     /// Its rank among the model's types.
     pub priority: i32,
-    /// Bytes of the table by which workers look up what it computes of a token, if they have one.
+    /// Bytes of the tables by which workers look up what it computes of a token, if they have some by now.
     pub table_bytes: Option<u64>,
 }
 
@@ -197,6 +197,6 @@ fn summary(loaded: &LoadedCell) -> CellSummary {
         measured_lent: loaded.calibration.lent.iter().map(|point| (point.rows, point.time)).collect(),
         fill_first: loaded.calibration.fills_first(),
         priority: loaded.priority,
-        table_bytes: loaded.table.as_ref().map(|table| table.bytes),
+        table_bytes: loaded.table.as_ref().map(|table| table.bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0),
     }
 }

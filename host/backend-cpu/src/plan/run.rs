@@ -57,7 +57,7 @@ impl Plan {
     }
 
     /// Bytes of a row in all buffers.
-    fn row_bytes(&self) -> usize {
+    pub(crate) fn row_bytes(&self) -> usize {
         (self.strides.iter().sum::<usize>() + self.packings.iter().map(Packing::row_bytes).sum::<usize>()).max(1)
     }
 

@@ -4,10 +4,11 @@
 //! steps first, as one batch, so that its weights are read once. If the rows are few and the request brought all of that with it, it does so for later
 //! tasks' steps too ([`kept`]). A row that is not executed after all, because its chain stopped or its request died, was computed in vain, as rows
 //! queued beyond a stop are; nothing is told of it. Where a table is asked ([`lookup`]), a token of a later step that it has not yet is computed with those
-//! of this step.
+//! of this step. Of a cell that is taken input by input ([`parts`]) what each input adds is looked up or computed for the rows of a batch.
 
 mod kept;
 mod lookup;
+mod parts;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use cellwright_backend::{DeviceLost, InputRef, Task};
 use cellwright_cell_graph::hoist::Feed;
 
-use super::transfer::{Transfer, zero_inputs};
+use super::transfer::{Ends, Transfer, zero_inputs};
 use super::{Active, Clock, CpuWorker};
 use crate::compiled::{Body, Split};
 use crate::plan::{Frame, Memory, RefusedRow};
@@ -38,6 +39,9 @@ pub(super) struct Ahead {
     /// Rows of `given` that kernels refused.
     bad: Vec<RefusedRow>,
     misses: lookup::Misses,
+    asked: parts::Asked,
+    /// One for each part of a cell that is taken input by input: all of them are read when they are added up.
+    part_frames: Vec<Frame>,
     /// By cell: rows that later tasks may take.
     kept: Vec<kept::Kept>,
 }
@@ -50,7 +54,7 @@ pub(super) struct Given {
     outputs: usize,
 }
 
-// SAFETY: they point into memory that belongs to the worker or to a table, of which threads read what nobody writes.
+// SAFETY: they point into memory that belongs to the worker or to a table that it holds, of which threads read what nobody writes.
 unsafe impl Send for Given {}
 // SAFETY: as above.
 unsafe impl Sync for Given {}
@@ -64,6 +68,12 @@ impl Given {
 
     fn set(&mut self, row: usize, at: impl Iterator<Item = *const u8>) {
         self.at[row * self.outputs..][..self.outputs].iter_mut().zip(at).for_each(|(own, at)| *own = at);
+    }
+
+    /// The same of outputs of those numbers.
+    fn set_some(&mut self, row: usize, numbers: &[u32], at: impl Iterator<Item = *const u8>) {
+        let row = &mut self.at[row * self.outputs..][..self.outputs];
+        numbers.iter().zip(at).for_each(|(number, at)| row[*number as usize] = at);
     }
 
     /// An output of a row, if it was computed.
@@ -80,6 +90,8 @@ impl Ahead {
     /// Gives back what is much.
     pub(super) fn shrink(&mut self) {
         self.frame.shrink();
+        self.part_frames.clear();
+        self.asked = parts::Asked::default();
     }
 
     /// Rows of a batch that were refused ahead of it.
@@ -161,8 +173,8 @@ impl CpuWorker {
         }
         let mut clock = Clock::start(self.account.as_deref());
         let memory = frame.prepare(&pre.plan, batch.len(), self.team.size());
-        let transfer =
-            Transfer { arena: &self.domain.arena, cells: &self.cells, lanes: &self.lanes, loaded, body: pre, memory, given: None };
+        let ends = Ends { arena: &self.domain.arena, cells: &self.cells, lanes: &self.lanes, loaded };
+        let transfer = Transfer { ends, body: pre, memory, given: None };
         transfer.gather(batch, false, &mut self.team);
         clock.run(&pre.plan, (memory, batch.len()), &mut self.team, refused);
         let refused = refused.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -20,13 +20,26 @@ const WORTH_SHARING: usize = 64 << 10;
 /// Bytes that are copied while it is found where a row lies.
 const FINDING: usize = 512;
 
-/// What transfers of one step need.
+/// Where rows come from and go to.
 #[derive(Clone, Copy)]
-pub(super) struct Transfer<'a> {
+pub(super) struct Ends<'a> {
     pub(super) arena: &'a Arena,
     pub(super) cells: &'a [Option<Loaded>],
     pub(super) lanes: &'a [Option<Arc<Lane>>],
+    /// The cell that is run.
     pub(super) loaded: &'a Loaded,
+}
+
+impl<'a> Ends<'a> {
+    pub(super) fn lane(&self, active: &Active) -> Option<&'a Lane> {
+        self.lanes.get(active.row.lane.index()).and_then(Option::as_deref)
+    }
+}
+
+/// What transfers of one step need.
+#[derive(Clone, Copy)]
+pub(super) struct Transfer<'a> {
+    pub(super) ends: Ends<'a>,
     /// What of the cell is run.
     pub(super) body: &'a Body,
     pub(super) memory: Memory<'a>,
@@ -45,7 +58,7 @@ pub(super) fn by_rows(team: &mut Team, rows: usize, row_bytes: usize, work: &(dy
 
 impl Transfer<'_> {
     pub(super) fn lane(&self, active: &Active) -> Option<&Lane> {
-        self.lanes.get(active.row.lane.index()).and_then(Option::as_deref)
+        self.ends.lane(active)
     }
 
     /// Fills the plan's inputs, and points outputs to where they are `held`, if they are. What inputs point to is in the lanes' requests, a table or a frame of first halves, none of which is written before the
@@ -76,7 +89,7 @@ impl Transfer<'_> {
     pub(super) fn fill(&self, from: InputRef<'_>, input: &Input, row: (usize, usize)) {
         match from {
             InputRef::Slot { first, place, output, cell } => {
-                let producer = self.cells.get(cell.index()).and_then(Option::as_ref);
+                let producer = self.ends.cells.get(cell.index()).and_then(Option::as_ref);
                 let Some(layout) = producer.map(|producer| &producer.layout) else { return zero(input, self.memory, row) };
                 let output = output as usize;
                 if layout.sizes.get(output) != Some(&input.bytes) {
@@ -85,7 +98,7 @@ impl Transfer<'_> {
                 }
                 let offset = layout.slot(first, place).index() * SLOT_BYTES + layout.offsets[output];
                 // SAFETY: these bytes are in the arena; what wrote the node has run, and nothing writes it now (the scheduler's promise).
-                unsafe { put(self.arena.bytes(offset, input.bytes), input, self.memory, row) }
+                unsafe { put(self.ends.arena.bytes(offset, input.bytes), input, self.memory, row) }
             }
             // SAFETY: so many bytes are there.
             InputRef::Host(bytes) if bytes.len() == input.bytes => unsafe { put(bytes.as_ptr(), input, self.memory, row) },
@@ -122,7 +135,7 @@ impl Transfer<'_> {
     fn node(&self, active: &Active) -> Option<usize> {
         let lane = self.lane(active).filter(|_| !active.is_padding && !active.is_refused)?;
         let retention = lane.stage().retention;
-        let slot = (retention != Retention::None).then(|| self.loaded.layout.slot(lane.slot(), retention.place(active.row.step)))?;
+        let slot = (retention != Retention::None).then(|| self.ends.loaded.layout.slot(lane.slot(), retention.place(active.row.step)))?;
         Some(slot.index() * SLOT_BYTES)
     }
 
@@ -131,10 +144,10 @@ impl Transfer<'_> {
     fn point_outputs(&self, active: &Active, row: usize) {
         let outputs = &self.body.plan.outputs;
         let Some(node) = self.node(active).filter(|_| outputs.iter().any(|output| output.pointed.is_some())) else { return };
-        for (output, offset) in outputs.iter().zip(&self.loaded.layout.offsets) {
+        for (output, offset) in outputs.iter().zip(&self.ends.loaded.layout.offsets) {
             if let Some(pointed) = output.pointed {
                 // Outputs begin with slots, which are aligned to more than floats.
-                let into = self.arena.bytes_mut(node + offset, output.bytes).cast::<f32>();
+                let into = self.ends.arena.bytes_mut(node + offset, output.bytes).cast::<f32>();
                 // SAFETY: the frame has a pointer for each row.
                 unsafe { *self.memory.pointers(pointed).add(row) = into };
             }
@@ -148,11 +161,11 @@ impl Transfer<'_> {
         by_rows(team, batch.len(), moved, &|rows| {
             for row in rows {
                 let Some(node) = self.node(&batch[row]) else { continue };
-                for (output, offset) in outputs.iter().zip(&self.loaded.layout.offsets) {
+                for (output, offset) in outputs.iter().zip(&self.ends.loaded.layout.offsets) {
                     let from = self.memory.output(output, row).cast_const();
-                    if from != self.arena.bytes(node + offset, output.bytes) {
+                    if from != self.ends.arena.bytes(node + offset, output.bytes) {
                         // SAFETY: the frame has this row of this output; the node's slots are this lane's alone (the scheduler's promise).
-                        unsafe { self.arena.write(node + offset, from, output.bytes) };
+                        unsafe { self.ends.arena.write(node + offset, from, output.bytes) };
                     }
                 }
             }

@@ -100,9 +100,10 @@ impl Resident {
     }
 
     /// What is said of its table: it is filled from the beginning.
-    pub(super) fn table_info(&self) -> Option<TableInfo> {
+    pub(super) fn table_info(&self) -> Option<Arc<TableInfo>> {
         let table = self.recurrent.as_ref()?.table?;
-        Some(TableInfo { bytes: table.bytes(), tokens: table.rows, filled: Arc::new(AtomicU64::new(table.rows)) })
+        let [bytes, tokens, filled] = [table.bytes(), table.rows, table.rows].map(AtomicU64::new);
+        Some(Arc::new(TableInfo { bytes, tokens, filled }))
     }
 
     /// Computes it, chunk by chunk; whether all of it was. A cell may take long for each token, and the worker does nothing else meanwhile.

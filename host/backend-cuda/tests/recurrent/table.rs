@@ -1,6 +1,7 @@
 //! Tables of what a step begins with, by token.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cellwright_backend::Backend;
 use cellwright_backend::conformance::cells::{self, Draft};
@@ -72,7 +73,7 @@ fn a_table_is_of_the_budget_and_goes_with_its_cell() {
         for _ in 0..2 {
             worker.load(CELL, &lstm_of_tokens(UNITS)).expect("it fits");
             taken.push(control.allocated_bytes());
-            told = worker.table(CELL).map_or(0, |table| table.bytes);
+            told = worker.table(CELL).map_or(0, |table| table.bytes.load(Ordering::Relaxed));
             worker.unload(CELL);
             taken.push(control.allocated_bytes());
             assert!(worker.table(CELL).is_none());

@@ -112,12 +112,17 @@ impl<'a> Building<'a> {
             let product = self.add(Compute::Linear { transposed, alpha, beta: 1.0 }, operands, &[like])[0];
             total = Some(match total {
                 None => product,
-                Some(total) => self.add(Compute::Binary(BinaryKind::Add), vec![total, product], &[like])[0],
+                Some(total) => self.plus(total, product, like),
             });
         }
         self.roles[from..].fill(Role::Inside);
         *self.roles[from..].last_mut()? = Role::Whole;
         total
+    }
+
+    /// One more addition.
+    pub(super) fn plus(&mut self, one: ValueId, other: ValueId, like: ValueId) -> ValueId {
+        self.add(Compute::Binary(BinaryKind::Add), vec![one, other], &[like])[0]
     }
 
     /// The constants of a sum as one bias, added up as the whole cell adds them up.

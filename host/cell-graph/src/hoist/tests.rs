@@ -6,7 +6,7 @@ use crate::sums::{self, Summed};
 use crate::typed::{Compute, Origin, Precision, ValueId};
 use crate::{Datatype, Tensor, TypedCell};
 
-use super::{ByToken, Feed, ahead, by_token};
+use super::{ByInput, ByToken, Feed, ahead, by_input, by_token, only_token};
 
 fn port(name: &str, datatype: Datatype, shape: &[u32], carried: bool) -> Port {
     Port { name: name.to_owned(), datatype, shape: shape.to_vec(), ragged: false, carried }
@@ -172,4 +172,82 @@ fn a_concatenation_that_hoisting_would_not_gain_by_stays() {
     assert_eq!((within(480), within(479)), (2, 1), "a cell's limit holds for both");
     let [one, other] = [&["x", "h"], &["h", "x"]].map(|inputs| concatenated("MatMul", inputs, &places(10, false)).key);
     assert_ne!(one, other);
+}
+
+/// next = tanh([left, right]·w + c) of inputs that are so long, and are carried or not.
+fn node(width: u32, carried: [bool; 2], written: &[&str]) -> TypedCell {
+    let columns = 3;
+    let of = |name: &str| if name == "left" { width } else { width + 1 };
+    let depth: u32 = written.iter().map(|name| of(name)).sum();
+    let values: Vec<f32> = (0..depth * columns).map(|at| at as f32).collect();
+    let weights =
+        [Tensor::from_f32("w", &[depth as usize, columns as usize], &values), Tensor::from_f32("c", &[columns as usize], &[0.5; 3])];
+    let weights: Weights = weights.into_iter().collect();
+    let inputs = vec![port("left", Datatype::Fp32, &[width], carried[0]), port("right", Datatype::Fp32, &[width + 1], carried[1])];
+    let mut concat = operator("Concat", written, "both");
+    concat.attributes.push(Attribute { name: "axis".to_owned(), value: AttributeValue::Int(-1) });
+    let body = vec![concat, operator("Gemm", &["both", "w", "c"], "sum"), operator("Tanh", &["sum"], "next")];
+    let outputs = vec![port("next", Datatype::Fp32, &[columns], false)];
+    let cell = Cell { name: "node".to_owned(), inputs, outputs, body: Body::Operators(body), batch_max: None, priority: None };
+    let context = ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits: CellLimits::default() };
+    TypedCell::resolve(&cell, &context).expect("it resolves")
+}
+
+#[test]
+fn a_node_is_taken_input_by_input() {
+    assert!(by_input(&node(128, [true, true], &["left", "right"])).is_some(), "as well if both are carried");
+    let whole = node(128, [false, false], &["left", "right"]);
+    let ByInput { parts, step } = by_input(&whole).expect("both are long");
+    assert_eq!(parts.iter().map(|part| (part.input, part.numbers.clone())).collect::<Vec<_>>(), [(0, vec![0]), (1, vec![1])]);
+    let feeds: Vec<_> = parts.iter().map(|part| part.half.feeds.clone()).collect();
+    assert_eq!(feeds, [vec![Feed::Own(0)], vec![Feed::Own(1)]]);
+    let begins = |half: &super::Half| {
+        half.sums
+            .iter()
+            .filter_map(|summed| if let Summed::Whole(sum) = summed { Some(sum.constants.len()) } else { None })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!([begins(&parts[0].half), begins(&parts[1].half)], [[1], [0]], "the constant is added once");
+    assert_eq!(step.feeds, [Feed::Pre(0), Feed::Pre(1)]);
+    assert_eq!(step.cell.flops, 3 + 3, "an addition and a tanh");
+    // The second part has the rows of the weight that belong to it.
+    let weight = parts[1].half.cell.values.iter().find_map(|value| match &value.origin {
+        Origin::Constant(tensor) if tensor.shape == [129, 3] => tensor.to_f32(),
+        _ => None,
+    });
+    assert_eq!(weight.expect("a weight")[..3], [384.0, 385.0, 386.0]);
+}
+
+#[test]
+fn cells_of_which_nothing_is_gained_are_not_taken_input_by_input() {
+    let both = ["left", "right"];
+    assert!(by_input(&node(127, [false, false], &both)).is_none(), "one is short");
+    assert!(by_input(&node(128, [true, false], &both)).is_none(), "one is known, and is split off otherwise");
+    assert!(by_input(&node(128, [false, false], &["left", "left"])).is_none(), "there is but one");
+    let three = by_input(&node(128, [false, false], &["left", "right", "left"])).expect("two inputs, one of them twice");
+    assert_eq!(
+        three.parts.iter().map(|part| part.half.cell.operations.len()).collect::<Vec<_>>(),
+        [3, 1],
+        "two products added up, and one"
+    );
+}
+
+#[test]
+fn what_takes_a_token_alone_is_known_by_it() {
+    let leaf = |extra: bool| {
+        let embedding = Tensor::from_f32("embedding", &[9, 5], &[0.25; 45]);
+        let weights: Weights = [embedding].into_iter().collect();
+        let mut inputs = vec![port("token", Datatype::Int64, &[], true)];
+        inputs.extend(extra.then(|| port("x", Datatype::Fp32, &[5], true)));
+        let mut body = vec![operator("Gather", &["embedding", "token"], "e")];
+        body.push(if extra { operator("Add", &["e", "x"], "next") } else { operator("Tanh", &["e"], "next") });
+        let outputs = vec![port("next", Datatype::Fp32, &[5], false)];
+        let cell = Cell { name: "leaf".to_owned(), inputs, outputs, body: Body::Operators(body), batch_max: None, priority: None };
+        let context = ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits: CellLimits::default() };
+        TypedCell::resolve(&cell, &context).expect("it resolves")
+    };
+    assert_eq!(
+        [only_token(&leaf(false)), only_token(&leaf(true)), only_token(&node(128, [true; 2], &["left", "right"]))],
+        [Some(9), None, None]
+    );
 }

@@ -2,21 +2,21 @@
 //! written that way.
 //!
 //! It is done once, when a cell is resolved, for everyone: a cell's sums, and what a precision rounds of them, are those of the cut form. A cell's
-//! identity is that of what was written.
+//! identity is that of what was written. Whoever computes sums input by input ([`crate::hoist::by_input`]) cuts further.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::datatype::Datatype;
-use crate::hoist::{DEPTH_LEAST, Dependence, Known};
+use crate::hoist::{DEPTH_LEAST, Dependence};
 use crate::sums::TERMS;
 use crate::tensor::Tensor;
 use crate::typed::{BinaryKind, Compute, Operation, Origin, TypedCell, Value, ValueId};
 
-/// Parts of a concatenation that stand side by side and are known at the same time.
-struct Group {
+/// Parts of a concatenation that stand side by side and are of one kind.
+struct Group<K> {
     parts: Vec<ValueId>,
-    known: Known,
+    kind: K,
     /// Which rows of the weight they are multiplied by.
     start: usize,
     depth: usize,
@@ -25,10 +25,10 @@ struct Group {
 /// A piece of a weight: the tensor, whether it is transposed, the first of its rows and how many.
 type Piece = (*const Tensor, bool, usize, usize);
 
-struct Cutting<'a> {
+struct Cutting<'a, K> {
     cell: &'a mut TypedCell,
-    /// By value of what was written.
-    known: Vec<Known>,
+    /// By value of what was written: parts of one kind stay together.
+    kinds: Vec<K>,
     pieces: BTreeMap<Piece, ValueId>,
     /// Bytes of pieces that may yet be made: a weight may be shared by any number of products.
     bytes_left: u64,
@@ -38,7 +38,19 @@ struct Cutting<'a> {
 pub(super) fn cut(cell: &mut TypedCell, weight_bytes_max: u64) -> bool {
     let known = Dependence::of(cell).known(cell);
     let bytes_left = cell.weight_bytes.min(weight_bytes_max.saturating_sub(cell.weight_bytes));
-    let mut cutting = Cutting { cell, known, pieces: BTreeMap::new(), bytes_left };
+    cut_by(cell, known, bytes_left)
+}
+
+/// Cuts every product of a cell that can be between any two values of a concatenation, as long as pieces take no more than all its weights do.
+pub(crate) fn cut_all(cell: &mut TypedCell) {
+    let (each, bytes_left) = ((0..cell.values.len()).collect(), cell.weight_bytes);
+    if cut_by(cell, each, bytes_left) {
+        super::tidy(cell);
+    }
+}
+
+fn cut_by<K: Copy + PartialEq>(cell: &mut TypedCell, kinds: Vec<K>, bytes_left: u64) -> bool {
+    let mut cutting = Cutting { cell, kinds, pieces: BTreeMap::new(), bytes_left };
     let operations = std::mem::take(&mut cutting.cell.operations);
     let concats: BTreeMap<ValueId, Operation> = operations
         .iter()
@@ -59,7 +71,7 @@ pub(super) fn cut(cell: &mut TypedCell, weight_bytes_max: u64) -> bool {
     is_cut
 }
 
-impl Cutting<'_> {
+impl<K: Copy + PartialEq> Cutting<'_, K> {
     /// The operations that a product of a concatenation becomes; none if it stays as it is.
     fn product(&mut self, linear: &Operation, concat: &Operation) -> Option<Vec<Operation>> {
         let Compute::Linear { transposed, alpha, beta } = linear.compute else { return None };
@@ -93,27 +105,27 @@ impl Cutting<'_> {
         Some(operations)
     }
 
-    /// The parts by when they are known, if that is not the same for all and each is worth a product.
-    fn groups(&self, concat: &Operation) -> Option<Vec<Group>> {
+    /// The parts by kind, if that is not the same for all and each is worth a product.
+    fn groups(&self, concat: &Operation) -> Option<Vec<Group<K>>> {
         let whole = self.cell.value(concat.results[0]);
         if concat.compute != (Compute::Concat { axis: u32::try_from(whole.shape.len().checked_sub(1)?).ok()? }) {
             return None;
         }
-        let mut groups: Vec<Group> = Vec::new();
+        let mut groups: Vec<Group<K>> = Vec::new();
         for part in &concat.operands {
             let value = self.cell.value(*part);
             if !value.batched {
                 return None;
             }
-            let (known, extent) = (*self.known.get(part.0 as usize)?, *value.shape.last()?);
+            let (kind, extent) = (*self.kinds.get(part.0 as usize)?, *value.shape.last()?);
             match groups.last_mut() {
-                Some(group) if group.known == known => {
+                Some(group) if group.kind == kind => {
                     group.parts.push(*part);
                     group.depth += extent;
                 }
                 before => {
                     let start = before.map_or(0, |group| group.start + group.depth);
-                    groups.push(Group { parts: vec![*part], known, start, depth: extent });
+                    groups.push(Group { parts: vec![*part], kind, start, depth: extent });
                 }
             }
         }
@@ -122,7 +134,7 @@ impl Cutting<'_> {
     }
 
     /// The rows of a weight that each group is multiplied by.
-    fn weights(&mut self, groups: &[Group], weight: ValueId, transposed: bool) -> Option<Vec<ValueId>> {
+    fn weights(&mut self, groups: &[Group<K>], weight: ValueId, transposed: bool) -> Option<Vec<ValueId>> {
         let Origin::Constant(tensor) = &self.cell.value(weight).origin else { return None };
         let tensor = tensor.clone();
         let is_float = tensor.datatype == Datatype::Fp32 && tensor.shape.len() == 2 && tensor.is_consistent();
@@ -130,12 +142,12 @@ impl Cutting<'_> {
         if !is_float || depth != Some(tensor.shape[usize::from(transposed)]) {
             return None;
         }
-        let of = |group: &Group| (Arc::as_ptr(&tensor), transposed, group.start, group.depth);
+        let of = |group: &Group<K>| (Arc::as_ptr(&tensor), transposed, group.start, group.depth);
         let columns = tensor.shape[usize::from(!transposed)];
         let new = groups.iter().filter(|group| !self.pieces.contains_key(&of(group)));
         let bytes: u64 = new.map(|group| (group.depth * columns * size_of::<f32>()) as u64).sum();
         self.bytes_left = self.bytes_left.checked_sub(bytes)?;
-        let piece = |group: &Group| {
+        let piece = |group: &Group<K>| {
             if let Some(piece) = self.pieces.get(&of(group)) {
                 return *piece;
             }
@@ -149,7 +161,7 @@ impl Cutting<'_> {
     }
 
     /// A group as one value: its only part, or its parts side by side.
-    fn left(&mut self, group: &Group, concat: &Operation, operations: &mut Vec<Operation>) -> ValueId {
+    fn left(&mut self, group: &Group<K>, concat: &Operation, operations: &mut Vec<Operation>) -> ValueId {
         if let [part] = group.parts[..] {
             return part;
         }
@@ -175,7 +187,7 @@ fn push(cell: &mut TypedCell, value: Value) -> ValueId {
 }
 
 /// The rows of `[K, N]`, or the columns of `[N, K]`, that a group is multiplied by.
-fn rows(tensor: &Tensor, transposed: bool, group: &Group) -> Tensor {
+fn rows<K>(tensor: &Tensor, transposed: bool, group: &Group<K>) -> Tensor {
     let (outer, inner) = (tensor.shape[0], tensor.shape[1] * size_of::<f32>());
     let (data, shape) = if transposed {
         let stretch = group.start * size_of::<f32>()..(group.start + group.depth) * size_of::<f32>();

@@ -49,8 +49,8 @@ pub struct CellFigures {
     pub batch_max: u32,
     /// What its type has done, whichever models' nodes they were.
     pub counters: Arc<CellCounters>,
-    /// The table by which workers look up what it computes of a token, if they have one.
-    pub table: Option<TableInfo>,
+    /// The tables by which workers look up what it computes of a token, if they have some or may come to.
+    pub table: Option<Arc<TableInfo>>,
 }
 
 /// How a version of a model has fared since the host started, if it has served since.

@@ -16,7 +16,7 @@ use crate::compiled::{Body, Split};
 use crate::memory::Lines;
 use crate::plan::{Memory, Plan, RefusedRow};
 use crate::team::Team;
-use crate::worker::transfer::{Transfer, by_rows};
+use crate::worker::transfer::{Ends, Transfer, by_rows};
 use crate::worker::{Active, Clock, CpuWorker};
 
 /// Rows that are kept of a cell: twice what is computed at once, so that a lane that joins finds room beside those that have computed ahead already.
@@ -234,7 +234,8 @@ impl CpuWorker {
         }
         let mut clock = Clock::start(self.account.as_deref());
         let memory = frame.prepare(&pre.plan, batch.len(), self.team.size());
-        let transfer = Transfer { arena: &self.domain.arena, cells: &self.cells, lanes, loaded, body: pre, memory, given: None };
+        let ends = Ends { arena: &self.domain.arena, cells: &self.cells, lanes, loaded };
+        let transfer = Transfer { ends, body: pre, memory, given: None };
         transfer.gather(batch, false, &mut self.team);
         clock.run(&pre.plan, (memory, batch.len()), &mut self.team, refused);
         for found in refused.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {

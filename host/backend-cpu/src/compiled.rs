@@ -18,6 +18,9 @@ use crate::table::{Budget, Table, TableRow};
 /// A token's row is computed again each time rather than looked up if that takes fewer operations than so many for each value.
 const TABLE_WORTH: u64 = 16;
 
+/// A first half is looked up if one in so many tokens has room: those that come first are those that come most, and the others are computed with each step.
+const TOKENS_WORTH: usize = 4;
+
 /// What is split off, and when.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hoisting<'a> {
@@ -104,15 +107,9 @@ impl Parts {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner).retain(|of| of.giver.strong_count() > 0);
     }
 
-    /// Rows of each part's table: of every token, or as many as there is room for in half of what is left, so that not all of it is gone.
+    /// Rows that each part's table could have.
     fn rows(&self, tokens: usize) -> usize {
-        let bytes = |rows: usize| self.all.iter().map(|part| part.row.bytes_for(rows, tokens)).fold(0, u64::saturating_add);
-        let left = self.budget.left();
-        if bytes(tokens) <= left {
-            return tokens;
-        }
-        let for_rows = (left / 2).saturating_sub(bytes(0));
-        usize::try_from(for_rows / (bytes(1) - bytes(0)).max(1)).unwrap_or(usize::MAX).min(tokens)
+        self.budget.rows(self.all.iter().map(|part| &part.row), tokens)
     }
 }
 
@@ -151,7 +148,9 @@ impl Compiled {
         if let Some(ByToken { tokens, hoisted: Hoisted { pre, step }, .. }) = hoist::by_token(cell)
             && pre.cell.flops >= TABLE_WORTH.saturating_mul(values(&pre.cell))
             && let Some(row) = TableRow::of(&pre.cell)
-            && let Some(table) = Table::new(&row, (tokens, tokens), hoisting.table_budget, &Arc::default())
+            && let rows = hoisting.table_budget.rows(std::iter::once(&row), tokens)
+            && rows >= tokens.div_ceil(TOKENS_WORTH)
+            && let Some(table) = Table::new(&row, (rows, tokens), hoisting.table_budget, &Arc::default())
         {
             let (mut pre, step) = (body(&pre)?, body(&step)?);
             // It reads an index alone, whose rows are moved where they are missing.

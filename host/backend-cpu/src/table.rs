@@ -39,8 +39,16 @@ impl Budget {
         self.whole == 0
     }
 
-    pub(crate) fn left(&self) -> u64 {
-        self.left.load(Ordering::Relaxed)
+    /// Rows of tables by so many tokens, one table of each of these kinds of row: of every token, or as many as there is room for in half of what is left, so that not all
+    /// of it is gone.
+    pub(crate) fn rows<'r>(&self, kinds: impl Iterator<Item = &'r TableRow> + Clone, tokens: usize) -> usize {
+        let bytes = |rows: usize| kinds.clone().map(|row| row.bytes_for(rows, tokens)).fold(0, u64::saturating_add);
+        let left = self.left.load(Ordering::Relaxed);
+        if bytes(tokens) <= left {
+            return tokens;
+        }
+        let for_rows = (left / 2).saturating_sub(bytes(0));
+        usize::try_from(for_rows / bytes(1).saturating_sub(bytes(0)).max(1)).unwrap_or(usize::MAX).min(tokens)
     }
 
     /// Whether there were as many, which are taken then.
@@ -77,7 +85,7 @@ impl TableRow {
     }
 
     /// Bytes of a table of so many rows, for so many tokens.
-    pub(crate) const fn bytes_for(&self, rows: usize, tokens: usize) -> u64 {
+    const fn bytes_for(&self, rows: usize, tokens: usize) -> u64 {
         (self.stride as u64).saturating_mul(rows as u64).saturating_add((tokens as u64).saturating_mul(size_of::<AtomicU32>() as u64))
     }
 }

@@ -12,9 +12,9 @@ fn domain(level: Option<Level>, kernels: Kernels) -> Arc<CpuDomain> {
     CpuDomain::new(DomainOptions { arena_bytes: Some(16 << 20), level, kernels, ..DomainOptions::default() }).expect("16 MiB are there")
 }
 
-/// What workers do with what they may compute before it is needed: leave it, compute it ahead, look it up.
-fn hoisting_domains(level: Option<Level>, kernels: Kernels) -> [Arc<CpuDomain>; 3] {
-    [(0, u64::MAX), (0, 0), (1 << 20, u64::MAX)].map(|(table_bytes, ahead_weights_least)| {
+/// What workers do with what they may compute before it is needed: leave it, compute it ahead, look it up, look some of it up.
+fn hoisting_domains(level: Option<Level>, kernels: Kernels) -> [Arc<CpuDomain>; 4] {
+    [(0, u64::MAX), (0, 0), (1 << 20, u64::MAX), (3000, u64::MAX)].map(|(table_bytes, ahead_weights_least)| {
         let (table_bytes, ahead_weights_least) = (Some(table_bytes), Some(ahead_weights_least));
         let options =
             DomainOptions { arena_bytes: Some(16 << 20), level, kernels, table_bytes, ahead_weights_least, ..DomainOptions::default() };
@@ -102,7 +102,7 @@ fn whatever_is_computed_ahead_or_looked_up_no_bit_changes() {
                 )
             };
             let whole = run(&domains[0]);
-            for (way, domain) in ["ahead", "a table"].into_iter().zip(&domains[1..]) {
+            for (way, domain) in ["ahead", "a table", "a table of some tokens"].into_iter().zip(&domains[1..]) {
                 assert!(
                     run(domain) == whole,
                     "`{}` in {} with {way}: {level:?}, {kernels:?}, {threads} threads",
@@ -116,8 +116,8 @@ fn whatever_is_computed_ahead_or_looked_up_no_bit_changes() {
 
 #[test]
 fn the_suite_with_everything_ahead() {
-    let [_, ahead, table] = hoisting_domains(None, Kernels::Best);
-    for domain in [ahead, table] {
+    let [_, ahead, table, some] = hoisting_domains(None, Kernels::Best);
+    for domain in [ahead, table, some] {
         hoisting::run(&mut || worker(domain.clone(), 1), &Scope::default());
     }
 }

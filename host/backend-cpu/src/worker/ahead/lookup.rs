@@ -1,7 +1,8 @@
 //! Rows of a batch looked up in a table by token, which is filled with what it has not.
 //!
 //! As soon as one token is not there, the first half's weights are read for it. So tokens that the same requests brought for later steps, and that are
-//! not there either, are computed with it: a table that fills costs what computing ahead does, and not a reading of the weights for each step.
+//! not there either, are computed with it: a table that fills costs what computing ahead does, and not a reading of the weights for each step. Once a table is
+//! full that has not room for all tokens, the others are computed with the steps that they come in.
 
 use std::sync::PoisonError;
 
@@ -74,7 +75,10 @@ impl Ahead {
         if self.misses.asked.is_empty() {
             return;
         }
-        self.misses.add_later(table, batch, &transfer);
+        // What would not be kept would be computed in vain.
+        if table.has_room() {
+            self.misses.add_later(table, batch, &transfer);
+        }
         let Misses { tokens, asked } = &self.misses;
         clock.run(&pre.plan, (memory, tokens.len()), team, &self.refused);
         let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -77,6 +77,35 @@ fn a_batch_of_missing_tokens_takes_no_more_memory_than_some_of_them() {
 }
 
 #[test]
+fn a_full_table_has_nothing_computed_for_later_steps() {
+    // Room for 14 of the 50 rows, in half of it.
+    let (room, steps) = (14, 40);
+    let tokens: Vec<i64> = (0..i64::from(steps)).map(|at| at * 7 % TOKENS as i64).collect();
+    let mut places = Driver::new(Box::new(worker(0)), &[cell()]);
+    let growth = growth_of(vec![independent(CELL.0, 1, vec![Source::Ints(tokens)], steps)]);
+    let growth = places.place(delivering_everything(&growth), &[], 0, &[]).growth;
+    let lane = Arc::new(Lane { growth, chain: 0, stage: 0 });
+    let [mut looks_up, mut whole] = [2 * (TOKENS as u64 * 4 + room * 64), 0].map(worker);
+    for worker in [&mut looks_up, &mut whole] {
+        worker.load(CELL, &cell()).expect("it can be run");
+    }
+    let filled = |worker: &CpuWorker| worker.table(CELL).expect("it has one").filled.load(std::sync::atomic::Ordering::Relaxed);
+    let (mut later, mut delivered) = (Vec::new(), Vec::new());
+    for step in 0..steps {
+        let was_full = filled(&looks_up) == room;
+        let task = Task { cell: CELL, steps: 1, rows: vec![Row { lane: LaneIndex(0), step }], ..Task::default() };
+        let task = Task { joins: vec![(LaneIndex(0), Arc::clone(&lane))], ..task };
+        looks_up.submit(task).expect("it is there");
+        delivered.extend(looks_up.complete().expect("it is there").expect("a task was submitted").bytes);
+        later.push((was_full, looks_up.ahead.misses.tokens.len()));
+    }
+    assert!(later.iter().any(|(was_full, computed)| !was_full && *computed > 1), "{later:?}");
+    assert!(later.iter().all(|(was_full, computed)| !was_full || *computed <= 1), "{later:?}");
+    assert_eq!(filled(&looks_up), room);
+    assert!(delivered == run(&mut whole, &lane, steps));
+}
+
+#[test]
 fn a_batch_is_not_said_to_take_what_it_takes_once_the_table_is_full_alone() {
     let mut looks_up = worker(1 << 20);
     looks_up.load(CELL, &cell()).expect("it can be run");

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod epilogue;
+mod timing;
 mod transfer;
 
 use std::collections::VecDeque;
@@ -20,9 +21,10 @@ use cellwright_cell_graph::TypedCell;
 use crate::compiled::{Compiled, Parts};
 use crate::domain::{CpuDomain, DomainError};
 use crate::level::Kernels;
-use crate::plan::{Frame, Memory, Plan, RefusedRow};
+use crate::plan::{Frame, RefusedRow};
 use crate::team::Team;
 use crate::topology::Processors;
+use timing::Clock;
 
 /// Completions kept to be used again: more than an engine has outstanding.
 const SPARES: usize = 16;
@@ -366,76 +368,3 @@ impl Backend for CpuWorker {
         timed
     }
 }
-
-impl CpuWorker {
-    /// How long a batch takes on the threads that are there, from gathered inputs on. Of a cell that has a table: the rest of the cell, as if every token were in it already,
-    /// unless one of which no token is there takes [`FILLING`] times as long. Of a cell that is taken input by input: as if one in [`LOOKED_UP`] of what its inputs add were computed, unless there are no tables.
-    fn timed(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
-        let Some(loaded) = self.cells.get(index.index()).and_then(Option::as_ref) else {
-            return Err(self.lost(format!("cell {} is to be timed, but is not loaded", index.0)));
-        };
-        let rows = rows.max(1) as usize;
-        let plan = &loaded.plan.one_step().plan;
-        let part_rows = rows.div_ceil(plan.parts(rows, self.team.size()));
-        let memory = self.frame.prepare(plan, part_rows, self.team.size());
-        transfer::zero_inputs(plan, memory, part_rows);
-        let budget = Instant::now();
-        let mut least = Duration::MAX;
-        for run in 0..TIMED_RUNS {
-            if run > 0 && budget.elapsed() >= TIMED_BUDGET {
-                break;
-            }
-            let began = Instant::now();
-            if let Some(parts) = loaded.plan.parts() {
-                let computed = if parts.may_have_tables() { rows.div_ceil(LOOKED_UP) } else { rows };
-                self.ahead.run_parts_on_zeros(parts, computed, &mut self.team);
-            }
-            for part in (0..rows).step_by(part_rows) {
-                let memory = memory.running(loaded.backwards.fetch_not(Ordering::Relaxed));
-                plan.run(memory, part_rows.min(rows - part), &mut self.team, &self.refused);
-                // A cell may refuse zeros. They are nobody's, and must not meet the rows of the task that comes next.
-                self.refused.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
-            }
-            least = least.min(began.elapsed());
-        }
-        Ok(least.max(loaded.missing_row.saturating_mul(rows as u32) / FILLING))
-    }
-}
-
-/// Adds times to an account, if there is one.
-struct Clock<'a> {
-    account: Option<(&'a Mutex<Shares>, Instant)>,
-}
-
-impl<'a> Clock<'a> {
-    fn start(account: Option<&'a Mutex<Shares>>) -> Self {
-        Self { account: account.map(|account| (account, Instant::now())) }
-    }
-
-    /// What passed since the last time was spent on transfer.
-    fn transferred(&mut self) {
-        if let Some((account, began)) = &mut self.account {
-            account.lock().unwrap_or_else(PoisonError::into_inner).transfer += began.elapsed();
-            *began = Instant::now();
-        }
-    }
-
-    /// Runs a plan over so many rows. What passed before was spent on transfer.
-    fn run(&mut self, plan: &Plan, (memory, rows): (Memory<'_>, usize), team: &mut Team, refused: &Mutex<Vec<RefusedRow>>) {
-        self.transferred();
-        let Some((account, began)) = &mut self.account else { return plan.run(memory, rows, team, refused) };
-        let (products, others) = plan.run_timed(memory, rows, team, refused);
-        let mut shares = account.lock().unwrap_or_else(PoisonError::into_inner);
-        shares.products += products;
-        shares.others += others;
-        *began = Instant::now();
-    }
-}
-
-/// Repetitions of a timed step, and how long they may take once there is one.
-const TIMED_RUNS: usize = 15;
-const TIMED_BUDGET: Duration = Duration::from_millis(30);
-/// How many times as long as it may take a batch takes at most while a table fills.
-const FILLING: u32 = 5;
-/// Half of the edges of a binary tree lead to leaves.
-const LOOKED_UP: usize = 2;

@@ -128,6 +128,7 @@ void nodes_are_right_whatever_the_tile() {
         bool begun;
     } cases[] = {{BF16, 64, 64, false}, {BF16, 72, 130, true}, {BF16, 8, 1, false}, {BF16, 200, 70, true}, {F16, 72, 130, true}, {F16, 64, 64, false}};
     for (const auto& one : cases) {
+        if (testing::is_left_out(one.format.name)) continue;
         World first(one.format, one.units, one.rows, one.begun);
         first.run(STEPS[0]);
         first.compare(first.name(STEPS[0]));

@@ -65,6 +65,7 @@ typedef struct ProductTerm {
 //   wide_bf16_128x64       128 by  64        384       8 * (128 + 64) * 128
 //   wide_bf16_128x128      128 by 128        384       6 * (128 + 128) * 128
 //   wide_bf16_128x256      128 by 256        384       4 * (128 + 256) * 128
+//   wide_bf16_turns_128x128  as _128x128, whose two warpgroups have tiles by turns
 #define PRODUCT_STAGES 4
 #define PRODUCT_F32_SHARED(tile) (PRODUCT_STAGES * ((tile)*64 + 4096))
 #define PRODUCT_HALVES_SHARED(tile) (PRODUCT_STAGES * ((tile)*128 + 4096))
@@ -125,7 +126,8 @@ typedef struct LstmRows {
 //   *_step_64x32      64 by 32       256       8 * (64 + G * 32) * 128
 //   *_step_128x32    128 by 32       384       6 * (128 + G * 32) * 128
 //
-// on a grid of (units / the tile's, rounded up) · (rows / the tile's, rounded up) blocks. All of a cell compute the same bits.
+// on a grid of (units / the tile's, rounded up) · (rows / the tile's, rounded up) blocks. All of a cell compute the same bits. So does *_turns_128x32, of an LSTM or
+// a GRU, as *_step_128x32 but for its grid: any number of blocks, which have the tiles by turns; as many as run at once are enough.
 typedef struct LstmStepArguments {
     TensorMap x;  // of `inputs` columns; not looked at if there are none
     TensorMap h;  // of `units` columns

@@ -5,6 +5,7 @@
 #include "best.cu"
 #include "wide.cu"
 #include "recurrent.cu"
+#include "turns.cu"
 #include "lstm_rows.cu"
 #include "transfer.cu"
 #include "group.cu"

@@ -82,12 +82,20 @@ private:
     }                                                                                                                   \
     KERNEL(name, WideArguments)
 
+#define WIDE_TURNS(name, Halves, COLUMNS, STAGES, Leave)                                                   \
+    extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ WideArguments a) { \
+        wide::turns<recurrent::Halves, COLUMNS, STAGES>(a, wide::Leave);                                 \
+    }                                                                                                    \
+    KERNEL(name, WideArguments)
+
 // Every kernel in one format of 16 bits.
 #define WIDE_OF(FORMAT, Halves)                                \
     WIDE(wide_##FORMAT##_64x64, Halves, 1, 64, 12)             \
     WIDE(wide_##FORMAT##_128x64, Halves, 2, 64, 8)             \
     WIDE(wide_##FORMAT##_128x128, Halves, 2, 128, 6)           \
     WIDE(wide_##FORMAT##_128x256, Halves, 2, 256, 4)           \
+    WIDE_TURNS(wide_##FORMAT##_turns_128x128, Halves, 128, 6, LeaveRows{a.best.product}) \
+    WIDE_TURNS(wide_best_##FORMAT##_turns_128x128, Halves, 128, 6, LeaveBest{a.best}) \
     WIDE_BEST(wide_best_##FORMAT##_64x64, Halves, 1, 64, 12)   \
     WIDE_BEST(wide_best_##FORMAT##_128x64, Halves, 2, 64, 8)   \
     WIDE_BEST(wide_best_##FORMAT##_128x128, Halves, 2, 128, 6) \

@@ -14,7 +14,7 @@
 
 namespace wide {
 
-constexpr int GROUP = 128, SLAB = 64, ROW_BYTES = 128, PANEL = product::COLUMNS, PANEL_SLAB_BYTES = PANEL * ROW_BYTES;
+constexpr int CREWS = 2, GROUP = 128, SLAB = 64, ROW_BYTES = 128, PANEL = product::COLUMNS, PANEL_SLAB_BYTES = PANEL * ROW_BYTES;
 
 // Which tiles there are. Those of the same columns follow one another: their weights come from memory once.
 template <int Rows, int Columns>
@@ -33,8 +33,8 @@ private:
     const uint32_t rows_, down_, count_;
 };
 
-// Groups: warpgroups that multiply, of 64 rows each.
-template <class Halves, int Groups, int Columns, int Stages>
+// Groups: warpgroups that multiply, of 64 rows each. Releases: warps that release a stage.
+template <class Halves, int Groups, int Columns, int Stages, int Releases = Groups * 4>
 class Block {
 public:
     static constexpr int ROWS = 64 * Groups, STAGE_BYTES = (ROWS + Columns) * ROW_BYTES;
@@ -51,7 +51,7 @@ public:
             for (int s = 0; s < Stages; ++s) {
                 // Its rows and its weights.
                 mbarrier_init(&full_[s], 2);
-                mbarrier_init(&empty_[s], Groups * 4);
+                mbarrier_init(&empty_[s], Releases);
             }
         }
         mbarrier_init_fence();
@@ -76,8 +76,7 @@ public:
     template <class Leave>
     __device__ __forceinline__ void multiply(const Leave& leave) {
         const int group = threadIdx.x / GROUP, t = threadIdx.x % GROUP, lane = t % 32;
-        uint32_t slabs = 0;
-        for (uint32_t i = 0; i < a_.term_count; ++i) slabs += (a_.terms[i].k + SLAB - 1) / SLAB;
+        const uint32_t slabs = this->slabs();
         launch_wait();
         for (uint32_t tile = blockIdx.x; tile < tiles_.count(); tile += gridDim.x) {
             const uint32_t row = tiles_.row(tile) + group * 64 + t / 32 * 16 + lane / 4, column = tiles_.column(tile) + lane % 4 * 2;
@@ -107,7 +106,14 @@ public:
         }
     }
 
-private:
+protected:
+    // Of all terms.
+    __device__ __forceinline__ uint32_t slabs() const {
+        uint32_t slabs = 0;
+        for (uint32_t i = 0; i < a_.term_count; ++i) slabs += (a_.terms[i].k + SLAB - 1) / SLAB;
+        return slabs;
+    }
+
     // Starts the copies of the weights of slab k of a term to a stage.
     __device__ __forceinline__ void copy_weights(const ProductTerm& term, uint32_t tile, uint32_t k, uint32_t slabs, uint32_t to) const {
         uint8_t* const stage = shared_ + to * STAGE_BYTES + ROWS * ROW_BYTES;
@@ -171,7 +177,100 @@ private:
     Place<Stages> place_, released_;
 };
 
+// A block whose tiles two warpgroups have by turns, all 128 rows each: one leaves its sums, and reads what its next ones begin with, while the other multiplies.
+template <class Halves, int Columns, int Stages>
+class Turns : public Block<Halves, 2, Columns, Stages, 4> {
+    using Base = Block<Halves, 2, Columns, Stages, 4>;
+    using Base::a_, Base::tiles_, Base::shared_, Base::full_, Base::place_, Base::released_;
+    // Of 64 rows.
+    static constexpr int BLOCKS = 2;
+
+public:
+    __device__ __forceinline__ Turns(const WideArguments& a, uint8_t* shared, uint64_t* full, uint64_t* empty, Turn<CREWS> turn) : Base(a, shared, full, empty), turn_(turn) {}
+
+    __device__ __forceinline__ void initialise() {
+        if (threadIdx.x == 0) turn_.initialise();
+        Base::initialise();
+    }
+
+    template <class Leave>
+    __device__ __forceinline__ void multiply(const Leave& leave) {
+        const uint32_t crew = threadIdx.x / GROUP, t = threadIdx.x % GROUP, lane = t % 32, slabs = this->slabs();
+        launch_wait();
+        uint32_t number = 0;
+        for (uint32_t tile = blockIdx.x; tile < tiles_.count(); tile += gridDim.x, ++number) {
+            if (!Turn<CREWS>::is_of(number, crew)) {
+                for (uint32_t k = 0; k < slabs; ++k) place_.advance(), released_.advance();
+                continue;
+            }
+            const uint32_t row = tiles_.row(tile) + t / 32 * 16 + lane / 4, column = tiles_.column(tile) + lane % 4 * 2;
+            float sums[BLOCKS][Columns / 2];
+#pragma unroll
+            for (int block = 0; block < BLOCKS; ++block) this->begin(row + block * 64, column, sums[block]);
+            turn_.await(number);
+            products(sums, slabs, number);
+#pragma unroll
+            for (int block = 0; block < BLOCKS; ++block) leave(tiles_.rows(), row + block * 64, column, sums[block]);
+        }
+    }
+
+private:
+    __device__ __forceinline__ void products(float (&sums)[BLOCKS][Columns / 2], uint32_t slabs, uint32_t number) {
+        for (uint32_t k = 0; k < slabs; ++k) {
+            mbarrier_wait(&full_[place_.stage], place_.parity);
+            const uint8_t* stage = shared_ + place_.stage * Base::STAGE_BYTES;
+            const uint64_t w = wgmma_descriptor(stage + Base::ROWS * ROW_BYTES);
+            pin(sums);
+            wgmma_fence();
+#pragma unroll
+            for (int block = 0; block < BLOCKS; ++block) {
+                const uint64_t x = wgmma_descriptor(stage + block * 64 * ROW_BYTES);
+#pragma unroll
+                for (int i = 0; i < SLAB / 16; ++i) Halves::template multiply<Columns>(sums[block], x + 2 * i, w + 2 * i);
+            }
+            wgmma_commit();
+            pin(sums);
+            if (k + 1 == slabs) turn_.pass(number);
+            // While these run, what the ones before read may be overwritten.
+            if (k > 0) {
+                wgmma_wait<1>();
+                this->release();
+            }
+            place_.advance();
+        }
+        wgmma_wait<0>();
+        pin(sums);
+        this->release();
+    }
+
+    static __device__ __forceinline__ void pin(float (&sums)[BLOCKS][Columns / 2]) {
+#pragma unroll
+        for (int block = 0; block < BLOCKS; ++block) wgmma_pin(sums[block]);
+    }
+
+    const Turn<CREWS> turn_;
+};
+
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <class Halves, int Columns, int Stages, class Leave>
+__device__ __forceinline__ void turns(const WideArguments& a, const Leave& leave) {
+    DYNAMIC_SHARED(shared);
+    SHARED(uint64_t, full, Stages);
+    SHARED(uint64_t, empty, Stages);
+    SHARED(uint64_t, turn, CREWS);
+    launch_next();
+    Turns<Halves, Columns, Stages> block(a, shared, full, empty, Turn<CREWS>(turn));
+    if (!block.has_tiles()) return;
+    block.initialise();
+    if (threadIdx.x / GROUP == CREWS) {
+        registers_fewer<40>();
+        if (threadIdx.x % GROUP == 0) block.feed();
+    } else {
+        registers_more<232>();
+        block.multiply(leave);
+    }
+}
 
 template <class Halves, int Groups, int Columns, int Stages, class Leave>
 __device__ __forceinline__ void run(const WideArguments& a, const Leave& leave) {

@@ -18,8 +18,9 @@ struct Tile {
     uint32_t rows;
     // Of products by warpgroups, and how many slabs are on their way at once.
     uint32_t columns, stages;
+    bool turns = false;
 };
-const std::vector<Tile> NARROW = {{16, 0, 0}, {64, 0, 0}, {128, 0, 0}}, WIDE = {{64, 64, 12}, {128, 64, 8}, {128, 128, 6}, {128, 256, 4}};
+const std::vector<Tile> NARROW = {{16, 0, 0}, {64, 0, 0}, {128, 0, 0}}, WIDE = {{64, 64, 12}, {128, 64, 8}, {128, 128, 6}, {128, 256, 4}, {128, 128, 6, true}};
 
 // In which format, and by warpgroups or not.
 struct Arithmetic {
@@ -35,7 +36,7 @@ struct Arithmetic {
     void launch(const Tile& tile, const Arguments& a, uint32_t rows, uint32_t n) const {
         const bool is_best = std::is_same_v<Arguments, ProductBestArguments>;
         const uint32_t down = (rows + tile.rows - 1) / tile.rows;
-        std::string name = (is_wide() ? "wide_" : "product_") + std::string(is_best ? "best_" : "") + format + std::to_string(tile.rows);
+        std::string name = (is_wide() ? "wide_" : "product_") + std::string(is_best ? "best_" : "") + format + (tile.turns ? "turns_" : "") + std::to_string(tile.rows);
         std::array<uint32_t, 3> grid = {(n + 63) / 64, down, 1};
         uint32_t threads = 128, shared = is_of_halves() ? PRODUCT_HALVES_SHARED(tile.rows) : PRODUCT_F32_SHARED(tile.rows);
         if (is_wide()) {

@@ -180,6 +180,16 @@ void steps_leave_their_tiles() {
     for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c[0])[i] == 0);
     CHECK(is_untouched(c, 128 * UNITS * 4, ROWS * UNITS * 4));
 
+    // By turns nothing is left of any row that is not there.
+    Memory<uint8_t> c_by_turns(ROWS * UNITS * 4), of_32_units(4096 * 32);
+    std::memset(&of_32_units[0], 0, of_32_units.size());
+    for (uint32_t r = 0; r < ROWS; ++r) out[r] = c_by_turns.address() + r * UNITS * 4;
+    LstmStepArguments turns = a;
+    turns.weights = of_32_units.address();
+    CHECK(testing::launch("lstm_turns_128x32", {1, 1, 1}, 384, 6 * (128 + 4 * 32) * 128, turns) == "");
+    for (uint32_t i = 0; i < 70 * UNITS; ++i) CHECK(reinterpret_cast<const float*>(&c_by_turns[0])[i] == 0);
+    CHECK(is_untouched(c_by_turns, 70 * UNITS * 4, ROWS * UNITS * 4));
+
     Memory<uint8_t> c_of_trees(ROWS * UNITS * 4);
     for (uint32_t r = 0; r < ROWS; ++r) out[r] = c_of_trees.address() + r * UNITS * 4;
     const TreeStepArguments tree{h, h, lists, nothing.address(), weights.address(), 0, UNITS, 0, {0, 8, 16, 24, 32, 0}, there.address()};

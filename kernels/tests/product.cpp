@@ -17,9 +17,10 @@ struct Kind {
     uint32_t tile;
     // Of products by warpgroups, and how many slabs are on their way at once.
     uint32_t columns = 0, stages = 0;
+    bool turns = false;
     bool is_wide() const { return columns != 0; }
     std::string name() const {
-        std::string name = NAMES[static_cast<int>(in)] + std::to_string(tile);
+        std::string name = NAMES[static_cast<int>(in)] + std::string(turns ? "turns_" : "") + std::to_string(tile);
         if (is_wide()) name.append("x").append(std::to_string(columns));
         return name;
     }
@@ -32,7 +33,7 @@ struct Kind {
     std::array<uint32_t, 3> grid(uint32_t rows, uint32_t n) const {
         const uint32_t down = (rows + tile - 1) / tile;
         if (!is_wide()) return {(n + 63) / 64, down, 1};
-        return {(n + columns - 1) / columns * down / 2 + 1, 1, 1};
+        return {(n + columns - 1) / columns * down / (turns ? 4 : 2) + 1, 1, 1};
     }
     // An operand as it is multiplied.
     float rounded(float x) const {
@@ -51,8 +52,10 @@ const Kind KINDS[] = {{In::F32, 16},  {In::F32, 64},   {In::F32, 128}, {In::Tf32
                       {In::F16, 16},   {In::F16, 64},  {In::F16, 128},
                       {In::WideBf16, 64, 64, 12},   {In::WideBf16, 128, 64, 8},
                       {In::WideBf16, 128, 128, 6},  {In::WideBf16, 128, 256, 4},
+                      {In::WideBf16, 128, 128, 6, true},
                       {In::WideF16, 64, 64, 12},    {In::WideF16, 128, 64, 8},
-                      {In::WideF16, 128, 128, 6},   {In::WideF16, 128, 256, 4}};
+                      {In::WideF16, 128, 128, 6},   {In::WideF16, 128, 256, 4},
+                      {In::WideF16, 128, 128, 6, true}};
 
 enum class Begins { Nothing, Bias, Row, InPlace };
 

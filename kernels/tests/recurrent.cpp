@@ -15,11 +15,17 @@ struct Kernel {
     // `slabs`: of as many there is room in shared memory.
     uint32_t rows, units, threads, slabs;
     bool resident = false;
-    uint32_t blocks(uint32_t all_rows, uint32_t all_units) const { return (all_units + units - 1) / units * ((all_rows + rows - 1) / rows); }
+    // Fewer blocks than tiles.
+    bool turns = false;
+    uint32_t blocks(uint32_t all_rows, uint32_t all_units) const {
+        const uint32_t tiles = (all_units + units - 1) / units * ((all_rows + rows - 1) / rows);
+        return turns ? tiles / 3 + 1 : tiles;
+    }
+    const char* of_step() const { return turns ? "turns" : "step"; }
     // Resident ones need `all` slabs of a tile's columns beside.
     uint32_t shared(uint32_t gates, uint32_t all) const { return 128 * (resident ? slabs * rows + all * gates * units : slabs * (rows + gates * units)); }
 };
-const Kernel STEPS[] = {{64, 8, 256, 16}, {64, 16, 256, 12}, {64, 32, 256, 8}, {128, 32, 384, 6}};
+const Kernel STEPS[] = {{64, 8, 256, 16}, {64, 16, 256, 12}, {64, 32, 256, 8}, {128, 32, 384, 6}, {128, 32, 384, 6, false, true}};
 const Kernel QUEUES[] = {{64, 32, 256, 8}, {128, 32, 384, 6}, {64, 8, 256, 8, true}, {64, 16, 256, 8, true}};
 
 // What a cell computes with how many gates, and of which 16 bits.
@@ -238,7 +244,7 @@ void run_step(const Kernel& kernel, const Steps& steps, size_t step) {
     const World& world = steps.world;
     const LstmStepArguments a = arguments_of(steps, steps.arguments[step]);
     const uint32_t blocks = kernel.blocks(a.rows.rows, world.units);
-    const std::string name = world.kind.kernel("step", kernel);
+    const std::string name = world.kind.kernel(kernel.of_step(), kernel);
     const std::string said = testing::launch(name.c_str(), {blocks, 1, 1}, kernel.threads, kernel.shared(world.kind.gates, 0), a);
     if (!said.empty()) testing::failed(__FILE__, __LINE__, said);
 }
@@ -268,7 +274,7 @@ void steps_are_right() {
             const Steps steps(world, schedule(one.sizes, 3, parity), one.begin);
             run_steps(kernel, steps);
             for (const auto& rows : steps.rows) reference.step(world, rows, one.begin);
-            reference.compare(one.kind.kernel("step", kernel), world, 1e-3);
+            reference.compare(one.kind.kernel(kernel.of_step(), kernel), world, 1e-3);
         }
     }
 }
@@ -293,9 +299,29 @@ void no_bit_depends_on_tiles_or_the_order_of_threads() {
     }
 }
 
+// Blocks that have tiles by turns leave the same bits however few they are, and whatever the order of threads: of one slab, and of more than the ring has stages.
+void turns_do_not_depend_on_how_many_blocks_there_are() {
+    const Kernel& kernel = STEPS[4];
+    for (const auto& [kind, units] : {std::pair{LSTM, 64u}, {LSTM, 448u}, {GRU, 128u}}) {
+        World alone(kind, 0, units, 30);
+        std::vector<int> parity(SLOTS);
+        const auto rows = schedule({140}, 6, parity);
+        run_steps(STEPS[3], Steps(alone, rows, true));
+        const uint32_t tiles = units / kernel.units * 2;
+        for (const uint32_t blocks : {1u, 2u, 3u, tiles, tiles + 2}) {
+            emulate_seed(blocks);
+            World world(kind, 0, units, 30);
+            const Steps steps(world, rows, true);
+            const LstmStepArguments a = arguments_of(steps, steps.arguments[0]);
+            CHECK(testing::launch(kind.kernel("turns", kernel).c_str(), {blocks, 1, 1}, kernel.threads, kernel.shared(kind.gates, 0), a) == "");
+            CHECK(world.h.same(alone.h) && world.c.same(alone.c) && world.exact.same(alone.exact));
+        }
+    }
+}
+
 // A launch that is told the number of its step finds its rows by the batch's head, however many more it was made for.
 void steps_are_found_by_their_number() {
-    for (const auto& [kernel, kind] : {std::pair{STEPS[0], LSTM}, {STEPS[1], LSTM}, {STEPS[2], GRU}, {STEPS[3], LSTM_F16}}) {
+    for (const auto& [kernel, kind] : {std::pair{STEPS[0], LSTM}, {STEPS[1], LSTM}, {STEPS[2], GRU}, {STEPS[3], LSTM_F16}, {STEPS[4], LSTM}, {STEPS[4], GRU}}) {
         World alone(kind, 0, 40, 40), world(kind, 0, 40, 40);
         std::vector<int> parity(SLOTS);
         const auto rows = schedule({70, 30, 1}, 6, parity);
@@ -306,7 +332,7 @@ void steps_are_found_by_their_number() {
         for (uint32_t number = 1; number <= rows.size(); ++number) {
             // What it was made with is of no step.
             const LstmStepArguments a = arguments_of(steps, {8, 8, 8, 8, 8, 8, 8, 1000, 0, 0}, head.address(), number);
-            const std::string name = kind.kernel("step", kernel);
+            const std::string name = kind.kernel(kernel.of_step(), kernel);
             CHECK(testing::launch(name.c_str(), {kernel.blocks(128, world.units), 1, 1}, kernel.threads, kernel.shared(kind.gates, 0), a) == "");
         }
         CHECK(world.h.same(alone.h) && world.c.same(alone.c) && world.exact.same(alone.exact));
@@ -503,6 +529,7 @@ void rows_are_gathered_and_listed_at_once() {
 int main() {
     RUN(steps_are_right);
     RUN(no_bit_depends_on_tiles_or_the_order_of_threads);
+    RUN(turns_do_not_depend_on_how_many_blocks_there_are);
     RUN(steps_are_found_by_their_number);
     RUN(queues_are_right);
     RUN(lists_are_made_where_rows_lie);

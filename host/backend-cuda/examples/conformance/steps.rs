@@ -26,12 +26,16 @@ const QUEUES: [(&str, [u32; 4], bool); 4] = [
 /// Products by a weight of 1024 by 4096, by the rows of their tiles.
 const PRODUCTS: [(&str, u32); 3] = [("product_bf16_16", 16), ("product_bf16_64", 64), ("product_bf16_128", 128)];
 /// The same by warpgroups, of rows that are rounded already: rows and columns of a tile, threads, and slabs on their way at once.
-const WIDE: [(&str, [u32; 4]); 4] = [
+const WIDE: [(&str, [u32; 4]); 5] = [
     ("wide_bf16_64x64", [64, 64, 256, 12]),
     ("wide_bf16_128x64", [128, 64, 384, 8]),
     ("wide_bf16_128x128", [128, 128, 384, 6]),
     ("wide_bf16_128x256", [128, 256, 384, 4]),
+    ("wide_bf16_turns_128x128", [128, 128, 384, 6]),
 ];
+
+/// Steps whose blocks have tiles by turns, no more of them than run at once: which nobody takes until it is known what they take.
+const TURNS: [(&str, [u32; 4]); 1] = [("lstm_turns_128x32", [128, 32, 384, 6])];
 
 const fn pair(one: u32, other: u32) -> u64 {
     one as u64 | (other as u64) << 32
@@ -46,8 +50,9 @@ const NODES: [(&str, [u32; 4]); 4] = [
 ];
 /// Gates of a node.
 const NODE_GATES: usize = 5;
-/// The tile by which a decoder chooses.
-const CHOOSES: (&str, [u32; 4]) = ("wide_best_bf16_128x256", [128, 256, 384, 4]);
+/// The tiles by which a decoder chooses; the worker takes the first.
+const CHOOSES: [(&str, [u32; 4]); 2] =
+    [("wide_best_bf16_128x256", [128, 256, 384, 4]), ("wide_best_bf16_turns_128x128", [128, 128, 384, 6])];
 
 /// How often a graph has what is the same again.
 const REPEATED: usize = 8;
@@ -193,6 +198,14 @@ impl Bench {
         kernels.iter().filter_map(of).collect()
     }
 
+    /// The same of blocks that have tiles by turns.
+    fn launches_by_turns(&mut self, rows: usize) -> Vec<(&'static str, Launch)> {
+        let multiprocessors = self.driver.facts().multiprocessors;
+        let mut launches = self.launches(&TURNS, GATES as u32, rows);
+        launches.iter_mut().for_each(|(_, launch)| launch.grid[0] = launch.grid[0].min(multiprocessors));
+        launches
+    }
+
     fn left(&mut self, launch: &Launch, step: &[u64; 8], rows: usize) -> [Vec<u8>; 2] {
         self.cell.left(self.driver.as_mut(), self.stream, (launch, step, rows))
     }
@@ -311,17 +324,13 @@ impl Bench {
     fn time_decoder(&mut self, rows: usize) {
         let (all_rows, units, n) = (rows as u32, self.cell.units, self.words);
         let (driver, stream) = (self.driver.as_mut(), self.stream);
-        let (name, [tile_rows, columns, threads, slabs]) = CHOOSES;
-        let (Ok(chooses), Ok(merges)) = (driver.kernel(name), driver.kernel("best_of_panels")) else { return };
+        let Ok(merges) = driver.kernel("best_of_panels") else { return };
         let mut rng = Rng::new(11);
         let drawn: Vec<f32> = (0..(n.next_multiple_of(64) * units) as usize).map(|_| rng.float()).collect();
         let (weights, bias) = (put(driver, stream, &halves(&drawn)), put(driver, stream, &vec![0; n as usize * 4]));
         let panels = n.div_ceil(64);
         let stride = (panels * 8).next_multiple_of(16);
         let [candidates, chosen] = [(); 2].map(|()| done(driver.allocate(rows * stride as usize)));
-        let tiles = all_rows.div_ceil(tile_rows) * n.div_ceil(columns);
-        let grid = [tiles.min(driver.facts().multiprocessors), 1, 1];
-        let choose = Launch { kernel: chooses, grid, threads, shared_bytes: slabs * (tile_rows + columns) * 128, cooperative: false };
         let merge = Launch { kernel: merges, grid: [all_rows, 1, 1], threads: 128, shared_bytes: 0, cooperative: false };
         let step = self.cell.step(driver, stream, (rows, 0));
         // `ProductArguments` of `kernels/abi.h`, and `BestArguments` of `kernels/abi_best.h`.
@@ -330,12 +339,29 @@ impl Bench {
         arguments.extend([0, bias.0, candidates.0, 0, pair(0, stride), pair(1, all_rows), pair(n, 0)]);
         let arguments = by_warpgroups(map(driver, self.cell.h[1], (self.cell.rows, units)), &arguments, 1);
         let of_panels = [candidates.0, 0, chosen.0, pair(stride, panels), pair(1, 0), 0];
-        let found =
-            [GraphLaunch { launch: choose, arguments: words(&arguments) }, GraphLaunch { launch: merge, arguments: words(&of_panels) }];
-        self.time((&format!("best_of_{n}"), rows), &repeated(&found), REPEATED);
-        for (name, launch) in self.launches(&OWN, GATES as u32, rows) {
-            let first = GraphLaunch { launch, arguments: self.cell.arguments(self.driver.as_mut(), &step) };
-            self.time((&format!("decoder_by_{name}"), rows), &repeated(&[&[first], found.as_slice()].concat()), REPEATED);
+        let mut first: Option<Vec<u8>> = None;
+        let mut all = Vec::new();
+        for ((name, tile), what) in CHOOSES.iter().zip(["", "_by_turns"]) {
+            let (driver, [tile_rows, columns, threads, slabs]) = (self.driver.as_mut(), *tile);
+            let Ok(kernel) = driver.kernel(name) else { continue };
+            let tiles = all_rows.div_ceil(tile_rows) * n.div_ceil(columns);
+            let grid = [tiles.min(driver.facts().multiprocessors), 1, 1];
+            let choose = Launch { kernel, grid, threads, shared_bytes: slabs * (tile_rows + columns) * 128, cooperative: false };
+            let found =
+                [GraphLaunch { launch: choose, arguments: words(&arguments) }, GraphLaunch { launch: merge, arguments: words(&of_panels) }];
+            let mut left = vec![0; rows * stride as usize];
+            done(driver.zero(stream, chosen, left.len()));
+            self.time((&format!("best_of_{n}{what}"), rows), &repeated(&found), REPEATED);
+            done(self.driver.read(stream, chosen, &mut left));
+            assert!(first.get_or_insert_with(|| left.clone()) == &left, "{name} chooses others of {rows} rows than the first kernel");
+            all.push((what, found));
+        }
+        // Steps leave another h.
+        for (what, found) in all {
+            for (name, launch) in self.launches(&OWN, GATES as u32, rows) {
+                let before = GraphLaunch { launch, arguments: self.cell.arguments(self.driver.as_mut(), &step) };
+                self.time((&format!("decoder{what}_by_{name}"), rows), &repeated(&[&[before], found.as_slice()].concat()), REPEATED);
+            }
         }
         self.free(&[weights, bias, candidates, chosen]);
     }
@@ -366,7 +392,8 @@ pub(crate) fn composed(place: Where) -> Value {
 pub(crate) fn times(place: Where) -> Value {
     let mut bench = Bench::new(place);
     for rows in bench.batches.iter().copied() {
-        let (steps, kernels) = (bench.steps(rows), bench.launches(&OWN, GATES as u32, rows));
+        let steps = bench.steps(rows);
+        let kernels = [bench.launches(&OWN, GATES as u32, rows), bench.launches_by_turns(rows)].concat();
         let mut first: Option<[Vec<u8>; 2]> = None;
         for (name, launch) in &kernels {
             let left = bench.left(launch, &steps[0], rows);

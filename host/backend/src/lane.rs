@@ -35,41 +35,74 @@ impl EarlierChain {
     }
 }
 
-/// For each chain of a growth and each stage of it: the first slot. Most chains have one stage; where all do there is one piece of memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FirstSlots {
-    slots: Vec<Slot>,
-    /// Where each chain's begin, and where they end; empty if each chain has one.
-    starts: Vec<u32>,
+/// For each chain of a growth and each stage of it: the first slot. Most growths have one stage, and need no memory elsewhere; of most others each chain has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirstSlots(Slots);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Slots {
+    /// There is one chain of one stage.
+    One(Slot),
+    /// Each chain has one.
+    Each(Vec<Slot>),
+    /// Those of all chains, one after the other; and where each chain's begin, and where they end.
+    Several(Vec<Slot>, Box<[u32]>),
+}
+
+impl Default for FirstSlots {
+    fn default() -> Self {
+        Self(Slots::Each(Vec::new()))
+    }
 }
 
 impl FirstSlots {
+    /// That of a growth of one chain of one stage.
+    #[must_use]
+    pub const fn one(slot: Slot) -> Self {
+        Self(Slots::One(slot))
+    }
+
+    /// The slot of the only stage, if there is but one.
+    #[must_use]
+    pub const fn sole(&self) -> Option<Slot> {
+        match self.0 {
+            Slots::One(slot) => Some(slot),
+            Slots::Each(_) | Slots::Several(..) => None,
+        }
+    }
+
     /// Those of a growth's chains, one after the other.
     #[must_use]
     pub fn new(growth: &UnfoldedGrowth, slots: impl IntoIterator<Item = Slot>) -> Self {
-        Self::of_stages(growth.chains.iter().map(|chain| chain.stages.len()), slots.into_iter().collect())
+        Self::of_stages(growth.chains.iter().map(|chain| chain.stages.len()), slots.into_iter())
     }
 
-    fn of_stages(stages: impl Iterator<Item = usize> + Clone, slots: Vec<Slot>) -> Self {
-        if stages.clone().all(|stages| stages == 1) {
-            return Self { slots, starts: Vec::new() };
+    fn of_stages(stages: impl ExactSizeIterator<Item = usize> + Clone, mut slots: impl Iterator<Item = Slot>) -> Self {
+        if !stages.clone().all(|stages| stages == 1) {
+            let ends = stages.scan(0, |end, stages| {
+                *end += stages;
+                Some(*end as u32)
+            });
+            return Self(Slots::Several(slots.collect(), std::iter::once(0).chain(ends).collect()));
         }
-        let ends = stages.scan(0, |end, stages| {
-            *end += stages;
-            Some(*end as u32)
-        });
-        let starts = std::iter::once(0).chain(ends).collect();
-        Self { slots, starts }
+        match (stages.len(), slots.next()) {
+            (1, Some(slot)) => Self(Slots::One(slot)),
+            (_, first) => Self(Slots::Each(first.into_iter().chain(slots).collect())),
+        }
     }
 
     /// Those of a chain's stages.
     #[must_use]
+    #[inline]
     pub fn get(&self, chain: usize) -> Option<&[Slot]> {
-        if self.starts.is_empty() {
-            return self.slots.get(chain..)?.get(..1);
+        match &self.0 {
+            Slots::One(slot) => (chain == 0).then_some(std::slice::from_ref(slot)),
+            Slots::Each(slots) => slots.get(chain..)?.get(..1),
+            Slots::Several(slots, starts) => {
+                let (start, end) = (*starts.get(chain)?, *starts.get(chain.checked_add(1)?)?);
+                slots.get(start as usize..end as usize)
+            }
         }
-        let (start, end) = (*self.starts.get(chain)?, *self.starts.get(chain.checked_add(1)?)?);
-        self.slots.get(start as usize..end as usize)
     }
 }
 
@@ -84,7 +117,7 @@ impl Index<usize> for FirstSlots {
 impl<const CHAINS: usize> From<[Vec<Slot>; CHAINS]> for FirstSlots {
     fn from(chains: [Vec<Slot>; CHAINS]) -> Self {
         let stages = chains.each_ref().map(Vec::len);
-        Self::of_stages(stages.into_iter(), chains.concat())
+        Self::of_stages(stages.into_iter(), chains.into_iter().flatten())
     }
 }
 
@@ -202,7 +235,11 @@ mod tests {
         assert_eq!([0, 1, 2].map(|chain| &some[chain]), [&slots(&[7, 8])[..], &[], &slots(&[9])]);
         let single = FirstSlots::from([slots(&[7]), slots(&[9])]);
         assert_eq!([0, 1].map(|chain| &single[chain]), [&slots(&[7])[..], &slots(&[9])]);
+        let one = FirstSlots::from([slots(&[7])]);
+        assert_eq!((&one[0], &one), (&slots(&[7])[..], &FirstSlots::one(Slot(7))));
+        assert_eq!([&one, &single, &some].map(FirstSlots::sole), [Some(Slot(7)), None, None]);
         let none = FirstSlots::from([]);
         assert_eq!([some.get(3), some.get(usize::MAX), single.get(2), single.get(usize::MAX), none.get(0)], [None; 5]);
+        assert_eq!([one.get(1), one.get(usize::MAX)], [None; 2]);
     }
 }

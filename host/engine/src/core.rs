@@ -1,6 +1,7 @@
 //! What has happened becomes events, the scheduler's commands become tasks and answers.
 
 mod carry;
+mod completion;
 mod figures;
 mod models;
 mod moves;
@@ -11,9 +12,7 @@ use std::time::{Duration, Instant};
 
 use cellwright_backend::{Completed, Row};
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_scheduler::{
-    Commands, DomainId, Event, LaneId, ModelId, ModelInfo, Scheduler, Submission, TaskSeq, TenantId, Time, WorkerId,
-};
+use cellwright_scheduler::{Commands, DomainId, Event, LaneId, ModelId, ModelInfo, Scheduler, Submission, TenantId, Time};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
 use self::figures::Tally;
@@ -25,28 +24,32 @@ use crate::figures::{Counters, Gauges, RequestTimes};
 use crate::lanes::Lanes;
 use crate::model::LoadedModel;
 use crate::options::{Observer, TraceFn};
-use crate::requests::{GrowthEntry, Handle, Handles, RequestEntry, RequestTensors, Requests};
-use crate::sink::{RequestFailure, Sink, Value};
+use crate::requests::{Handle, Handles, RequestEntry, RequestTensors, Requests};
+use crate::sink::{RequestFailure, Sink};
+use crate::spares::Spares;
 use crate::trace::TraceRow;
 use crate::worker::{FromWorker, ToWorker};
 
 /// Messages taken before the scheduler is asked again: bounds how long a completion waits behind a flood of submissions.
 const MESSAGES_MAX: usize = 256;
 
-/// Row buffers kept for tasks to come.
-const ROW_BUFFERS_MAX: usize = 64;
-
-/// Completions kept for each worker to be given back to it.
-const SPARES_MAX: usize = 8;
-
 /// A request on its way to the engine's thread.
 pub(crate) struct Arrival {
+    pub(crate) request: NewRequest,
+    /// Tells its model from others that have had the id.
+    pub(crate) load: u64,
+    /// Its growth, for the scheduler.
+    pub(crate) to_schedule: Arc<UnfoldedGrowth>,
+    pub(crate) urgency: Urgency,
+}
+
+/// What is kept of it there.
+pub(crate) struct NewRequest {
     pub(crate) handle: Handle,
-    pub(crate) model: Arc<LoadedModel>,
+    pub(crate) model: ModelId,
     pub(crate) growth: Arc<UnfoldedGrowth>,
     pub(crate) tensors: RequestTensors,
     pub(crate) sink: Box<dyn Sink>,
-    pub(crate) urgency: Urgency,
     pub(crate) submitted: Instant,
 }
 
@@ -118,9 +121,13 @@ struct State {
     models: Models,
     moves: Moves,
     lanes: Lanes,
+    spares: Spares,
     tally: Tally,
     arrivals: u64,
     row_buffers: Vec<Vec<Row>>,
+    /// Room for the lanes that a worker is told of with a task, and for the handles that are given back.
+    new_lanes: Vec<LaneId>,
+    left: Vec<Handle>,
     trace_rows: Vec<TraceRow>,
     wake_at: Option<Time>,
     /// When the engine's thread wakes up if nobody wakes it.
@@ -151,9 +158,12 @@ impl State {
             models: Models::default(),
             moves: Moves::default(),
             lanes: Lanes::new(workers),
+            spares: Spares::default(),
             tally: Tally::new(workers),
             arrivals: 0,
             row_buffers: Vec::new(),
+            new_lanes: Vec::new(),
+            left: Vec::new(),
             trace_rows: Vec::new(),
             wake_at: None,
             alarm: None,
@@ -254,8 +264,8 @@ impl Core {
             }
         }
         while let Ok(message) = self.inbox.try_recv() {
-            if let ToCore::Submit(arrival) = message {
-                arrival.sink.failed(RequestFailure::Stopped, RequestTimes::new(arrival.submitted).until(now));
+            if let ToCore::Submit(Arrival { request: NewRequest { sink, submitted, .. }, .. }) = message {
+                sink.failed(RequestFailure::Stopped, RequestTimes::new(submitted).until(now));
             }
         }
     }
@@ -308,7 +318,7 @@ impl Core {
             ToCore::Submit(arrival) => self.submitted(arrival),
             ToCore::Grow { handle, growth, tensors } => {
                 if let Some(entry) = state.requests.live(handle) {
-                    entry.grow(GrowthEntry::new(growth.clone(), tensors));
+                    entry.growths.grow(growth.clone(), tensors);
                     state.events.push(Event::Grow { request: handle.id, growth });
                     self.counters.growths.fetch_add(1, Ordering::Relaxed);
                 }
@@ -334,21 +344,20 @@ impl Core {
     }
 
     fn submitted(&mut self, arrival: Arrival) {
-        let Urgency { rank, deadline } = arrival.urgency;
+        let Arrival { request, load, to_schedule: growth, urgency: Urgency { rank, deadline } } = arrival;
         let deadline = deadline.map(|at| self.time(at));
         let state = &mut self.state;
-        let handle = arrival.handle;
-        if !state.models.enter(&arrival.model) {
+        let NewRequest { handle, model, .. } = request;
+        if !state.models.enter(model, load) {
             state.requests.arrived(handle);
             self.counters.failed.fetch_add(1, Ordering::Relaxed);
-            arrival.sink.failed(RequestFailure::NoWorker, RequestTimes::new(arrival.submitted).until(Instant::now()));
+            request.sink.failed(RequestFailure::NoWorker, RequestTimes::new(request.submitted).until(Instant::now()));
             self.handles.give_back(handle);
             return;
         }
-        let submission = Submission { request: handle.id, model: arrival.model.id, rank, deadline, growth: arrival.growth.clone() };
-        state.requests.insert(RequestEntry::new(arrival, state.arrivals));
+        state.requests.insert(RequestEntry::new(request, state.arrivals));
         state.arrivals += 1;
-        state.events.push(Event::Submit(submission));
+        state.events.push(Event::Submit(Submission { request: handle.id, model, rank, deadline, growth }));
         self.counters.in_flight.fetch_add(1, Ordering::Relaxed);
         self.counters.growths.fetch_add(1, Ordering::Relaxed);
     }
@@ -364,49 +373,5 @@ impl Core {
             }
             Verdict::Settled
         });
-    }
-
-    /// Hands out what a task computed, then tells the scheduler.
-    fn completed(&mut self, worker: WorkerId, mut completed: Completed, ended: Instant) {
-        if self.observer.is_some() {
-            self.state.ended.push(self.time(ended));
-        }
-        self.count_completion(worker, completed.busy_ns);
-        let state = &mut self.state;
-        state.lanes.completed(worker, completed.seq);
-        let ends = completed.delivered.iter().skip(1).map(|next| next.offset as usize).chain([completed.bytes.len()]);
-        for (delivered, end) in completed.delivered.iter().zip(ends) {
-            let Some(entry) = state.lanes.get(LaneId(delivered.lane.0)) else { continue };
-            let (chain, stage) = (entry.lane.growth.growth.first_chain + entry.lane.chain, entry.lane.stage);
-            let Some(bytes) = completed.bytes.get(delivered.offset as usize..end) else { continue };
-            if let Some(sink) = state.requests.get_mut(entry.request).and_then(|request| request.sink.as_mut()) {
-                sink.value(Value { chain, stage, output: delivered.output, step: delivered.step, bytes });
-            }
-        }
-        let mut stopped = Vec::with_capacity(completed.stopped.len());
-        for stop in &completed.stopped {
-            stopped.push((LaneId(stop.lane.0), stop.step));
-            let Some(entry) = state.lanes.get(LaneId(stop.lane.0)) else { continue };
-            let chain = entry.lane.growth.growth.first_chain + entry.lane.chain;
-            if let Some(sink) = state.requests.get_mut(entry.request).and_then(|request| request.sink.as_mut()) {
-                sink.ended(chain, stop.step.saturating_add(1));
-            }
-        }
-        let mut failed = Vec::with_capacity(completed.refused.len());
-        for refused in completed.refused.drain(..) {
-            failed.push(LaneId(refused.lane.0));
-            let Some(request) = state.lanes.get(LaneId(refused.lane.0)).map(|entry| entry.request) else { continue };
-            if let Some(entry) = state.requests.get_mut(request) {
-                entry.row_error.get_or_insert(refused.error);
-            }
-        }
-        if state.row_buffers.len() < ROW_BUFFERS_MAX {
-            state.row_buffers.push(std::mem::take(&mut completed.rows));
-        }
-        state.events.push(Event::Done { worker, up_to: TaskSeq(completed.seq), busy_ns: completed.busy_ns, stopped, failed });
-        let spares = &mut self.workers[worker.index()].spares;
-        if spares.len() < SPARES_MAX {
-            spares.push(completed);
-        }
     }
 }

@@ -16,7 +16,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 pub use self::loading::ModelError;
 use self::loading::{Measuring, Registry};
 use crate::cancels::Cancels;
-use crate::core::{Arrival, Core, CoreParts, CoreWorker, ToCore};
+use crate::core::{Arrival, Core, CoreParts, CoreWorker, NewRequest, ToCore};
 use crate::figures::{Counters, DomainGauge, Gauges, Snapshot, WorkerGauge};
 use crate::lanes::WORKERS_MAX;
 use crate::model::LoadedModel;
@@ -212,8 +212,11 @@ impl Engine {
         sink: impl FnOnce(Handle) -> Box<dyn Sink>,
     ) -> Result<Handle, SubmitError> {
         let handle = self.handles.take()?;
-        let (model, submitted) = (model.clone(), Instant::now());
-        let arrival = Arrival { handle, model, growth, tensors, sink: sink(handle), urgency, submitted };
+        let submitted = Instant::now();
+        // Counted here, where whoever submits has just counted one: the engine's thread would have to wait for that one's cache.
+        let to_schedule = Arc::clone(&growth);
+        let request = NewRequest { handle, model: model.id, growth, tensors, sink: sink(handle), submitted };
+        let arrival = Arrival { request, load: model.load, to_schedule, urgency };
         match self.inbox.try_send(ToCore::Submit(arrival)) {
             Ok(()) => Ok(handle),
             Err(refused) => {

@@ -1,12 +1,15 @@
 //! Which lanes are placed, and which workers have been told of them. What crosses to a worker follows joins and leaves, not batches.
 
 use std::collections::VecDeque;
+use std::hint::black_box;
 use std::sync::Arc;
 
 use cellwright_backend::{Lane, LaneIndex, Slot};
-use cellwright_scheduler::{LaneId, ModelId, RequestId, WorkerId};
+use cellwright_scheduler::{LaneId, ModelId, RequestId, Row, WorkerId};
 
-/// More workers than bits of the set of those that know a lane would need another structure.
+use crate::spares::Spares;
+
+/// More workers than bits of the set of those that a worker reaches would need another structure.
 pub(crate) const WORKERS_MAX: usize = 64;
 
 /// A placed lane.
@@ -17,17 +20,14 @@ pub(crate) struct LaneEntry {
     pub(crate) growth: u32,
     /// Its request's.
     pub(crate) model: ModelId,
+    /// Its chain, counted over the request, and its stage.
+    pub(crate) chain: u32,
+    pub(crate) stage: u32,
     /// What it held before was another tenant's.
     pub(crate) scrub: bool,
-    /// Workers that have it in their table.
-    known: u64,
 }
 
 impl LaneEntry {
-    pub(crate) const fn new(lane: Arc<Lane>, request: RequestId, growth: u32, model: ModelId, scrub: bool) -> Self {
-        Self { lane, request, growth, model, scrub, known: 0 }
-    }
-
     /// The slots that `steps` steps from `step` on are the first of this request to write, to be zeroed before them: another tenant held them.
     ///
     /// A node is zeroed by the task that computes it and by no other, because other workers may compute other nodes of the lane meanwhile.
@@ -44,16 +44,20 @@ impl LaneEntry {
 #[derive(Default)]
 pub(crate) struct Lanes {
     entries: Vec<Option<LaneEntry>>,
+    /// How many of them are to be scrubbed.
+    scrubs: usize,
     /// For each worker; none if it is lost.
-    left: Vec<Option<Left>>,
+    workers: Vec<Option<Known>>,
 }
 
-/// Lanes that were released and that a worker knows. A worker that has nothing to do keeps them until its next task, and with them what their growths refer to
-/// (tensors of requests that have ended): at most the lanes that were placed when it got its last task, each once.
+/// What a worker knows of lanes. Of those that were released: a worker that has nothing to do keeps them until its next task, and with them what their growths
+/// refer to (tensors of requests that have ended): at most the lanes that were placed when it got its last task, each once.
 #[derive(Default)]
-struct Left {
+struct Known {
+    /// A bit for each lane that it has in its table, and has not been told to forget: so near together that all of a task's are looked at in no time.
+    lanes: Vec<u64>,
     /// Those that it must forget with its next task.
-    next: Vec<LaneIndex>,
+    left: Vec<LaneIndex>,
     /// The same, which are held until that task is complete, and so freed by the engine's thread, which allocated most of what they refer to, and not by the
     /// worker's, which would have to hand all of it back to another thread's heap.
     held: Vec<Arc<Lane>>,
@@ -61,15 +65,39 @@ struct Left {
     told: VecDeque<(u64, Vec<Arc<Lane>>)>,
 }
 
+impl Known {
+    /// Notes that the worker knows a lane; whether it did not.
+    fn learn(&mut self, id: LaneId) -> bool {
+        let (word, bit) = (id.index() / u64::BITS as usize, 1 << (id.0 % u64::BITS));
+        if self.lanes.len() <= word {
+            self.lanes.resize(word + 1, 0);
+        }
+        let known = &mut self.lanes[word];
+        let is_new = *known & bit == 0;
+        *known |= bit;
+        is_new
+    }
+
+    /// Notes that it is to forget a lane; whether it knew it.
+    fn forget(&mut self, id: LaneId) -> bool {
+        let bit = 1 << (id.0 % u64::BITS);
+        let Some(known) = self.lanes.get_mut(id.index() / u64::BITS as usize) else { return false };
+        let knew = *known & bit != 0;
+        *known &= !bit;
+        knew
+    }
+}
+
 impl Lanes {
     pub(crate) fn new(workers: usize) -> Self {
-        Self { entries: Vec::new(), left: (0..workers).map(|_| Some(Left::default())).collect() }
+        Self { workers: (0..workers).map(|_| Some(Known::default())).collect(), ..Self::default() }
     }
 
     pub(crate) fn place(&mut self, id: LaneId, entry: LaneEntry) {
         if self.entries.len() <= id.index() {
             self.entries.resize_with(id.index() + 1, || None);
         }
+        self.scrubs += usize::from(entry.scrub);
         self.entries[id.index()] = Some(entry);
     }
 
@@ -77,45 +105,61 @@ impl Lanes {
         self.entries.get(id.index())?.as_ref()
     }
 
-    /// Forgets a lane; workers that know it are told with their next task.
-    pub(crate) fn release(&mut self, id: LaneId) -> Option<LaneEntry> {
-        let entry = self.entries.get_mut(id.index())?.take()?;
-        for (worker, left) in self.left.iter_mut().enumerate() {
-            if let Some(left) = left.as_mut().filter(|_| entry.known & (1 << worker) != 0) {
-                left.next.push(LaneIndex(id.0));
-                left.held.push(Arc::clone(&entry.lane));
-            }
-        }
-        Some(entry)
+    /// Reads those lanes, so that whoever goes through them does not wait for each by itself.
+    pub(crate) fn read_ahead(&self, ids: impl Iterator<Item = LaneId>) {
+        black_box(ids.filter_map(|id| self.get(id)).fold(0, |read, entry| read ^ entry.request.0));
     }
 
-    /// The lane, which is about to run on a worker, and whether that is now to be told of it.
-    pub(crate) fn introduce(&mut self, id: LaneId, worker: WorkerId) -> Option<(&LaneEntry, bool)> {
-        let entry = self.entries.get_mut(id.index())?.as_mut()?;
-        let bit = 1 << worker.0;
-        let is_new = entry.known & bit == 0;
-        entry.known |= bit;
-        Some((entry, is_new))
+    /// Whether any lane may have slots to zero.
+    pub(crate) const fn any_to_scrub(&self) -> bool {
+        self.scrubs > 0
+    }
+
+    /// Forgets a lane; workers that know it are told with their next task. Its request, and which of its growths it was of.
+    pub(crate) fn release(&mut self, id: LaneId) -> Option<(RequestId, u32)> {
+        let LaneEntry { lane, request, growth, scrub, .. } = self.entries.get_mut(id.index())?.take()?;
+        self.scrubs -= usize::from(scrub);
+        let mut lane = Some(lane);
+        let mut knowing = self.workers.iter_mut().flatten().filter_map(|worker| worker.forget(id).then_some(worker)).peekable();
+        while let Some(worker) = knowing.next() {
+            worker.left.push(LaneIndex(id.0));
+            // Mostly there is but one.
+            let held = if knowing.peek().is_some() { lane.clone() } else { lane.take() };
+            worker.held.extend(held);
+        }
+        Some((request, growth))
+    }
+
+    /// Lanes of a task that its worker is now to be told of, in its order.
+    pub(crate) fn introduce(&mut self, rows: &[Row], worker: WorkerId, new: &mut Vec<LaneId>) {
+        if let Some(known) = &mut self.workers[worker.index()] {
+            new.extend(rows.iter().map(|row| row.lane).filter(|lane| known.learn(*lane)));
+        }
     }
 
     /// What the worker must forget with that task, handed over once.
     pub(crate) fn take_leaves(&mut self, worker: WorkerId, task: u64) -> Vec<LaneIndex> {
-        let Some(left) = &mut self.left[worker.index()] else { return Vec::new() };
-        if !left.held.is_empty() {
-            left.told.push_back((task, std::mem::take(&mut left.held)));
+        let Some(known) = &mut self.workers[worker.index()] else { return Vec::new() };
+        if !known.held.is_empty() {
+            known.told.push_back((task, std::mem::take(&mut known.held)));
         }
-        std::mem::take(&mut left.next)
+        std::mem::take(&mut known.left)
     }
 
-    /// A worker's tasks up to that one are complete.
-    pub(crate) fn completed(&mut self, worker: WorkerId, task: u64) {
-        let Some(left) = &mut self.left[worker.index()] else { return };
-        while left.told.pop_front_if(|(number, _)| *number <= task).is_some() {}
+    /// A worker's tasks up to that one are complete: of what it has forgotten with them, some may be to spare.
+    pub(crate) fn completed(&mut self, worker: WorkerId, task: u64, spares: &mut Spares) {
+        let Some(known) = &mut self.workers[worker.index()] else { return };
+        while let Some((_, mut lanes)) = known.told.pop_front_if(|(number, _)| *number <= task) {
+            spares.keep(&mut lanes);
+            if known.held.capacity() == 0 {
+                known.held = lanes;
+            }
+        }
     }
 
     /// A worker is lost: it is told of nothing any more.
     pub(crate) fn lost(&mut self, worker: WorkerId) {
-        self.left[worker.index()] = None;
+        self.workers[worker.index()] = None;
     }
 }
 
@@ -143,23 +187,25 @@ mod tests {
     #[test]
     fn what_a_worker_knows_is_held_until_it_has_forgotten_it() {
         let workers = [WorkerId(0), WorkerId(1)];
-        let (mut lanes, own) = (Lanes::new(2), [0; 4].map(|_| lane()));
+        let (mut lanes, mut spares, own) = (Lanes::new(2), Spares::default(), [0; 4].map(|_| lane()));
         let users = || own.each_ref().map(Arc::strong_count);
         for (id, lane) in (0..).map(LaneId).zip(&own) {
-            lanes.place(id, LaneEntry::new(Arc::clone(lane), RequestId(0), 0, ModelId(0), false));
+            let (lane, request, model) = (Arc::clone(lane), RequestId(0), ModelId(0));
+            lanes.place(id, LaneEntry { lane, request, growth: 0, model, chain: 0, stage: 0, scrub: false });
         }
         // The first is known to both, the next two to one each, the last to none.
         for (id, worker) in [(0, 0), (0, 1), (1, 0), (2, 1)] {
-            let new = |lanes: &mut Lanes| lanes.introduce(LaneId(id), workers[worker]).map(|(_, is_new)| is_new);
-            assert_eq!([new(&mut lanes), new(&mut lanes)], [Some(true), Some(false)]);
+            let (lane, mut new) = (LaneId(id), Vec::new());
+            (0..2).for_each(|step| lanes.introduce(&[Row { lane, step }], workers[worker], &mut new));
+            assert_eq!(new, [lane]);
         }
-        (0..4).for_each(|id| drop(lanes.release(LaneId(id))));
+        (0..4).for_each(|id| assert_eq!(lanes.release(LaneId(id)), Some((RequestId(0), 0))));
         assert_eq!(users(), [3, 2, 2, 1]);
         assert_eq!(lanes.take_leaves(workers[0], 7), [LaneIndex(0), LaneIndex(1)]);
         assert_eq!(lanes.take_leaves(workers[0], 8), []);
-        lanes.completed(workers[0], 6);
+        lanes.completed(workers[0], 6, &mut spares);
         assert_eq!(users(), [3, 2, 2, 1]);
-        lanes.completed(workers[0], 8);
+        lanes.completed(workers[0], 8, &mut spares);
         assert_eq!(users(), [2, 1, 2, 1]);
         lanes.lost(workers[1]);
         assert_eq!((users(), lanes.take_leaves(workers[1], 9)), ([1; 4], Vec::new()));

@@ -14,8 +14,10 @@ pub mod trace;
 mod calibration_store;
 mod cancels;
 mod core;
+mod growths;
 mod lanes;
 mod requests;
+mod spares;
 mod turns;
 mod worker;
 

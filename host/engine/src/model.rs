@@ -69,6 +69,8 @@ pub struct LoadedCell {
 pub struct LoadedModel {
     /// Its id.
     pub id: ModelId,
+    /// Tells it from others that have had the id.
+    pub(crate) load: u64,
     /// For people.
     pub name: String,
     /// Its cells, by position.

@@ -1,18 +1,16 @@
 //! Requests in flight, as the engine's thread sees them.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::hint::black_box;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cellwright_backend::{EarlierChain, FirstSlots, PlacedGrowth, RequestFlags, RowError};
-use cellwright_cell_graph::unfolded::Source;
-use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
-use cellwright_scheduler::RequestId;
+use cellwright_backend::RowError;
+use cellwright_cell_graph::Tensor;
+use cellwright_scheduler::{ModelId, RequestId};
 
-use crate::core::Arrival;
+use crate::core::NewRequest;
 use crate::engine::SubmitError;
 use crate::figures::RequestTimes;
-use crate::model::LoadedModel;
+use crate::growths::Growths;
 use crate::sink::Sink;
 
 /// Names a request in flight. A handle of a request that has ended names nothing, even when its place is taken by another.
@@ -46,8 +44,13 @@ impl Handles {
     }
 
     pub(crate) fn give_back(&self, handle: Handle) {
+        self.give_back_all(std::iter::once(handle));
+    }
+
+    /// Those of requests that are gone: together, because whoever submits takes the same lock, for each of them.
+    pub(crate) fn give_back_all(&self, handles: impl Iterator<Item = Handle>) {
         if let Some(free) = self.free().as_mut() {
-            free.push(Handle { id: handle.id, generation: handle.generation.wrapping_add(1) });
+            free.extend(handles.map(|Handle { id, generation }| Handle { id, generation: generation.wrapping_add(1) }));
         }
     }
 
@@ -74,197 +77,56 @@ pub struct RequestTensors {
     pub tensors: Vec<Arc<Tensor>>,
 }
 
-/// A growth of a request.
-pub(crate) struct GrowthEntry {
-    pub(crate) growth: Arc<UnfoldedGrowth>,
-    tensors: RequestTensors,
-    executed: Arc<[AtomicU32]>,
-    pub(crate) placed: Option<Arc<PlacedGrowth>>,
-    /// Lanes of it that are placed.
-    pub(crate) lanes: u32,
-}
-
-impl GrowthEntry {
-    pub(crate) fn new(growth: Arc<UnfoldedGrowth>, tensors: RequestTensors) -> Self {
-        let executed = growth.chains.iter().map(|chain| AtomicU32::new(chain.length.bound)).collect();
-        Self { growth, tensors, executed, placed: None, lanes: 0 }
-    }
-
-    /// Whether nothing of it is left that anybody could name: it had its place, or never needs one, and its lanes are released.
-    fn is_over(&self) -> bool {
-        self.lanes == 0 && (self.placed.is_some() || self.growth.chains.is_empty())
-    }
-}
-
-/// The place of a growth among those of its request.
-struct HeldGrowth {
-    first_chain: u32,
-    /// None once nobody can name it any more: what it referred to is not held because an older growth is kept.
-    entry: Option<Box<GrowthEntry>>,
-}
-
-impl HeldGrowth {
-    fn new(entry: GrowthEntry) -> Self {
-        Self { first_chain: entry.growth.first_chain, entry: Some(Box::new(entry)) }
-    }
-
-    fn is_over(&self) -> bool {
-        self.entry.as_ref().is_none_or(|entry| entry.is_over())
-    }
-}
-
 /// A request in flight.
 pub(crate) struct RequestEntry {
+    /// Gone once the request has ended.
+    pub(crate) sink: Option<Box<dyn Sink>>,
+    pub(crate) times: RequestTimes,
+    pub(crate) growths: Growths,
     pub(crate) handle: Handle,
     /// Counted from 0 in order of arrival, for people.
     pub(crate) number: u64,
-    /// Gone once the request has ended.
-    pub(crate) sink: Option<Box<dyn Sink>>,
-    pub(crate) flags: Arc<RequestFlags>,
-    pub(crate) model: Arc<LoadedModel>,
-    pub(crate) times: RequestTimes,
-    /// What a kernel said of one of its rows.
-    pub(crate) row_error: Option<RowError>,
-    /// A worker was lost that had its state in hand.
-    pub(crate) worker_lost: bool,
-    /// Growths that still have lanes, or may get some; element 0 is number `first_growth`.
-    /// How many there can be is bounded by the graph's limits (chains since the oldest one that is kept) and by how often a plugin is called back.
-    growths: VecDeque<HeldGrowth>,
-    first_growth: u32,
+    /// Which it is as long as there are requests of it.
+    pub(crate) model: ModelId,
     /// Lanes of all growths that are placed.
     pub(crate) lanes: u32,
+    /// What a kernel said of one of its rows.
+    pub(crate) row_error: Option<Box<RowError>>,
+    /// A worker was lost that had its state in hand.
+    pub(crate) worker_lost: bool,
 }
 
 impl RequestEntry {
-    pub(crate) fn new(arrival: Arrival, number: u64) -> Self {
-        let growth = GrowthEntry::new(arrival.growth, arrival.tensors);
+    pub(crate) fn new(request: NewRequest, number: u64) -> Self {
+        let NewRequest { handle, model, growth, tensors, sink, submitted } = request;
         Self {
-            handle: arrival.handle,
+            sink: Some(sink),
+            times: RequestTimes::new(submitted),
+            growths: Growths::new(growth, tensors),
+            handle,
             number,
-            sink: Some(arrival.sink),
-            flags: Arc::default(),
-            model: arrival.model,
-            times: RequestTimes::new(arrival.submitted),
+            model,
+            lanes: 0,
             row_error: None,
             worker_lost: false,
-            growths: VecDeque::from([HeldGrowth::new(growth)]),
-            first_growth: 0,
-            lanes: 0,
         }
     }
 
-    pub(crate) fn grow(&mut self, growth: GrowthEntry) {
-        self.growths.push_back(HeldGrowth::new(growth));
-        // The one before stayed because it was the last.
-        self.forget_over(self.first_growth + self.growths.len() as u32 - 2);
-    }
-
-    pub(crate) fn growth_mut(&mut self, number: u32) -> Option<&mut GrowthEntry> {
-        self.growths.get_mut(number.checked_sub(self.first_growth)? as usize)?.entry.as_deref_mut()
-    }
-
-    /// Gives a growth its place.
-    pub(crate) fn place(&mut self, number: u32, slots: FirstSlots) -> Option<Arc<PlacedGrowth>> {
-        let position = number.checked_sub(self.first_growth)? as usize;
-        let earlier = self.earlier(self.growths.get(position)?.entry.as_ref()?.growth.clone().as_ref());
-        let (flags, cells) = (self.flags.clone(), self.model.indices.clone());
-        let entry = self.growths.get_mut(position)?.entry.as_mut()?;
-        // It may have had another place before.
-        let tensors = match &entry.placed {
-            Some(placed) => placed.tensors.clone(),
-            None => std::mem::take(&mut entry.tensors.tensors),
-        };
-        let placed = Arc::new(PlacedGrowth {
-            growth: entry.growth.clone(),
-            cells,
-            slots,
-            executed: entry.executed.clone(),
-            earlier,
-            tensors,
-            first_tensor: entry.tensors.first,
-            flags,
-        });
-        entry.placed = Some(placed.clone());
-        Some(placed)
-    }
-
-    /// Where the chains of earlier growths lie that a growth refers to.
-    fn earlier(&self, growth: &UnfoldedGrowth) -> Vec<EarlierChain> {
-        if growth.first_chain == 0 {
-            return Vec::new();
-        }
-        let mut chains: Vec<u32> = Vec::new();
-        for chain in &growth.chains {
-            chains.extend(chain.length.like);
-            for source in chain.stages.iter().flat_map(|stage| &stage.inputs).map(|input| &input.source) {
-                match source {
-                    Source::Steps { chain, .. } | Source::Last { chain, .. } => chains.push(*chain),
-                    Source::Nodes { of, .. } => chains.extend(of.iter().map(|node| node.chain)),
-                    Source::Zeros
-                    | Source::Literal(_)
-                    | Source::Ints(_)
-                    | Source::Index(_)
-                    | Source::Rows { .. }
-                    | Source::Sibling { .. } => {}
-                }
-            }
-        }
-        chains.retain(|chain| *chain < growth.first_chain);
-        chains.sort_unstable();
-        chains.dedup();
-        chains.into_iter().filter_map(|chain| self.earlier_chain(chain)).collect()
-    }
-
-    fn earlier_chain(&self, chain: u32) -> Option<EarlierChain> {
-        // Chains are numbered over the whole request, growth by growth.
-        let after = self.growths.partition_point(|held| held.first_chain <= chain);
-        let held = self.growths.get(after.checked_sub(1)?)?;
-        let (entry, local) = (held.entry.as_ref()?, chain.checked_sub(held.first_chain)?);
-        let unfolded = entry.growth.chains.get(local as usize)?;
-        let slots = entry.placed.as_ref()?.slots.get(local as usize)?;
-        let stages = unfolded.stages.iter().zip(slots).map(|(stage, slot)| (*slot, stage.retention, stage.cell)).collect();
-        Some(EarlierChain { chain, stages, executed: (entry.executed.clone(), local) })
-    }
-
-    /// Growths that are held.
-    pub(crate) fn growths(&self) -> usize {
-        self.growths.len()
+    /// Whether it has ended, and nothing in flight names it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.sink.is_none() && self.lanes == 0
     }
 
     /// So many lanes of a growth are placed.
     pub(crate) fn add_lanes(&mut self, growth: u32, count: u32) {
         self.lanes += count;
-        if let Some(entry) = self.growth_mut(growth) {
-            entry.lanes += count;
-        }
+        self.growths.add_lanes(growth, count);
     }
 
     /// One lane less. Growths in front that have none left are forgotten.
     pub(crate) fn release_lane(&mut self, growth: u32) {
         self.lanes = self.lanes.saturating_sub(1);
-        if let Some(entry) = self.growth_mut(growth) {
-            entry.lanes = entry.lanes.saturating_sub(1);
-        }
-        self.forget_over(growth);
-        while self.growths.len() > 1 && self.growths.front().is_some_and(HeldGrowth::is_over) {
-            self.growths.pop_front();
-            self.first_growth += 1;
-        }
-    }
-
-    /// Empties a growth that is over, if it is not the last.
-    fn forget_over(&mut self, growth: u32) {
-        let Some(position) = growth.checked_sub(self.first_growth).map(|position| position as usize) else { return };
-        if position + 1 < self.growths.len()
-            && let Some(held) = self.growths.get_mut(position)
-        {
-            held.entry.take_if(|entry| entry.is_over());
-        }
-    }
-
-    /// Nothing more of it is worth computing.
-    pub(crate) fn mark_dead(&self) {
-        self.flags.dead.store(true, Ordering::Relaxed);
+        self.growths.release_lane(growth);
     }
 }
 
@@ -316,8 +178,16 @@ impl Requests {
         self.entries.get(handle.id.index()).and_then(|place| place.arrived).is_none_or(|arrived| handle.is_after(arrived))
     }
 
-    pub(crate) fn remove(&mut self, id: RequestId) -> Option<RequestEntry> {
-        self.entries.get_mut(id.index())?.entry.take()
+    pub(crate) fn remove(&mut self, id: RequestId) {
+        if let Some(place) = self.entries.get_mut(id.index()) {
+            place.entry = None;
+        }
+    }
+
+    /// Reads what those requests were last, so that whoever goes through them does not wait for each by itself: where many are in flight, none is in a cache.
+    pub(crate) fn read_ahead(&self, ids: impl Iterator<Item = RequestId>) {
+        let read = |entry: &RequestEntry| entry.lanes ^ entry.times.batch_max ^ entry.growths.len() as u32 ^ entry.number as u32;
+        black_box(ids.filter_map(|id| self.get(id)).fold(0, |all, entry| all ^ read(entry)));
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RequestEntry> {

@@ -25,6 +25,8 @@ pub struct Launch {
     pub cell_type: CellTypeId,
     /// Whose turn it was (rows of other models of the same type may ride along).
     pub model: ModelId,
+    /// The model of all its rows, where it is known that they are of one.
+    pub sole: Option<ModelId>,
     /// Its number on that worker.
     pub seq: TaskSeq,
     /// Every row runs `step`, `step + 1`, …, so many; all rows their first before any its second, for they may read one another. Whatever

@@ -163,7 +163,7 @@ impl Scheduler {
         state.tasks.push_back(Task { seq, cell_type, steps: 1, rows: launched.len(), tick, listed, walk, sole, charged_ns });
         room::in_ring(&mut state.rows, launched.len());
         state.rows.extend(launched);
-        self.out.launches.push(Launch { worker, cell_type, model, seq, steps: 1, ended: 0, rows: first..rows.len() });
+        self.out.launches.push(Launch { worker, cell_type, model, sole, seq, steps: 1, ended: 0, rows: first..rows.len() });
         self.out.rows = rows;
     }
 

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cellwright_backend::{CellIndex, FirstSlots, Lane, LaneIndex, PlacedGrowth, Row, Slot, Task};
-use cellwright_scheduler::{Commands, Failure, LaneId, Launch, RequestId};
+use cellwright_scheduler::{Commands, Failure, LaneId, Launch, Placement, RequestId, Row as Scheduled, WorkerId};
 
-use super::{Core, ToWorker};
+use super::{Core, State, ToWorker};
 use crate::figures::RequestTimes;
-use crate::lanes::LaneEntry;
-use crate::requests::{RequestEntry, Requests};
+use crate::growths::GrowthEntry;
+use crate::lanes::{LaneEntry, Lanes};
+use crate::requests::{Handle, RequestEntry};
 use crate::sink::{RequestFailure, Sink};
+use crate::spares::Spares;
 use crate::trace::{TaskTrace, TraceRow};
 
 /// A stage of a growth that is placed anew, whose chain gave its place back before.
@@ -21,12 +23,8 @@ impl Core {
     pub(super) fn carry_out(&mut self) {
         let commands = std::mem::take(&mut self.state.commands);
         self.count_device_time(&commands);
-        for lane in &commands.released {
-            self.release(*lane);
-        }
-        for index in 0..commands.placements.len() {
-            self.place(&commands, index);
-        }
+        self.release(&commands.released);
+        self.place(&commands);
         for moved in &commands.moves {
             self.move_request(&commands, moved);
         }
@@ -35,10 +33,7 @@ impl Core {
         }
         // Whoever hears of an end finds it in the figures.
         self.publish();
-        for request in &commands.finished {
-            self.counters.finished.fetch_add(1, Ordering::Relaxed);
-            self.end(*request, |sink, _, times| sink.finished(times));
-        }
+        self.finish(&commands.finished);
         for (request, failure) in &commands.failed {
             self.counters.failed.fetch_add(1, Ordering::Relaxed);
             self.fail(*request, *failure);
@@ -47,78 +42,66 @@ impl Core {
         self.state.commands = commands;
     }
 
-    fn release(&mut self, id: LaneId) {
+    fn release(&mut self, released: &[LaneId]) {
         let state = &mut self.state;
-        let Some(lane) = state.lanes.release(id) else { return };
-        let Some(entry) = state.requests.get_mut(lane.request) else { return };
-        let growths = entry.growths();
-        entry.release_lane(lane.growth);
-        self.counters.growths.fetch_sub((growths - entry.growths()) as u64, Ordering::Relaxed);
-        self.counters.lanes.fetch_sub(1, Ordering::Relaxed);
-        self.forget_if_over(lane.request);
+        state.lanes.read_ahead(released.iter().copied());
+        state.requests.read_ahead(released.iter().filter_map(|lane| Some(state.lanes.get(*lane)?.request)));
+        let mut left = std::mem::take(&mut state.left);
+        let (mut lanes, mut growths) = (0, 0);
+        for id in released {
+            let state = &mut self.state;
+            let Some((request, growth)) = state.lanes.release(*id) else { continue };
+            let Some(entry) = state.requests.get_mut(request) else { continue };
+            lanes += 1;
+            growths += entry.growths.len();
+            entry.release_lane(growth);
+            growths -= entry.growths.len();
+            left.extend(self.forget_if_over(request));
+        }
+        self.counters.growths.fetch_sub(growths as u64, Ordering::Relaxed);
+        self.counters.lanes.fetch_sub(lanes, Ordering::Relaxed);
+        if !left.is_empty() {
+            let gone = left.len() as u64;
+            // The places first: whoever sees that fewer requests are in flight may want one.
+            self.handles.give_back_all(left.drain(..));
+            self.counters.in_flight.fetch_sub(gone, Ordering::Release);
+        }
+        self.state.left = left;
     }
 
-    /// A request's place is free once it has ended and nothing in flight names it.
-    fn forget_if_over(&mut self, request: RequestId) {
-        let over = self.state.requests.get(request).is_some_and(|entry| entry.sink.is_none() && entry.lanes == 0);
-        if over && let Some(entry) = self.state.requests.remove(request) {
-            // The place first: whoever sees that one request fewer is in flight may want it.
-            self.handles.give_back(entry.handle);
-            self.counters.in_flight.fetch_sub(1, Ordering::Release);
-            self.counters.growths.fetch_sub(entry.growths() as u64, Ordering::Relaxed);
-            self.state.models.leave(&entry.model);
-        }
+    /// A request's place is free once it has ended and nothing in flight names it; its handle is to be given back then.
+    fn forget_if_over(&mut self, request: RequestId) -> Option<Handle> {
+        let state = &mut self.state;
+        let entry = state.requests.get(request).filter(|entry| entry.is_over())?;
+        let (handle, model) = (entry.handle, entry.model);
+        self.counters.growths.fetch_sub(entry.growths.len() as u64, Ordering::Relaxed);
+        state.requests.remove(request);
+        state.models.leave(model);
+        Some(handle)
     }
 
-    fn place(&mut self, commands: &Commands, index: usize) {
+    fn place(&mut self, commands: &Commands) {
         let state = &mut self.state;
-        let placement = &commands.placements[index];
-        let Some(entry) = state.requests.get_mut(placement.request) else { return };
-        let Some(growth) = entry.growth_mut(placement.growth).map(|growth| growth.growth.clone()) else { return };
-        let places = &commands.places[placement.places.clone()];
-        let slots = FirstSlots::new(&growth, places.iter().map(|(_, slot)| Slot(slot.0)));
-        let Some(placed) = entry.place(placement.growth, slots) else { return };
-        let model = entry.model.id;
-        let stages =
-            growth.chains.iter().enumerate().flat_map(|(chain, unfolded)| (0..unfolded.stages.len()).map(move |stage| (chain, stage)));
-        let mut count = 0;
-        for ((lane, _), (chain, stage)) in places.iter().zip(stages).filter(|((lane, _), _)| *lane != NO_LANE) {
-            let lane_of = new_lane(&placed, chain, stage);
-            state.lanes.place(*lane, LaneEntry::new(lane_of, placement.request, placement.growth, model, placement.scrub));
-            count += 1;
+        let mut placed = 0;
+        for placement in &commands.placements {
+            let Some(entry) = state.requests.get_mut(placement.request) else { continue };
+            let Some(model) = state.models.get(entry.model) else { continue };
+            let places = &commands.places[placement.places.clone()];
+            placed += place(placement, places, (entry, &model.indices), (&mut state.lanes, &mut state.spares));
         }
-        entry.add_lanes(placement.growth, count);
-        self.counters.lanes.fetch_add(u64::from(count), Ordering::Relaxed);
+        self.counters.lanes.fetch_add(placed, Ordering::Relaxed);
     }
 
     fn launch(&mut self, commands: &Commands, launch: &Launch) {
         let state = &mut self.state;
         let scheduled = &commands.rows[launch.rows.clone()];
-        let mut task = Task {
-            seq: launch.seq.0,
-            cell: CellIndex(launch.cell_type.0),
-            steps: launch.steps,
-            rows: state.row_buffers.pop().unwrap_or_default(),
-            joins: Vec::new(),
-            leaves: state.lanes.take_leaves(launch.worker, launch.seq.0),
-            scrub: Vec::new(),
-        };
-        task.rows.clear();
-        let mut models = state.models.of_task((launch.step_rows(), launch.steps));
-        for row in scheduled {
-            task.rows.push(Row { lane: LaneIndex(row.lane.0), step: row.step });
-            let Some((entry, is_new)) = state.lanes.introduce(row.lane, launch.worker) else { continue };
-            models.have_row(entry.model);
-            if entry.scrub {
-                task.scrub.extend(entry.scrub(row.step, launch.steps, node_slots(&state.requests, entry)));
-            }
-            if is_new {
-                task.joins.push((LaneIndex(row.lane.0), entry.lane.clone()));
-                if let Some(request) = state.requests.get_mut(entry.request) {
-                    request.times.join(state.now, scheduled.len());
-                }
-            }
-        }
+        let mut rows = state.row_buffers.pop().unwrap_or_default();
+        rows.clear();
+        rows.extend(scheduled.iter().map(|row| Row { lane: LaneIndex(row.lane.0), step: row.step }));
+        let leaves = state.lanes.take_leaves(launch.worker, launch.seq.0);
+        state.count_models(launch, scheduled);
+        let (joins, scrub) = (state.joins(launch.worker, scheduled), state.scrub(launch, scheduled));
+        let task = Task { seq: launch.seq.0, cell: CellIndex(launch.cell_type.0), steps: launch.steps, rows, joins, leaves, scrub };
         self.count_launch(launch);
         self.traced(commands, launch);
         // A worker that is lost has hung up; the scheduler hears of it by `WorkerDown`.
@@ -134,8 +117,8 @@ impl Core {
             let Some(entry) = state.lanes.get(row.lane) else { continue };
             state.trace_rows.push(TraceRow {
                 request: state.requests.get(entry.request).map_or(u64::MAX, |request| request.number),
-                chain: entry.lane.growth.growth.first_chain + entry.lane.chain,
-                stage: entry.lane.stage,
+                chain: entry.chain,
+                stage: entry.stage,
                 step: row.step,
             });
         }
@@ -149,12 +132,33 @@ impl Core {
         });
     }
 
+    fn finish(&mut self, finished: &[RequestId]) {
+        let mut left = std::mem::take(&mut self.state.left);
+        let state = &mut self.state;
+        state.requests.read_ahead(finished.iter().copied());
+        self.counters.finished.fetch_add(finished.len() as u64, Ordering::Relaxed);
+        // The places first: whoever hears of an end may want one. Who gets one does not come here before all of this is over.
+        left.extend(finished.iter().filter_map(|id| state.requests.get(*id)).filter(|entry| entry.lanes == 0).map(|entry| entry.handle));
+        self.handles.give_back_all(left.drain(..));
+        let mut gone = 0;
+        for request in finished {
+            self.end(*request, |sink, _, times| sink.finished(times));
+            gone += u64::from(self.forget_if_over(*request).is_some());
+        }
+        self.counters.in_flight.fetch_sub(gone, Ordering::Release);
+        self.state.left = left;
+    }
+
     fn fail(&mut self, request: RequestId, failure: Failure) {
         self.end(request, |sink, entry, times| {
-            entry.mark_dead();
+            entry.growths.mark_dead();
             let failure = if entry.worker_lost { Failure::WorkerLost } else { failure };
-            sink.failed(RequestFailure::from_scheduler(failure, entry.row_error.take()), times);
+            sink.failed(RequestFailure::from_scheduler(failure, entry.row_error.take().map(|error| *error)), times);
         });
+        if let Some(handle) = self.forget_if_over(request) {
+            self.handles.give_back(handle);
+            self.counters.in_flight.fetch_sub(1, Ordering::Release);
+        }
     }
 
     fn end(&mut self, request: RequestId, how: impl FnOnce(Box<dyn Sink>, &mut RequestEntry, RequestTimes)) {
@@ -165,17 +169,77 @@ impl Core {
             let times = entry.times.until(now);
             how(sink, entry, times);
         }
-        self.forget_if_over(request);
     }
 }
 
-/// Slots of one node of a lane.
-fn node_slots(requests: &Requests, entry: &LaneEntry) -> u32 {
-    let model = requests.get(entry.request).map(|request| &request.model);
-    model.and_then(|model| model.cells.get(entry.lane.stage().cell as usize)).map_or(1, |cell| cell.slots)
+impl State {
+    /// The models that have rows in a task are told so.
+    fn count_models(&mut self, launch: &Launch, scheduled: &[Scheduled]) {
+        let mut models = self.models.of_task((launch.step_rows(), launch.steps));
+        match launch.sole {
+            Some(sole) => models.have_row(sole),
+            None => scheduled.iter().filter_map(|row| self.lanes.get(row.lane)).for_each(|entry| models.have_row(entry.model)),
+        }
+    }
+
+    /// Lanes that a worker is to be told of with a task of those rows.
+    fn joins(&mut self, worker: WorkerId, scheduled: &[Scheduled]) -> Vec<(LaneIndex, Arc<Lane>)> {
+        let mut new = std::mem::take(&mut self.new_lanes);
+        self.lanes.introduce(scheduled, worker, &mut new);
+        self.lanes.read_ahead(new.iter().copied());
+        self.requests.read_ahead(new.iter().filter_map(|lane| Some(self.lanes.get(*lane)?.request)));
+        let mut joins = Vec::with_capacity(new.len());
+        for id in new.drain(..) {
+            let Some(entry) = self.lanes.get(id) else { continue };
+            joins.push((LaneIndex(id.0), Arc::clone(&entry.lane)));
+            if let Some(request) = self.requests.get_mut(entry.request) {
+                request.times.join(self.now, scheduled.len());
+            }
+        }
+        self.new_lanes = new;
+        joins
+    }
+
+    /// Slots to be zeroed before a task: of its rows that had been another tenant's.
+    fn scrub(&self, launch: &Launch, scheduled: &[Scheduled]) -> Vec<(Slot, u32)> {
+        if !self.lanes.any_to_scrub() {
+            return Vec::new();
+        }
+        let node_slots = |entry: &LaneEntry| {
+            let cell = self.models.get(entry.model).and_then(|model| model.cells.get(entry.lane.stage().cell as usize));
+            cell.map_or(1, |cell| cell.slots)
+        };
+        let entries = scheduled.iter().filter_map(|row| Some((row.step, self.lanes.get(row.lane)?)));
+        entries.filter(|(_, entry)| entry.scrub).filter_map(|(step, entry)| entry.scrub(step, launch.steps, node_slots(entry))).collect()
+    }
 }
 
-fn new_lane(placed: &Arc<PlacedGrowth>, chain: usize, stage: usize) -> Arc<Lane> {
-    let position = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
-    Arc::new(Lane { growth: placed.clone(), chain: position(chain), stage: position(stage) })
+/// A growth gets its place. So many lanes of it are placed.
+fn place(
+    placement: &Placement,
+    places: &[(LaneId, cellwright_scheduler::Slot)],
+    (entry, cells): (&mut RequestEntry, &Arc<[CellIndex]>),
+    (lanes, spares): (&mut Lanes, &mut Spares),
+) -> u64 {
+    let number = placement.growth;
+    let Some(growth) = entry.growths.get(number).map(GrowthEntry::growth) else { return 0 };
+    let slots = FirstSlots::new(growth, places.iter().map(|(_, slot)| Slot(slot.0)));
+    let mut first = entry.growths.place(number, slots, cells, spares);
+    let Some(placed) = entry.growths.placed(number) else { return 0 };
+    let (request, model, scrub) = (placement.request, entry.model, placement.scrub);
+    let stages =
+        (0..).zip(&placed.growth.chains).flat_map(|(chain, unfolded)| (0..unfolded.stages.len()).map(move |stage| (chain, stage as u32)));
+    let mut count = 0;
+    for ((id, _), (chain, stage)) in places.iter().zip(stages).filter(|((lane, _), _)| *lane != NO_LANE) {
+        let lane = first.take_if(|_| (chain, stage) == (0, 0)).unwrap_or_else(|| new_lane(placed, chain, stage));
+        let chain = placed.growth.first_chain + chain;
+        lanes.place(*id, LaneEntry { lane, request, growth: number, model, chain, stage, scrub });
+        count += 1;
+    }
+    entry.add_lanes(number, count);
+    count.into()
+}
+
+fn new_lane(growth: &Arc<PlacedGrowth>, chain: u32, stage: u32) -> Arc<Lane> {
+    Arc::new(Lane { growth: Arc::clone(growth), chain, stage })
 }

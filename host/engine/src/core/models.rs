@@ -73,20 +73,20 @@ impl Models {
         self.forget_if_left(model);
     }
 
-    /// Counts a request in; false if the model is not, or no longer, taking any.
-    pub(super) fn enter(&mut self, model: &Arc<LoadedModel>) -> bool {
-        let Some(Some(entry)) = self.entries.get_mut(model.id.index()) else { return false };
-        let open = entry.closed.is_empty() && Arc::ptr_eq(&entry.model, model);
+    /// Counts a request in, of the model that was loaded under that id at that time; false if that is not, or no longer, taking any.
+    pub(super) fn enter(&mut self, model: ModelId, load: u64) -> bool {
+        let Some(Some(entry)) = self.entries.get_mut(model.index()) else { return false };
+        let open = entry.closed.is_empty() && entry.model.load == load;
         entry.requests += u32::from(open);
         open
     }
 
     /// Counts a request out.
-    pub(super) fn leave(&mut self, model: &LoadedModel) {
-        if let Some(Some(entry)) = self.entries.get_mut(model.id.index()) {
+    pub(super) fn leave(&mut self, model: ModelId) {
+        if let Some(Some(entry)) = self.entries.get_mut(model.index()) {
             entry.requests = entry.requests.saturating_sub(1);
         }
-        self.forget_if_left(model.id);
+        self.forget_if_left(model);
     }
 
     fn forget_if_left(&mut self, model: ModelId) {
@@ -109,18 +109,18 @@ mod tests {
     #[test]
     fn everybody_who_asked_hears_that_the_last_request_has_left() {
         let (name, counters) = (String::new(), Arc::new(ModelCounters::new(Vec::new())));
-        let model = Arc::new(LoadedModel { id: ModelId(0), name, cells: Vec::new(), indices: [].into(), counters });
+        let model = Arc::new(LoadedModel { id: ModelId(0), load: 0, name, cells: Vec::new(), indices: [].into(), counters });
         let mut models = Models::default();
         models.up(model.clone());
-        assert!(models.enter(&model));
+        assert!(models.enter(model.id, model.load));
         let heard = [(); 2].map(|()| {
             let (gone, heard) = bounded(1);
             models.down(model.id, gone);
             heard
         });
-        assert!(!models.enter(&model), "it takes no more");
+        assert!(!models.enter(model.id, model.load), "it takes no more");
         assert!(heard.iter().all(|heard| heard.try_recv() == Err(TryRecvError::Empty)), "a request of it goes on");
-        models.leave(&model);
+        models.leave(model.id);
         assert!(heard.iter().all(|heard| heard.try_recv() == Ok(())));
     }
 }

@@ -126,6 +126,8 @@ pub(super) struct Registry {
     types: CellTypes,
     /// By id; a model that is being unloaded keeps its place until it is gone.
     models: Vec<Option<Arc<LoadedModel>>>,
+    /// Models that were loaded so far.
+    loads: u64,
 }
 
 impl Engine {
@@ -159,7 +161,8 @@ impl Engine {
         let id = ModelId(u32::try_from(index).unwrap_or(u32::MAX));
         let indices = cells.iter().map(|cell| CellIndex(cell.cell_type.0)).collect();
         let counters = Arc::new(ModelCounters::new(spec.charged.clone()));
-        let model = Arc::new(LoadedModel { id, name: spec.name.clone(), cells, indices, counters });
+        registry.loads += 1;
+        let model = Arc::new(LoadedModel { id, load: registry.loads, name: spec.name.clone(), cells, indices, counters });
         let up = ToCore::ModelUp { info: Arc::new(model_info(spec, &model)), model: model.clone() };
         if self.inbox.send(up).is_err() {
             self.release(&mut registry.types, &model.cells);

@@ -12,7 +12,7 @@ fn the_mean_of_each_batch_size_is_a_devices_table() {
         let (seq, worker) = (TaskSeq(seq as u64 + 1), WorkerId(1));
         let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }; rows], ..Commands::default() };
         let (cell_type, model) = (CellTypeId(3), ModelId(0));
-        commands.launches.push(Launch { worker, cell_type, model, seq, steps: 2, ended: 0, rows: 0..rows });
+        commands.launches.push(Launch { worker, cell_type, model, sole: None, seq, steps: 2, ended: 0, rows: 0..rows });
         // Each is alone: a microsecond passes before it, and half of one after it.
         let launched = 1_000_000 * seq.0;
         meter.told(Time(launched), &[], &[]);
@@ -50,7 +50,8 @@ fn the_mean_of_each_batch_size_is_a_devices_table() {
 fn launch(meter: &mut Meter, at: u64, seqs: &[u64]) {
     let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }], ..Commands::default() };
     let (worker, cell_type, model) = (WorkerId(0), CellTypeId(0), ModelId(0));
-    let launches = seqs.iter().map(|seq| Launch { worker, cell_type, model, seq: TaskSeq(*seq), steps: 1, ended: 0, rows: 0..1 });
+    let launches =
+        seqs.iter().map(|seq| Launch { worker, cell_type, model, sole: None, seq: TaskSeq(*seq), steps: 1, ended: 0, rows: 0..1 });
     commands.launches.extend(launches);
     meter.told(Time(at), &[], &[]);
     meter.decided(&commands);
@@ -68,7 +69,16 @@ fn what_begins_while_no_other_worker_is_at_work_is_counted_apart() {
         let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }], ..Commands::default() };
         let (cell_type, model) = (CellTypeId(0), ModelId(0));
         let tasks = tasks.iter().map(|(worker, seq)| (WorkerId(*worker), TaskSeq(*seq)));
-        commands.launches.extend(tasks.map(|(worker, seq)| Launch { worker, cell_type, model, seq, steps: 1, ended: 0, rows: 0..1 }));
+        commands.launches.extend(tasks.map(|(worker, seq)| Launch {
+            worker,
+            cell_type,
+            model,
+            sole: None,
+            seq,
+            steps: 1,
+            ended: 0,
+            rows: 0..1,
+        }));
         meter.told(Time(at), &[], &[]);
         meter.decided(&commands);
     };
@@ -143,7 +153,16 @@ fn of_ends_that_are_heard_of_together_the_first_was_waited_for() {
         let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }], ..Commands::default() };
         let (cell_type, model) = (CellTypeId(0), ModelId(0));
         let launches = seqs.iter().map(|(worker, seq)| (WorkerId(*worker), TaskSeq(*seq)));
-        commands.launches.extend(launches.map(|(worker, seq)| Launch { worker, cell_type, model, seq, steps: 1, ended: 0, rows: 0..1 }));
+        commands.launches.extend(launches.map(|(worker, seq)| Launch {
+            worker,
+            cell_type,
+            model,
+            sole: None,
+            seq,
+            steps: 1,
+            ended: 0,
+            rows: 0..1,
+        }));
         meter.decided(&commands);
     };
     let handovers = |meter: &Meter| spread(meter)[..2].to_vec();

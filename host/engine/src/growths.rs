@@ -1,0 +1,261 @@
+//! The growths of a request in flight: graphs that it was given, and where they lie.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cellwright_backend::{CellIndex, EarlierChain, FirstSlots, Lane, PlacedGrowth, RequestFlags};
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::unfolded::Source;
+
+use crate::requests::RequestTensors;
+use crate::spares::Spares;
+
+/// A growth of a request.
+pub(crate) enum GrowthEntry {
+    /// It has no place yet.
+    Waits { growth: Arc<UnfoldedGrowth>, tensors: RequestTensors },
+    /// It has one, and so many lanes of it.
+    Placed { placed: Arc<PlacedGrowth>, lanes: u32 },
+}
+
+impl GrowthEntry {
+    pub(crate) fn growth(&self) -> &UnfoldedGrowth {
+        match self {
+            Self::Waits { growth, .. } => growth,
+            Self::Placed { placed, .. } => &placed.growth,
+        }
+    }
+
+    fn placed(&self) -> Option<&Arc<PlacedGrowth>> {
+        match self {
+            Self::Waits { .. } => None,
+            Self::Placed { placed, .. } => Some(placed),
+        }
+    }
+
+    /// Whether nothing of it is left that anybody could name: it had its place, or never needs one, and its lanes are released.
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Waits { growth, .. } => growth.chains.is_empty(),
+            Self::Placed { lanes, .. } => *lanes == 0,
+        }
+    }
+
+    /// Gives it its place: the lane of its first stage, if it has one, through which the place is reached.
+    fn place(&mut self, place: Place<'_>, spares: &mut Spares) -> Arc<Lane> {
+        let Place { slots, cells, earlier, flags } = place;
+        let placed = match self {
+            Self::Waits { growth, tensors } => {
+                if earlier.is_empty()
+                    && flags.is_none()
+                    && let Some(slot) = slots.sole()
+                    && let Some(lane) = spares.take((growth, tensors), slot, cells)
+                {
+                    *self = Self::Placed { placed: Arc::clone(&lane.growth), lanes: 0 };
+                    return lane;
+                }
+                PlacedGrowth {
+                    growth: Arc::clone(growth),
+                    cells: Arc::clone(cells),
+                    slots,
+                    executed: growth.chains.iter().map(|chain| AtomicU32::new(chain.length.bound)).collect(),
+                    earlier,
+                    tensors: std::mem::take(&mut tensors.tensors),
+                    first_tensor: tensors.first,
+                    flags: flags.cloned().unwrap_or_default(),
+                }
+            }
+            // It had another place before.
+            Self::Placed { placed, .. } => PlacedGrowth {
+                growth: Arc::clone(&placed.growth),
+                cells: Arc::clone(cells),
+                slots,
+                executed: Arc::clone(&placed.executed),
+                earlier,
+                tensors: placed.tensors.clone(),
+                first_tensor: placed.first_tensor,
+                flags: Arc::clone(&placed.flags),
+            },
+        };
+        let placed = Arc::new(placed);
+        match self {
+            Self::Waits { .. } => *self = Self::Placed { placed: Arc::clone(&placed), lanes: 0 },
+            Self::Placed { placed: known, .. } => *known = Arc::clone(&placed),
+        }
+        Arc::new(Lane { growth: placed, chain: 0, stage: 0 })
+    }
+}
+
+/// What a growth does not bring along itself of the place that it gets.
+struct Place<'a> {
+    slots: FirstSlots,
+    cells: &'a Arc<[CellIndex]>,
+    earlier: Vec<EarlierChain>,
+    /// Those of its request, if they are not its own.
+    flags: Option<&'a Arc<RequestFlags>>,
+}
+
+/// Growths of a request that still have lanes, or may get some, and whatever is held because an older one has.
+/// How many there can be is bounded by the graph's limits (chains since the oldest one that is kept) and by how often a plugin is called back.
+pub(crate) struct Growths {
+    /// The oldest: of most requests, their only one.
+    oldest: Option<GrowthEntry>,
+    /// What a request has from its second growth on.
+    more: Option<Box<More>>,
+}
+
+struct More {
+    /// How many came before the oldest.
+    before: u32,
+    /// The growths behind it: the number of each one's first chain, and itself, unless nobody can name it any more.
+    later: VecDeque<(u32, Option<Box<GrowthEntry>>)>,
+    /// Shared by all growths.
+    flags: Arc<RequestFlags>,
+}
+
+impl Growths {
+    pub(crate) fn new(growth: Arc<UnfoldedGrowth>, tensors: RequestTensors) -> Self {
+        Self { oldest: Some(GrowthEntry::Waits { growth, tensors }), more: None }
+    }
+
+    /// How many are held.
+    pub(crate) fn len(&self) -> usize {
+        1 + self.more.as_ref().map_or(0, |more| more.later.len())
+    }
+
+    /// Its place among those that are held.
+    fn position(&self, number: u32) -> Option<usize> {
+        Some(number.checked_sub(self.more.as_ref().map_or(0, |more| more.before))? as usize)
+    }
+
+    fn at(&self, position: usize) -> Option<&GrowthEntry> {
+        match (position.checked_sub(1), &self.more) {
+            (None, _) => self.oldest.as_ref(),
+            (Some(later), Some(more)) => more.later.get(later)?.1.as_deref(),
+            (Some(_), None) => None,
+        }
+    }
+
+    fn at_mut(&mut self, position: usize) -> Option<&mut GrowthEntry> {
+        match (position.checked_sub(1), &mut self.more) {
+            (None, _) => self.oldest.as_mut(),
+            (Some(later), Some(more)) => more.later.get_mut(later)?.1.as_deref_mut(),
+            (Some(_), None) => None,
+        }
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&GrowthEntry> {
+        self.at(self.position(number)?)
+    }
+
+    /// The place of a growth that has one.
+    pub(crate) fn placed(&self, number: u32) -> Option<&Arc<PlacedGrowth>> {
+        self.get(number)?.placed()
+    }
+
+    pub(crate) fn grow(&mut self, growth: Arc<UnfoldedGrowth>, tensors: RequestTensors) {
+        let more = self.more.get_or_insert_with(|| {
+            let flags = self.oldest.as_ref().and_then(GrowthEntry::placed).map(|placed| Arc::clone(&placed.flags));
+            Box::new(More { before: 0, later: VecDeque::new(), flags: flags.unwrap_or_default() })
+        });
+        more.later.push_back((growth.first_chain, Some(Box::new(GrowthEntry::Waits { growth, tensors }))));
+        // The one before stayed because it was the last.
+        self.forget_over(self.len() - 2);
+    }
+
+    /// Gives a growth its place: the lane of its first stage, if it has one. All others are to be made for the same place.
+    pub(crate) fn place(&mut self, number: u32, slots: FirstSlots, cells: &Arc<[CellIndex]>, spares: &mut Spares) -> Option<Arc<Lane>> {
+        let earlier = self.earlier(self.get(number)?.growth());
+        let flags = self.more.as_ref().map(|more| Arc::clone(&more.flags));
+        let entry = self.at_mut(self.position(number)?)?;
+        Some(entry.place(Place { slots, cells, earlier, flags: flags.as_ref() }, spares))
+    }
+
+    /// Where the chains of earlier growths lie that a growth refers to.
+    fn earlier(&self, growth: &UnfoldedGrowth) -> Vec<EarlierChain> {
+        if growth.first_chain == 0 {
+            return Vec::new();
+        }
+        let mut chains: Vec<u32> = Vec::new();
+        for chain in &growth.chains {
+            chains.extend(chain.length.like);
+            for source in chain.stages.iter().flat_map(|stage| &stage.inputs).map(|input| &input.source) {
+                match source {
+                    Source::Steps { chain, .. } | Source::Last { chain, .. } => chains.push(*chain),
+                    Source::Nodes { of, .. } => chains.extend(of.iter().map(|node| node.chain)),
+                    Source::Zeros
+                    | Source::Literal(_)
+                    | Source::Ints(_)
+                    | Source::Index(_)
+                    | Source::Rows { .. }
+                    | Source::Sibling { .. } => {}
+                }
+            }
+        }
+        chains.retain(|chain| *chain < growth.first_chain);
+        chains.sort_unstable();
+        chains.dedup();
+        chains.into_iter().filter_map(|chain| self.earlier_chain(chain)).collect()
+    }
+
+    fn earlier_chain(&self, chain: u32) -> Option<EarlierChain> {
+        // Chains are numbered over the whole request, growth by growth.
+        let later = self.more.as_ref().map_or(0, |more| more.later.partition_point(|(first_chain, _)| *first_chain <= chain));
+        let placed = self.at(later)?.placed()?;
+        let local = chain.checked_sub(placed.growth.first_chain)?;
+        let (unfolded, slots) = (placed.growth.chains.get(local as usize)?, placed.slots.get(local as usize)?);
+        let stages = unfolded.stages.iter().zip(slots).map(|(stage, slot)| (*slot, stage.retention, stage.cell)).collect();
+        Some(EarlierChain { chain, stages, executed: (placed.executed.clone(), local) })
+    }
+
+    /// So many lanes of a growth are placed.
+    pub(crate) fn add_lanes(&mut self, number: u32, count: u32) {
+        if let Some(GrowthEntry::Placed { lanes, .. }) = self.position(number).and_then(|position| self.at_mut(position)) {
+            *lanes += count;
+        }
+    }
+
+    /// One lane of a growth less. Growths in front that have none left are forgotten.
+    pub(crate) fn release_lane(&mut self, number: u32) {
+        let Some(position) = self.position(number) else { return };
+        if let Some(GrowthEntry::Placed { lanes, .. }) = self.at_mut(position) {
+            *lanes = lanes.saturating_sub(1);
+        }
+        self.forget_over(position);
+        let Self { oldest, more: Some(more) } = self else { return };
+        while oldest.as_ref().is_none_or(GrowthEntry::is_over)
+            && let Some((_, next)) = more.later.pop_front()
+        {
+            *oldest = next.map(|next| *next);
+            more.before += 1;
+        }
+    }
+
+    /// Empties a growth that is over, if it is not the last.
+    fn forget_over(&mut self, position: usize) {
+        if position + 1 >= self.len() {
+            return;
+        }
+        match (position.checked_sub(1), &mut self.more) {
+            (None, _) => {
+                self.oldest.take_if(|entry| entry.is_over());
+            }
+            (Some(later), Some(more)) => {
+                if let Some((_, entry)) = more.later.get_mut(later) {
+                    entry.take_if(|entry| entry.is_over());
+                }
+            }
+            (Some(_), None) => {}
+        }
+    }
+
+    /// Nothing more of the request is worth computing.
+    pub(crate) fn mark_dead(&self) {
+        let own = || Some(&self.oldest.as_ref()?.placed()?.flags);
+        // Of what has no place yet no worker computes anything.
+        if let Some(flags) = self.more.as_ref().map(|more| &more.flags).or_else(own) {
+            flags.dead.store(true, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Places of growths that are over, to be given to others: what a worker is told of a request of one stage, in pieces of memory that were allocated together and
+//! would be freed together. Who comes next has them while they still are in the cache.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use cellwright_backend::{CellIndex, FirstSlots, Lane, Slot};
+use cellwright_cell_graph::UnfoldedGrowth;
+
+use crate::requests::RequestTensors;
+
+/// So many are kept.
+const KEPT_MAX: usize = 1024;
+
+/// Lanes of growths of one stage, and those growths, without anything of the requests that they were made for.
+pub(crate) struct Spares {
+    lanes: Vec<Arc<Lane>>,
+    /// The graph of nobody.
+    nothing: Arc<UnfoldedGrowth>,
+}
+
+impl Default for Spares {
+    fn default() -> Self {
+        let nothing = UnfoldedGrowth { first_chain: 0, chains: Vec::new(), outputs: Vec::new(), cancel: Vec::new(), next: None, nodes: 0 };
+        Self { lanes: Vec::new(), nothing: Arc::new(nothing) }
+    }
+}
+
+impl Spares {
+    /// The lane of a growth of one stage that is placed there, if there is one to spare. What the growth brings along is taken.
+    pub(crate) fn take(
+        &mut self,
+        (growth, tensors): (&mut Arc<UnfoldedGrowth>, &mut RequestTensors),
+        slots: Slot,
+        cells: &Arc<[CellIndex]>,
+    ) -> Option<Arc<Lane>> {
+        let bound = growth.chains.first()?.length.bound;
+        let mut lane = self.lanes.pop()?;
+        let placed = Arc::get_mut(&mut Arc::get_mut(&mut lane)?.growth)?;
+        placed.executed.first()?.store(bound, Ordering::Relaxed);
+        // The graph changes places with that of nobody, so that nobody counts who has it: whoever submitted it counts too.
+        std::mem::swap(&mut placed.growth, growth);
+        (placed.slots, placed.first_tensor) = (FirstSlots::one(slots), tensors.first);
+        std::mem::swap(&mut placed.tensors, &mut tensors.tensors);
+        if !Arc::ptr_eq(&placed.cells, cells) {
+            placed.cells = Arc::clone(cells);
+        }
+        Some(lane)
+    }
+
+    /// Keeps those of which nobody else has anything any more, and lets go of what they were about.
+    pub(crate) fn keep(&mut self, lanes: &mut Vec<Arc<Lane>>) {
+        read_ahead(lanes);
+        for mut lane in lanes.drain(..) {
+            if self.lanes.len() < KEPT_MAX && self.clear(&mut lane).is_some() {
+                self.lanes.push(lane);
+            }
+        }
+    }
+
+    fn clear(&self, lane: &mut Arc<Lane>) -> Option<()> {
+        let placed = Arc::get_mut(&mut Arc::get_mut(lane)?.growth)?;
+        let alone = Arc::strong_count(&placed.executed) == 1 && Arc::strong_count(&placed.flags) == 1;
+        // Whatever those who had them wrote there was before.
+        fence(Ordering::Acquire);
+        if !alone || !placed.earlier.is_empty() || placed.slots.sole().is_none() {
+            return None;
+        }
+        placed.flags.dead.store(false, Ordering::Relaxed);
+        placed.growth = Arc::clone(&self.nothing);
+        placed.tensors = Vec::new();
+        Some(())
+    }
+}
+
+/// Reads of such lanes what keeping them reads, one piece of all of them after the other: a worker had them last, and so not each piece is waited for by itself.
+fn read_ahead(lanes: &[Arc<Lane>]) {
+    let read = |piece: fn(&Lane) -> usize| {
+        black_box(lanes.iter().fold(0, |read, lane| read ^ piece(lane)));
+    };
+    read(|lane| lane.stage as usize);
+    read(|lane| lane.growth.first_tensor as usize ^ lane.growth.tensors.len() ^ lane.growth.executed.len());
+    read(|lane| usize::from(lane.growth.flags.dead.load(Ordering::Relaxed)) ^ lane.growth.tensors.first().map_or(0, Arc::strong_count));
+}

@@ -122,7 +122,10 @@ impl<const CHAINS: usize> From<[Vec<Slot>; CHAINS]> for FirstSlots {
 }
 
 /// A growth and its place in a domain.
+///
+/// Workers read it, and the engine counts who has it: in other cache lines, so that neither waits for the other.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct PlacedGrowth {
     /// The graph.
     pub growth: Arc<UnfoldedGrowth>,

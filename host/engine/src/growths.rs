@@ -250,6 +250,11 @@ impl Growths {
         }
     }
 
+    /// How many have the place of the oldest: read so that it is near when it is let go of.
+    pub(crate) fn read_ahead(&self) -> usize {
+        self.oldest.as_ref().and_then(GrowthEntry::placed).map_or(0, Arc::strong_count)
+    }
+
     /// Nothing more of the request is worth computing.
     pub(crate) fn mark_dead(&self) {
         let own = || Some(&self.oldest.as_ref()?.placed()?.flags);

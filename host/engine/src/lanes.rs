@@ -74,7 +74,10 @@ impl Known {
         }
         let known = &mut self.lanes[word];
         let is_new = *known & bit == 0;
-        *known |= bit;
+        // Neighbours are in one word: where nothing changes, the next one does not wait for it to be written.
+        if is_new {
+            *known |= bit;
+        }
         is_new
     }
 

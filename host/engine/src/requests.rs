@@ -184,10 +184,15 @@ impl Requests {
         }
     }
 
-    /// Reads what those requests were last, so that whoever goes through them does not wait for each by itself: where many are in flight, none is in a cache.
+    /// Reads those requests, so that whoever goes through them does not wait for each by itself: where many are in flight, none is in a cache.
     pub(crate) fn read_ahead(&self, ids: impl Iterator<Item = RequestId>) {
         let read = |entry: &RequestEntry| entry.lanes ^ entry.times.batch_max ^ entry.growths.len() as u32 ^ entry.number as u32;
         black_box(ids.filter_map(|id| self.get(id)).fold(0, |all, entry| all ^ read(entry)));
+    }
+
+    /// Reads what counts who has their places, which is looked at when they go.
+    pub(crate) fn read_places_ahead(&self, ids: impl Iterator<Item = RequestId>) {
+        black_box(ids.filter_map(|id| self.get(id)).fold(0, |all, entry| all ^ entry.growths.read_ahead()));
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RequestEntry> {

@@ -80,6 +80,6 @@ fn read_ahead(lanes: &[Arc<Lane>]) {
         black_box(lanes.iter().fold(0, |read, lane| read ^ piece(lane)));
     };
     read(|lane| lane.stage as usize);
-    read(|lane| lane.growth.first_tensor as usize ^ lane.growth.tensors.len() ^ lane.growth.executed.len());
+    read(|lane| Arc::strong_count(&lane.growth) ^ lane.growth.first_tensor as usize ^ lane.growth.tensors.len());
     read(|lane| usize::from(lane.growth.flags.dead.load(Ordering::Relaxed)) ^ lane.growth.tensors.first().map_or(0, Arc::strong_count));
 }

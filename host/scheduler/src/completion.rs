@@ -46,7 +46,12 @@ impl Scheduler {
         let rows = std::mem::take(if all { &mut state.rows } else { &mut state.landing });
         let (count, (one, other)) = (if all { task.rows } else { task.listed }, rows.as_slices());
         let first = one.len().min(count);
-        for part in [&one[..first], &other[..count - first]] {
+        let parts = [&one[..first], &other[..count - first]];
+        if !all {
+            // Each is another's, and has not been looked at since it joined.
+            self.read_ahead(|| parts.into_iter().flatten().map(|row| row.lane));
+        }
+        for part in parts {
             // Rows of one step are often several of a lane.
             for run in part.chunk_by(|row, next| row.lane == next.lane && task.steps == 1) {
                 match run {

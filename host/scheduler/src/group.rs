@@ -235,7 +235,7 @@ impl Scheduler {
         let group = self.group_mut(cell_type, worker);
         group.advance(now);
         let (tick, sole, leavers) = (group.launched, group.sole, std::mem::take(&mut group.leavers));
-        self.read_ahead(leavers.iter().copied());
+        self.read_ahead(|| leavers.iter().copied());
         if let Some((model, first)) = sole.zip(leavers.first()) {
             let position = u32::from(self.lane(*first).type_position);
             self.count_of((model, position), cell_type, Scope::Worker(worker), -(leavers.len() as i32));

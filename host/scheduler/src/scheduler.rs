@@ -253,16 +253,19 @@ impl Scheduler {
 
     /// Reads what is about to be changed of several lanes, one by one: where many are in flight none is in a cache, and so they are waited for
     /// together.
-    pub(crate) fn read_ahead(&self, lanes: impl Iterator<Item = LaneId>) {
-        // Little of each, so that many are waited for at once: a number in every cache line.
-        let read = |lane: LaneId| {
+    pub(crate) fn read_ahead<Lanes: Iterator<Item = LaneId>>(&self, lanes: impl Fn() -> Lanes) {
+        // Little of each, so that many are waited for at once: a number in every cache line; of lanes first, which say whose they are.
+        let of_lane = |lane: LaneId| {
             let lane = self.lane(lane);
-            let request = self.request(lane.request);
-            let chain = request.chain_here().map_or(0, |chain| chain.end);
             let front = lane.queue_key().map_or(0, |key| key.time.0 as u32);
-            (lane.flying ^ lane.placed_in ^ front ^ request.flying ^ chain) as usize
+            lane.flying ^ lane.placed_in ^ front
         };
-        std::hint::black_box(lanes.map(read).fold(0, usize::wrapping_add));
+        let of_request = |lane: LaneId| {
+            let request = self.request(self.lane(lane).request);
+            request.flying ^ request.chain_here().map_or(0, |chain| chain.end)
+        };
+        std::hint::black_box(lanes().map(of_lane).fold(0, |all, one| all ^ one));
+        std::hint::black_box(lanes().map(of_request).fold(0, |all, one| all ^ one));
     }
 
     /// Asks to be woken at that time, if not before.

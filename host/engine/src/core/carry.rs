@@ -1,5 +1,6 @@
 //! What the scheduler commands becomes lanes, tasks and answers.
 
+use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -82,6 +83,7 @@ impl Core {
 
     fn place(&mut self, commands: &Commands) {
         let state = &mut self.state;
+        state.lanes.read_ahead(commands.places.iter().map(|(lane, _)| *lane));
         let mut placed = 0;
         for placement in &commands.placements {
             let Some(entry) = state.requests.get_mut(placement.request) else { continue };
@@ -135,7 +137,7 @@ impl Core {
     fn finish(&mut self, finished: &[RequestId]) {
         let mut left = std::mem::take(&mut self.state.left);
         let state = &mut self.state;
-        state.requests.read_ahead(finished.iter().copied());
+        state.requests.read_places_ahead(finished.iter().copied());
         self.counters.finished.fetch_add(finished.len() as u64, Ordering::Relaxed);
         // The places first: whoever hears of an end may want one. Who gets one does not come here before all of this is over.
         left.extend(finished.iter().filter_map(|id| state.requests.get(*id)).filter(|entry| entry.lanes == 0).map(|entry| entry.handle));
@@ -187,7 +189,9 @@ impl State {
         let mut new = std::mem::take(&mut self.new_lanes);
         self.lanes.introduce(scheduled, worker, &mut new);
         self.lanes.read_ahead(new.iter().copied());
-        self.requests.read_ahead(new.iter().filter_map(|lane| Some(self.lanes.get(*lane)?.request)));
+        let entries = || new.iter().filter_map(|lane| self.lanes.get(*lane));
+        self.requests.read_ahead(entries().map(|entry| entry.request));
+        black_box(entries().fold(0, |read, entry| read ^ entry.lane.stage));
         let mut joins = Vec::with_capacity(new.len());
         for id in new.drain(..) {
             let Some(entry) = self.lanes.get(id) else { continue };

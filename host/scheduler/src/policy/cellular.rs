@@ -205,8 +205,8 @@ impl Scheduler {
         let ready = if own_only { queue.tally.own(worker) } else { queue.tally.runnable(worker, domain) };
         let wanted = sizes.max.min(ready) as usize;
         let members = self.group(cell_type, worker).map_or(&[][..], |group| &group.rows);
-        let fronts = queue.items(domain).map_while(|(_, item)| if let Item::Front(lane) = item { Some(*lane) } else { None });
-        self.read_ahead(fronts.take(wanted.saturating_sub(members.len())));
+        let fronts = || queue.items(domain).map_while(|(_, item)| if let Item::Front(lane) = item { Some(*lane) } else { None });
+        self.read_ahead(|| fronts().take(wanted.saturating_sub(members.len())));
         let mut before = 0;
         for (key, item) in queue.items(domain) {
             if batch.rows.len() + before >= wanted {

@@ -19,6 +19,13 @@ pub(crate) struct Tally {
     /// Who offers the load, and how many requests must be in flight for it to be woken; none: `usize::MAX`.
     offering: Thread,
     wake_at: AtomicUsize,
+    /// Apart from what whoever offers the load changes with every request, which whoever answers would have to wait for each time.
+    pub(crate) answers: Box<Answers>,
+}
+
+/// What came of requests.
+#[derive(Debug)]
+pub(crate) struct Answers {
     pub(crate) answered: AtomicU64,
     pub(crate) failed: AtomicU64,
     latencies: Mutex<Times>,
@@ -28,14 +35,17 @@ pub(crate) struct Tally {
 impl Tally {
     /// For the calling thread, which is to offer the load.
     pub(crate) fn new() -> anyhow::Result<Arc<Self>> {
-        Ok(Arc::new(Self {
-            in_flight: AtomicUsize::new(0),
-            offering: thread::current(),
-            wake_at: AtomicUsize::new(usize::MAX),
+        let answers = Answers {
             answered: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             latencies: Mutex::new(Times::new()?),
             first_failure: Mutex::new(None),
+        };
+        Ok(Arc::new(Self {
+            in_flight: AtomicUsize::new(0),
+            offering: thread::current(),
+            wake_at: AtomicUsize::new(usize::MAX),
+            answers: Box::new(answers),
         }))
     }
 
@@ -70,11 +80,11 @@ impl Tally {
     }
 
     pub(crate) fn latencies(&self) -> Times {
-        self.latencies.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.answers.latencies.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn first_failure(&self) -> Option<String> {
-        self.first_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.answers.first_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -90,16 +100,17 @@ pub(crate) struct Waiting {
 impl Waiting {
     fn settle(&mut self, result: Result<(), String>) {
         self.ended = true;
+        let answers = &self.tally.answers;
         match result {
             Ok(()) => {
                 if self.measured {
-                    self.tally.latencies.lock().unwrap_or_else(PoisonError::into_inner).record(self.intended.elapsed());
+                    answers.latencies.lock().unwrap_or_else(PoisonError::into_inner).record(self.intended.elapsed());
                 }
-                self.tally.answered.fetch_add(1, Ordering::Relaxed);
+                answers.answered.fetch_add(1, Ordering::Relaxed);
             }
             Err(failure) => {
-                self.tally.failed.fetch_add(1, Ordering::Relaxed);
-                self.tally.first_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+                answers.failed.fetch_add(1, Ordering::Relaxed);
+                answers.first_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
             }
         }
         self.tally.leave();

@@ -103,7 +103,7 @@ pub(crate) fn run(
     let end = Counts::now(serving, model, &tally);
     drain(&tally)?;
     if let Some(failure) = tally.first_failure() {
-        bail!("{} requests failed, the first because {failure}", tally.failed.load(Ordering::Relaxed));
+        bail!("{} requests failed, the first because {failure}", tally.answers.failed.load(Ordering::Relaxed));
     }
     let begin = begin.context("nothing arrived while it was measured: give a higher --rate or a longer --duration")?;
     let workers = serving.engine().devices().count().max(1);
@@ -129,7 +129,7 @@ impl Counts {
         let cells = model.loaded().cells.iter();
         Self {
             at: Instant::now(),
-            answered: tally.answered.load(Ordering::Relaxed),
+            answered: tally.answers.answered.load(Ordering::Relaxed),
             tasks: counters.tasks.load(Ordering::Relaxed),
             rows: counters.rows.load(Ordering::Relaxed),
             busy_ns: counters.busy_ns.load(Ordering::Relaxed),

@@ -264,3 +264,47 @@ impl Growths {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cellwright_backend::Slot;
+    use cellwright_backend::conformance::driver::{growth_of, independent};
+
+    use super::*;
+
+    fn growth(first_chain: u32) -> Arc<UnfoldedGrowth> {
+        Arc::new(UnfoldedGrowth { first_chain, ..growth_of(vec![independent(0, 1, Vec::new(), 2)]) })
+    }
+
+    #[test]
+    fn growths_are_held_as_long_as_an_older_one_has_lanes() {
+        let (mut spares, cells): (_, Arc<[CellIndex]>) = (Spares::default(), [CellIndex(0)].into());
+        let mut growths = Growths::new(growth(0), RequestTensors::default());
+        let mut place = |growths: &mut Growths, number: u32| {
+            let lane = growths.place(number, FirstSlots::one(Slot(number)), &cells, &mut spares).expect("it is held");
+            growths.add_lanes(number, 1);
+            lane
+        };
+        let first = place(&mut growths, 0);
+        for number in 1..4 {
+            growths.grow(growth(number), RequestTensors::default());
+            let lane = place(&mut growths, number);
+            assert!(Arc::ptr_eq(&lane.growth.flags, &first.growth.flags), "who is dead is so with all growths");
+        }
+        growths.mark_dead();
+        assert!(first.growth.flags.dead.load(Ordering::Relaxed));
+
+        // The second is emptied, the first holds its place.
+        growths.release_lane(1);
+        assert_eq!((growths.len(), growths.get(1).is_some(), growths.get(2).is_some()), (4, false, true));
+        assert_eq!(growths.earlier_chain(2).map(|earlier| earlier.chain), Some(2));
+        growths.release_lane(0);
+        assert_eq!((growths.len(), growths.get(0).is_some(), growths.placed(2).is_some()), (2, false, true));
+        assert_eq!(growths.earlier_chain(0).map(|earlier| earlier.chain), None);
+        growths.release_lane(2);
+        growths.release_lane(3);
+        assert_eq!((growths.len(), growths.get(3).is_some()), (1, true), "the last stays: another may come");
+        growths.grow(growth(4), RequestTensors::default());
+        assert_eq!((growths.len(), growths.get(3).is_some(), growths.get(4).is_some()), (2, false, true));
+    }
+}

@@ -83,3 +83,65 @@ fn read_ahead(lanes: &[Arc<Lane>]) {
     read(|lane| Arc::strong_count(&lane.growth) ^ lane.growth.first_tensor as usize ^ lane.growth.tensors.len());
     read(|lane| usize::from(lane.growth.flags.dead.load(Ordering::Relaxed)) ^ lane.growth.tensors.first().map_or(0, Arc::strong_count));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use cellwright_backend::PlacedGrowth;
+    use cellwright_backend::conformance::driver::{growth_of, independent};
+    use cellwright_cell_graph::Tensor;
+
+    use super::*;
+
+    fn growth(steps: u32) -> Arc<UnfoldedGrowth> {
+        Arc::new(growth_of(vec![independent(0, 1, Vec::new(), steps)]))
+    }
+
+    fn tensors() -> RequestTensors {
+        RequestTensors { first: 3, tensors: vec![Arc::new(Tensor::from_i64("x", &[1], &[7]))] }
+    }
+
+    /// A lane of a request that ran three steps of ten, and was cancelled.
+    fn used(growth: Arc<UnfoldedGrowth>, tensors: RequestTensors) -> Arc<Lane> {
+        let RequestTensors { first: first_tensor, tensors } = tensors;
+        let (slots, executed, flags) = (FirstSlots::one(Slot(5)), [AtomicU32::new(3)].into(), Arc::default());
+        let placed =
+            PlacedGrowth { growth, cells: [CellIndex(0)].into(), slots, executed, earlier: Vec::new(), tensors, first_tensor, flags };
+        placed.flags.dead.store(true, Ordering::Relaxed);
+        Arc::new(Lane { growth: Arc::new(placed), chain: 0, stage: 0 })
+    }
+
+    #[test]
+    fn who_has_a_spare_place_finds_nothing_of_whoever_had_it_before() {
+        let (mut spares, old, old_tensors) = (Spares::default(), growth(10), tensors());
+        spares.keep(&mut vec![used(Arc::clone(&old), old_tensors.clone())]);
+        assert_eq!((Arc::strong_count(&old), Arc::strong_count(&old_tensors.tensors[0])), (1, 1), "a spare holds nothing of a request");
+
+        let (graph, cells): (_, Arc<[CellIndex]>) = (growth(4), [CellIndex(9)].into());
+        let (mut new, mut new_tensors) = (Arc::clone(&graph), RequestTensors { first: 1, ..tensors() });
+        let lane = spares.take((&mut new, &mut new_tensors), Slot(8), &cells).expect("one is spare");
+        let placed = &lane.growth;
+        assert!(Arc::ptr_eq(&placed.growth, &graph) && Arc::ptr_eq(&placed.cells, &cells));
+        assert_eq!((placed.slots.sole(), placed.first_tensor, placed.tensors.len()), (Some(Slot(8)), 1, 1));
+        assert_eq!((lane.executed(), placed.flags.dead.load(Ordering::Relaxed)), (4, false));
+        assert!(spares.take((&mut new, &mut new_tensors), Slot(8), &cells).is_none(), "there was one");
+    }
+
+    #[test]
+    fn what_somebody_still_has_is_not_spare() {
+        let others: [fn(&Arc<Lane>) -> Box<dyn std::any::Any>; 4] = [
+            |lane| Box::new(Arc::clone(lane)),
+            |lane| Box::new(Arc::clone(&lane.growth)),
+            |lane| Box::new(Arc::clone(&lane.growth.flags)),
+            |lane| Box::new(Arc::clone(&lane.growth.executed)),
+        ];
+        for other in others {
+            let mut spares = Spares::default();
+            let lane = used(growth(10), tensors());
+            let _held = other(&lane);
+            spares.keep(&mut vec![lane]);
+            assert!(spares.lanes.is_empty());
+        }
+    }
+}

@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn what_somebody_still_has_is_not_spare() {
-        let others: [fn(&Arc<Lane>) -> Box<dyn std::any::Any>; 4] = [
+        type Part = fn(&Arc<Lane>) -> Box<dyn std::any::Any>;
+        let others: [Part; 4] = [
             |lane| Box::new(Arc::clone(lane)),
             |lane| Box::new(Arc::clone(&lane.growth)),
             |lane| Box::new(Arc::clone(&lane.growth.flags)),

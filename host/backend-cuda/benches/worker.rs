@@ -2,10 +2,12 @@
 //! of which each request has 24 steps; joining, leaving and the answer included. Requests begin and end one after the other, as they do in an engine.
 //!
 //! `cargo bench -p cellwright-backend-cuda --bench worker -- x1 x64 x512 s1 s3`: the arguments are rows of a task after an `x`, and its steps after an `s`.
+//! With `apart` tasks and requests are made on another processor, as an engine makes them, so that what the worker reads of them comes from there.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use cellwright_backend::conformance::cells::{self, Draft};
@@ -90,20 +92,36 @@ fn tasks(growth: &Arc<UnfoldedGrowth>, (rows, steps): (u32, u32), slots: u32, se
     (0..LENGTH).step_by(steps as usize).map(task).collect()
 }
 
+/// What is made on another processor: this one is busy meanwhile.
+fn made_apart<T: Send>(make: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let maker = scope.spawn(make);
+        while !maker.is_finished() {
+            std::hint::spin_loop();
+        }
+        maker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// Nanoseconds of a row and step, from submitting its task to completing it.
-fn measure(cell: &Arc<TypedCell>, rows: u32, steps: u32) -> f64 {
-    let options = CudaOptions { arena_bytes: Some(64 << 20), frame_bytes: Some(64 << 20), ring_bytes: 32 << 20, ..CudaOptions::default() };
+fn measure(cell: &Arc<TypedCell>, (rows, steps): (u32, u32), is_apart: bool) -> f64 {
+    let options = CudaOptions { arena_bytes: Some(64 << 20), frame_bytes: Some(1 << 30), ring_bytes: 32 << 20, ..CudaOptions::default() };
     let mut worker = CudaWorker::new(Box::new(Idle::new(64 << 30)), options).unwrap_or_else(|fault| panic!("no worker: {fault}"));
     worker.load(CELL, cell).unwrap_or_else(|error| panic!("{error}"));
     let (growth, slots) = (growth(), Retention::Double.places(LENGTH) * NodeLayout::of(cell).slots);
     let (began, mut taken, mut counted, mut seq) = (Instant::now(), Duration::ZERO, 0_u64, 0);
     let mut round = 0;
+    // As an engine frees what requests had: not the worker, and when it has forgotten them.
+    let mut held = [Vec::new(), Vec::new()];
     while began.elapsed() < BUDGET {
-        let mut tasks = tasks(&growth, (rows, steps), slots, &mut seq);
+        let mut make = || tasks(&growth, (rows, steps), slots, &mut seq);
+        let mut tasks = if is_apart { made_apart(make) } else { make() };
         if round == 0 {
             // Those that are under way when it begins.
             tasks[0].joins = (0..rows).map(|row| (LaneIndex(row), lane(&growth, Slot(row * slots)))).collect();
         }
+        held.swap(0, 1);
+        held[0] = tasks.iter().flat_map(|task| &task.joins).map(|(_, lane)| Arc::clone(lane)).collect::<Vec<_>>();
         let (submitted, mut outstanding) = (Instant::now(), 0);
         for task in tasks {
             worker.submit(task).unwrap_or_else(|lost| panic!("{lost}"));
@@ -130,11 +148,12 @@ fn main() {
         let given: Vec<u32> = arguments.iter().filter_map(|argument| argument.strip_prefix(letter)?.parse().ok()).collect();
         if given.is_empty() { default.to_vec() } else { given }
     };
+    let is_apart = arguments.iter().any(|argument| argument == "apart");
     let cell = lstm();
     println!("{:>6} {:>6} {:>14} {:>14}", "rows", "steps", "ns a row", "us a task");
     for rows in numbers('x', &[1, 64, 512]) {
         for steps in numbers('s', &[1, 3]) {
-            let row = measure(&cell, rows, steps);
+            let row = measure(&cell, (rows, steps), is_apart);
             println!("{rows:>6} {steps:>6} {row:>14.1} {:>14.2}", row * f64::from(rows * steps) / 1e3);
         }
     }

@@ -25,6 +25,7 @@ mod resident;
 mod retire;
 mod ring;
 mod room;
+mod seat;
 mod table;
 mod together;
 mod tree;
@@ -177,7 +178,7 @@ impl CudaWorker {
     /// A lane is nobody's from that task on.
     fn forget(&mut self, lane: LaneIndex, seq: u64) {
         self.ahead.kept.forget_lane(lane);
-        if let Some(words) = self.lanes.leave(lane, seq).and_then(|joined| joined.words) {
+        if let Some(words) = self.lanes.leave(lane, seq).and_then(|whose| whose.words) {
             self.words.leave(&words);
         }
     }
@@ -298,7 +299,8 @@ impl Backend for CudaWorker {
         self.device.is_there()?;
         self.begin(&mut task)?;
         let resident = self.resident(task.cell)?;
-        if let Some(row) = task.rows.iter().find(|row| !self.lanes.has(row.lane)) {
+        let seats = self.lanes.seats();
+        if let Some(row) = task.rows.iter().find(|row| !seats.has(row.lane)) {
             return Err(self.device.lose(format!("a task names lane {}, which never joined", row.lane.0)));
         }
         let completed = Completed { seq: task.seq, ..self.spares.pop().unwrap_or_default() };

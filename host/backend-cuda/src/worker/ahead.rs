@@ -200,7 +200,8 @@ impl CudaWorker {
     fn is_known_ahead(&self, resident: &Resident) -> bool {
         let plan = resident.plan.recurrence.as_ref().and_then(|plan| plan.ahead.as_ref());
         let (Some(plan), Some(task), Some(_)) = (plan, self.tasks.back(), resident.ahead) else { return false };
-        task.rows.iter().all(|row| plan.early.iter().all(|input| self.lanes.of(row.lane).is_given(*input)))
+        let seats = self.lanes.seats();
+        task.rows.iter().all(|row| plan.early.iter().all(|input| seats.whose(row.lane).is_given(*input)))
     }
 
     /// Computes what a few rows of the newest task lack of what the others have. Of what all of them lack, nothing: it is in nobody's way where it is.
@@ -213,7 +214,7 @@ impl CudaWorker {
             let row = task.rows[position];
             self.ahead.kept.steps(resident.memory, row.lane, row.step)
         };
-        let is_running = |position: &usize| self.lanes.of(task.rows[*position].lane).runs(task.rows[*position].step);
+        let is_running = |position: &usize| self.lanes.seats().runs(task.rows[*position].lane, task.rows[*position].step);
         let running: Vec<usize> = (0..task.rows.len()).filter(is_running).collect();
         let lacking: Vec<usize> = running.iter().copied().filter(|position| kept(*position) < steps).collect();
         if lacking.len() == running.len() {
@@ -258,7 +259,7 @@ impl CudaWorker {
         for at in 0..most.min(STEPS) {
             for (position, from, steps) in &lacking {
                 let step = from.saturating_add(at);
-                if steps.contains(&at) && self.lanes.of(task.rows[*position].lane).runs(step) {
+                if steps.contains(&at) && self.lanes.seats().runs(task.rows[*position].lane, step) {
                     wanted.push((*position as u32, step));
                 }
             }

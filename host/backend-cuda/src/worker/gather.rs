@@ -8,11 +8,11 @@ use cellwright_backend::DeviceLost;
 use super::CudaWorker;
 use super::flight::{Batch, InFlight, Segment, Told};
 use super::graphs::{DESK_BYTES, Key, STEPS_MOST};
-use super::inputs::{Inputs, entry};
+use super::inputs::{BLOCK, Inputs, column, end, write_entries};
 use super::joined::Arena;
 use super::resident::Resident;
 use super::ring::Pen;
-use super::together::{self, Link, Selected, Together};
+use super::together::{self, Selected, Together};
 use crate::abi::{BatchHead, LstmRows, NOWHERE, RowEntry, RowStatus, WordEntry, bytes_of_all};
 use crate::driver::DeviceAddress;
 
@@ -124,9 +124,11 @@ impl CudaWorker {
         let goes_together = steps > 1 && self.newest_goes_together();
         let mut writing: Option<Writing> = None;
         let (mut selected, mut together) = (Vec::new(), Together::default());
-        let mut at = 0;
+        let (mut at, mut is_selected) = (0, false);
         while at < steps {
-            self.select(at, &mut selected);
+            if !std::mem::take(&mut is_selected) {
+                self.select(at, &mut selected);
+            }
             at += 1;
             if goes_together && selected.len() <= rows_most {
                 together.clear();
@@ -136,6 +138,8 @@ impl CudaWorker {
                     has_room = together.push(&selected, rows_most);
                     at += u32::from(has_room);
                 }
+                // The step that has no room there is the first of the next batch.
+                is_selected = !has_room;
                 let left = together.rows.len() + (steps - at) as usize * selected.len();
                 self.put_batch(resident, &mut writing, (&together.rows, &together.counts), left)?;
                 continue;
@@ -162,7 +166,7 @@ impl CudaWorker {
             return Ok(());
         }
         let (cost, quarter) = (cost(resident), self.quarter());
-        let hosted = rows.iter().map(|row| row.hosted as usize).sum::<usize>();
+        let hosted = rows.iter().fold(0_usize, |hosted, row| hosted.wrapping_add(row.hosted as usize));
         let needed = cost.of((rows.len(), hosted));
         if writing.as_ref().is_none_or(|writing| !writing.has_room(needed)) {
             self.flush(resident, writing.take())?;
@@ -191,14 +195,19 @@ impl CudaWorker {
         self.tasks.back().is_some_and(|task| task.rows.iter().all(|row| self.lanes.of(row.lane).goes_together))
     }
 
-    /// Collects the rows that are worth computing: all but padding and those of dead requests and ended chains, as far as the host knows.
+    /// Collects the rows that are worth computing: all but padding and those of chains that have ended, as far as the host knows, or of requests that were dead
+    /// when they joined.
     fn select(&self, at: u32, selected: &mut Vec<Selected>) {
         selected.clear();
         let Some(task) = self.tasks.back() else { return };
+        let seats = self.lanes.seats();
+        selected.reserve(task.rows.len());
         for (position, row) in task.rows.iter().enumerate() {
-            let (joined, step) = (self.lanes.of(row.lane), row.step.saturating_add(at));
-            if joined.runs(step) {
-                selected.push(Selected { position: position as u32, lane: row.lane, step, hosted: joined.hosted_bytes(step) });
+            let (lane, step) = (row.lane, row.step.saturating_add(at));
+            let seat = seats.of(lane);
+            if step < seat.bound && (!seat.may_stop || step < seats.whose(lane).executed()) {
+                let hosted = if step > 0 { seat.hosted } else { seats.whose(lane).hosted };
+                selected.push(Selected { position: position as u32, lane, step, hosted });
             }
         }
     }
@@ -271,8 +280,10 @@ impl CudaWorker {
         // A launch for no rows would wait for nothing, and whoever waits for it for too little.
         debug_assert!(counts.iter().all(|count| *count > 0), "a step without rows");
         let ahead = self.take_ahead(resident, rows);
+        // Those of the first step; all others are of the same lanes.
+        let begins = counts.first().map_or(0, |count| *count as usize);
         // Of several steps of a lane that have one place, what is brought of any but the last would be written over first.
-        let is_direct = counts.len() == 1 || rows.iter().all(|row| self.lanes.of(row.lane).brings_at_its_end());
+        let is_direct = counts.len() == 1 || rows[..begins].iter().all(|row| self.lanes.of(row.lane).brings_at_its_end());
         let mut whole = None;
         if counts.len() > 1 && (is_direct || resident.direct(ahead.is_some()).is_none()) {
             let graph = self.whole(resident, counts, ahead.is_some());
@@ -282,12 +293,8 @@ impl CudaWorker {
         let bytes = unsafe { self.up.pinned.bytes_mut(writing.up + writing.up_used..writing.up + writing.up_bytes) };
         let mut pen = Pen::new(bytes, writing.to.plus(writing.up_used));
         let (inputs, outlets) = (&resident.plan.inputs, &resident.plan.outlets);
-        let links = match counts {
-            [_] => Vec::new(),
-            _ => together::links(rows.iter().map(|row| (row.position, self.lanes.of(row.lane).retention))),
-        };
-        let inputs_of = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, resident };
         let seats = self.lanes.seats();
+        let inputs_of = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, seats, resident };
         // What was computed ahead is read by the number of its row, instead of the inputs that it is of.
         let kept = ahead.as_ref().zip(resident.ahead);
         let every: Vec<usize> = (0..inputs.len()).collect();
@@ -305,27 +312,37 @@ impl CudaWorker {
         let mut delivered_bytes = 0;
         let Segment { rows: written, told, batches, .. } = &mut writing.segment;
         let first = written.len();
+        let port = usize::from(kept.is_some());
         let mut numbers = 0..0;
         for count in counts {
+            let is_first_step = numbers.end == 0;
             numbers = numbers.end..numbers.end + *count as usize;
             let (told_before, delivered) = (told.len(), delivered + delivered_bytes);
-            let of_step = numbers.clone().zip(&rows[numbers.clone()]).zip(&mut entries.values[numbers.clone()]);
-            for ((number, Selected { lane, step, .. }), to) in of_step {
-                let (joined, step) = (seats.of(*lane), *step);
-                *to = entry(resident, self.arena, (joined, step), links.get(number).copied().unwrap_or(Link::NONE));
-                let may_bring = joined.may_bring(step);
-                if may_bring || joined.may_stop {
-                    told.push(Told { number: first + number, whose: Arc::clone(&joined.whose) });
-                }
-                if !may_bring {
-                    continue;
-                }
-                for (output, outlet) in outlets.iter().enumerate() {
-                    if joined.whose.brings(output, step) {
-                        goes.push((number * outlets.len() + output, delivered_bytes as u32));
-                        delivered_bytes += (outlet.bytes as usize).next_multiple_of(16);
+            for begin in numbers.clone().step_by(BLOCK) {
+                let block = begin..numbers.end.min(begin + BLOCK);
+                let (of_block, entries) = (&rows[block.clone()], &mut entries.values[block.clone()]);
+                let mut tells = write_entries(seats, (self.arena, resident.layout.slots), of_block, entries);
+                while tells != 0 {
+                    let at = tells.trailing_zeros() as usize;
+                    tells &= tells - 1;
+                    let (number, Selected { lane, step, .. }) = (block.start + at, of_block[at]);
+                    let (seat, whose) = (seats.of(lane), seats.whose(lane));
+                    told.push(Told { number: first + number, whose: Arc::clone(whose) });
+                    if seat.may_stop {
+                        end(resident, whose, &mut entries[at]);
+                    }
+                    if !seat.may_bring(step) {
+                        continue;
+                    }
+                    for (output, outlet) in outlets.iter().enumerate() {
+                        if whose.brings(output, step) {
+                            goes.push((number * outlets.len() + output, delivered_bytes as u32));
+                            delivered_bytes += (outlet.bytes as usize).next_multiple_of(16);
+                        }
                     }
                 }
+                let addresses = &mut addresses.values[block.start * port_count..block.end * port_count];
+                inputs_of.write_block((gathered, is_first_step), of_block, (addresses, port, port_count), &mut pen);
             }
             batches.push(Batch {
                 rows: first + numbers.start..first + numbers.end,
@@ -334,20 +351,10 @@ impl CudaWorker {
                 told: told_before..told.len(),
             });
         }
-        for (port, input) in (usize::from(kept.is_some())..).zip(gathered) {
-            let of_rows = rows.iter().zip(column(addresses.values, (port, port_count)));
-            let mut of_rows = of_rows.map(move |(row, address)| ((seats.of(row.lane), row.step), address));
-            if links.is_empty() || !resident.carries(*input) {
-                inputs_of.write(*input, of_rows, &mut pen);
-                continue;
-            }
-            // The states of a later step of the batch come from the step before.
-            for (Link { before, .. }, (row, address)) in links.iter().zip(&mut of_rows) {
-                *address = 0;
-                if *before == NOWHERE {
-                    inputs_of.write(*input, std::iter::once((row, address)), &mut pen);
-                }
-            }
+        if counts.len() > 1 {
+            let lanes = rows.iter().map(|row| (row.position, seats.of(row.lane).retention));
+            together::link(entries.values, lanes);
+            debug_assert!(entries.values[begins..].iter().all(|entry| entry.before != NOWHERE), "a lane whose first step is a later one");
         }
         if let Some((places, kept)) = &kept {
             places.iter().zip(column(addresses.values, (0, port_count))).for_each(|(place, address)| *address = kept.number(place.row));
@@ -424,9 +431,4 @@ impl CudaWorker {
         }
         Ok(())
     }
-}
-
-/// Those of one of so many ports, of rows one after the other.
-fn column(addresses: &mut [u64], (port, ports): (usize, usize)) -> impl Iterator<Item = &mut u64> {
-    addresses.chunks_exact_mut(ports).map(move |row| &mut row[port])
 }

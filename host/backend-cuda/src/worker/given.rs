@@ -5,14 +5,16 @@ use std::ptr::NonNull;
 use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::graph::Affine;
 
-/// Where the rows lie that the steps of a chain read.
-#[derive(Debug)]
+/// Where the rows lie that the steps of a chain read. Without padding, so that it and what says that an input is such rows are 16 bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(Rust, packed(2))]
 pub(super) struct Given {
     /// The first step's.
     first: NonNull<u8>,
-    bytes: u32,
-    /// Rows from step to step.
+    /// Bytes from step to step.
     stride: i32,
+    /// Bytes of a row. Of longer ones than this can say, finding them is the least.
+    bytes: u16,
 }
 
 // SAFETY: what it leads to is only read, by everybody who has it.
@@ -21,9 +23,8 @@ unsafe impl Send for Given {}
 unsafe impl Sync for Given {}
 
 impl Given {
-    /// Those of so many steps, if the tensor has them all and they are something.
-    pub(super) fn new(tensor: &Tensor, at: Affine, steps: u32) -> Option<Self> {
-        let bytes = row_bytes(tensor);
+    /// Those of so many steps, if the tensor, of whose rows each has so many bytes, has them all and they are something.
+    pub(super) fn new(tensor: &Tensor, bytes: usize, at: Affine, steps: u32) -> Option<Self> {
         let begin = |step: u32| {
             let begin = (at.at(step)? as usize).checked_mul(bytes)?;
             tensor.data.get(begin..)?.get(..bytes).map(|_| begin)
@@ -31,7 +32,8 @@ impl Given {
         // The rows of the steps between lie between those.
         let (first, _) = (begin(0)?, begin(steps.checked_sub(1)?)?);
         let first = NonNull::new(tensor.data.as_ptr().wrapping_add(first).cast_mut())?;
-        (bytes > 0 && !at.from_end).then_some(Self { first, bytes: u32::try_from(bytes).ok()?, stride: at.stride })
+        let bytes = u16::try_from(bytes).ok().filter(|bytes| *bytes > 0 && !at.from_end)?;
+        Some(Self { first, stride: at.stride.checked_mul(i32::from(bytes))?, bytes })
     }
 
     /// A step's.
@@ -40,9 +42,22 @@ impl Given {
     /// It is one of the steps for which this was made, and the tensor is there still, as it was.
     #[inline]
     pub(super) unsafe fn row(&self, step: u32) -> &[u8] {
-        let rows = self.stride as isize * step as isize;
+        let from = self.stride as isize * step as isize;
         // SAFETY: all rows of these steps lie in the tensor, which nobody changes.
-        unsafe { std::slice::from_raw_parts(self.first.as_ptr().offset(rows * self.bytes as isize), self.bytes as usize) }
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr().offset(from), self.bytes as usize) }
+    }
+
+    /// Has the processor look for the beginning of a step's, if it can be told to. Nothing is read.
+    #[inline]
+    pub(super) fn expect(&self, step: u32) {
+        let at = self.first.as_ptr().wrapping_offset((self.stride as isize).wrapping_mul(step as isize));
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every processor of this architecture has the instruction, which does nothing where no memory is.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast_const().cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
     }
 }
 
@@ -59,7 +74,7 @@ mod tests {
     fn steps_find_their_rows_if_the_tensor_has_all_of_them() {
         let tensor = Tensor::from_i64("x", &[4, 2], &[0, 1, 10, 11, 20, 21, 30, 31]);
         let rows = |at: Affine, steps: u32| {
-            let given = Given::new(&tensor, at, steps)?;
+            let given = Given::new(&tensor, row_bytes(&tensor), at, steps)?;
             // SAFETY: these are its steps, and the tensor is there.
             let row = |step| unsafe { given.row(step) };
             Some((0..steps).map(|step| row(step)[..16].as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).sum()).collect())
@@ -78,7 +93,11 @@ mod tests {
         for (at, steps, expected) in cases {
             assert_eq!(rows(at, steps), expected, "{at:?}, {steps} steps");
         }
-        assert!(Given::new(&tensor, Affine::EVERY, 0).is_none(), "a row of no step");
-        assert!(Given::new(&Tensor::from_i64("none", &[4, 0], &[]), Affine::EVERY, 4).is_none(), "rows of nothing");
+        let long = |numbers: usize| Tensor::from_i64("long", &[2, numbers], &vec![0; 2 * numbers]);
+        let is_known = |tensor: &Tensor, at: Affine| Given::new(tensor, row_bytes(tensor), at, 1).is_some();
+        assert!(is_known(&long(8191), line(0, 1)) && !is_known(&long(8193), line(0, 1)), "longer than is kept");
+        assert!(!is_known(&tensor, line(0, i32::MIN)), "further apart than is kept");
+        assert!(Given::new(&tensor, 16, Affine::EVERY, 0).is_none(), "a row of no step");
+        assert!(Given::new(&Tensor::from_i64("none", &[4, 0], &[]), 0, Affine::EVERY, 4).is_none(), "rows of nothing");
     }
 }

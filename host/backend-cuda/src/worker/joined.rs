@@ -5,53 +5,17 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cellwright_backend::{CellIndex, Lane, LaneIndex, RequestFlags, SLOT_BYTES, Slot};
-use cellwright_cell_graph::unfolded::{Delivery, Retention, Source, UnfoldedInput};
+use cellwright_backend::{CellIndex, Lane, LaneIndex, SLOT_BYTES, Slot};
+use cellwright_cell_graph::Tensor;
+use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::{Delivery, Source, UnfoldedInput};
 
 use super::given::{Given, row_bytes};
 use super::resident::Resident;
+use super::seat::{Brings, INPUTS, Known, Places, Seat};
 use super::together;
 use super::words::Word;
 use crate::driver::DeviceAddress;
-
-/// Inputs that are kept ready; of more the graph is asked.
-const INPUTS: usize = 4;
-
-/// Where an input is, as far as that is known in advance.
-#[derive(Debug)]
-enum Known {
-    /// Where the graph says.
-    Asked,
-    /// A state that goes from step to step: where the step before leaves it. The first is zeros, or where the graph says.
-    Carried {
-        first: DeviceAddress,
-        /// From place to place of its stage's block.
-        stride: u32,
-        retention: Retention,
-        begins_with_zeros: bool,
-    },
-    /// Rows of a tensor that came with the request, of all steps of the chain.
-    Rows(Given),
-}
-
-/// Where an input of a step is.
-pub(super) enum At<'a> {
-    /// There on the device; null: it is zeros.
-    Device(DeviceAddress),
-    /// With the host.
-    Host(&'a [u8]),
-    /// As the graph says it.
-    Said,
-}
-
-/// Which steps bring outputs to the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Brings {
-    Never,
-    /// The chain's last step.
-    AtItsBound,
-    Perhaps,
-}
 
 /// Where inputs are.
 #[derive(Clone, Copy)]
@@ -86,35 +50,17 @@ pub(super) struct Whose {
     /// Where the ends of its chain and of the one that it follows are noted on the device; none if it runs to its bound whatever it computes.
     pub(super) words: Option<[Word; 2]>,
     bound: u32,
-    /// By input, whether it came with the request ([`Lane::is_given`]); of more than so many the graph is asked.
+    /// By input, whether it came with the request ([`Lane::is_given`]), if something is computed ahead of the cell's steps, or else nobody asks; of more than so
+    /// many the graph is asked. One that the stage does not have is nothing, whatever it is.
     given: u32,
-    /// Bytes of rows that the host has of the first step.
-    hosted: u32,
+    /// Bytes of rows that the host has of the first step, at most.
+    pub(super) hosted: u32,
     /// By output, whether every step's leaves, and whether the last one's does; of more than so many the graph is asked.
     all: u32,
     last: u32,
 }
 
 impl Whose {
-    fn new(lane: Arc<Lane>, words: Option<[Word; 2]>) -> Self {
-        let outputs = |wanted: Delivery| {
-            let wanted = (0..u32::BITS).zip(&lane.stage().delivery).filter(move |(_, delivery)| **delivery == wanted);
-            wanted.fold(0, |outputs, (output, _)| outputs | 1 << output)
-        };
-        let inputs = &lane.stage().inputs;
-        // One that the stage does not have is nothing, whatever it is.
-        let late = (0..inputs.len().min(u32::BITS as usize)).filter(|input| !lane.is_given(*input));
-        Self {
-            words,
-            bound: lane.chain().length.bound,
-            given: late.fold(u32::MAX, |given, input| given & !(1 << input)),
-            hosted: inputs.iter().map(|input| hosted(&lane, input, true)).sum(),
-            all: outputs(Delivery::All),
-            last: outputs(Delivery::Last),
-            lane,
-        }
-    }
-
     /// How many steps its chain executes, as far as is known.
     pub(super) fn executed(&self) -> u32 {
         if self.words.is_none() { self.bound } else { self.lane.executed() }
@@ -149,109 +95,72 @@ impl Whose {
         }
     }
 
+    /// Whether an input came with the request. Of a cell of which something is computed ahead.
+    pub(super) fn is_given(&self, input: usize) -> bool {
+        if input < u32::BITS as usize { self.given >> input & 1 != 0 } else { self.lane.is_given(input) }
+    }
+
     /// Whether what is brought of a step that ran leaves the worker.
     pub(super) fn delivers(&self, output: usize, step: u32) -> bool {
         self.delivery(output) != Delivery::Last || step + 1 == self.executed()
     }
 }
 
-/// A lane: what most of its steps need, in two lines of memory, and the rest.
+/// A lane: what most of its steps need, and the rest.
 #[derive(Debug)]
-#[repr(align(64))]
 pub(super) struct Joined {
+    pub(super) seat: Seat,
     pub(super) whose: Arc<Whose>,
-    flags: Arc<RequestFlags>,
-    known: [Known; INPUTS],
-    bound: u32,
-    /// Where its outputs are held.
-    pub(super) slot: Slot,
-    /// Bytes of rows that the host has of each step but the first, at most.
-    hosted: u32,
-    brings: Brings,
-    pub(super) retention: Retention,
-    /// Whether it may end before its bound: whether it has words.
-    pub(super) may_stop: bool,
-    /// Whether several of its steps may be one batch ([`together`]).
-    pub(super) goes_together: bool,
 }
-
-const _: () = assert!(size_of::<Option<Joined>>() == 128, "two lines");
 
 impl Joined {
     pub(super) fn new(lane: Arc<Lane>, words: Option<[Word; 2]>, arena: Arena<'_>) -> Self {
-        let (chain, stage) = (lane.chain(), lane.stage());
+        let (chain, stage, resident) = (lane.chain(), lane.stage(), arena.resident(&lane));
+        let bound = chain.length.bound;
+        let (mut all, mut last) = (0, 0);
+        for (output, delivery) in stage.delivery.iter().enumerate() {
+            let bit = if output < u32::BITS as usize { 1 << output } else { 0 };
+            match delivery {
+                Delivery::None => {}
+                Delivery::All => all |= bit,
+                Delivery::Last => last |= bit,
+            }
+        }
         let brings = match stage.delivery.iter().all(|delivery| *delivery == Delivery::None) {
             true => Brings::Never,
             false if words.is_none() && !stage.delivery.contains(&Delivery::All) => Brings::AtItsBound,
             false => Brings::Perhaps,
         };
-        let resident = arena.resident(&lane);
-        let mut known = [const { Known::Asked }; INPUTS];
-        for (number, (known, input)) in known.iter_mut().zip(&stage.inputs).enumerate() {
-            let bytes = resident.and_then(|resident| resident.plan.inputs.get(number)).map(|port| port.bytes);
-            *known = self::known(&lane, (input, bytes), arena).unwrap_or(Known::Asked);
+        let has_ahead = resident.is_some_and(|resident| resident.ahead.is_some());
+        let (mut known, mut of_first, mut of_others, mut given) = ([Known::Asked; INPUTS], 0_u32, 0_u32, u32::MAX);
+        for (number, input) in stage.inputs.iter().enumerate() {
+            let rows = Rows::of(&lane, input);
+            let hosted = hosted(input, rows);
+            of_first = of_first.saturating_add(hosted);
+            if input.feedback.is_none() {
+                of_others = of_others.saturating_add(hosted);
+            }
+            if has_ahead && number < u32::BITS as usize && !lane.is_given(number) {
+                given &= !(1 << number);
+            }
+            if let Some(known) = known.get_mut(number) {
+                let bytes = resident.and_then(|resident| resident.plan.inputs.get(number)).map(|port| port.bytes);
+                *known = self::known(&lane, (input, rows, bytes), arena).unwrap_or(Known::Asked);
+            }
         }
-        Self {
-            flags: Arc::clone(&lane.growth.flags),
+        // Nobody looks again: whoever ends a request stops asking for its steps, and what is computed of those that were asked for before is told to nobody.
+        let is_dead = lane.growth.flags.dead.load(Ordering::Relaxed);
+        let seat = Seat {
             known,
-            bound: chain.length.bound,
+            bound: if is_dead { 0 } else { bound },
             slot: lane.slot(),
-            hosted: stage.inputs.iter().map(|input| hosted(&lane, input, false)).sum(),
+            hosted: of_others,
             brings,
             retention: stage.retention,
             may_stop: words.is_some(),
             goes_together: resident.is_some_and(|resident| together::goes_together(&lane, resident)),
-            whose: Arc::new(Whose::new(lane, words)),
-        }
-    }
-
-    /// Whether a step of it is worth computing, as far as the host knows.
-    pub(super) fn runs(&self, step: u32) -> bool {
-        let executed = if self.may_stop { self.whose.executed() } else { self.bound };
-        step < executed && !self.flags.dead.load(Ordering::Relaxed)
-    }
-
-    /// Numbers of its words.
-    pub(super) fn words(&self) -> Option<[u32; 2]> {
-        if self.may_stop { self.whose.words.as_ref().map(|words| words.each_ref().map(|word| word.number)) } else { None }
-    }
-
-    /// Whether a step may bring an output to the host.
-    pub(super) const fn may_bring(&self, step: u32) -> bool {
-        match self.brings {
-            Brings::Never => false,
-            Brings::AtItsBound => step + 1 == self.bound,
-            Brings::Perhaps => true,
-        }
-    }
-
-    /// Whether nothing is brought to the host but what the last step leaves, which is known.
-    pub(super) const fn brings_at_its_end(&self) -> bool {
-        !matches!(self.brings, Brings::Perhaps)
-    }
-
-    /// Bytes that a step takes of an upload beside its lists, at most.
-    pub(super) fn hosted_bytes(&self, step: u32) -> u32 {
-        if step > 0 { self.hosted } else { self.whose.hosted }
-    }
-
-    /// Whether an input came with the request.
-    pub(super) fn is_given(&self, input: usize) -> bool {
-        if input < u32::BITS as usize { self.whose.given >> input & 1 != 0 } else { self.whose.lane.is_given(input) }
-    }
-
-    /// Where an input of a step is.
-    #[inline]
-    pub(super) fn input(&self, input: usize, step: u32) -> At<'_> {
-        match self.known.get(input) {
-            Some(Known::Carried { first, stride, retention, .. }) if step > 0 => {
-                At::Device(first.plus(retention.place(step - 1) as usize * *stride as usize))
-            }
-            Some(Known::Carried { begins_with_zeros: true, .. }) => At::Device(DeviceAddress::NULL),
-            // SAFETY: it was made for as many steps, of a tensor of the lane's growth, which nobody changes while the lane has it.
-            Some(Known::Rows(given)) if step < self.bound => At::Host(unsafe { given.row(step) }),
-            _ => At::Said,
-        }
+        };
+        Self { seat, whose: Arc::new(Whose { words, bound, given, hosted: of_first, all, last, lane }) }
     }
 }
 
@@ -266,30 +175,46 @@ pub(super) fn read_ahead(lanes: &[(LaneIndex, Arc<Lane>)]) {
     read(|lane| lane.growth.growth.chains.len());
     read(|lane| lane.chain().stages.len() ^ lane.slot().index());
     read(|lane| lane.stage().inputs.len() ^ lane.growth.tensors.first().map_or(0, |tensor| tensor.data.len()));
-    read(|lane| lane.stage().inputs.first().map_or(0, |input| usize::from(input.feedback.is_some())));
+    read(|lane| lane.stage().inputs.iter().filter(|input| input.feedback.is_some()).count());
+    read(|lane| usize::from(lane.stage().delivery.contains(&Delivery::All)));
+    read(|lane| lane.growth.tensors.first().map_or(0, |tensor| tensor.shape.first().copied().unwrap_or_default()));
+    read(|lane| usize::from(lane.growth.flags.dead.load(Ordering::Relaxed)));
 }
 
-/// Bytes of an input that the host has, at the lane's first step or at any other; a little more, as they are aligned.
-fn hosted(lane: &Lane, input: &UnfoldedInput, is_first: bool) -> u32 {
-    if input.feedback.is_some() && !is_first {
-        return 0;
+/// Rows of a tensor that an input is, if it is.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    tensor: &'a Tensor,
+    at: Affine,
+    /// Of a row.
+    bytes: usize,
+}
+
+impl<'a> Rows<'a> {
+    fn of(lane: &'a Lane, input: &UnfoldedInput) -> Option<Self> {
+        let Source::Rows { tensor, at } = &input.source else { return None };
+        let tensor = &**lane.growth.tensor(*tensor)?;
+        Some(Self { tensor, at: *at, bytes: row_bytes(tensor) })
     }
+}
+
+/// Bytes of an input that the host has, where it is not fed back; a little more, as they are aligned.
+fn hosted(input: &UnfoldedInput, rows: Option<Rows<'_>>) -> u32 {
     let bytes = match &input.source {
         Source::Literal(bytes) => bytes.len(),
         Source::Ints(_) | Source::Index(_) => size_of::<i64>(),
-        Source::Rows { tensor, .. } => lane.growth.tensor(*tensor).map_or(0, |tensor| row_bytes(tensor)),
+        Source::Rows { .. } => rows.map_or(0, |rows| rows.bytes),
         Source::Zeros | Source::Steps { .. } | Source::Last { .. } | Source::Nodes { .. } | Source::Sibling { .. } => 0,
     };
     u32::try_from(bytes.next_multiple_of(16)).unwrap_or(u32::MAX / 64)
 }
 
 /// What is known in advance of an input, which has so many bytes.
-#[inline]
-fn known(lane: &Lane, (input, bytes): (&UnfoldedInput, Option<u32>), arena: Arena<'_>) -> Option<Known> {
+fn known(lane: &Lane, (input, rows, bytes): (&UnfoldedInput, Option<Rows<'_>>, Option<u32>), arena: Arena<'_>) -> Option<Known> {
     let growth = &lane.growth;
     let Some((stage, output)) = input.feedback else {
-        let Source::Rows { tensor, at } = &input.source else { return None };
-        return Given::new(growth.tensor(*tensor)?, *at, lane.chain().length.bound).map(Known::Rows);
+        let Rows { tensor, at, bytes } = rows?;
+        return Given::new(tensor, bytes, at, lane.chain().length.bound).map(Known::Rows);
     };
     let of = lane.chain().stages.get(stage as usize)?;
     let first = *growth.slots.get(lane.chain as usize)?.get(stage as usize)?;
@@ -297,7 +222,7 @@ fn known(lane: &Lane, (input, bytes): (&UnfoldedInput, Option<u32>), arena: Aren
     (bytes? as usize == size).then_some(Known::Carried {
         first: arena.address.plus(first.index() * SLOT_BYTES + offset),
         stride: u32::try_from(stride).ok()?,
-        retention: of.retention,
+        places: Places::of(of.retention),
         begins_with_zeros: input.source == Source::Zeros,
     })
 }

@@ -6,59 +6,90 @@ use std::sync::Arc;
 use cellwright_backend::LaneIndex;
 
 use super::joined::{Joined, Whose};
+use super::seat::Seat;
 
 /// Who has which lane now.
 #[derive(Clone, Copy)]
-pub(super) struct Seats<'a>(&'a [Option<Joined>]);
+pub(super) struct Seats<'a> {
+    seats: &'a [Seat],
+    whose: &'a [Option<Arc<Whose>>],
+}
 
 impl<'a> Seats<'a> {
-    /// Who has a lane that the newest task names.
+    /// Of lanes of which nothing else is asked.
+    #[cfg(test)]
+    pub(super) const fn alone(seats: &'a [Seat]) -> Self {
+        Self { seats, whose: &[] }
+    }
+
+    /// Whether anybody has that lane.
     #[inline]
-    pub(super) fn of(self, lane: LaneIndex) -> &'a Joined {
-        self.0[lane.index()].as_ref().expect("whom a task names was looked for when it came")
+    pub(super) fn has(self, lane: LaneIndex) -> bool {
+        matches!(self.whose.get(lane.index()), Some(Some(_)))
+    }
+
+    /// What most steps need of a lane that the newest task names.
+    #[inline]
+    pub(super) fn of(self, lane: LaneIndex) -> &'a Seat {
+        &self.seats[lane.index()]
+    }
+
+    /// The rest of it.
+    pub(super) fn whose(self, lane: LaneIndex) -> &'a Arc<Whose> {
+        self.whose[lane.index()].as_ref().expect("whom a task names was looked for when it came")
+    }
+
+    /// Whether a step of a lane that the newest task names is worth computing, as far as the host knows.
+    #[inline]
+    pub(super) fn runs(self, lane: LaneIndex, step: u32) -> bool {
+        let seat = self.of(lane);
+        step < seat.bound && (!seat.may_stop || step < self.whose(lane).executed())
     }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
-    joined: Vec<Option<Joined>>,
+    /// Empty are those of lanes that nobody has.
+    seats: Vec<Seat>,
+    whose: Vec<Option<Arc<Whose>>>,
     /// Who has left, in that order, and the first task that no longer names it.
     left: VecDeque<(u64, LaneIndex, Arc<Whose>)>,
 }
 
 impl Lanes {
-    pub(super) fn join(&mut self, lane: LaneIndex, joined: Joined) {
-        if lane.index() >= self.joined.len() {
-            self.joined.resize_with(lane.index() + 1, || None);
+    pub(super) fn join(&mut self, lane: LaneIndex, Joined { seat, whose }: Joined) {
+        if lane.index() >= self.seats.len() {
+            self.seats.resize(lane.index() + 1, Seat::EMPTY);
+            self.whose.resize(lane.index() + 1, None);
         }
-        self.joined[lane.index()] = Some(joined);
+        self.seats[lane.index()] = seat;
+        self.whose[lane.index()] = Some(whose);
     }
 
     /// Who has that lane leaves it, if anybody has: no task from that one on names it.
     pub(super) fn leave(&mut self, lane: LaneIndex, seq: u64) -> Option<&Whose> {
-        let joined = self.joined.get_mut(lane.index())?.take()?;
-        self.left.push_back((seq, lane, joined.whose));
+        let whose = self.whose.get_mut(lane.index())?.take()?;
+        self.seats[lane.index()] = Seat::EMPTY;
+        self.left.push_back((seq, lane, whose));
         self.left.back().map(|(.., whose)| &**whose)
     }
 
-    pub(super) fn has(&self, lane: LaneIndex) -> bool {
-        self.joined.get(lane.index()).is_some_and(Option::is_some)
-    }
-
     /// Who has which lane now.
+    #[inline]
     pub(super) fn seats(&self) -> Seats<'_> {
-        Seats(&self.joined)
+        Seats { seats: &self.seats, whose: &self.whose }
     }
 
-    /// Who has a lane that the newest task names.
-    pub(super) fn of(&self, lane: LaneIndex) -> &Joined {
+    /// What most steps need of a lane that the newest task names.
+    #[inline]
+    pub(super) fn of(&self, lane: LaneIndex) -> &Seat {
         self.seats().of(lane)
     }
 
     /// Who had a lane when that task was submitted.
     pub(super) fn of_task(&self, lane: LaneIndex, seq: u64) -> Option<&Whose> {
         let left = self.left.iter().find(|(since, left, _)| *since > seq && *left == lane).map(|(.., whose)| whose);
-        left.or_else(|| Some(&self.joined.get(lane.index())?.as_ref()?.whose)).map(|whose| &**whose)
+        left.or_else(|| self.whose.get(lane.index())?.as_ref()).map(|whose| &**whose)
     }
 
     /// Tasks up to that one are complete.
@@ -92,7 +123,7 @@ mod tests {
     #[test]
     fn who_had_a_lane_is_known_until_the_tasks_that_name_it_are_complete() {
         let (lane, mut lanes) = (LaneIndex(3), Lanes::default());
-        assert!(!lanes.has(lane) && lanes.leave(lane, 1).is_none());
+        assert!(!lanes.seats().has(lane) && lanes.leave(lane, 1).is_none());
         lanes.join(lane, joined(10));
         // Tasks 1 to 4 are on their way: the first one names who came first, the next two who came then.
         for (seq, slot) in [(2, 20), (4, 40)] {

@@ -52,8 +52,10 @@ fn take_in(task: &mut InFlight, (segment, lanes): (&Segment, &Lanes), batch: &Ba
     let mut next = batch.rows.start;
     for expected in segment.told[batch.told.clone()].iter().map(Some).chain([None]) {
         let end = expected.map_or(batch.rows.end, |told| told.number);
-        let between = &statuses[next - batch.rows.start..end - batch.rows.start];
-        for (number, _) in (next..).zip(between).filter(|(_, status)| read::<u32>(*status) != status::RAN) {
+        let mut between = statuses[next - batch.rows.start..end - batch.rows.start].iter();
+        let did_else = |status: &[u8; size_of::<RowStatus>()]| read::<u32>(status) != status::RAN;
+        while between.any(did_else) {
+            let number = end - between.len() - 1;
             let Some(whose) = lanes.of_task(row_of(number).lane, task.completed.seq) else { return false };
             told.push((number, whose));
         }

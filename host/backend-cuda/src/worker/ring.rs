@@ -116,9 +116,9 @@ impl<'a> Pen<'a> {
     /// So many bytes behind everything. What follows them begins at a multiple of 16, as they do.
     #[inline]
     fn leave(&mut self, bytes: usize) -> (&'a mut [u8], u64) {
+        assert!(bytes <= self.left.len(), "a task's stretch is too small: {} bytes for {bytes}", self.left.len());
+        let address = self.end.0.wrapping_sub(self.left.len() as u64);
         let left = std::mem::take(&mut self.left);
-        let address = self.end.0 - left.len() as u64;
-        assert!(bytes <= left.len(), "a task's stretch is too small: {} bytes for {bytes}", left.len());
         let (piece, left) = left.split_at_mut(bytes);
         let padding = (bytes.wrapping_neg() % 16).min(left.len());
         self.left = &mut left[padding..];
@@ -137,13 +137,23 @@ impl<'a> Pen<'a> {
     /// Writes bytes behind everything: where the device will find them.
     #[inline]
     pub(super) fn put(&mut self, bytes: &[u8]) -> u64 {
-        let (piece, address) = self.leave(bytes.len());
         // Most are numbers of 64 bits, of which each is one store.
-        match <[u8; 8]>::try_from(bytes) {
-            Ok(number) => piece.copy_from_slice(&u64::from_ne_bytes(number).to_ne_bytes()),
-            Err(_) => piece.copy_from_slice(bytes),
+        match <&[u8; 8]>::try_from(bytes) {
+            Ok(number) => self.copy(number),
+            Err(_) => self.copy_any(bytes),
         }
+    }
+
+    #[inline]
+    fn copy(&mut self, bytes: &[u8]) -> u64 {
+        let (piece, address) = self.leave(bytes.len());
+        piece.copy_from_slice(bytes);
         address
+    }
+
+    #[inline(never)]
+    fn copy_any(&mut self, bytes: &[u8]) -> u64 {
+        self.copy(bytes)
     }
 
     /// Bytes that are written, with what is between them and what would follow.

@@ -8,7 +8,7 @@ use cellwright_backend::{CellIndex, Lane, LaneIndex};
 use cellwright_cell_graph::unfolded::{Retention, Source};
 
 use super::resident::Resident;
-use crate::abi::NOWHERE;
+use crate::abi::{NOWHERE, RowEntry};
 
 /// A row to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,44 +82,27 @@ fn is_apart(lane: &Lane, input: usize) -> bool {
     is_apart && input.feedback.is_none()
 }
 
-/// Rows of a batch of several steps that a row of it has to know of, or [`NOWHERE`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Link {
-    /// The one that has the step before.
-    pub(super) before: u32,
-    /// One that leaves its outputs where this one's would be.
-    pub(super) later: u32,
-    /// The one that has the step after.
-    pub(super) after: u32,
-}
-
-impl Link {
-    /// That of a row of one step.
-    pub(super) const NONE: Self = Self { before: NOWHERE, later: NOWHERE, after: NOWHERE };
-}
-
-/// Those of all rows. `lanes`: of each its position in the task, and what is held of its lane.
-pub(super) fn links(lanes: impl Iterator<Item = (u32, Retention)>) -> Vec<Link> {
-    let (mut links, mut newest): (Vec<Link>, Vec<u32>) = (Vec::with_capacity(lanes.size_hint().0), Vec::new());
+/// Notes in rows of a batch of several steps which of them each has to know of. `lanes`: of each its position in the task, and what is held of its lane.
+pub(super) fn link(entries: &mut [RowEntry], lanes: impl Iterator<Item = (u32, Retention)>) {
+    // Of each position, its newest row.
+    let mut newest: Vec<u32> = Vec::new();
     for (row, (position, retention)) in lanes.enumerate() {
         let position = position as usize;
         if position >= newest.len() {
             newest.resize(position + 1, NOWHERE);
         }
         let before = std::mem::replace(&mut newest[position], row as u32);
-        links.push(Link { before, ..Link::NONE });
-        if let Some(before) = links.get_mut(before as usize) {
-            before.after = row as u32;
-        }
+        entries[row].before = before;
+        let Some(one_before) = entries.get_mut(before as usize) else { continue };
+        one_before.after = row as u32;
         // With two places for each lane, the step before last is the one whose place this is.
+        let older = one_before.before;
         if retention == Retention::Double
-            && let Some(older) = links.get(before as usize).map(|link| link.before)
-            && let Some(older) = links.get_mut(older as usize)
+            && let Some(older) = entries.get_mut(older as usize)
         {
             older.later = row as u32;
         }
     }
-    links
 }
 
 #[cfg(test)]
@@ -131,10 +114,11 @@ mod tests {
         let of = |retention| {
             // Lanes 0 and 2 have four steps, lane 1 one.
             let lanes = [0, 1, 2, 0, 2, 0, 2, 0, 2].map(|position| (position, retention));
-            let links = links(lanes.into_iter());
-            let after: Vec<u32> = links.iter().map(|link| link.after).collect();
+            let mut rows = [RowEntry { before: NOWHERE, later: NOWHERE, after: NOWHERE, ..RowEntry::default() }; 9];
+            link(&mut rows, lanes.into_iter());
+            let after: Vec<u32> = rows.iter().map(|row| row.after).collect();
             assert_eq!(after, [3, NOWHERE, 4, 5, 6, 7, 8, NOWHERE, NOWHERE], "whose step before each is");
-            (links.iter().map(|link| link.before).collect::<Vec<_>>(), links.iter().map(|link| link.later).collect::<Vec<_>>())
+            (rows.iter().map(|row| row.before).collect::<Vec<_>>(), rows.iter().map(|row| row.later).collect::<Vec<_>>())
         };
         let none = NOWHERE;
         let (before, later) = of(Retention::Double);

@@ -7,10 +7,10 @@ use cellwright_backend::DeviceLost;
 
 use super::kept::Place;
 use super::{Ahead, BLOCK, CudaWorker, PASS_ROWS, PASSES};
-use crate::abi::{BatchHead, GatherArguments, NOWHERE, RowEntry, bytes_of_all};
+use crate::abi::{BatchHead, GatherArguments, RowEntry, bytes_of_all};
 use crate::driver::Done;
 use crate::worker::frame::FrameMemory;
-use crate::worker::inputs::Inputs;
+use crate::worker::inputs::{ALONE, Inputs};
 use crate::worker::joined::Arena;
 use crate::worker::queue::copies;
 use crate::worker::resident::{Resident, Rows};
@@ -95,24 +95,13 @@ impl CudaWorker {
         let bytes = unsafe { queue.up.pinned.bytes_mut(up.clone()) };
         let mut pen = Pen::new(bytes, queue.up.device.plus(up.start));
         // Of chains that do not end: what of them runs in the end is seen when its step comes.
-        let entry = RowEntry {
-            own: NOWHERE,
-            followed: NOWHERE,
-            stop: NOWHERE,
-            before: NOWHERE,
-            later: NOWHERE,
-            after: NOWHERE,
-            ..RowEntry::default()
-        };
-        let entries = pen.put(bytes_of_all(&vec![entry; rows.len()]));
+        let entries = pen.put(bytes_of_all(&vec![ALONE; rows.len()]));
         let early = resident.early_inputs();
         let list = pen.list::<u64>(rows.len() * early.len());
-        let inputs = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, resident };
+        let inputs = Inputs { arena: Arena { address: self.arena, cells: &self.cells }, seats: self.lanes.seats(), resident };
         let lane = |position: u32| task.rows[position as usize].lane;
-        for (port, input) in early.iter().enumerate() {
-            let of_rows = wanted.iter().map(|(position, step)| (self.lanes.of(lane(*position)), *step));
-            inputs.write(*input, of_rows.zip(list.values[port..].iter_mut().step_by(early.len())), &mut pen);
-        }
+        let of_rows = wanted.iter().map(|(position, step)| (lane(*position), *step));
+        inputs.write(early, of_rows, (list.values, 0, early.len()), &mut pen);
         let (pass, count, addresses) = (queue.queued + 1, rows.len() as u32, list.address);
         for ((position, step), row) in wanted.iter().zip(rows) {
             kept.keep(resident.memory, (lane(*position), *step), Place { row, pass });

@@ -112,3 +112,8 @@ private:
         if (said_.find(part) == std::string::npos) testing::failed(__FILE__, __LINE__, "not \"" part "\" but: " + said_); \
     } while (false)
 #define RUN(test) testing::run(#test, test)
+// Of bits alone, by runs whose memory other tests have as well: not under sanitizers.
+#define RUN_AS_IT_IS(test)                  \
+    do {                                    \
+        if (!testing::SANITIZED) RUN(test); \
+    } while (false)

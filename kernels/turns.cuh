@@ -68,7 +68,7 @@ private:
         const int t = threadIdx.x % GROUP, lane = t % 32;
         const uint32_t row = this->first_row(tile) + t / 32 * 16 + lane / 4, unit = tile % this->across() * Units + lane % 4 * 2;
         const auto row_of = [&](int part) { return row + part / 2 * 64 + part % 2 * 8; };
-        // What is read of two rows is on its way while the other multiplies.
+        // What is read of the first row, and where the second's lies, is on its way while the other multiplies.
         Part parts[2];
         find(parts[0], rows, row_of(0));
         find(parts[1], rows, row_of(1));

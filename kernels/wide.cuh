@@ -1,7 +1,7 @@
 // y = begin + x_0·W_0 + x_1·W_1 + …: products in bf16 and f16 by warpgroups, on Hopper, whatever becomes of the sums.
 //
 // A block computes tiles of y one after another. One thread of a warpgroup (the last) feeds a ring of stages: rows of x with copies of a tensor's boxes, weights
-// with bulk copies. The other warpgroups multiply, each 64 rows. The ring goes on from tile to tile, so that slabs of the next one arrive while a tile's sums are left.
+// with bulk copies. The other warpgroups multiply, each 64 rows, or by turns (`Turns`) all of a tile's. The ring goes on from tile to tile, so that slabs of the next one arrive while a tile's sums are left.
 // Every sum begins with its beginning and takes the terms in order, k ascending, in products of 16: no tile changes a bit.
 //
 // x is rounded before it comes here. What a block waits for is what it reads: a tile of 128 by 256 takes the tensor cores 1024 cycles for a slab, and
@@ -33,7 +33,7 @@ private:
     const uint32_t rows_, down_, count_;
 };
 
-// Groups: warpgroups that multiply, of 64 rows each. Releases: warps that release a stage.
+// Groups: warpgroups that multiply, of 64 rows each; by turns, 64 rows each of which either multiplies. Releases: warps that release a stage.
 template <class Halves, int Groups, int Columns, int Stages, int Releases = Groups * 4>
 class Block {
 public:

@@ -128,6 +128,7 @@ struct State {
     /// Room for the lanes that a worker is told of with a task, and for the handles that are given back.
     new_lanes: Vec<LaneId>,
     left: Vec<Handle>,
+    left_models: Vec<ModelId>,
     trace_rows: Vec<TraceRow>,
     wake_at: Option<Time>,
     /// When the engine's thread wakes up if nobody wakes it.
@@ -164,6 +165,7 @@ impl State {
             row_buffers: Vec::new(),
             new_lanes: Vec::new(),
             left: Vec::new(),
+            left_models: Vec::new(),
             trace_rows: Vec::new(),
             wake_at: None,
             alarm: None,

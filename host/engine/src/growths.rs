@@ -42,7 +42,8 @@ impl GrowthEntry {
         }
     }
 
-    /// Gives it its place: the lane of its first stage, if it has one, through which the place is reached.
+    /// Gives it its place: the lane of its first stage, through which the place is reached. Of a growth without chains that lane names a chain that does not
+    /// exist, and nobody uses it.
     fn place(&mut self, place: Place<'_>, spares: &mut Spares) -> Arc<Lane> {
         let Place { slots, cells, earlier, flags } = place;
         let placed = match self {
@@ -164,7 +165,8 @@ impl Growths {
         self.forget_over(self.len() - 2);
     }
 
-    /// Gives a growth its place: the lane of its first stage, if it has one. All others are to be made for the same place.
+    /// Gives a growth its place, if it is held: the lane of its first stage (of a growth without chains: not to be used). All others are to be made for the
+    /// same place.
     pub(crate) fn place(&mut self, number: u32, slots: FirstSlots, cells: &Arc<[CellIndex]>, spares: &mut Spares) -> Option<Arc<Lane>> {
         let earlier = self.earlier(self.get(number)?.growth());
         let flags = self.more.as_ref().map(|more| Arc::clone(&more.flags));
@@ -269,11 +271,30 @@ impl Growths {
 mod tests {
     use cellwright_backend::Slot;
     use cellwright_backend::conformance::driver::{growth_of, independent};
+    use cellwright_cell_graph::Tensor;
 
     use super::*;
 
     fn growth(first_chain: u32) -> Arc<UnfoldedGrowth> {
         Arc::new(UnfoldedGrowth { first_chain, ..growth_of(vec![independent(0, 1, Vec::new(), 2)]) })
+    }
+
+    fn place(growths: &mut Growths, number: u32, slot: u32, spares: &mut Spares) -> Arc<Lane> {
+        growths.place(number, FirstSlots::one(Slot(slot)), &[CellIndex(0)].into(), spares).expect("it is held")
+    }
+
+    /// A growth whose chain ran one step of two before it was placed anew, with a lane in its old place and one in its new.
+    fn moved() -> (Growths, [Arc<Lane>; 2]) {
+        let mut spares = Spares::default();
+        let tensors = RequestTensors { first: 3, tensors: vec![Arc::new(Tensor::from_i64("x", &[1], &[7]))] };
+        let mut growths = Growths::new(growth(0), tensors);
+        let lanes = [4, 9].map(|slot| {
+            let lane = place(&mut growths, 0, slot, &mut spares);
+            growths.add_lanes(0, 1);
+            lane.growth.executed[0].store(1, Ordering::Relaxed);
+            lane
+        });
+        (growths, lanes)
     }
 
     #[test]
@@ -306,5 +327,70 @@ mod tests {
         assert_eq!((growths.len(), growths.get(3).is_some()), (1, true), "the last stays: another may come");
         growths.grow(growth(4), RequestTensors::default());
         assert_eq!((growths.len(), growths.get(3).is_some(), growths.get(4).is_some()), (2, false, true));
+    }
+
+    #[test]
+    fn a_growth_that_is_placed_anew_is_the_same_growth_elsewhere() {
+        let (mut growths, [old, new]) = moved();
+        assert_eq!((old.slot(), new.slot()), (Slot(4), Slot(9)));
+        assert!(growths.placed(0).is_some_and(|placed| Arc::ptr_eq(placed, &new.growth)));
+        let ([old, new], tensor) = ([&old.growth, &new.growth], |placed: &PlacedGrowth| placed.tensor(3).cloned());
+        assert!(Arc::ptr_eq(&old.growth, &new.growth) && tensor(old).is_some() && tensor(old) == tensor(new));
+        assert!(Arc::ptr_eq(&old.executed, &new.executed), "where a chain ended before, it has ended");
+        assert!(Arc::ptr_eq(&old.flags, &new.flags), "who is dead is so in both places");
+
+        // It is held as long as it has lanes in either place.
+        growths.grow(growth(1), RequestTensors::default());
+        growths.release_lane(0);
+        assert_eq!((growths.len(), growths.get(0).is_some()), (2, true), "lanes in the old place count");
+        growths.release_lane(0);
+        assert_eq!((growths.len(), growths.get(0).is_some()), (1, false));
+    }
+
+    #[test]
+    fn neither_place_of_a_growth_is_spare_while_the_other_has_a_lane() {
+        for old_goes_first in [true, false] {
+            let (mut spares, (growths, [old, new])) = (Spares::default(), moved());
+            drop(growths);
+            let (first, last) = if old_goes_first { (old, new) } else { (new, old) };
+            spares.keep(&mut vec![first]);
+            assert_eq!(spares.len(), 0, "the other one writes how far it came");
+            spares.keep(&mut vec![last]);
+            assert_eq!(spares.len(), 1);
+        }
+    }
+
+    #[test]
+    fn what_a_growth_refers_to_lies_where_it_was_placed_last() {
+        let (mut growths, [_, new]) = moved();
+        let mut follows = independent(0, 1, Vec::new(), 2);
+        follows.length.like = Some(0);
+        growths.grow(Arc::new(UnfoldedGrowth { first_chain: 1, ..growth_of(vec![follows]) }), RequestTensors::default());
+        let slot_and_steps = |growths: &mut Growths| {
+            let lane = place(growths, 1, 5, &mut Spares::default());
+            let [earlier] = &lane.growth.earlier[..] else { panic!("it refers to one chain") };
+            (earlier.chain, earlier.stages[0].0, earlier.executed())
+        };
+        assert_eq!(slot_and_steps(&mut growths), (0, new.slot(), 1));
+        place(&mut growths, 0, 12, &mut Spares::default());
+        assert_eq!(slot_and_steps(&mut growths), (0, Slot(12), 1));
+    }
+
+    #[test]
+    fn a_growth_that_gets_its_place_after_another_came_shares_its_flags_and_takes_no_spare_place() {
+        let mut spares = Spares::default();
+        let over = place(&mut Growths::new(growth(0), RequestTensors::default()), 0, 1, &mut spares);
+        spares.keep(&mut vec![over]);
+        assert_eq!(spares.len(), 1);
+
+        let mut growths = Growths::new(growth(0), RequestTensors::default());
+        growths.grow(growth(1), RequestTensors::default());
+        let placed = [0, 1].map(|number| place(&mut growths, number, number, &mut spares));
+        assert_eq!(spares.len(), 1, "a spare place has flags of its own");
+        growths.mark_dead();
+        assert_eq!(placed.map(|lane| lane.growth.flags.dead.load(Ordering::Relaxed)), [true; 2]);
+
+        place(&mut Growths::new(growth(0), RequestTensors::default()), 0, 1, &mut spares);
+        assert_eq!(spares.len(), 0, "who is alone takes it");
     }
 }

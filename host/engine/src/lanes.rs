@@ -54,7 +54,8 @@ pub(crate) struct Lanes {
 /// refer to (tensors of requests that have ended): at most the lanes that were placed when it got its last task, each once.
 #[derive(Default)]
 struct Known {
-    /// A bit for each lane that it has in its table, and has not been told to forget: so near together that all of a task's are looked at in no time.
+    /// A bit for each lane that is placed and that it was told of: so near together that all of a task's are looked at in no time. It is cleared when the lane
+    /// is released, before the worker is told: until then it has the lane in its table, and the id may be another lane's already.
     lanes: Vec<u64>,
     /// Those that it must forget with its next task.
     left: Vec<LaneIndex>,
@@ -169,16 +170,17 @@ impl Lanes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    use cellwright_backend::conformance::driver::{growth_of, independent};
     use cellwright_backend::{FirstSlots, PlacedGrowth};
-    use cellwright_cell_graph::UnfoldedGrowth;
 
     fn lane() -> Arc<Lane> {
-        let nothing = UnfoldedGrowth { first_chain: 0, chains: Vec::new(), outputs: Vec::new(), cancel: Vec::new(), next: None, nodes: 0 };
         let growth = PlacedGrowth {
-            growth: Arc::new(nothing),
+            growth: Arc::new(growth_of(vec![independent(0, 1, Vec::new(), 1)])),
             cells: [].into(),
-            slots: FirstSlots::default(),
-            executed: [].into(),
+            slots: FirstSlots::one(Slot(0)),
+            executed: [AtomicU32::new(1)].into(),
             earlier: Vec::new(),
             tensors: Vec::new(),
             first_tensor: 0,
@@ -187,14 +189,24 @@ mod tests {
         Arc::new(Lane { growth: Arc::new(growth), chain: 0, stage: 0 })
     }
 
+    fn entry(lane: Arc<Lane>, scrub: bool) -> LaneEntry {
+        LaneEntry { lane, request: RequestId(0), growth: 0, model: ModelId(0), chain: 0, stage: 0, scrub }
+    }
+
+    /// Which lanes are new to a worker in a task that has a row of each of them.
+    fn new_of(lanes: &mut Lanes, ids: &[LaneId], worker: WorkerId) -> Vec<LaneId> {
+        let (rows, mut new): (Vec<Row>, _) = (ids.iter().map(|lane| Row { lane: *lane, step: 0 }).collect(), Vec::new());
+        lanes.introduce(&rows, worker, &mut new);
+        new
+    }
+
     #[test]
     fn what_a_worker_knows_is_held_until_it_has_forgotten_it() {
         let workers = [WorkerId(0), WorkerId(1)];
         let (mut lanes, mut spares, own) = (Lanes::new(2), Spares::default(), [0; 4].map(|_| lane()));
         let users = || own.each_ref().map(Arc::strong_count);
         for (id, lane) in (0..).map(LaneId).zip(&own) {
-            let (lane, request, model) = (Arc::clone(lane), RequestId(0), ModelId(0));
-            lanes.place(id, LaneEntry { lane, request, growth: 0, model, chain: 0, stage: 0, scrub: false });
+            lanes.place(id, entry(Arc::clone(lane), false));
         }
         // The first is known to both, the next two to one each, the last to none.
         for (id, worker) in [(0, 0), (0, 1), (1, 0), (2, 1)] {
@@ -212,5 +224,59 @@ mod tests {
         assert_eq!(users(), [2, 1, 2, 1]);
         lanes.lost(workers[1]);
         assert_eq!((users(), lanes.take_leaves(workers[1], 9)), ([1; 4], Vec::new()));
+    }
+
+    #[test]
+    fn a_lane_whose_id_was_another_ones_before_is_new_to_whoever_knew_that_one() {
+        // The last is in a word of its own.
+        let (worker, ids, own) = (WorkerId(0), [0, 3, 64].map(LaneId), [0; 3].map(|_| lane()));
+        let mut lanes = Lanes::new(1);
+        for (id, lane) in ids.iter().zip(&own) {
+            lanes.place(*id, entry(Arc::clone(lane), false));
+        }
+        assert_eq!(new_of(&mut lanes, &ids, worker), ids);
+        assert_eq!((lanes.take_leaves(worker, 1), new_of(&mut lanes, &ids, worker)), (Vec::new(), Vec::new()));
+
+        for (id, before) in ids.iter().zip(&own).skip(1) {
+            let after = lane();
+            assert!(lanes.release(*id).is_some() && lanes.get(*id).is_none() && lanes.release(*id).is_none());
+            lanes.place(*id, entry(Arc::clone(&after), false));
+            assert!(lanes.get(*id).is_some_and(|known| Arc::ptr_eq(&known.lane, &after)));
+            // Of both it hears with one task, by the same id.
+            assert_eq!(lanes.take_leaves(worker, 2), [LaneIndex(id.0)]);
+            assert_eq!(new_of(&mut lanes, &ids, worker), [*id]);
+            assert_eq!(Arc::strong_count(before), 2, "until that task is complete");
+        }
+    }
+
+    #[test]
+    fn there_are_lanes_to_scrub_until_the_last_of_them_is_released() {
+        let mut lanes = Lanes::new(1);
+        assert!(!lanes.any_to_scrub());
+        for (id, scrub) in [(0, true), (1, false), (2, true)] {
+            lanes.place(LaneId(id), entry(lane(), scrub));
+        }
+        let left = [0, 1, 0, 2].map(|id| (lanes.release(LaneId(id)).is_some(), lanes.any_to_scrub()));
+        assert_eq!(left, [(true, true), (true, true), (false, true), (true, false)]);
+        lanes.place(LaneId(0), entry(lane(), false));
+        assert!(!lanes.any_to_scrub(), "what another lane of that id held before does not count");
+    }
+
+    #[test]
+    fn a_lane_that_two_workers_knew_becomes_spare_when_the_second_has_forgotten_it() {
+        let workers = [WorkerId(0), WorkerId(1)];
+        for [first, second] in [workers, [workers[1], workers[0]]] {
+            let (mut lanes, mut spares) = (Lanes::new(2), Spares::default());
+            lanes.place(LaneId(0), entry(lane(), false));
+            let new = workers.map(|worker| new_of(&mut lanes, &[LaneId(0)], worker));
+            assert_eq!(new, [[LaneId(0)], [LaneId(0)]]);
+            lanes.release(LaneId(0));
+            assert_eq!(workers.map(|worker| lanes.take_leaves(worker, 1)), [[LaneIndex(0)], [LaneIndex(0)]]);
+            let spare = [first, first, second, second, first].map(|worker| {
+                lanes.completed(worker, 1, &mut spares);
+                spares.len()
+            });
+            assert_eq!(spare, [0, 0, 1, 1, 1]);
+        }
     }
 }

@@ -69,7 +69,7 @@ pub struct LoadedCell {
 pub struct LoadedModel {
     /// Its id.
     pub id: ModelId,
-    /// Tells it from others that have had the id.
+    /// Tells it from others that have had the id, and from those of other engines.
     pub(crate) load: u64,
     /// For people.
     pub name: String,

@@ -59,6 +59,11 @@ impl Spares {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) const fn len(&self) -> usize {
+        self.lanes.len()
+    }
+
     fn clear(&self, lane: &mut Arc<Lane>) -> Option<()> {
         let placed = Arc::get_mut(&mut Arc::get_mut(lane)?.growth)?;
         let alone = Arc::strong_count(&placed.executed) == 1 && Arc::strong_count(&placed.flags) == 1;
@@ -144,5 +149,19 @@ mod tests {
             spares.keep(&mut vec![lane]);
             assert!(spares.lanes.is_empty());
         }
+    }
+
+    #[test]
+    fn no_more_are_kept_than_may_be() {
+        let (mut spares, old) = (Spares::default(), growth(10));
+        let lanes = |count| (0..count).map(|_| used(Arc::clone(&old), tensors())).collect();
+        for (count, kept) in [(KEPT_MAX - 1, KEPT_MAX - 1), (3, KEPT_MAX), (1, KEPT_MAX)] {
+            spares.keep(&mut lanes(count));
+            assert_eq!(spares.len(), kept);
+        }
+        assert_eq!(Arc::strong_count(&old), 1, "those that are not kept are gone");
+        let taken = spares.take((&mut growth(4), &mut tensors()), Slot(8), &[CellIndex(9)].into());
+        spares.keep(&mut taken.into_iter().collect());
+        assert_eq!(spares.len(), KEPT_MAX, "there is room again for one");
     }
 }

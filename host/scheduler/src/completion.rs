@@ -1,6 +1,6 @@
 //! What completed tasks leave behind: nodes complete, chains that stopped, chains that ended, and a worker that is gone.
 
-use crate::command::Failure;
+use crate::command::{Failure, Row};
 use crate::fleet::Task;
 use crate::id::{LaneId, ModelId, RequestId, TaskSeq, WorkerId};
 use crate::lane::Progress;
@@ -48,8 +48,8 @@ impl Scheduler {
         let first = one.len().min(count);
         let parts = [&one[..first], &other[..count - first]];
         if !all {
-            // Each is another's, and has not been looked at since it joined.
-            self.read_ahead(|| parts.into_iter().flatten().map(|row| row.lane));
+            // Of those that left a group each is another's, and has not been looked at since it joined; of those that were never in one, several are often of a lane.
+            self.read_ahead(|| parts.into_iter().flat_map(lanes_of));
         }
         for part in parts {
             // Rows of one step are often several of a lane.
@@ -288,4 +288,9 @@ impl Scheduler {
             self.doom(RequestId(index as u32), failure);
         }
     }
+}
+
+/// The lanes of rows, of neighbours of one lane once.
+fn lanes_of(rows: &[Row]) -> impl Iterator<Item = LaneId> {
+    rows.chunk_by(|row, next| row.lane == next.lane).map(|run| run[0].lane)
 }

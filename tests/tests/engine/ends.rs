@@ -1,7 +1,8 @@
 //! Requests that end before their time: cancelled, refused, stopped, or left without their model. Each ends once, and the others go on.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::check::Model;
@@ -124,6 +125,56 @@ fn a_full_engine_refuses_until_there_is_room() {
         }
         cases[3].check(&cases[3].submit(&engine, &loaded).wait()).unwrap();
     }
+}
+
+/// Submits another request from the engine's own thread when it hears of its end.
+struct Successor {
+    engine: Weak<Engine>,
+    case: Case,
+    loaded: Arc<LoadedModel>,
+    submitted: SyncSender<Result<Pending, SubmitError>>,
+}
+
+impl Sink for Successor {
+    fn value(&mut self, _value: Value<'_>) {}
+
+    fn ended(&mut self, _chain: u32, _executed: u32) {}
+
+    fn finished(self: Box<Self>, _times: RequestTimes) {
+        let engine = self.engine.upgrade().expect("somebody waits for the answer");
+        let _ = self.submitted.send(self.case.try_submit(&engine, &self.loaded));
+    }
+
+    fn failed(self: Box<Self>, failure: RequestFailure, _times: RequestTimes) {
+        panic!("it is well: {failure:?}");
+    }
+}
+
+#[test]
+fn who_hears_of_an_end_finds_room_for_another() {
+    let Bench { engine, model, loaded, gate: _gate } = bench(Config::default(), 1);
+    let engine = Arc::new(engine);
+    for steps in [1, 3, 24] {
+        let case = || chain(&model, steps);
+        let (submitted, heard) = sync_channel(1);
+        let sink = Successor { engine: Arc::downgrade(&engine), case: case(), loaded: Arc::clone(&loaded), submitted };
+        let tensors = RequestTensors { first: 0, tensors: case().tensors.clone() };
+        engine.submit(&loaded, case().growth.clone(), tensors, |_| Box::new(sink)).unwrap();
+        let next = heard.recv_timeout(Duration::from_secs(60)).expect("it ends").expect("it has left its place");
+        case().check(&next.wait()).unwrap();
+        while engine.counters().in_flight.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_model_of_another_engine_is_none_of_this_one() {
+    let (one, other) = (bench(Config::default(), 10), bench(Config::default(), 10));
+    assert_eq!(one.loaded.id, other.loaded.id);
+    let case = chain(&one.model, 3);
+    assert_eq!(case.submit(&other.engine, &one.loaded).wait().outcome, Outcome::Failed(RequestFailure::NoWorker));
+    case.check(&case.submit(&one.engine, &one.loaded).wait()).unwrap();
 }
 
 /// Cancels everybody else from the engine's own thread as soon as it hears of its end.

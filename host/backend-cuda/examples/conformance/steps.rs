@@ -350,7 +350,9 @@ impl Bench {
             let found =
                 [GraphLaunch { launch: choose, arguments: words(&arguments) }, GraphLaunch { launch: merge, arguments: words(&of_panels) }];
             let mut left = vec![0; rows * stride as usize];
-            done(driver.zero(stream, chosen, left.len()));
+            for buffer in [candidates, chosen] {
+                done(driver.zero(stream, buffer, left.len()));
+            }
             self.time((&format!("best_of_{n}{what}"), rows), &repeated(&found), REPEATED);
             done(self.driver.read(stream, chosen, &mut left));
             assert!(first.get_or_insert_with(|| left.clone()) == &left, "{name} chooses others of {rows} rows than the first kernel");

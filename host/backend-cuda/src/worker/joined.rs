@@ -131,7 +131,8 @@ impl Joined {
             false if words.is_none() && !stage.delivery.contains(&Delivery::All) => Brings::AtItsBound,
             false => Brings::Perhaps,
         };
-        let has_ahead = resident.is_some_and(|resident| resident.ahead.is_some());
+        // Of a cell that is not there nobody knows.
+        let has_ahead = resident.is_none_or(|resident| resident.ahead.is_some());
         let (mut known, mut of_first, mut of_others, mut given) = ([Known::Asked; INPUTS], 0_u32, 0_u32, u32::MAX);
         for (number, input) in stage.inputs.iter().enumerate() {
             let rows = Rows::of(&lane, input);

@@ -59,7 +59,7 @@ pub(super) struct Lanes {
 impl Lanes {
     pub(super) fn join(&mut self, lane: LaneIndex, Joined { seat, whose }: Joined) {
         if lane.index() >= self.seats.len() {
-            self.seats.resize(lane.index() + 1, Seat::EMPTY);
+            self.seats.resize_with(lane.index() + 1, || Seat::EMPTY);
             self.whose.resize(lane.index() + 1, None);
         }
         self.seats[lane.index()] = seat;

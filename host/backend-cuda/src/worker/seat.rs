@@ -65,8 +65,8 @@ pub(super) enum Brings {
     Perhaps,
 }
 
-/// A lane's.
-#[derive(Clone, Copy, Debug)]
+/// A lane's. Not to be copied: what it points to is there while its place among the lanes is its own ([`super::lanes::Lanes`]).
+#[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Seat {
     pub(super) known: [Known; INPUTS],

@@ -6,6 +6,7 @@ mod direct;
 mod forms;
 mod gru;
 mod refused;
+mod rows;
 mod table;
 mod tree;
 

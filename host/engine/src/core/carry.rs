@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cellwright_backend::{CellIndex, FirstSlots, Lane, LaneIndex, PlacedGrowth, Row, Slot, Task};
-use cellwright_scheduler::{Commands, Failure, LaneId, Launch, Placement, RequestId, Row as Scheduled, WorkerId};
+use cellwright_scheduler::{Commands, Failure, LaneId, Launch, ModelId, Placement, RequestId, Row as Scheduled, WorkerId};
 
 use super::{Core, State, ToWorker};
 use crate::figures::RequestTimes;
@@ -47,7 +47,7 @@ impl Core {
         let state = &mut self.state;
         state.lanes.read_ahead(released.iter().copied());
         state.requests.read_ahead(released.iter().filter_map(|lane| Some(state.lanes.get(*lane)?.request)));
-        let mut left = std::mem::take(&mut state.left);
+        let (mut left, mut models) = (std::mem::take(&mut state.left), std::mem::take(&mut state.left_models));
         let (mut lanes, mut growths) = (0, 0);
         for id in released {
             let state = &mut self.state;
@@ -57,7 +57,10 @@ impl Core {
             growths += entry.growths.len();
             entry.release_lane(growth);
             growths -= entry.growths.len();
-            left.extend(self.forget_if_over(request));
+            if let Some((handle, model)) = self.forget_if_over(request) {
+                left.push(handle);
+                models.push(model);
+            }
         }
         self.counters.growths.fetch_sub(growths as u64, Ordering::Relaxed);
         self.counters.lanes.fetch_sub(lanes, Ordering::Relaxed);
@@ -68,17 +71,23 @@ impl Core {
             self.counters.in_flight.fetch_sub(gone, Ordering::Release);
         }
         self.state.left = left;
+        self.left_models(models);
     }
 
-    /// A request's place is free once it has ended and nothing in flight names it; its handle is to be given back then.
-    fn forget_if_over(&mut self, request: RequestId) -> Option<Handle> {
+    /// Requests of these models are over, and nothing of them is counted any more: whoever waits for a model's last one may look.
+    fn left_models(&mut self, mut models: Vec<ModelId>) {
+        models.drain(..).for_each(|model| self.state.models.leave(model));
+        self.state.left_models = models;
+    }
+
+    /// A request's place is free once it has ended and nothing in flight names it; its handle is to be given back then, and its model told.
+    fn forget_if_over(&mut self, request: RequestId) -> Option<(Handle, ModelId)> {
         let state = &mut self.state;
         let entry = state.requests.get(request).filter(|entry| entry.is_over())?;
         let (handle, model) = (entry.handle, entry.model);
         self.counters.growths.fetch_sub(entry.growths.len() as u64, Ordering::Relaxed);
         state.requests.remove(request);
-        state.models.leave(model);
-        Some(handle)
+        Some((handle, model))
     }
 
     fn place(&mut self, commands: &Commands) {
@@ -135,20 +144,25 @@ impl Core {
     }
 
     fn finish(&mut self, finished: &[RequestId]) {
-        let mut left = std::mem::take(&mut self.state.left);
+        if finished.is_empty() {
+            return;
+        }
+        let (mut left, mut models) = (std::mem::take(&mut self.state.left), std::mem::take(&mut self.state.left_models));
         let state = &mut self.state;
         state.requests.read_places_ahead(finished.iter().copied());
         self.counters.finished.fetch_add(finished.len() as u64, Ordering::Relaxed);
         // The places first: whoever hears of an end may want one. Who gets one does not come here before all of this is over.
         left.extend(finished.iter().filter_map(|id| state.requests.get(*id)).filter(|entry| entry.lanes == 0).map(|entry| entry.handle));
-        self.handles.give_back_all(left.drain(..));
-        let mut gone = 0;
+        if !left.is_empty() {
+            self.handles.give_back_all(left.drain(..));
+        }
         for request in finished {
             self.end(*request, |sink, _, times| sink.finished(times));
-            gone += u64::from(self.forget_if_over(*request).is_some());
+            models.extend(self.forget_if_over(*request).map(|(_, model)| model));
         }
-        self.counters.in_flight.fetch_sub(gone, Ordering::Release);
+        self.counters.in_flight.fetch_sub(models.len() as u64, Ordering::Release);
         self.state.left = left;
+        self.left_models(models);
     }
 
     fn fail(&mut self, request: RequestId, failure: Failure) {
@@ -157,9 +171,10 @@ impl Core {
             let failure = if entry.worker_lost { Failure::WorkerLost } else { failure };
             sink.failed(RequestFailure::from_scheduler(failure, entry.row_error.take().map(|error| *error)), times);
         });
-        if let Some(handle) = self.forget_if_over(request) {
+        if let Some((handle, model)) = self.forget_if_over(request) {
             self.handles.give_back(handle);
             self.counters.in_flight.fetch_sub(1, Ordering::Release);
+            self.state.models.leave(model);
         }
     }
 

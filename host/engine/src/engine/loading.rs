@@ -1,7 +1,7 @@
 //! Models come and go: their cells on every worker that is up, shared where they are the same, measured once.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -126,9 +126,10 @@ pub(super) struct Registry {
     types: CellTypes,
     /// By id; a model that is being unloaded keeps its place until it is gone.
     models: Vec<Option<Arc<LoadedModel>>>,
-    /// Models that were loaded so far.
-    loads: u64,
 }
+
+/// Models that this process has loaded so far, whichever of its engines.
+static LOADS: AtomicU64 = AtomicU64::new(0);
 
 impl Engine {
     /// Loads a model's cells on every worker, measures those that are new, and opens the model for requests.
@@ -161,8 +162,8 @@ impl Engine {
         let id = ModelId(u32::try_from(index).unwrap_or(u32::MAX));
         let indices = cells.iter().map(|cell| CellIndex(cell.cell_type.0)).collect();
         let counters = Arc::new(ModelCounters::new(spec.charged.clone()));
-        registry.loads += 1;
-        let model = Arc::new(LoadedModel { id, load: registry.loads, name: spec.name.clone(), cells, indices, counters });
+        let load = LOADS.fetch_add(1, Ordering::Relaxed);
+        let model = Arc::new(LoadedModel { id, load, name: spec.name.clone(), cells, indices, counters });
         let up = ToCore::ModelUp { info: Arc::new(model_info(spec, &model)), model: model.clone() };
         if self.inbox.send(up).is_err() {
             self.release(&mut registry.types, &model.cells);

@@ -39,3 +39,31 @@ private:
     // Of each crew one, at which the warps of the one before it arrive.
     uint64_t* const barriers_;
 };
+
+// What a warpgroup does in its turn with a tile's slabs: each is waited for, multiplied by what `multiply` starts, and released when the next one's products are
+// under way; the turn passes on when the last one is there. The sums are those of several products, each of 64 rows.
+template <int Crews, int Blocks, int R, class Await, class Multiply, class Release>
+__device__ __forceinline__ void multiply_in_turn(const Turn<Crews>& turn, uint32_t number, uint32_t slabs, float (&sums)[Blocks][R], Await await, Multiply multiply,
+                                                 Release release) {
+    const auto pin = [&] {
+#pragma unroll
+        for (int block = 0; block < Blocks; ++block) wgmma_pin(sums[block]);
+    };
+    for (uint32_t k = 0; k < slabs; ++k) {
+        await();
+        pin();
+        wgmma_fence();
+        multiply(k);
+        wgmma_commit();
+        pin();
+        if (k + 1 == slabs) turn.pass(number);
+        // While these run, what the ones before read may be overwritten.
+        if (k > 0) {
+            wgmma_wait<1>();
+            release();
+        }
+    }
+    wgmma_wait<0>();
+    pin();
+    release();
+}

@@ -80,7 +80,12 @@ private:
             for (int i = 0; i < COLUMNS / 2; ++i) sums[block][i] = 0.0f;
         }
         turn_.await(number);
-        products(sums, number);
+        const auto multiply = [&](uint32_t k) {
+#pragma unroll
+            for (int block = 0; block < BLOCKS; ++block) this->multiply_slab(sums[block], block, k, 0);
+            place_.advance();
+        };
+        multiply_in_turn(turn_, number, cell_.slabs(), sums, [&] { this->await(); }, multiply, [&] { this->release(); });
 #pragma unroll
         for (int part = 0; part < 2 * BLOCKS; ++part) {
             Part &own = parts[part % 2], &next = parts[(part + 1) % 2];
@@ -100,35 +105,6 @@ private:
             }
             if (part + 2 < 2 * BLOCKS) find(own, rows, row_of(part + 2));
         }
-    }
-
-    // The sums of all of a tile's rows, and the turn to the other when it has its last slab.
-    __device__ __forceinline__ void products(float (&sums)[BLOCKS][COLUMNS / 2], uint32_t number) {
-        const uint32_t slabs = cell_.slabs();
-        for (uint32_t k = 0; k < slabs; ++k) {
-            this->await();
-            pin(sums);
-            wgmma_fence();
-#pragma unroll
-            for (int block = 0; block < BLOCKS; ++block) this->multiply_slab(sums[block], block, k, 0);
-            wgmma_commit();
-            pin(sums);
-            if (k + 1 == slabs) turn_.pass(number);
-            // While these run, what the ones before read may be overwritten.
-            if (k > 0) {
-                wgmma_wait<1>();
-                this->release();
-            }
-            place_.advance();
-        }
-        wgmma_wait<0>();
-        pin(sums);
-        this->release();
-    }
-
-    static __device__ __forceinline__ void pin(float (&sums)[BLOCKS][COLUMNS / 2]) {
-#pragma unroll
-        for (int block = 0; block < BLOCKS; ++block) wgmma_pin(sums[block]);
     }
 
     const Turn<CREWS> turn_;

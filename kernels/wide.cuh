@@ -208,46 +208,25 @@ public:
 #pragma unroll
             for (int block = 0; block < BLOCKS; ++block) this->begin(row + block * 64, column, sums[block]);
             turn_.await(number);
-            products(sums, slabs, number);
+            const auto await = [&] { mbarrier_wait(&full_[place_.stage], place_.parity); };
+            const auto multiply = [&](uint32_t) {
+                const uint8_t* const stage = shared_ + place_.stage * Base::STAGE_BYTES;
+                const uint64_t w = wgmma_descriptor(stage + Base::ROWS * ROW_BYTES);
+#pragma unroll
+                for (int block = 0; block < BLOCKS; ++block) {
+                    const uint64_t x = wgmma_descriptor(stage + block * 64 * ROW_BYTES);
+#pragma unroll
+                    for (int i = 0; i < SLAB / 16; ++i) Halves::template multiply<Columns>(sums[block], x + 2 * i, w + 2 * i);
+                }
+                place_.advance();
+            };
+            multiply_in_turn(turn_, number, slabs, sums, await, multiply, [&] { this->release(); });
 #pragma unroll
             for (int block = 0; block < BLOCKS; ++block) leave(tiles_.rows(), row + block * 64, column, sums[block]);
         }
     }
 
 private:
-    __device__ __forceinline__ void products(float (&sums)[BLOCKS][Columns / 2], uint32_t slabs, uint32_t number) {
-        for (uint32_t k = 0; k < slabs; ++k) {
-            mbarrier_wait(&full_[place_.stage], place_.parity);
-            const uint8_t* stage = shared_ + place_.stage * Base::STAGE_BYTES;
-            const uint64_t w = wgmma_descriptor(stage + Base::ROWS * ROW_BYTES);
-            pin(sums);
-            wgmma_fence();
-#pragma unroll
-            for (int block = 0; block < BLOCKS; ++block) {
-                const uint64_t x = wgmma_descriptor(stage + block * 64 * ROW_BYTES);
-#pragma unroll
-                for (int i = 0; i < SLAB / 16; ++i) Halves::template multiply<Columns>(sums[block], x + 2 * i, w + 2 * i);
-            }
-            wgmma_commit();
-            pin(sums);
-            if (k + 1 == slabs) turn_.pass(number);
-            // While these run, what the ones before read may be overwritten.
-            if (k > 0) {
-                wgmma_wait<1>();
-                this->release();
-            }
-            place_.advance();
-        }
-        wgmma_wait<0>();
-        pin(sums);
-        this->release();
-    }
-
-    static __device__ __forceinline__ void pin(float (&sums)[BLOCKS][Columns / 2]) {
-#pragma unroll
-        for (int block = 0; block < BLOCKS; ++block) wgmma_pin(sums[block]);
-    }
-
     const Turn<CREWS> turn_;
 };
 

@@ -376,6 +376,7 @@ impl World {
                 let request = &self.requests[&info.request];
                 assert!(!request.ended && !request.moving, "a row of a request that ended or moves");
                 assert_eq!(self.workers[&launch.worker].domain, info.domain, "a row in another domain");
+                assert!(launch.sole.is_none_or(|sole| sole == request.model), "a row of a model that the launch is not of");
                 let node = NodeId { chain: info.chain, stage: info.stage, step: row.step + index };
                 let cell = request.graph.stage(info.chain, info.stage).cell;
                 assert_eq!(self.models[request.model.index()].cells[cell as usize].cell_type, launch.cell_type, "two types in a task");

@@ -46,15 +46,22 @@ fn the_mean_of_each_batch_size_is_a_devices_table() {
     }
 }
 
+/// Tasks of one row, of these workers and numbers, are launched.
+fn launches(tasks: impl IntoIterator<Item = (u32, u64)>) -> Commands {
+    let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }], ..Commands::default() };
+    let (cell_type, model) = (CellTypeId(0), ModelId(0));
+    let of_task = |(worker, seq)| {
+        let (worker, seq) = (WorkerId(worker), TaskSeq(seq));
+        Launch { worker, cell_type, model, sole: None, seq, steps: 1, ended: 0, rows: 0..1 }
+    };
+    commands.launches.extend(tasks.into_iter().map(of_task));
+    commands
+}
+
 /// A task for each of these is launched at that moment.
 fn launch(meter: &mut Meter, at: u64, seqs: &[u64]) {
-    let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }], ..Commands::default() };
-    let (worker, cell_type, model) = (WorkerId(0), CellTypeId(0), ModelId(0));
-    let launches =
-        seqs.iter().map(|seq| Launch { worker, cell_type, model, sole: None, seq: TaskSeq(*seq), steps: 1, ended: 0, rows: 0..1 });
-    commands.launches.extend(launches);
     meter.told(Time(at), &[], &[]);
-    meter.decided(&commands);
+    meter.decided(&launches(seqs.iter().map(|seq| (0, *seq))));
 }
 
 /// A task of a worker is done.
@@ -66,21 +73,8 @@ fn end((worker, up_to): (u32, u64), busy_ns: u64) -> Event {
 fn what_begins_while_no_other_worker_is_at_work_is_counted_apart() {
     let mut meter = Meter::default();
     let launch = |meter: &mut Meter, at, tasks: &[(u32, u64)]| {
-        let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }], ..Commands::default() };
-        let (cell_type, model) = (CellTypeId(0), ModelId(0));
-        let tasks = tasks.iter().map(|(worker, seq)| (WorkerId(*worker), TaskSeq(*seq)));
-        commands.launches.extend(tasks.map(|(worker, seq)| Launch {
-            worker,
-            cell_type,
-            model,
-            sole: None,
-            seq,
-            steps: 1,
-            ended: 0,
-            rows: 0..1,
-        }));
         meter.told(Time(at), &[], &[]);
-        meter.decided(&commands);
+        meter.decided(&launches(tasks.iter().copied()));
     };
     let done = |meter: &mut Meter, at, task, busy_ns| meter.told(Time(at), &[end(task, busy_ns)], &[Time(at)]);
     // Two at once, several times: neither begins alone, nor does the one that waited for the first, as the second worker's goes on.
@@ -149,22 +143,7 @@ fn what_passes_beside_tasks_is_told_apart() {
 #[test]
 fn of_ends_that_are_heard_of_together_the_first_was_waited_for() {
     let mut meter = Meter::default();
-    let launch = |meter: &mut Meter, seqs: &[(u32, u64)]| {
-        let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }], ..Commands::default() };
-        let (cell_type, model) = (CellTypeId(0), ModelId(0));
-        let launches = seqs.iter().map(|(worker, seq)| (WorkerId(*worker), TaskSeq(*seq)));
-        commands.launches.extend(launches.map(|(worker, seq)| Launch {
-            worker,
-            cell_type,
-            model,
-            sole: None,
-            seq,
-            steps: 1,
-            ended: 0,
-            rows: 0..1,
-        }));
-        meter.decided(&commands);
-    };
+    let launch = |meter: &mut Meter, tasks: &[(u32, u64)]| meter.decided(&launches(tasks.iter().copied()));
     let handovers = |meter: &Meter| spread(meter)[..2].to_vec();
     // The second worker has another to run when its first ends, and the other is at it still: both were at work, if they are not any more.
     meter.told(Time(0), &[], &[]);

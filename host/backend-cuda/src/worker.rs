@@ -8,6 +8,7 @@
 //! Steps that follow a stop in the same stream are kept from leaving anything by the device itself (`kernels/transfer.cu`).
 
 mod ahead;
+mod cost;
 mod device;
 mod flight;
 mod frame;

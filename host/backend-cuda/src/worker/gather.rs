@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cellwright_backend::DeviceLost;
 
 use super::CudaWorker;
+use super::cost::{Cost, Limit, Load, SLACK};
 use super::flight::{Batch, InFlight, Segment, Told};
 use super::graphs::{DESK_BYTES, Key, STEPS_MOST};
 use super::inputs::{BLOCK, Inputs, column, end, write_entries};
@@ -13,14 +14,11 @@ use super::joined::Arena;
 use super::resident::Resident;
 use super::ring::Pen;
 use super::together::{self, Selected, Together};
-use crate::abi::{BatchHead, LstmRows, NOWHERE, RowEntry, RowStatus, WordEntry, bytes_of_all};
+use crate::abi::{BatchHead, NOWHERE, RowEntry, RowStatus, WordEntry, bytes_of_all};
 use crate::driver::DeviceAddress;
 
 /// Words that one segment begins, at most; in a small ring a quarter of it.
 const WORDS_MOST: usize = 4096;
-
-/// What lies between the pieces of a segment so that each is aligned.
-const SLACK: usize = 64;
 
 /// Words that a segment on the desk begins, at most.
 const DESK_WORDS: usize = 256;
@@ -33,37 +31,6 @@ const DESK_SLACK: usize = HEADS * size_of::<BatchHead>() + DESK_WORDS * size_of:
 
 /// What a batch leaves is left with the host, without a copy, if it is no more than so many bytes: kernels write there one row at a time.
 const LEFT_WITH_HOST_BYTES: usize = 256 << 10;
-
-/// Bytes that a row of a cell takes of a segment, but for what the host has of its inputs.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cost {
-    lists: usize,
-    down: usize,
-}
-
-impl Cost {
-    /// Of a batch of so many rows, of whose inputs the host has so much: up and down.
-    pub(super) const fn of(self, (rows, hosted): (usize, usize)) -> (usize, usize) {
-        (rows * self.lists + hosted + SLACK + size_of::<BatchHead>(), rows * self.down + SLACK)
-    }
-}
-
-pub(super) fn cost(resident: &Resident) -> Cost {
-    let (inputs, outlets) = (&resident.plan.inputs, &resident.plan.outlets);
-    let aligned = |bytes: u32| (bytes as usize).next_multiple_of(16);
-    // Each row may be a step of its own.
-    let of_step = if resident.plan.recurrence.is_some() { size_of::<LstmRows>() } else { 0 };
-    let of_number = if resident.ahead.is_some() { size_of::<u64>() } else { 0 };
-    Cost {
-        lists: size_of::<RowEntry>() + of_step + of_number + inputs.len() * size_of::<u64>() + outlets.len() * size_of::<u32>(),
-        down: size_of::<RowStatus>() + outlets.iter().map(|outlet| aligned(outlet.bytes)).sum::<usize>(),
-    }
-}
-
-/// Bytes that the host may have of a row's inputs.
-pub(super) fn hosted_most(resident: &Resident) -> usize {
-    resident.plan.inputs.iter().map(|input| (input.bytes as usize).next_multiple_of(16)).sum()
-}
 
 /// A batch that is written.
 #[derive(Clone, Debug)]
@@ -117,9 +84,7 @@ impl Writing {
 impl CudaWorker {
     /// Queues the newest task, so many steps of it.
     pub(super) fn enqueue(&mut self, resident: &Arc<Resident>, steps: u32) -> Result<(), DeviceLost> {
-        let cost = cost(resident);
-        let row_bytes = (cost.lists + hosted_most(resident)).max(cost.down);
-        let rows_most = resident.rows_in(self.frame).min(self.sizes.rows_most).min((self.quarter() / row_bytes).max(1));
+        let limit = Limit::new(resident, self.frame, self.sizes.rows_most, self.quarter());
         self.complete_ahead(resident, steps)?;
         let goes_together = steps > 1 && self.newest_goes_together();
         let mut writing: Option<Writing> = None;
@@ -130,24 +95,23 @@ impl CudaWorker {
                 self.select(at, &mut selected);
             }
             at += 1;
-            if goes_together && selected.len() <= rows_most {
-                together.clear();
-                let mut has_room = together.push(&selected, rows_most);
+            together.clear();
+            if goes_together && together.push(&selected, &limit) {
+                let mut has_room = true;
                 while has_room && at < steps {
                     self.select(at, &mut selected);
-                    has_room = together.push(&selected, rows_most);
+                    has_room = together.push(&selected, &limit);
                     at += u32::from(has_room);
                 }
                 // The step that has no room there is the first of the next batch.
                 is_selected = !has_room;
                 let left = together.rows.len() + (steps - at) as usize * selected.len();
-                self.put_batch(resident, &mut writing, (&together.rows, &together.counts), left)?;
+                self.put_batch(resident, &mut writing, (&together.rows, &together.counts, together.load), left)?;
                 continue;
             }
-            let parts = selected.len().div_ceil(rows_most).max(1);
             let left = (steps - at + 1) as usize * selected.len();
-            for rows in selected.chunks(selected.len().div_ceil(parts).max(1)) {
-                self.put_batch(resident, &mut writing, (rows, &[rows.len() as u32]), left)?;
+            for (rows, load) in limit.parts(&selected) {
+                self.put_batch(resident, &mut writing, (rows, &[rows.len() as u32], load), left)?;
             }
         }
         self.flush(resident, writing)?;
@@ -159,20 +123,19 @@ impl CudaWorker {
         &mut self,
         resident: &Arc<Resident>,
         writing: &mut Option<Writing>,
-        (rows, counts): (&[Selected], &[u32]),
+        (rows, counts, load): (&[Selected], &[u32], Load),
         left: usize,
     ) -> Result<(), DeviceLost> {
         if rows.is_empty() {
             return Ok(());
         }
-        let (cost, quarter) = (cost(resident), self.quarter());
-        let hosted = rows.iter().fold(0_usize, |hosted, row| hosted.wrapping_add(row.hosted as usize));
-        let needed = cost.of((rows.len(), hosted));
+        let (cost, quarter) = (Cost::new(resident), self.quarter());
+        let needed = cost.of(load);
         if writing.as_ref().is_none_or(|writing| !writing.has_room(needed)) {
             self.flush(resident, writing.take())?;
             // Room for all that is left, if that is not too much: what is not used goes back at once. What each batch wastes is less than a row.
             let batches = left.div_ceil(rows.len());
-            let left = cost.of((left + batches, hosted * batches));
+            let left = cost.of(Load { rows: left + batches, hosted: load.hosted * batches, bringing: left });
             let left = (left.0 + batches * size_of::<BatchHead>(), left.1);
             let desk = DESK_BYTES.min(quarter).saturating_sub(DESK_SLACK);
             let is_on_desk = self.graphs.desk().is_some() && needed.0 <= desk;
@@ -207,7 +170,7 @@ impl CudaWorker {
             let seat = seats.of(lane);
             if step < seat.bound && (!seat.may_stop || step < seats.whose(lane).executed()) {
                 let hosted = if step > 0 { seat.hosted } else { seats.whose(lane).hosted };
-                selected.push(Selected { position: position as u32, lane, step, hosted });
+                selected.push(Selected { position: position as u32, lane, step, hosted, brings: seat.may_bring(step) });
             }
         }
     }
@@ -325,13 +288,13 @@ impl CudaWorker {
                 while tells != 0 {
                     let at = tells.trailing_zeros() as usize;
                     tells &= tells - 1;
-                    let (number, Selected { lane, step, .. }) = (block.start + at, of_block[at]);
+                    let (number, Selected { lane, step, brings, .. }) = (block.start + at, of_block[at]);
                     let (seat, whose) = (seats.of(lane), seats.whose(lane));
                     told.push(Told { number: first + number, whose: Arc::clone(whose) });
                     if seat.may_stop {
                         end(resident, whose, &mut entries[at]);
                     }
-                    if !seat.may_bring(step) {
+                    if !brings {
                         continue;
                     }
                     for (output, outlet) in outlets.iter().enumerate() {

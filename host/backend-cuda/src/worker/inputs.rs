@@ -53,7 +53,7 @@ pub(super) fn write_entries(
             }
         };
         *entry = RowEntry { node, step, ..ALONE };
-        if seat.may_stop || seat.may_bring(step) {
+        if seat.may_stop || row.brings {
             told |= own;
         }
         own = own.rotate_left(1);
@@ -202,11 +202,9 @@ mod tests {
             ..Seat::EMPTY
         });
         // Lanes in another order than rows.
-        let rows: [Selected; BLOCK] = std::array::from_fn(|row| Selected {
-            position: 0,
-            lane: LaneIndex((row * 13 % BLOCK) as u32),
-            step: row as u32 % 5,
-            hosted: 0,
+        let rows: [Selected; BLOCK] = std::array::from_fn(|row| {
+            let (lane, step) = (row * 13 % BLOCK, row as u32 % 5);
+            Selected { position: 0, lane: LaneIndex(lane as u32), step, hosted: 0, brings: seats[lane].may_bring(step) }
         });
         let mut entries = [RowEntry::default(); BLOCK];
         let told = write_entries(Seats::alone(&seats), (arena, node_slots), &rows, &mut entries);

@@ -2,10 +2,11 @@
 
 use cellwright_backend::LoadError;
 
+use super::CudaWorker;
+use super::cost::{Cost, Load};
 use super::frame::FrameMemory;
 use super::resident::{Resident, fault_of_load};
 use super::ring::Ring;
-use super::{CudaWorker, gather};
 use crate::driver::{DeviceAddress, Done, Fault};
 
 /// Bytes of one row on its way to the device or back, at most: each of the two rings holds four, on the host and on the device.
@@ -27,7 +28,7 @@ impl CudaWorker {
                 grown => grown.map_err(|fault| fault_of_load(name, &mut self.device, &fault))?,
             }
         }
-        let (up, down) = gather::cost(resident).of((1, gather::hosted_most(resident)));
+        let (up, down) = Cost::new(resident).of(Load::most(resident));
         self.make_room_in_rings(up.max(down)).map_err(|fault| fault_of_load(name, &mut self.device, &fault))
     }
 

@@ -7,6 +7,7 @@
 use cellwright_backend::{CellIndex, Lane, LaneIndex};
 use cellwright_cell_graph::unfolded::{Retention, Source};
 
+use super::cost::{Limit, Load};
 use super::resident::Resident;
 use crate::abi::{NOWHERE, RowEntry};
 
@@ -19,6 +20,8 @@ pub(super) struct Selected {
     pub(super) step: u32,
     /// Bytes that it takes of an upload beside its lists, at most.
     pub(super) hosted: u32,
+    /// Whether it may bring outputs to the host.
+    pub(super) brings: bool,
 }
 
 /// Rows that are to be one batch: those of each step behind those of the step before, of which they are some.
@@ -27,20 +30,24 @@ pub(super) struct Together {
     pub(super) rows: Vec<Selected>,
     /// How many each step has.
     pub(super) counts: Vec<u32>,
+    pub(super) load: Load,
 }
 
 impl Together {
     pub(super) fn clear(&mut self) {
         self.rows.clear();
         self.counts.clear();
+        self.load = Load::default();
     }
 
-    /// Adds a step's rows if there are no more than so many then; whether there are not.
-    pub(super) fn push(&mut self, selected: &[Selected], rows_most: usize) -> bool {
-        let has_room = self.rows.len() + selected.len() <= rows_most;
+    /// Adds a step's rows if all of them are within a limit then; whether they are.
+    pub(super) fn push(&mut self, selected: &[Selected], limit: &Limit) -> bool {
+        let load = self.load.plus(Load::of(selected));
+        let has_room = limit.holds(load);
         if has_room && !selected.is_empty() {
             self.rows.extend_from_slice(selected);
             self.counts.push(selected.len() as u32);
+            self.load = load;
         }
         has_room
     }

@@ -57,3 +57,35 @@ fn no_bit_depends_on_how_many_rows_are_written_at_once() {
         }
     }
 }
+
+/// What rows of 40 chains bring is more than the ring has for a batch, which two steps of them before that are not.
+#[test]
+fn steps_that_bring_nothing_go_together_whatever_they_might_bring() {
+    const STEPS: u32 = 6;
+    let cell = lstm(5, 256);
+    let run = |options: CudaOptions, steps: u32| {
+        let (mut driver, control) = driver_with(11, std::slice::from_ref(&cell), options);
+        let place = |number: u64| {
+            let mut growth = growth_of(vec![over_rows(1, STEPS)]);
+            growth.chains[0].stages[0].delivery = vec![Delivery::Last; 2];
+            let x = Arc::new(random("x", &[STEPS as usize, 5], number));
+            driver.place(Arc::new(growth), &[x], 0, &[]).lanes[0][0]
+        };
+        let lanes: Vec<LaneIndex> = (0..40).map(place).collect();
+        let mut launched_by_task = Vec::new();
+        for first in (0..STEPS).step_by(steps as usize) {
+            let rows: Vec<_> = lanes.iter().map(|lane| (*lane, first)).collect();
+            let completed = driver.task(CELL, &rows, steps);
+            driver.backend.recycle(completed);
+            launched_by_task.push(launched(&control));
+        }
+        (driver.delivered, launched_by_task)
+    };
+    let (alone, _) = run(options(), 1);
+    assert_eq!(alone.len(), 80);
+    let ring_bytes = 256 << 10;
+    let (got, tasks) = run(CudaOptions { ring_bytes, ..staying() }, 3);
+    assert!(got == alone);
+    let counts = tasks.iter().map(|launched| (count(launched, "lstm_queue_"), count(launched, "lstm_step_")));
+    assert_eq!(counts.collect::<Vec<_>>(), [(1, 0), (1, 2)], "{tasks:?}");
+}

@@ -145,7 +145,12 @@ impl PlacedGrowth {
         let Node { chain, stage, output, step } = *node;
         let found = match chain.checked_sub(self.growth.first_chain) {
             Some(local) => self.own_stage(local as usize, stage as usize),
-            None => self.earlier(chain).and_then(|earlier| earlier.stages.get(stage as usize)).copied(),
+            // The scheduler runs nothing that names more steps than there are; a place where nothing was written would be another request's.
+            None => self
+                .earlier(chain)
+                .filter(|earlier| step < earlier.executed())
+                .and_then(|earlier| earlier.stages.get(stage as usize))
+                .copied(),
         };
         let Some((first, retention, cell)) = found else { return InputRef::Zeros };
         let Some(cell) = self.cells.get(cell as usize).copied() else { return InputRef::Zeros };
@@ -251,6 +256,9 @@ mod tests {
         assert_eq!(seen(nodes.clone(), 0), slot(100, 1, 30));
         assert_eq!(seen(nodes.clone(), 1), slot(900, 1, 31));
         assert_eq!(seen(nodes, 2), InputRef::Zeros);
+        let beyond = |step| Source::Nodes { stage: 0, output: 1, of: vec![graph::Node { chain: EARLIER, step }] };
+        assert_eq!(seen(beyond(2), 0), InputRef::Zeros, "it executed two");
+        assert_eq!(seen(Source::Steps { chain: EARLIER, stage: 0, output: 1, at: at(2, 0, false) }, 0), InputRef::Zeros);
         let bytes = |first: i64| InputRef::Host([first.to_le_bytes(), (first + 1).to_le_bytes()].concat().leak());
         assert_eq!(seen(Source::Rows { tensor: 2, at: at(3, -1, false) }, 1), bytes(20));
         assert_eq!(seen(Source::Rows { tensor: 2, at: at(0, 1, true) }, 1), bytes(20));

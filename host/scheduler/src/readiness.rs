@@ -58,6 +58,17 @@ impl Sum {
     }
 }
 
+/// Whether a step of a stage names a step of a chain that has ended before it. What waits for a chain's end knows only then which steps there are: a line that is
+/// counted from there, and whatever a later growth names.
+fn names_unexecuted(request: &Request, stage: &UnfoldedStage, step: u32, chain: u32) -> bool {
+    let Some(executed) = request.chain(chain).and_then(Chain::executed) else { return false };
+    stage.inputs.iter().any(|input| match &input.source {
+        Source::Steps { chain: named, at, .. } if *named == chain => at.at(step).is_none_or(|number| number >= executed),
+        Source::Nodes { of, .. } => of.get(step as usize).is_some_and(|node| node.chain == chain && node.step >= executed),
+        _ => false,
+    })
+}
+
 /// Asking.
 impl Scheduler {
     pub(crate) fn subgraphs(&self) -> bool {
@@ -100,6 +111,7 @@ impl Scheduler {
                     let Some(named) = request.bound_of(*chain).and_then(|bound| read_at(*at, bound, step)) else { return Verdict::No };
                     sum.add(*chain, self.lane(other.lane(*stage)).status(named), strict || other.stops);
                 }
+                Dependency::End { chain } if names_unexecuted(request, stage, step, *chain) => sum.add(*chain, Status::Never, strict),
                 Dependency::End { chain } => sum.add(*chain, self.end_status(request, *chain), strict),
                 Dependency::Nodes { input } => {
                     let Source::Nodes { stage: named_stage, of, .. } = &stage.inputs[*input as usize].source else { continue };
@@ -124,7 +136,7 @@ impl Scheduler {
         sum.verdict()
     }
 
-    /// Steps of this growth's chains that a node names one by one, and what is true of them.
+    /// Steps of this growth's chains that a node names one by one, and what is true of them; and those of other chains that were never executed.
     pub(crate) fn named_steps(&self, lane: LaneId, step: u32) -> impl Iterator<Item = (u32, Status)> {
         let place = self.lane(lane);
         let request = self.request(place.request);
@@ -137,6 +149,9 @@ impl Scheduler {
                         Source::Nodes { stage, of, .. } => of.get(step as usize).map(|node| (node.chain, *stage, node.step))?,
                         _ => return None,
                     },
+                    Dependency::End { chain } => {
+                        return names_unexecuted(request, stage, step, *chain).then_some((*chain, Status::Never));
+                    }
                     _ => return None,
                 };
                 let named = request.chain(chain).filter(|named| chain >= graph.first_chain && !named.gone())?;

@@ -7,11 +7,11 @@ use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
 use cellwright_cell_graph::generate::{self, Chunk, Family, Rng};
 use cellwright_cell_graph::graph::{Continuation, Extent, Gathered, Growth, OutputRef, Pace, ResponseTensor, Source};
-use cellwright_engine::RequestTensors;
+use cellwright_engine::{RequestFailure, RequestTensors};
 use cellwright_scheduler::{Config, PolicyKind, Release};
 use cellwright_tests::devices::{domain, worker};
 use cellwright_tests::graphs::{Case, Outcome, Pending, settled, spec, submit};
-use cellwright_tests::naive::{Naive, compare};
+use cellwright_tests::naive::{Naive, NaiveFailure, compare};
 
 use super::engine;
 
@@ -112,6 +112,63 @@ fn growths_that_wait_for_one_another() {
         }
         for (case, pending) in others.iter().zip(&company) {
             case.check(&pending.wait()).unwrap_or_else(|wrong| panic!("{config:?}: {wrong}"));
+        }
+    }
+}
+
+/// Two growths, of whose first a chain stops early, what their nodes refer to, and what must come of them; none: the second names a step that the first did not execute.
+type Pair = ([Arc<UnfoldedGrowth>; 2], RequestTensors, Option<Naive>);
+
+fn pairs(model: &Arc<Model>, count: usize, rng: &mut Rng) -> Vec<Pair> {
+    let mut pairs = Vec::with_capacity(count);
+    while pairs.len() < count {
+        let (growths, tensors) = generate::wild_pair(model, rng);
+        let mut unfolding = Unfolding::new(model.clone(), GraphLimits::default());
+        let checked: Result<Vec<_>, _> = growths.into_iter().map(|growth| unfolding.grow(growth, 0, &tensors).map(Arc::new)).collect();
+        let Ok([first, second]) = checked.map(|growths| <[_; 2]>::try_from(growths).expect("there are two")) else { continue };
+        let mut naive = Naive::new(model.clone());
+        let is_short = |(chain, executed): (&u32, &u32)| *executed < first.chains[*chain as usize].length.bound;
+        if naive.grow(&first, 0, &tensors).is_err() || !naive.ended.iter().any(is_short) {
+            continue;
+        }
+        let wanted = match naive.grow(&second, 0, &tensors) {
+            Ok(()) => Some(naive),
+            Err(NaiveFailure::BeyondEnd(_)) => None,
+            Err(NaiveFailure::Row(_)) => continue,
+        };
+        pairs.push(([first, second], RequestTensors { first: 0, tensors }, wanted));
+    }
+    pairs
+}
+
+/// Growths of any kind that name any steps of the one before, whose chains stop where they like.
+#[test]
+fn a_growth_reads_what_was_executed_and_nothing_else() {
+    for config in configs() {
+        let model = generate::model(17);
+        let pairs = pairs(&model, 400, &mut Rng::new(17));
+        let beyond = pairs.iter().filter(|(_, _, wanted)| wanted.is_none()).count();
+        assert!((10..200).contains(&beyond), "{beyond} of 400 name what is not there");
+        let home = domain(4096);
+        let engine = engine(config, 1 << 10, vec![worker(&home), worker(&home)]);
+        let loaded = engine.load(&spec(&model, 0, 16)).unwrap();
+        let begun: Vec<Pending> = pairs.iter().map(|([first, _], tensors, _)| submit(&engine, &loaded, first, tensors).unwrap()).collect();
+        for (([_, second], tensors, _), pending) in pairs.iter().zip(&begun) {
+            engine.grow(pending.handle, second.clone(), tensors.clone());
+        }
+        for (number, ((_, _, wanted), pending)) in pairs.iter().zip(&begun).enumerate() {
+            let answer = pending.wait();
+            match wanted {
+                Some(wanted) => {
+                    assert_eq!(answer.outcome, Outcome::Finished, "{config:?}, request {number}");
+                    compare(&wanted.delivered, &answer.values).unwrap_or_else(|wrong| panic!("{config:?}, request {number}: {wrong}"));
+                }
+                None => assert!(
+                    matches!(answer.outcome, Outcome::Failed(RequestFailure::BeyondEnd { .. })),
+                    "{config:?}, request {number}: {:?}",
+                    answer.outcome
+                ),
+            }
         }
     }
 }

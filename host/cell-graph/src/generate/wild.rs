@@ -21,17 +21,8 @@ const ROWS: u32 = 6;
 pub fn wild(model: &Model, rng: &mut Rng) -> (Growth, Vec<Arc<Tensor>>) {
     let tensors = tensors(model, ROWS, rng);
     let mut making = Making { model, rng, chains: Vec::new(), bounds: Vec::new() };
-    for _ in 0..making.rng.between(1, 5) {
-        making.chain();
-    }
-    let Making { chains, bounds, .. } = making;
-    let mut growth = Growth { chains, ..Growth::default() };
-    if let (true, Some(last)) = (rng.one_in(2), bounds.len().checked_sub(1)) {
-        let (all, from) = (rng.one_in(2), output(last as u32, 0, 0));
-        let name = if all { "all" } else { "last" }.to_owned();
-        let from = if all { Gathered::All(from) } else { Gathered::Last(from) };
-        growth.outputs.push(ResponseTensor { name, from, stream: rng.one_in(3) });
-    }
+    let mut growth = making.growth();
+    let Making { bounds, .. } = making;
     if rng.one_in(3) {
         let of = |rng: &mut Rng| output(rng.below(bounds.len() as u64) as u32, 0, 0);
         let (watch, keep) = (vec![of(rng)], vec![of(rng), of(rng)]);
@@ -39,6 +30,22 @@ pub fn wild(model: &Model, rng: &mut Rng) -> (Growth, Vec<Arc<Tensor>>) {
         growth.next = Some(Continuation { watch, pace, keep, keep_tensors_from: rng.between(0, 2), state: vec![1, 2, 3] });
     }
     (growth, tensors)
+}
+
+/// Two such growths of one request. The second may refer to all of the first.
+#[must_use]
+pub fn wild_pair(model: &Model, rng: &mut Rng) -> ([Growth; 2], Vec<Arc<Tensor>>) {
+    let tensors = tensors(model, ROWS, rng);
+    let mut making = Making { model, rng, chains: Vec::new(), bounds: Vec::new() };
+    let mut first = making.growth();
+    let keep = (0..).zip(&first.chains).flat_map(|(chain, of)| {
+        let outputs = making.producers(&of.stages.iter().map(|stage| stage.cell).collect::<Vec<_>>(), |_| true);
+        outputs.into_iter().map(move |(stage, number)| output(chain, stage, number))
+    });
+    let keep = keep.collect();
+    first.next = Some(Continuation { watch: vec![], pace: Pace::All, keep, keep_tensors_from: 0, state: vec![] });
+    let second = making.growth();
+    ([first, second], tensors)
 }
 
 struct Making<'a> {
@@ -49,6 +56,22 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
+    /// The next growth, and perhaps an answer of its last chain.
+    fn growth(&mut self) -> Growth {
+        let first = self.chains.len();
+        for _ in 0..self.rng.between(1, 5) {
+            self.chain();
+        }
+        let mut growth = Growth { chains: self.chains[first..].to_vec(), ..Growth::default() };
+        if self.rng.one_in(2) {
+            let (all, from) = (self.rng.one_in(2), output(self.chains.len() as u32 - 1, 0, 0));
+            let name = if all { "all" } else { "last" }.to_owned();
+            let from = if all { Gathered::All(from) } else { Gathered::Last(from) };
+            growth.outputs.push(ResponseTensor { name, from, stream: self.rng.one_in(3) });
+        }
+        growth
+    }
+
     fn chain(&mut self) {
         let number = self.chains.len() as u32;
         let like = if number > 0 && self.rng.one_in(4) { Some(self.rng.below(u64::from(number)) as u32) } else { None };

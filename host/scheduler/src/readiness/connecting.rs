@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::unfolded::{Dependency, Source, UnfoldedChain, UnfoldedStage};
+use cellwright_cell_graph::unfolded::{Dependency, Source, UnfoldedChain, UnfoldedInput, UnfoldedStage};
 
 use crate::id::{LaneId, RequestId};
 use crate::lane::{Progress, StageRef};
@@ -54,7 +54,12 @@ impl Scheduler {
         let Some((_, chain, stage)) = Self::stage_of(request, place) else { return };
         let met = |depends: &Dependency| match depends {
             Dependency::Previous { .. } => true,
-            Dependency::End { chain } => request.chain(*chain).is_none_or(|chain| chain.ended() || chain.gone()),
+            Dependency::End { chain } => request.chain(*chain).is_none_or(|other| {
+                // Of one that stopped early it may name steps that there are not.
+                let is_whole = request.bound_of(*chain) == Some(other.end);
+                let counts = |input: &UnfoldedInput| matches!(input.source, Source::Steps { .. } | Source::Nodes { .. });
+                other.gone() || other.ended() && (is_whole || !stage.inputs.iter().any(counts))
+            }),
             _ => false,
         };
         let alone = chain.root().is_none() && chain.stages() == 1 && stage.depends.iter().all(met);

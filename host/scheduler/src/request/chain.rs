@@ -160,6 +160,11 @@ impl Chain {
         self.life != Life::Goes
     }
 
+    /// How many steps it executed, once all of them are complete. Of one that was cancelled nobody says.
+    pub(crate) fn executed(&self) -> Option<u32> {
+        (self.ended() && !self.cancelled).then_some(self.end)
+    }
+
     pub(crate) const fn end_now(&mut self) {
         self.life = Life::Ended;
     }

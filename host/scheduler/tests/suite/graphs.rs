@@ -178,6 +178,12 @@ pub(crate) fn balanced_tree(leaves: u32) -> Vec<UnfoldedChain> {
     vec![chain(leaves, vec![stage(LEAF, &[])]), named(INNER, &of)]
 }
 
+/// A stage that reads one step of a chain once that has ended.
+pub(crate) fn counting(chain: u32, at: Affine) -> UnfoldedStage {
+    let source = Source::Steps { chain, stage: 0, output: 0, at };
+    UnfoldedStage { inputs: vec![UnfoldedInput { source, feedback: None }], ..stage(HEAD, &[Dependency::End { chain }]) }
+}
+
 /// A decoder of one stage that may stop, reading the end of `encoder`.
 pub(crate) fn decoder(bound: u32, encoder: u32) -> UnfoldedChain {
     let depends = [Dependency::Previous { stage: 0 }, Dependency::End { chain: encoder }];
@@ -196,7 +202,7 @@ pub(crate) fn two_stage_decoder(bound: u32, encoder: Option<u32>) -> UnfoldedCha
 pub(crate) fn family(dice: &mut Dice, first: u32, longest: u32) -> Vec<UnfoldedChain> {
     let bound = dice.between(1, longest);
     let streams = dice.once_in(3);
-    let mut chains = match dice.below(10) {
+    let mut chains = match dice.below(11) {
         0 | 1 => vec![lstm(bound, &[])],
         2 => {
             // Bidirectional, and a head over both directions, step by step.
@@ -231,6 +237,12 @@ pub(crate) fn family(dice: &mut Dice, first: u32, longest: u32) -> Vec<UnfoldedC
             let at = Affine { first: named, stride: 0, from_end: false };
             let leader = UnfoldedChain { stop: Some((0, 0)), ..lstm(bound, &[]) };
             vec![leader, chain(dice.between(1, 3), vec![stage(HEAD, &[Dependency::Step { chain: first, stage: 0, at }])])]
+        }
+        9 => {
+            // Counts back from where a chain stops, further than that may be.
+            let at = Affine { first: dice.below(bound), stride: 0, from_end: true };
+            let leader = UnfoldedChain { stop: Some((0, 0)), ..lstm(bound, &[]) };
+            vec![leader, chain(dice.between(1, 3), vec![counting(first, at)])]
         }
         _ => {
             let end = [Dependency::End { chain: first }];

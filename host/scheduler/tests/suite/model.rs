@@ -20,6 +20,8 @@ pub(crate) enum Need {
     Node { node: NodeId, inside: bool, known: bool },
     /// A chain's end.
     End(u32),
+    /// That a chain, which has ended, executed that step: the last of `counted`, from its first or from its last.
+    Counted { chain: u32, counted: u32 },
     /// The step of the chain whose length it follows is known to be executed.
     Followed(NodeId),
 }
@@ -107,7 +109,16 @@ impl Graph {
                 }
             }
         }
-        needs.extend(ends.into_iter().map(Need::End));
+        needs.extend(ends.iter().copied().map(Need::End));
+        for input in &graph.inputs {
+            let named = match &input.source {
+                Source::Steps { chain, at, .. } => Some((*chain, at.first.wrapping_add_signed(at.stride.wrapping_mul(node.step as i32)))),
+                Source::Nodes { of, .. } => of.get(node.step as usize).map(|named| (named.chain, named.step)),
+                _ => None,
+            };
+            let counted = named.filter(|(chain, _)| ends.contains(chain));
+            needs.extend(counted.map(|(chain, number)| Need::Counted { chain, counted: number + 1 }));
+        }
         if let Some(root) = self.root(node.chain).filter(|root| *root != node.chain) {
             let stage = self.chain(root).stop.map_or(0, |(stage, _)| stage);
             needs.push(Need::Followed(NodeId { chain: root, stage, step: node.step }));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
 use cellwright_cell_graph::generate::{self, Rng};
+use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::Dependency;
 use cellwright_scheduler::{
     BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, Knot, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId,
@@ -204,10 +205,17 @@ impl Run {
         if let Some(kept) = keep.first() {
             chains[0].stages[0].depends.push(Dependency::End { chain: *kept });
         }
+        // A step of what has perhaps stopped before it. What is cancelled nobody reads (the graph's checks see to it).
+        let cancelled = |chain: &u32| request.graph.growths.iter().any(|growth| growth.cancel.contains(chain));
+        let counted = keep.last().copied().filter(|chain| !cancelled(chain) && self.dice.once_in(3));
+        if let Some(kept) = counted {
+            let at = Affine { first: self.dice.below(request.graph.chain(kept).length.bound), stride: 0, from_end: self.dice.once_in(2) };
+            chains.push(graphs::chain(1, vec![graphs::counting(kept, at)]));
+        }
         let keeps: Vec<u32> = keep.into_iter().chain(first..first + chains.len() as u32).filter(|_| self.dice.once_in(2)).collect();
         let goes_on = self.dice.once_in(2);
         let mut growth = UnfoldedGrowth::clone(&graphs::growth(first, chains, if goes_on { graphs::watch(&keeps) } else { None }));
-        let live: Vec<u32> = (0..first).filter(|chain| !request.chain_over(*chain)).collect();
+        let live: Vec<u32> = (0..first).filter(|chain| !request.chain_over(*chain) && Some(*chain) != counted).collect();
         if !live.is_empty() && self.dice.once_in(2) {
             growth.cancel.push(*self.dice.pick(&live));
         }

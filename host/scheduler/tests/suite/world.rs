@@ -453,6 +453,7 @@ impl World {
                 Need::Node { node: other, inside, known } if (strict && !inside) || known => request.done(other),
                 Need::Node { node: other, .. } => ahead(request.nodes.get(&other)),
                 Need::Followed(other) => request.done(other),
+                Need::Counted { chain, counted } => request.given_up(chain) || counted <= request.executed(chain),
                 Need::End(chain) => {
                     let complete = strict || request.graph.root(chain).is_some() && !in_order;
                     let executed = request.executed(chain);

@@ -65,8 +65,16 @@ fn inputs(request: &Request, node: NodeId, strict: bool, inside_too: bool) -> Wh
         }
         State::Waiting => false,
     };
+    let mut counted_too_far = None;
     for need in request.graph.needs(node) {
         let met = match need {
+            Need::Counted { chain, counted } => {
+                let executed = request.nodes.iter().filter(|(id, node)| (id.chain, id.stage) == (chain, 0) && node.state != State::Dropped);
+                if ended(request, chain) && !request.cancelled.contains(&chain) && executed.count() < counted as usize {
+                    counted_too_far = Some(chain);
+                }
+                true
+            }
             Need::Node { inside: true, .. } if !inside_too => true,
             Need::Node { node: other, inside, known } => seen(request.nodes[&other].state, other.chain, known || (strict && !inside)),
             Need::Followed(other) => ended(request, other.chain) || request.nodes[&other].state == State::Done,
@@ -80,7 +88,7 @@ fn inputs(request: &Request, node: NodeId, strict: bool, inside_too: bool) -> Wh
             return Where::No;
         }
     }
-    match (beyond, on) {
+    match (beyond.or(counted_too_far), on) {
         (Some(chain), _) => Where::Beyond(chain),
         (None, Some(worker)) => Where::Only(worker),
         (None, None) => Where::Any,

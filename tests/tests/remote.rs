@@ -159,14 +159,45 @@ fn nobody_makes_a_data_folder_by_looking_into_it() {
     assert!(!missing.exists());
 }
 
+/// Proxies and clients try a 502 again.
 #[test]
-fn the_first_key_that_is_no_operators_says_who_can_make_another() {
+fn mistakes_in_a_models_parameters_are_its_senders() {
     let data = TempDir::new().unwrap();
     let server = Server::start(data.path(), &[]);
-    let made = done(server.ask(&["keys", "create", "--tenant", "default", "--scope", "admin"]));
-    assert!(made.contains("this server asks everybody for a key") && made.contains("keys create --admin --data FOLDER"), "{made}");
+    let folder = TempDir::new().unwrap();
+    let bundle = folder.path().join("digits");
+    std::fs::create_dir(&bundle).unwrap();
+    for file in std::fs::read_dir(root().join("examples/digits")).unwrap().map(|file| file.unwrap().path()).filter(|file| file.is_file()) {
+        std::fs::copy(&file, bundle.join(file.file_name().unwrap())).unwrap();
+    }
+    let manifest = std::fs::read_to_string(bundle.join("model.toml")).unwrap();
+    for (right, wrong, said) in [
+        ("\nhidden = ", "\nhiden = ", "parameter `hidden` is missing"),
+        ("cell = \"lstm\"", "cell = \"LSTM\"", "parameter `cell` must be"),
+        ("\nhidden = ", "\nfoo = 1\nhidden = ", "parameter `foo` is unknown or unused here"),
+    ] {
+        assert!(manifest.contains(right), "{manifest}");
+        std::fs::write(bundle.join("model.toml"), manifest.replacen(right, wrong, 1)).unwrap();
+        let refused = refused(server.ask(&["push", bundle.to_str().unwrap()]));
+        assert!(refused.contains(said) && refused.contains("(status 400)"), "{refused}");
+    }
+}
+
+#[test]
+fn nobody_closes_a_server_without_a_key_that_opens_all_of_it() {
+    let data = TempDir::new().unwrap();
+    let server = Server::start(data.path(), &[]);
+    let early = refused(server.ask(&["keys", "create", "--tenant", "default", "--scope", "admin"]));
+    assert!(early.contains("make an operator's with the scope `admin` first (`cellwright keys create --admin`)"), "{early}");
+    done(server.ask(&["models"]));
+    let made = done(server.ask(&["keys", "create", "--admin"]));
+    assert!(made.contains("this server asks everybody for a key: give this one with `--key`"), "{made}");
     let secret = made.lines().next().unwrap();
     assert!(!done(server.ask(&["keys", "create", "--tenant", "default", "--key", secret])).contains("everybody"));
+    drop(server);
+    let folder = data.path().to_str().unwrap();
+    let made = done(cellwright(&["keys", "create", "--admin", "--data", folder], ""));
+    assert!(made.contains(&format!("for the server of the data folder {folder}")), "{made}");
 }
 
 #[test]
@@ -362,6 +393,36 @@ fn logs_for_machines_name_the_request_and_not_what_it_holds() {
 }
 
 #[test]
+fn a_log_at_info_says_what_was_changed_and_of_whom() {
+    let server = server::Server::start(&["--log-format", "json", "--log", "info"]);
+    server.push("sums", &BundleFolder::summing());
+    let input = json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4] }] });
+    assert_eq!(server.send("POST", "/v2/models/sums/infer", &[], input.to_string().as_bytes()).status, 200);
+    assert_eq!(server.send("GET", "/v1/models", &[], b"").status, 200);
+    assert_eq!(server.send("DELETE", "/v1/models/none", &[], b"").status, 404);
+    assert_eq!(server.send("POST", "/v2/repository/models/sums/unload", &[], b"").status, 200);
+    assert_eq!(server.send("DELETE", "/v1/models/sums", &[("x-request-id", "the-last")], b"").status, 204);
+    let mut changes: Vec<String> = Vec::new();
+    let end = Instant::now() + Duration::from_secs(30);
+    while !changes.iter().any(|change| change.contains("the-last")) {
+        assert!(Instant::now() < end, "{changes:#?}");
+        let said = server.said().into_iter().filter(|line| line.starts_with('{')).map(|line| json(&line));
+        changes.extend(said.filter(|line| line["span"]["id"].is_string()).map(|line| {
+            let of = |name: &str| line["span"][name].as_str().unwrap_or_default().to_owned();
+            [line["message"].as_str().unwrap_or_default(), &of("method"), &of("path"), &of("tenant"), &of("id")].join(" ")
+        }));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let changes: Vec<&str> = changes.iter().map(|change| change.rsplit_once(' ').unwrap().0).collect();
+    let wanted = [
+        "changed PUT /v1/models/sums default",
+        "changed POST /v2/repository/models/sums/unload default",
+        "changed DELETE /v1/models/sums default",
+    ];
+    assert_eq!(changes, wanted);
+}
+
+#[test]
 fn a_server_may_be_told_to_wait_for_ever() {
     let server = server::Server::start(&["--drain-seconds", &u64::MAX.to_string()]);
     server.signal(Signal::TERM);
@@ -442,7 +503,7 @@ fn settings_have_one_precedence() {
     let file = folder.path().join("cellwright.toml");
     std::fs::write(
         &file,
-        "listen = [\"127.0.0.1:7001\"]\npolicy = \"graph:7\"\nworkers = [\"cpu:threads=2\"]\notlp_endpoint = \"http://localhost:4318\"\n",
+        "listen = \"localhost:7001\"\npolicy = \"graph:7\"\nworker = \"cpu:threads=2\"\notlp_endpoint = \"http://localhost:4318\"\n",
     )
     .unwrap();
     let file = file.to_str().unwrap();
@@ -470,6 +531,8 @@ fn settings_have_one_precedence() {
         ("# Mine.\npolicy = \"nonsense\"\n", "line 2: policy: the policies are `cellular`, `adaptive`, "),
         ("release = \"late\"\n", "line 1: release: `late` is no release rule; the rules are `node` and `subgraph`"),
         ("workers = [\n  \"cpu\",\n  \"gpu\",\n]\n", "line 1: workers: "),
+        ("listen = \"8000\"\n", "line 1: listen: `8000` is no address and port, such as 127.0.0.1:8000"),
+        ("listen = 8000\n", "line 1: listen: expected a text, or a list of them"),
         ("in_flight_max = 0\n", "line 1: in_flight_max: 0 is not in 1..=1048576"),
         ("data = \"d\"\nin_flight_max = 2000000\n", "line 2: in_flight_max: 2000000 is not in 1..=1048576"),
         ("connections_max = 0\n", "line 1: connections_max: 0 is not in 1..="),
@@ -482,7 +545,7 @@ fn settings_have_one_precedence() {
         assert!(sentence.contains(&format!("the configuration file {file} cannot be used: {said}")), "{sentence}");
     }
     let open = refused(cellwright(&["serve", "--listen", "0.0.0.0:0", "--data", folder.path().to_str().unwrap()], ""));
-    assert!(open.contains("create one with `cellwright keys create --admin`"), "{open}");
+    assert!(open.contains(&format!("create one with `cellwright keys create --admin --data {}`", folder.path().display())), "{open}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(crate) use remote::{
     ServerArguments, SettingsArguments, TenantsAction, TenantsArguments,
 };
 pub(crate) use replay::ReplayArguments;
-pub(crate) use serve::{IN_FLIGHT_MAX, LogFormat, ServeArguments};
+pub(crate) use serve::{IN_FLIGHT_MAX, ListenAddress, LogFormat, ServeArguments};
 pub(crate) use simulate::{FiguresArguments, SimulateArguments, WorkloadKind};
 
 /// Serves recurrent and dynamically structured neural networks, batched cell by cell.
@@ -148,7 +148,7 @@ pub(crate) struct CheckArguments {
     /// Print the report as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Measure batch sizes again, and keep the new ones, even if they are known from an earlier start
+    /// Measure batch sizes again, and keep the new ones in this cache, even if they are known from an earlier start (a server measures for itself, and keeps what it measured in its data folder)
     #[arg(long)]
     pub(crate) recalibrate: bool,
     #[command(flatten)]

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use http::header::{ALLOW, HOST, TRANSFER_ENCODING};
-use http::{HeaderMap, Request, StatusCode, Uri, Version};
+use http::{HeaderMap, Method, Request, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use tower::Service as _;
 use tracing::Instrument as _;
@@ -26,14 +26,21 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request<In
     request.extensions_mut().insert(id.clone());
     let method = request.method().clone();
     let uri = request.uri().clone();
-    let span = tracing::debug_span!(
-        "request",
-        id = id.as_str(),
-        %method,
-        path = uri.path(),
-        traceparent = traceparent(request.headers()),
-        tenant = tracing::field::Empty
-    );
+    let is_change = is_change(&method, uri.path());
+    // A span's level is settled where it is written.
+    macro_rules! span {
+        ($span:ident) => {
+            tracing::$span!(
+                "request",
+                id = id.as_str(),
+                %method,
+                path = uri.path(),
+                traceparent = traceparent(request.headers()),
+                tenant = tracing::field::Empty
+            )
+        };
+    }
+    let span = if is_change { span!(info_span) } else { span!(debug_span) };
     let answer = async {
         let mut response = match check_head(&request) {
             Err(refusal) => refusal.into_response(),
@@ -50,7 +57,11 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request<In
             }
         }
         let elapsed = started.elapsed();
-        tracing::debug!(name: "answered", status = response.status().as_u16(), ms = elapsed.as_secs_f64() * 1e3, "answered");
+        let (status, ms) = (response.status().as_u16(), elapsed.as_secs_f64() * 1e3);
+        if is_change && response.status().is_success() {
+            tracing::info!(status, ms, "changed");
+        }
+        tracing::debug!(name: "answered", status, ms, "answered");
         response
     };
     let mut response = answer.instrument(span).await;
@@ -63,6 +74,12 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request<In
         None => None,
     };
     response.map(|body| streams::watched(body, unread))
+}
+
+/// Whether it asks for other models, tenants or keys than there are: what an operator looks for in a log.
+fn is_change(method: &Method, path: &str) -> bool {
+    let is_about_them = path.starts_with("/v1/") || path.starts_with("/v2/repository/models/");
+    is_about_them && !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
 /// What hyper lets pass. Of `Host` see RFC 9112, section 3.2.

@@ -48,9 +48,7 @@ pub struct ServerOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Nobody has a key, and others than this machine could come.
-    #[error(
-        "no key exists, so everyone who reaches {0} could do everything: create one with `cellwright keys create --admin`, or listen on 127.0.0.1"
-    )]
+    #[error("no key exists, so everyone who reaches {0} could do everything: create one first, or listen on 127.0.0.1")]
     NoKeys(SocketAddr),
     /// No address.
     #[error("there is no address to listen on")]

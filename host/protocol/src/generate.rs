@@ -122,7 +122,11 @@ impl<'de> Visitor<'de> for Reading<'_> {
             } else if name == "parameters" {
                 wire.parameters.0.extend(map.next_value::<Option<Parameters<OF_MESSAGE>>>()?.unwrap_or_default().0);
             } else {
-                wire.parameters.push(name, map.next_value::<Value>()?)?;
+                let value = map.next_value::<Value>().map_err(|cause| {
+                    let inputs = self.inputs.iter().map(|input| format!("`{}`", input.name)).collect::<Vec<_>>().join(", ");
+                    A::Error::custom(format_args!("`{name}` is none of the model's inputs ({inputs}), and no parameter either: {cause}"))
+                })?;
+                wire.parameters.push(name, value)?;
             }
         }
         Ok(wire)

@@ -53,7 +53,10 @@ fn each_fault_has_its_sentence() {
         (r#"{"txt":"a"}"#, "none of the model's inputs (text, rows, open) is given"),
         (r#"{"text":"a","text":"b"}"#, "input `text` is given twice"),
         (r#"{"text":"a","beam":1,"parameters":{"beam":2}}"#, "parameter `beam` is given twice"),
-        (r#"{"text":"a","beam":[1]}"#, "expected a parameter's value"),
+        (
+            r#"{"text":"a","beam":[1]}"#,
+            "`beam` is none of the model's inputs (`text`, `rows`, `open`), and no parameter either: invalid type: sequence",
+        ),
         (r#"{"text":null}"#, "invalid type: null"),
         ("[]", "expected an object of inputs and parameters by name"),
         (r#"{"text":"a"} x"#, "trailing characters"),

@@ -461,6 +461,10 @@ impl LoadError {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Compile { .. } | Self::Model(_) | Self::UnknownCell { .. } | Self::Policy { .. } => ErrorKind::BadInput,
+            // A plugin refuses what its author, who sends it, says in model.toml.
+            Self::Describe(CallError::Refused { fault: Fault::InvalidInput, .. }) => ErrorKind::BadInput,
+            Self::Describe(CallError::Refused { fault: Fault::Unsupported, .. }) => ErrorKind::Unsupported,
+            Self::Describe(CallError::Busy { .. }) => ErrorKind::Busy,
             Self::Describe(_) => ErrorKind::PluginFault,
             Self::Engine(_) => ErrorKind::Unavailable,
         }

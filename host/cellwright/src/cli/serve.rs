@@ -1,7 +1,9 @@
 //! Arguments of `serve`.
 
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 
@@ -15,8 +17,9 @@ const EXAMPLES: &str = "Examples:
   cellwright serve --listen 0.0.0.0:8000 --tls-certificate server.pem --tls-key server.key
   cellwright serve --config cellwright.toml --print-config
 
-Every setting can be given as a flag, in the environment (CELLWRIGHT_LISTEN, …) or in the configuration file (`listen = [\"127.0.0.1:8000\"]`, with `_`
-for `-`); a flag goes before the environment, the environment before the file. `--print-config` shows what holds and where it comes from.
+Every setting can be given as a flag, in the environment (CELLWRIGHT_LISTEN, …) or, but for `--log`, in the configuration file (`listen = \"127.0.0.1:8000\"`, with
+`_` for `-`); several workers are CELLWRIGHT_WORKERS and `workers`. A flag goes before the environment, the environment before the file. `--print-config` shows
+what holds and where it comes from.
 
 Without keys the server listens on loopback only, and everyone there may do everything. `cellwright keys create --admin` makes the first key.";
 
@@ -35,9 +38,9 @@ pub(crate) struct ServeArguments {
     /// Ends with standard input, and with whoever started it: if that is gone by then, this folder is removed
     #[arg(long, value_name = "FOLDER", hide = true)]
     pub(crate) temporary: Option<PathBuf>,
-    /// Where to listen; several with commas between them [default: 127.0.0.1:8000]
+    /// Where to listen: an address and a port, or `localhost:PORT`; several with commas between them [default: 127.0.0.1:8000]
     #[arg(long, env = "CELLWRIGHT_LISTEN", value_name = "ADDRESS", value_delimiter = ',')]
-    pub(crate) listen: Option<Vec<SocketAddr>>,
+    pub(crate) listen: Option<Vec<ListenAddress>>,
     /// Where models, tenants and keys are kept [default: the user's data folder]
     #[arg(long, env = "CELLWRIGHT_DATA", value_name = "FOLDER")]
     pub(crate) data: Option<PathBuf>,
@@ -80,6 +83,32 @@ pub(crate) struct ServeArguments {
     /// Record every event of the scheduler in a new file, for `cellwright replay`: structures and times, nothing of what requests contain. It ends early, and the log says so, if the disk cannot keep up [default: none]
     #[arg(long, env = "CELLWRIGHT_RECORD", value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+}
+
+/// Where to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ListenAddress(pub(crate) SocketAddr);
+
+impl ListenAddress {
+    pub(crate) const DEFAULT: Self = Self(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8000));
+}
+
+impl FromStr for ListenAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok()).map(|port| (Ipv4Addr::LOCALHOST, port).into());
+        local
+            .or_else(|| text.parse().ok())
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is no address and port, such as 127.0.0.1:8000, 0.0.0.0:8000 or [::1]:8000"))
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]

@@ -54,15 +54,18 @@ pub(crate) fn keys(arguments: &KeysArguments) -> anyhow::Result<ExitCode> {
             if json {
                 format!("{}\n", serde_json::to_string(&created)?)
             } else {
-                let first = matches!(place, Place::Server(_)) && arguments.admin.key.is_none() && !*admin;
-                let closed = "From now on this server asks everybody for a key. An operator's is made with `cellwright keys create --admin --data FOLDER` while the server is stopped.\n";
-                format!(
-                    "{}\nThis is key {} of tenant {}; its secret is not shown again.\n{}",
-                    created.secret,
-                    created.key.id,
-                    created.key.tenant,
-                    if first { closed } else { "" }
-                )
+                let more = match &place {
+                    // Whoever makes the first has none to show.
+                    Place::Server(_) if arguments.admin.key.is_none() => {
+                        "From now on this server asks everybody for a key: give this one with `--key` or as CELLWRIGHT_KEY.\n".to_owned()
+                    }
+                    Place::Server(_) => String::new(),
+                    Place::Folder(_) => {
+                        format!("It is for the server of the data folder {}.\n", data_folder(arguments.admin.data.as_deref())?.display())
+                    }
+                };
+                let CreatedKey { key, secret } = created;
+                format!("{secret}\nThis is key {} of tenant {}; its secret is not shown again.\n{more}", key.id, key.tenant)
             }
         }
         KeysAction::List { tenant } => {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use cellwright_bundle::ArchiveLimits;
 use cellwright_engine::options::Observer;
-use cellwright_http_api::{Limits, Server, ServerOptions, TlsFiles};
+use cellwright_http_api::{BindError, Limits, Server, ServerOptions, TlsFiles};
 use cellwright_registry::Registry;
 use cellwright_scheduler::{Commands, Config, Event, Time};
 use cellwright_serving::{Platform, PlatformOptions, Readiness};
@@ -45,7 +45,7 @@ pub(crate) fn serve(settings: &Settings, arguments: &ServeArguments, log: &str) 
         // Before it says that it is there: whoever reads that may ask it to stop at once.
         let stop_asked = stop_asked(temporary.is_some())?;
         let bound = Server::bind(server_options(settings), cellwright_http_api::host_of(platform.clone())).await;
-        let server = bound.inspect_err(|_| forget_recording(settings))?;
+        let server = bound.inspect_err(|_| forget_recording(settings)).map_err(|fault| refused(fault, settings))?;
         announce(&server, settings)?;
         let watch = tokio::task::spawn_blocking({
             let platform = platform.clone();
@@ -65,6 +65,17 @@ pub(crate) fn serve(settings: &Settings, arguments: &ServeArguments, log: &str) 
     } else {
         writeln!(stderr(), "error: stopped with requests unanswered, after {} s", settings.drain_seconds.value)?;
         Ok(ExitCode::FAILURE)
+    }
+}
+
+/// Why it does not listen, and what to do about it with these settings.
+fn refused(fault: BindError, settings: &Settings) -> anyhow::Error {
+    match fault {
+        BindError::NoKeys(address) => anyhow::anyhow!(
+            "no key exists, so everyone who reaches {address} could do everything: create one with `cellwright keys create --admin --data {}`, or listen on 127.0.0.1",
+            settings.data.value.display()
+        ),
+        fault => fault.into(),
     }
 }
 
@@ -152,7 +163,7 @@ pub(crate) fn server_options(settings: &Settings) -> ServerOptions {
         drain: Duration::from_secs(settings.drain_seconds.value).min(DRAIN_MAX),
         ..Limits::default()
     };
-    ServerOptions { addresses: settings.listen.value.clone(), tls, limits }
+    ServerOptions { addresses: settings.listen.value.iter().map(|address| address.0).collect(), tls, limits }
 }
 
 fn announce(server: &Server, settings: &Settings) -> anyhow::Result<()> {

@@ -47,13 +47,27 @@ fn a_server_without_keys_listens_on_loopback_only() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let options = ServerOptions { addresses: vec!["0.0.0.0:0".parse().unwrap()], ..ServerOptions::default() };
     let error = runtime.block_on(Server::bind(options.clone(), host.clone())).unwrap_err();
-    assert!(matches!(error, BindError::NoKeys(_)) && error.to_string().contains("keys create --admin"), "{error}");
+    assert!(matches!(error, BindError::NoKeys(_)) && error.to_string().contains("no key exists"), "{error}");
     let registry = cellwright_http_api::Host::registry(&*host);
     let key = registry.create_key(&TenantName::operator(), [Scope::Admin].into_iter().collect(), "").unwrap().key;
     assert!(runtime.block_on(Server::bind(options.clone(), host.clone())).is_ok());
     // Whoever ended the last key did not mean to open the server.
     registry.revoke_key(&key.id).unwrap();
     assert!(runtime.block_on(Server::bind(options, host)).is_ok());
+}
+
+#[test]
+fn the_first_key_is_an_operators() {
+    let server = Running::start();
+    for tenant in ["default", "operator"] {
+        let first = server.post("/v1/keys", &format!(r#"{{"tenant":"{tenant}","scopes":["infer"],"label":""}}"#));
+        first.refused(409, "make an operator's with the scope `admin` first");
+    }
+    let all = server.post("/v1/keys", r#"{"tenant":"default","scopes":["infer","upload","admin"],"label":""}"#);
+    all.refused(409, "make an operator's with the scope `admin` first");
+    assert_eq!(server.get("/v1/models").status, 200, "it is open");
+    assert_eq!(server.post("/v1/keys", r#"{"tenant":"operator","scopes":["admin"],"label":""}"#).status, 201);
+    assert_eq!(server.get("/v1/models").status, 401);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! What holds: flags before the environment, the environment before the file, the file before defaults.
 
 use std::fmt::{Debug, Display, Write};
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
@@ -10,7 +9,7 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use serde::{Deserialize, Deserializer};
 
-use crate::cli::{IN_FLIGHT_MAX, LogFormat, ReleaseRule, ServeArguments};
+use crate::cli::{IN_FLIGHT_MAX, ListenAddress, LogFormat, ReleaseRule, ServeArguments};
 use crate::policy::PolicySpec;
 use crate::telemetry::CollectorUrl;
 use crate::worker::WorkerSpec;
@@ -36,7 +35,7 @@ pub(crate) struct Setting<T> {
 /// Everything that can be set of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) listen: Setting<Vec<SocketAddr>>,
+    pub(crate) listen: Setting<Vec<ListenAddress>>,
     pub(crate) data: Setting<PathBuf>,
     pub(crate) workers: Setting<Vec<WorkerSpec>>,
     pub(crate) policy: Setting<PolicySpec>,
@@ -57,9 +56,10 @@ pub(crate) struct Settings {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
-    listen: Option<Vec<SocketAddr>>,
-    data: Option<PathBuf>,
     #[serde(deserialize_with = "texts")]
+    listen: Option<Vec<ListenAddress>>,
+    data: Option<PathBuf>,
+    #[serde(deserialize_with = "texts", alias = "worker")]
     workers: Option<Vec<WorkerSpec>>,
     #[serde(deserialize_with = "text")]
     policy: Option<PolicySpec>,
@@ -77,12 +77,22 @@ struct File {
     record: Option<PathBuf>,
 }
 
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a text, or a list of them")]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
 fn text<'de, T: std::str::FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     String::deserialize(from)?.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
 fn texts<'de, T: std::str::FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<T>>, D::Error> {
-    let texts = Vec::<String>::deserialize(from)?;
+    let texts = match OneOrMore::deserialize(from)? {
+        OneOrMore::One(text) => vec![text],
+        OneOrMore::More(texts) => texts,
+    };
     texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect::<Result<_, _>>().map(Some)
 }
 
@@ -109,7 +119,7 @@ impl Settings {
         let from = Chooser(matches);
         let said = arguments;
         let settings = Self {
-            listen: from.choose("listen", said.listen.clone(), file.listen, vec![(Ipv4Addr::LOCALHOST, 8000).into()]),
+            listen: from.choose("listen", said.listen.clone(), file.listen, vec![ListenAddress::DEFAULT]),
             data: match from.choose("data", said.data.clone().map(Some), file.data.map(Some), None) {
                 Setting { value: Some(value), source } => Setting { value, source },
                 Setting { value: None, source } => Setting { value: data_folder(None)?, source },

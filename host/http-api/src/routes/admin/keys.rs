@@ -7,6 +7,7 @@ use axum::response::Response;
 use cellwright_protocol::messages::admin::{CreatedKey, Key, KeyList, NewKey, Scope};
 use cellwright_registry as registry;
 use cellwright_registry::{KeyId, TenantName};
+use cellwright_serving::ErrorKind;
 use http::StatusCode;
 
 use super::message;
@@ -31,7 +32,12 @@ pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Calle
     if tenant != caller.tenant {
         caller.require_operator()?;
     }
-    let scopes = asked.scopes.iter().map(|scope| of_message(*scope)).collect();
+    let scopes: registry::Scopes = asked.scopes.iter().map(|scope| of_message(*scope)).collect();
+    // Otherwise there would be nobody who could make another, or change what concerns all.
+    if app.is_keyless() && !(tenant.is_operator() && scopes.contains(registry::Scope::Admin)) {
+        let sentence = "the first key closes this server to whoever has none: make an operator's with the scope `admin` first (`cellwright keys create --admin`), and this one with it";
+        return Err(Refusal::new(ErrorKind::Conflict, sentence));
+    }
     let created = app.blocking(move |app| {
         let created = app.host.registry().create_key(&tenant, scopes, &asked.label)?;
         app.has_a_key_now();

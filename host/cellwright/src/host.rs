@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
+use cellwright_backend::machine;
 use cellwright_bundle::Bundle;
 use cellwright_engine::EngineOptions;
 use cellwright_engine::options::{Observer, TraceFn};
@@ -58,7 +59,12 @@ impl HostArguments {
 
 /// A host's configuration, with its caches in that folder.
 pub(crate) fn serving_options(setup: Setup, cache: Option<PathBuf>) -> anyhow::Result<ServingOptions> {
-    let program = std::env::current_exe().context("the path of this program, which compiles plugins in a process of its own")?;
+    // Itself, also where another version was put in its place on the disk since it was started.
+    let program = if cfg!(target_os = "linux") {
+        PathBuf::from("/proc/self/exe")
+    } else {
+        std::env::current_exe().context("the path of this program, which compiles plugins in a process of its own")?
+    };
     let compiler = Compiler::Child(ChildCompiler::new(program, vec!["compile-plugin".to_owned()]));
     Ok(ServingOptions {
         engine: EngineOptions {
@@ -70,7 +76,13 @@ pub(crate) fn serving_options(setup: Setup, cache: Option<PathBuf>) -> anyhow::R
             recalibrate: setup.recalibrate,
             ..EngineOptions::default()
         },
-        runtime: RuntimeOptions { cache_dir: cache, on_long_call: cellwright_http_api::let_others_go_on, ..RuntimeOptions::new(compiler) },
+        runtime: RuntimeOptions {
+            cache_dir: cache,
+            // Beside answers, weights and the workers' own memory.
+            idle_bytes_max: machine::memory_bytes() / 16,
+            on_long_call: cellwright_http_api::let_others_go_on,
+            ..RuntimeOptions::new(compiler)
+        },
         plugin_threads: PLUGIN_THREADS,
         answers_bytes_max: None,
     })

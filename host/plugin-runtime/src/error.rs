@@ -167,7 +167,17 @@ pub struct Site {
 
 impl Site {
     fn said(&self) -> String {
-        if self.notes.is_empty() { String::new() } else { format!(" (it noted: {})", self.notes.join("; ")) }
+        const BYTES_MAX: usize = 2 << 10;
+        let Some(last) = self.notes.last() else { return String::new() };
+        let mut said = last.clone();
+        for note in self.notes.iter().rev().skip(1) {
+            if said.len() + note.len() > BYTES_MAX {
+                said.insert_str(0, "…; ");
+                break;
+            }
+            said = format!("{note}; {said}");
+        }
+        format!(" (it noted: {said})")
     }
 }
 

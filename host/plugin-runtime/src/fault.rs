@@ -75,6 +75,6 @@ pub(crate) fn refused(refusal: types::Refusal, site: Box<Site>) -> CallError {
 pub(crate) fn unfit(unfit: Unfit, site: Box<Site>) -> CallError {
     match unfit {
         Unfit::TooMuch(limit) => CallError::Limit { site, limit },
-        Unfit::Malformed(cause) => CallError::Failed { site, cause },
+        Unfit::Malformed(cause) => CallError::Failed { site, cause: sentence::of(&cause) },
     }
 }

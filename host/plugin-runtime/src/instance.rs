@@ -3,6 +3,7 @@
 //! An instance holds no request: what a call needs is put into the store for that call and taken out again. After a call that did not
 //! come to its own end an instance is not sound, and its user must drop it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ pub(crate) struct State {
     allowance: Allowance,
     /// Whether the call was looked at before.
     is_seen: bool,
-    notes: Vec<String>,
+    notes: VecDeque<String>,
     request: Option<Arc<RequestView>>,
     files: Option<Arc<dyn Files>>,
 }
@@ -104,11 +105,12 @@ impl request::HostIncoming for State {
 
 impl host::Host for State {
     fn note(&mut self, mut message: String) -> wasmtime::Result<()> {
-        if self.notes.len() < NOTES_MAX {
-            sentence::truncate(&mut message, NOTE_BYTES_MAX);
-            message.shrink_to_fit();
-            self.notes.push(message);
+        // A panic's text is the last.
+        if self.notes.len() == NOTES_MAX {
+            self.notes.pop_front();
         }
+        sentence::truncate(&mut message, NOTE_BYTES_MAX);
+        self.notes.push_back(sentence::of(&message));
         Ok(())
     }
 
@@ -150,7 +152,14 @@ impl Instance {
             Usage { memory_bytes: 0, memory_bytes_max: limits.memory_bytes, table_elements: 0, table_elements_max: limits.table_elements };
         let mut store = Store::new(
             code.engine(),
-            State { usage, allowance: Allowance::new(limits.describe_time), is_seen: false, notes: Vec::new(), request: None, files: None },
+            State {
+                usage,
+                allowance: Allowance::new(limits.describe_time),
+                is_seen: false,
+                notes: VecDeque::new(),
+                request: None,
+                files: None,
+            },
         );
         store.limiter(|state| &mut state.usage);
         store.set_hostcall_fuel(limits.answer_bytes);
@@ -166,7 +175,7 @@ impl Instance {
         });
         match code.instantiate(&mut store) {
             Ok(functions) => Ok(Self { store, functions, call_time: limits.call_time, sound: true }),
-            Err(error) => Err((error, std::mem::take(&mut store.data_mut().notes))),
+            Err(error) => Err((error, std::mem::take(&mut store.data_mut().notes).into())),
         }
     }
 
@@ -225,9 +234,14 @@ impl Instance {
         self.sound
     }
 
-    /// What the plugin noted since this was last asked.
+    /// Bytes of its memory.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.store.data().usage.memory_bytes as u64
+    }
+
+    /// What the plugin noted last since this was last asked.
     pub(crate) fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.store.data_mut().notes)
+        std::mem::take(&mut self.store.data_mut().notes).into()
     }
 
     fn enter(&mut self, request: &Arc<RequestView>) {

@@ -37,3 +37,4 @@ pub use model::{Event, PluginModel};
 pub use plugin::Plugin;
 pub use request::{Files, NoFiles, RequestTensor, RequestView};
 pub use runtime::{Runtime, RuntimeOptions};
+pub use sentence::of as one_line;

@@ -67,8 +67,8 @@ impl PluginModel {
         let (mut instance, described) = recipe.start_and(Instance::describe)?;
         let description = convert::description(described, &recipe.limits);
         let description = description.map_err(|unfit| fault::unfit(unfit, recipe.site(Export::Describe, &mut instance)))?;
-        let idle = recipe.plugin.runtime().warmth.pool();
-        idle.put(instance);
+        let idle = recipe.plugin.runtime().warmth.pool(recipe.plugin.tenant());
+        idle.put(instance.memory_bytes(), instance);
         Ok(Self { shared: Arc::new(Shared { recipe, description, idle }) })
     }
 
@@ -115,7 +115,7 @@ impl PluginModel {
     /// An instance could not be made, or could not be described.
     pub fn warm(&self, instances: usize) -> Result<(), CallError> {
         let made = (0..instances).map(|_| self.shared.recipe.described()).collect::<Result<Vec<_>, _>>()?;
-        made.into_iter().for_each(|instance| self.shared.idle.put(instance));
+        made.into_iter().for_each(|instance| self.shared.idle.put(instance.memory_bytes(), instance));
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl PluginModel {
     ) -> Result<B, CallError> {
         let answer = self.shared.recipe.answer(export, &mut instance, call, convert);
         if instance.is_sound() {
-            self.shared.idle.put(instance);
+            self.shared.idle.put(instance.memory_bytes(), instance);
         }
         answer
     }

@@ -22,6 +22,8 @@ use crate::warm::Warmth;
 #[derive(Clone)]
 pub struct Plugin {
     shared: Arc<Shared>,
+    /// Whose models it is for.
+    tenant: u32,
 }
 
 struct Shared {
@@ -45,13 +47,19 @@ impl Plugin {
     pub(crate) fn link(runtime: &Arc<Surroundings>, name: &str, component: &Component) -> Result<Self, Defect> {
         let interface = |error: wasmtime::Error| Defect::Interface(sentence::of_chain(&error));
         let code = Code::link(&runtime.linker, component).map_err(interface)?;
-        Ok(Self { shared: Arc::new(Shared { name: Arc::from(name), code, runtime: Arc::clone(runtime) }) })
+        Ok(Self { shared: Arc::new(Shared { name: Arc::from(name), code, runtime: Arc::clone(runtime) }), tenant: 0 })
     }
 
     /// The name that errors call it by.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// The same for another tenant's models than 0's: instances that are kept ready are shared out among tenants.
+    #[must_use]
+    pub fn for_tenant(self, tenant: u32) -> Self {
+        Self { tenant, ..self }
     }
 
     /// Asks the plugin to describe its model, given the model's parameters and files, and keeps what it takes to unfold requests.
@@ -63,6 +71,10 @@ impl Plugin {
     /// The plugin refuses the parameters, fails, or runs into a limit.
     pub fn with_parameters(&self, parameters: &[Attribute], files: Arc<dyn Files>, limits: &Limits) -> Result<PluginModel, CallError> {
         PluginModel::new(self.clone(), parameters, files, limits)
+    }
+
+    pub(crate) const fn tenant(&self) -> u32 {
+        self.tenant
     }
 
     pub(crate) fn shared_name(&self) -> &Arc<str> {

@@ -12,7 +12,7 @@ use crate::error::{CompileError, Defect, RuntimeError};
 use crate::fault::StackBytes;
 use crate::limits::Limits;
 use crate::plugin::{Plugin, Surroundings};
-use crate::warm::Warmth;
+use crate::warm::{Warmth, WarmthBounds};
 use crate::{abi, instance, sentence};
 
 /// How a runtime is set up. [`RuntimeOptions::new`] gives values that fit one machine.
@@ -38,6 +38,8 @@ pub struct RuntimeOptions {
     pub instances_max: u32,
     /// Idle instances that one model keeps.
     pub idle_per_model_max: usize,
+    /// Bytes of memory of all instances that are idle.
+    pub idle_bytes_max: u64,
     /// Run by the thread of a call that has been running for two to four milliseconds, and again every ten or so: somebody else may then do what that thread would do next.
     pub on_long_call: fn(),
 }
@@ -58,6 +60,7 @@ impl RuntimeOptions {
             artifact_bytes_max: 512 << 20,
             instances_max: 256,
             idle_per_model_max: cores.saturating_mul(2),
+            idle_bytes_max: 1 << 30,
             on_long_call: || (),
         }
     }
@@ -91,8 +94,9 @@ impl Runtime {
         let cache = options.cache_dir.as_ref().map(open).transpose()?;
         let linker = instance::linker(&engine).map_err(|error| RuntimeError::Engine(sentence::of_chain(&error)))?;
         // Half of the pool at most is idle, so that calls of other models find room without pushing anyone out.
-        let idle_max = usize::try_from(options.instances_max / 2).unwrap_or(usize::MAX);
-        let warmth = Arc::new(Warmth::new(options.idle_per_model_max, idle_max));
+        let total = usize::try_from(options.instances_max / 2).unwrap_or(usize::MAX);
+        let idle = WarmthBounds { per_model: options.idle_per_model_max, total, bytes: options.idle_bytes_max };
+        let warmth = Arc::new(Warmth::new(idle));
         let compatibility = engine::compatibility(&engine);
         let surroundings =
             Arc::new(Surroundings { engine, clock, linker, limits: options.limits, stack, warmth, on_long_call: options.on_long_call });

@@ -4,8 +4,9 @@ use std::fmt::{self, Write};
 
 const CHARACTERS_MAX: usize = 600;
 
-/// One line of at most some hundred characters.
-pub(crate) fn of(text: &str) -> String {
+/// A guest's words as one line of at most some hundred characters, of which a terminal obeys none.
+#[must_use]
+pub fn of(text: &str) -> String {
     let mut sentence = String::new();
     for word in text.split(|character: char| character.is_whitespace() || character.is_control()).filter(|word| !word.is_empty()) {
         if !sentence.is_empty() {

@@ -1,23 +1,45 @@
-//! Idle instances: kept per model, so that a request finds one that is started and described, and bounded over all models.
+//! Idle instances: kept per model, so that a request finds one that is started and described, and bounded over all models, in number and in bytes.
 //!
-//! When the bound over all models is reached, models that nobody called since the last time give theirs up.
+//! When a bound over all models is reached, the tenant whose models keep most gives up one instance after the other; where nobody keeps more than the tenant that
+//! needs room, those of its own models do that nobody called since the last time. So nobody's models are cold because others' are many.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// How many instances may be idle, and how many bytes of memory they may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WarmthBounds {
+    pub(crate) per_model: usize,
+    pub(crate) total: usize,
+    pub(crate) bytes: u64,
+}
 
 /// The bounds on idle instances, and the models that have some.
 pub(crate) struct Warmth<T> {
-    per_model_max: usize,
-    total_max: usize,
-    total: AtomicUsize,
+    bounds: WarmthBounds,
+    held: Mutex<Held>,
     pools: Mutex<Vec<Weak<Pool<T>>>>,
+}
+
+/// What all pools hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Held {
+    instances: usize,
+    bytes: u64,
 }
 
 /// The idle instances of one model.
 pub(crate) struct Pool<T> {
-    idle: Mutex<Vec<T>>,
+    tenant: u32,
+    idle: Mutex<Vec<Idle<T>>>,
     called: AtomicBool,
     warmth: Arc<Warmth<T>>,
+}
+
+struct Idle<T> {
+    instance: T,
+    bytes: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -25,12 +47,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<T> Warmth<T> {
-    pub(crate) fn new(per_model_max: usize, total_max: usize) -> Self {
-        Self { per_model_max, total_max, total: AtomicUsize::new(0), pools: Mutex::default() }
+    pub(crate) fn new(bounds: WarmthBounds) -> Self {
+        Self { bounds, held: Mutex::default(), pools: Mutex::default() }
     }
 
-    pub(crate) fn pool(self: &Arc<Self>) -> Arc<Pool<T>> {
-        let pool = Arc::new(Pool { idle: Mutex::default(), called: AtomicBool::new(true), warmth: Arc::clone(self) });
+    /// That of one of a tenant's models.
+    pub(crate) fn pool(self: &Arc<Self>, tenant: u32) -> Arc<Pool<T>> {
+        let pool = Arc::new(Pool { tenant, idle: Mutex::default(), called: AtomicBool::new(true), warmth: Arc::clone(self) });
         let mut pools = lock(&self.pools);
         pools.retain(|pool| pool.strong_count() > 0);
         pools.push(Arc::downgrade(&pool));
@@ -39,50 +62,97 @@ impl<T> Warmth<T> {
 
     /// Drops the idle instances of all models.
     pub(crate) fn drop_all(&self) {
-        self.drop_where(|_| true);
+        for pool in self.pools() {
+            pool.clear();
+        }
     }
 
-    fn drop_uncalled(&self) {
-        self.drop_where(|pool| !pool.called.swap(false, Ordering::Relaxed));
+    fn pools(&self) -> Vec<Arc<Pool<T>>> {
+        lock(&self.pools).iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn drop_where(&self, which: impl Fn(&Pool<T>) -> bool) {
-        let pools: Vec<_> = lock(&self.pools).iter().filter_map(Weak::upgrade).collect();
-        for pool in pools {
-            if which(&pool) {
-                pool.clear();
+    /// Takes room for an instance; whether there is some.
+    fn take_room(&self, bytes: u64) -> bool {
+        let mut held = lock(&self.held);
+        let has_room = held.instances < self.bounds.total && held.bytes.saturating_add(bytes) <= self.bounds.bytes;
+        if has_room {
+            *held = Held { instances: held.instances + 1, bytes: held.bytes + bytes };
+        }
+        has_room
+    }
+
+    fn give_back<'a>(&self, idle: impl IntoIterator<Item = &'a Idle<T>>)
+    where
+        T: 'a,
+    {
+        let mut held = lock(&self.held);
+        for Idle { bytes, .. } in idle {
+            *held = Held { instances: held.instances - 1, bytes: held.bytes - bytes };
+        }
+    }
+
+    /// Makes room for an instance of a tenant's model; whether it did.
+    fn make_room(&self, tenant: u32, bytes: u64) -> bool {
+        let pools = self.pools();
+        while !self.take_room(bytes) {
+            let mut of_tenants: BTreeMap<u32, u64> = BTreeMap::from([(tenant, bytes)]);
+            for pool in &pools {
+                *of_tenants.entry(pool.tenant).or_default() += pool.bytes();
+            }
+            let most = of_tenants.iter().max_by_key(|(_, bytes)| **bytes).filter(|(_, bytes)| **bytes > of_tenants[&tenant]);
+            let of = |tenant: u32| pools.iter().filter(move |pool| pool.tenant == tenant);
+            let has_made_room = match most {
+                Some((most, _)) => of(*most).max_by_key(|pool| pool.bytes()).and_then(|pool| pool.pop()).is_some(),
+                None => of(tenant)
+                    .filter(|pool| !pool.called.swap(false, Ordering::Relaxed))
+                    .map(|pool| pool.clear())
+                    .fold(false, |any, some| any | some),
+            };
+            if !has_made_room {
+                return false;
             }
         }
+        true
     }
 }
 
 impl<T> Pool<T> {
     pub(crate) fn take(&self) -> Option<T> {
         self.called.store(true, Ordering::Relaxed);
-        let instance = lock(&self.idle).pop()?;
-        self.warmth.total.fetch_sub(1, Ordering::Relaxed);
-        Some(instance)
+        self.pop()
     }
 
-    /// Keeps an instance, or drops it where enough are kept.
-    pub(crate) fn put(&self, instance: T) {
-        let one_more = |total| (total < self.warmth.total_max).then_some(total + 1);
-        if self.warmth.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
-            self.warmth.drop_uncalled();
-            return;
-        }
-        let mut idle = lock(&self.idle);
-        if idle.len() < self.warmth.per_model_max {
-            idle.push(instance);
-            return;
-        }
-        drop(idle);
-        self.warmth.total.fetch_sub(1, Ordering::Relaxed);
+    fn pop(&self) -> Option<T> {
+        let idle = lock(&self.idle).pop()?;
+        self.warmth.give_back([&idle]);
+        Some(idle.instance)
     }
 
-    fn clear(&self) {
-        let instances = std::mem::take(&mut *lock(&self.idle));
-        self.warmth.total.fetch_sub(instances.len(), Ordering::Relaxed);
+    fn bytes(&self) -> u64 {
+        lock(&self.idle).iter().map(|idle| idle.bytes).sum()
+    }
+
+    /// Keeps an instance, which has so much memory, or drops it where enough are kept.
+    pub(crate) fn put(&self, bytes: u64, instance: T) {
+        let is_full = || lock(&self.idle).len() >= self.warmth.bounds.per_model;
+        if is_full() || !self.warmth.take_room(bytes) && !self.warmth.make_room(self.tenant, bytes) {
+            return;
+        }
+        let idle = Idle { instance, bytes };
+        let mut all = lock(&self.idle);
+        if all.len() < self.warmth.bounds.per_model {
+            all.push(idle);
+            return;
+        }
+        drop(all);
+        self.warmth.give_back([&idle]);
+    }
+
+    /// Drops all of them; whether there were any.
+    fn clear(&self) -> bool {
+        let idle = std::mem::take(&mut *lock(&self.idle));
+        self.warmth.give_back(&idle);
+        !idle.is_empty()
     }
 }
 
@@ -96,38 +166,79 @@ impl<T> Drop for Pool<T> {
 mod tests {
     use super::*;
 
+    fn warmth<T>(per_model: usize, total: usize) -> Arc<Warmth<T>> {
+        Arc::new(Warmth::new(WarmthBounds { per_model, total, bytes: 100 }))
+    }
+
     fn held<T>(pool: &Pool<T>) -> usize {
         lock(&pool.idle).len()
     }
 
     #[test]
     fn a_model_keeps_no_more_than_its_share() {
-        let warmth = Arc::new(Warmth::new(2, 10));
-        let pool = warmth.pool();
-        (0..5).for_each(|instance| pool.put(instance));
-        assert_eq!((held(&pool), warmth.total.load(Ordering::Relaxed)), (2, 2));
+        let warmth = warmth(2, 10);
+        let pool = warmth.pool(0);
+        (0..5).for_each(|instance| pool.put(7, instance));
+        assert_eq!((held(&pool), *lock(&warmth.held)), (2, Held { instances: 2, bytes: 14 }));
         assert!(pool.take().is_some() && pool.take().is_some() && pool.take().is_none());
-        assert_eq!(warmth.total.load(Ordering::Relaxed), 0);
+        assert_eq!(*lock(&warmth.held), Held::default());
     }
 
     #[test]
     fn a_model_that_nobody_calls_makes_room_for_one_that_is_called() {
-        let warmth = Arc::new(Warmth::new(2, 2));
-        let (old, new) = (warmth.pool(), warmth.pool());
-        (0..2).for_each(|instance| old.put(instance));
+        let warmth = warmth(2, 2);
+        let (old, new) = (warmth.pool(0), warmth.pool(0));
+        (0..2).for_each(|instance| old.put(1, instance));
         for instance in 0..3 {
             new.take();
-            new.put(instance);
+            new.put(1, instance);
         }
         assert_eq!((held(&old), held(&new)), (0, 1));
     }
 
     #[test]
+    fn instances_keep_no_more_memory_than_they_may() {
+        let warmth = warmth(10, 10);
+        let pools: Vec<_> = (0..3).map(|_| warmth.pool(0)).collect();
+        for pool in &pools {
+            pool.put(40, ());
+        }
+        assert!(lock(&warmth.held).bytes <= 100);
+        assert_eq!(pools.iter().map(|pool| held(pool)).sum::<usize>(), 2);
+        pools[0].put(101, ());
+        assert!(lock(&warmth.held).bytes <= 100);
+    }
+
+    /// However many models another tenant calls in turn, one that is called by its own finds an instance.
+    #[test]
+    fn one_tenants_models_do_not_keep_anothers_cold() {
+        let warmth = warmth(2, 8);
+        let many: Vec<_> = (0..20).map(|_| warmth.pool(1)).collect();
+        let one = warmth.pool(2);
+        for pool in many.iter().cycle().take(100) {
+            pool.take();
+            pool.put(1, ());
+        }
+        one.take();
+        one.put(1, ());
+        assert_eq!(held(&one), 1);
+        for (number, pool) in many.iter().cycle().take(100).enumerate() {
+            pool.take();
+            pool.put(1, ());
+            if number % 5 == 0 {
+                assert!(one.take().is_some(), "cold after {number} calls of others");
+                one.put(1, ());
+            }
+        }
+        assert!(lock(&warmth.held).instances <= 8);
+    }
+
+    #[test]
     fn a_model_that_goes_takes_its_instances_out_of_the_count() {
-        let warmth = Arc::new(Warmth::new(2, 2));
-        let pool = warmth.pool();
-        pool.put(1);
+        let warmth = warmth(2, 2);
+        let pool = warmth.pool(0);
+        pool.put(1, 1);
         drop(pool);
-        assert_eq!(warmth.total.load(Ordering::Relaxed), 0);
+        assert_eq!(*lock(&warmth.held), Held::default());
     }
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use cellwright_cell_graph::graph::{Growth, Reaction};
 use cellwright_cell_graph::{Attribute, Tensor, UnfoldedGrowth};
 use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, Sink, SubmitError, Urgency};
-use cellwright_plugin_runtime::Event;
+use cellwright_plugin_runtime::{Event, one_line};
 use cellwright_protocol::{InferRequest, InferResponse};
 
 use crate::answer_room::{AnswerRoom, AnswerShare};
@@ -341,7 +341,7 @@ impl Active {
         if tensors.is_empty() {
             return Ok(());
         }
-        let emitted = |what: String| Err(InferError::Emitted { plugin: self.model.plugin_name().to_owned(), what });
+        let emitted = |what: String| Err(InferError::Emitted { plugin: self.model.plugin_name().to_owned(), what: one_line(&what) });
         let specs = &self.model.outputs;
         for tensor in &tensors {
             match specs.iter().find(|spec| spec.name == tensor.name) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use cellwright_backend::Backend;
 use cellwright_backend::machine::memory_bytes;
 use cellwright_bundle::{Bundle, NamedPolicy};
+use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
 use cellwright_engine::{CellOverride, Engine, EngineOptions, ModelSpec, PolicyKind, Urgency};
@@ -123,7 +124,7 @@ impl Serving {
             .runtime
             .compile(&plugin_name, bundle.plugin_bytes())
             .map_err(|source| LoadError::Compile { plugin: plugin_name.clone(), source })?;
-        let plugin = compiled.with_parameters(bundle.parameters(), bundle.files(), &bundle.limits().plugin())?;
+        let plugin = compiled.for_tenant(owner.number).with_parameters(bundle.parameters(), bundle.files(), &bundle.limits().plugin())?;
         let context = ResolveContext {
             weights: bundle.weights(),
             precision: bundle.precision(),
@@ -277,7 +278,7 @@ impl Session {
     /// # Errors
     /// If it is not what the model takes, too many chunks wait, or the session has ended.
     pub fn push(&self, chunk: InferRequest) -> Result<(), InferError> {
-        self.active.push(arrange(&self.active.model.inputs, chunk.inputs)?, false)
+        self.active.push(self.inputs(chunk)?, false)
     }
 
     /// The next chunk, waiting until fewer chunks wait than may.
@@ -285,12 +286,20 @@ impl Session {
     /// # Errors
     /// If it is not what the model takes, or the session has ended.
     pub fn push_when_room(&self, chunk: InferRequest) -> Result<(), InferError> {
-        self.active.push(arrange(&self.active.model.inputs, chunk.inputs)?, true)
+        self.active.push(self.inputs(chunk)?, true)
+    }
+
+    fn inputs(&self, chunk: InferRequest) -> Result<Vec<Arc<Tensor>>, InferError> {
+        if !chunk.parameters.is_empty() || !chunk.outputs.is_empty() {
+            let sentence = "a session's parameters and outputs are those that it began with: what follows brings inputs alone";
+            return Err(InferError::Invalid(sentence.to_owned()));
+        }
+        arrange(&self.active.model.inputs, chunk.inputs)
     }
 
     /// The next part of the answer, waiting for it; none once the session has ended.
     #[must_use]
-    pub fn next_part(&self) -> Option<cellwright_cell_graph::Tensor> {
+    pub fn next_part(&self) -> Option<Tensor> {
         self.reply.next_part()
     }
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellwright_plugin_runtime::{CallError, Compiler, Export, Fault, LimitReached, Limits, NoFiles, Runtime, RuntimeOptions};
+use cellwright_plugin_runtime::{CallError, Compiler, Export, Fault, LimitReached, Limits, NoFiles, Runtime, RuntimeOptions, Site};
 
 use crate::guest::{Guest, words};
 use crate::{model, model_with, nothing, runtime};
@@ -46,6 +46,22 @@ fn the_text_of_a_panic_is_handed_back() {
     assert_eq!((site.export, site.notes), (Export::Unfold, vec!["no weight".to_owned()]));
 }
 
+/// A terminal would obey what is in it, and a log would have more lines than were written to it.
+#[test]
+fn the_latest_notes_are_told_in_one_line() {
+    let many = "(loop $again (call $note (i32.const 3000) (i32.const 5))
+        (global.set $left (i32.sub (global.get $left) (i32.const 1))) (br_if $again (global.get $left)))
+        (call $note (i32.const 3100) (i32.const 20)) (unreachable)";
+    let guest = Guest::unfolding(many)
+        .with_import(r#"(import "cellwright:plugin/host@0.1.0" "note" (func $note (param i32 i32)))"#)
+        .with_extra("(global $left (mut i32) (i32.const 40))")
+        .with_extra(r#"(data (i32.const 3000) "debug") (data (i32.const 3100) "\1b[2Jno\0aweight  here!")"#);
+    let error = unfold(&guest);
+    assert!(error.to_string().ends_with("debug; debug; [2Jno weight here!)"), "{error}");
+    assert!(!error.to_string().contains(char::is_control), "{error:?}");
+    assert_eq!(error.site().notes.len(), 32);
+}
+
 #[test]
 fn notes_are_bounded_in_number_and_size_and_belong_to_one_call() {
     let note = r#"(import "cellwright:plugin/host@0.1.0" "note" (func $note (param i32 i32)))"#;
@@ -55,6 +71,9 @@ fn notes_are_bounded_in_number_and_size_and_belong_to_one_call() {
     let CallError::Failed { site, .. } = error else { panic!("{error}") };
     assert_eq!(site.notes.len(), 32);
     assert!(site.notes.iter().all(|note| note.len() <= 2048));
+    let long = Site { notes: vec!["x".repeat(600); 32], ..*site };
+    let said = CallError::Limit { site: Box::new(long), limit: LimitReached::Memory(1) }.to_string();
+    assert!(said.len() < 2500 && said.contains("noted: …; x"), "{said}");
     // The first call notes and succeeds; the second traps and has noted nothing.
     let once = "(if (global.get $called) (then (unreachable))) (global.set $called (i32.const 1))
         (call $note (i32.const 0) (i32.const 5)) (i32.const 1024)";

@@ -29,6 +29,7 @@ impl PluginSide {
     pub(super) fn count(&mut self, occasion: &Occasion, model: &ServedModel) -> Result<(), InferError> {
         if matches!(occasion, Occasion::Input(_)) {
             self.time.start_over();
+            self.resumes = 0;
         }
         self.time.check(model)?;
         self.resumes += 1;

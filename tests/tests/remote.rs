@@ -193,6 +193,8 @@ fn nobody_closes_a_server_without_a_key_that_opens_all_of_it() {
     let made = done(server.ask(&["keys", "create", "--admin"]));
     assert!(made.contains("this server asks everybody for a key: give this one with `--key`"), "{made}");
     let secret = made.lines().next().unwrap();
+    let keyless = refused(server.ask(&["models"]));
+    assert!(keyless.ends_with("(status 401); give this program one with `--key` or as CELLWRIGHT_KEY\n"), "{keyless}");
     assert!(!done(server.ask(&["keys", "create", "--tenant", "default", "--key", secret])).contains("everybody"));
     drop(server);
     let folder = data.path().to_str().unwrap();
@@ -366,7 +368,13 @@ fn a_server_that_is_only_starting_is_waited_for() {
     assert!(early.line().starts_with("there are no models"));
     drop(server);
     let sentence = refused(cellwright(&["models", "--server", &url], ""));
-    assert!(sentence.contains("onnection refused"), "{sentence}");
+    assert!(sentence.contains(&format!("nobody listens at {url}: start a server there with `cellwright serve`")), "{sentence}");
+    let lines = "{\"inputs\":[{\"name\":\"x\",\"datatype\":\"FP32\",\"shape\":[1],\"data\":[1]}]}\n".repeat(100);
+    for stream in [&[][..], &["--stream"]] {
+        let ran = cellwright(&[&["infer", "m", "--input", "-", "--server", &url], stream].concat(), &lines);
+        assert_eq!((ran.status, ran.stdout.as_str()), (Some(1), ""), "{}", ran.stderr);
+        assert!(ran.stderr.contains("error: stopped ") && ran.stderr.matches("nobody listens at").count() == 2, "{}", ran.stderr);
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod worker;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
+use cellwright_client::ClientError;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use cli::{Cli, Command, LogFormat};
@@ -73,7 +74,10 @@ fn run(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 
 fn complain(error: &anyhow::Error) -> ExitCode {
     // If standard error is gone too, the exit code is all that is left to say it with.
-    let _ = writeln!(std::io::stderr(), "error: {}", sentence(error));
+    let wants_key =
+        |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref::<ClientError>().and_then(ClientError::status) == Some(401);
+    let hint = if error.chain().any(wants_key) { "; give this program one with `--key` or as CELLWRIGHT_KEY" } else { "" };
+    let _ = writeln!(std::io::stderr(), "error: {}{hint}", sentence(error));
     ExitCode::FAILURE
 }
 

@@ -28,6 +28,9 @@ impl Address {
             Some(rest) => (true, rest),
             None => (false, text.strip_prefix("http://").unwrap_or(text)),
         };
+        if rest.contains("://") {
+            return Err(refuse("it begins with neither http:// nor https://"));
+        }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'@' | b'\\' | b'"'));
         if authority.is_empty() || !plain(rest) {
@@ -124,6 +127,8 @@ mod tests {
         for text in ["", "http://", "http://:80", "http://h:99999", "http://h:x", "https://", "http://a b", "::1", "h/?q", "u@h", "h\r\n"] {
             Address::parse(text).unwrap_err();
         }
+        let other = Address::parse("ftp://x").unwrap_err().to_string();
+        assert_eq!(other, "`ftp://x` is no address of a server: it begins with neither http:// nor https://");
     }
 
     #[test]

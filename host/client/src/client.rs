@@ -1,5 +1,6 @@
 //! One server, as seen by one key: sends requests over connections that are kept, and tells answers from refusals.
 
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -248,8 +249,13 @@ impl Client {
     }
 
     pub(crate) fn broken(&self, cause: &(dyn std::error::Error + 'static)) -> ClientError {
+        let address = self.address.to_string();
+        let mut all = std::iter::successors(Some(cause), |cause| cause.source());
+        if all.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|fault| fault.kind() == io::ErrorKind::ConnectionRefused)) {
+            return ClientError::Nobody { address };
+        }
         let what = trust::fault(cause).unwrap_or_else(|| causes(cause));
-        ClientError::Connection { address: self.address.to_string(), what }
+        ClientError::Connection { address, what }
     }
 }
 

@@ -32,6 +32,12 @@ pub enum ClientError {
     /// A model's name is a part of a path, and this one would change the path.
     #[error("`{0}` is no name")]
     Name(String),
+    /// No server is there.
+    #[error("nobody listens at {address}: start a server there with `cellwright serve`, or name another address")]
+    Nobody {
+        /// Where it was looked for.
+        address: String,
+    },
     /// The server was not reached, or the connection broke.
     #[error("{address}: {what}")]
     Connection {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use cellwright_client::{Client, Form, ModelRef};
+use cellwright_client::{Client, ClientError, Form, ModelRef};
 use cellwright_protocol::InferRequest;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
@@ -68,14 +68,15 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead>> {
 async fn answer(client: &Client, model: &Named, arguments: &InferArguments, mut lines: Lines<Box<dyn BufRead>>) -> anyhow::Result<u64> {
     let form = if arguments.binary { Form::Binary } else { Form::Json };
     let mut out = BufWriter::new(stdout().lock());
-    let mut waiting: VecDeque<JoinHandle<Line>> = VecDeque::new();
-    let mut failed = 0;
+    let mut waiting: VecDeque<JoinHandle<Result<Line, ClientError>>> = VecDeque::new();
+    let (mut failed, mut written) = (0, 0_u64);
     loop {
         let next = lines.next()?;
         while waiting.len() >= usize::from(arguments.max_in_flight) || (next.is_none() && !waiting.is_empty()) {
             let Some(first) = waiting.pop_front() else { break };
-            let (line, is_answer) = first.await?;
+            let (line, is_answer) = first.await?.with_context(|| stopped(written))?;
             failed += u64::from(!is_answer);
+            written += 1;
             writeln!(out, "{line}")?;
         }
         let Some((_, line)) = next else { break };
@@ -86,20 +87,26 @@ async fn answer(client: &Client, model: &Named, arguments: &InferArguments, mut 
     Ok(failed)
 }
 
-async fn one(client: &Client, model: &Named, line: &[u8], form: Form) -> Line {
+/// How far it came, where nobody is there any more.
+fn stopped(written: u64) -> String {
+    format!("stopped after {written} lines of output")
+}
+
+async fn one(client: &Client, model: &Named, line: &[u8], form: Form) -> Result<Line, ClientError> {
     let request = match InferRequest::from_json(line) {
         Ok(request) => request,
-        Err(bad) => return (json!({ "id": bad.id, "error": bad.to_string() }).to_string(), false),
+        Err(bad) => return Ok((json!({ "id": bad.id, "error": bad.to_string() }).to_string(), false)),
     };
     let id = request.id.clone();
     let refused = |what: String| (json!({ "id": id, "error": what }).to_string(), false);
-    match client.infer(model.as_ref(), request, form).await {
+    Ok(match client.infer(model.as_ref(), request, form).await {
         Ok(response) => match response.to_json() {
             Ok(line) => (line, true),
             Err(error) => refused(error.to_string()),
         },
+        Err(nobody @ ClientError::Nobody { .. }) => return Err(nobody),
         Err(error) => refused(error.to_string()),
-    }
+    })
 }
 
 /// Parts as they come, one request after the other.
@@ -123,6 +130,9 @@ async fn stream(client: &Client, model: &Named, mut lines: Lines<Box<dyn BufRead
             anyhow::Ok(())
         };
         if let Err(error) = ended.await {
+            if matches!(error.downcast_ref(), Some(ClientError::Nobody { .. })) {
+                return Err(error.context(format!("stopped at line {number} of the input")));
+            }
             failed += 1;
             let id = request.get("id").filter(|id| id.is_string());
             writeln!(stdout(), "{}", json!({ "id": id, "error": error.to_string() }))?;

@@ -212,7 +212,7 @@ fn rows(point: &Point) -> Vec<Vec<String>> {
     let row = |figures: &load::Figures| {
         let offered = point.rate.map_or_else(|| "max".to_owned(), |rate| format!("{rate:.0}"));
         let latency = &figures.latency;
-        let us = |value: f64| format!("{value:.0}");
+        let us = |value: f64| if value.is_nan() { "-".to_owned() } else { format!("{value:.0}") };
         let mut notes = Vec::new();
         if figures.sent > figures.ok {
             notes.push(format!("{} failed", figures.sent - figures.ok));

@@ -84,7 +84,7 @@ fn run(server: &LocalServer, models: &[Shown], arrivals: Arrivals, measured: Dur
 fn row(report: &Report, number: usize, policy: &str) -> Vec<String> {
     let Some(figures) = report.targets.get(number) else { return Vec::new() };
     let Figures { name, throughput, latency, sent, ok, .. } = figures;
-    let ms = |us: f64| format!("{:.2}", us / 1e3);
+    let ms = |us: f64| if us.is_nan() { "-".to_owned() } else { format!("{:.2}", us / 1e3) };
     let note = match (sent - ok, report.kept_up) {
         (0, true) => String::new(),
         (0, false) => "did not keep up".to_owned(),

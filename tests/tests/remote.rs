@@ -197,7 +197,9 @@ fn nobody_closes_a_server_without_a_key_that_opens_all_of_it() {
     assert!(keyless.ends_with("(status 401); give this program one with `--key` or as CELLWRIGHT_KEY\n"), "{keyless}");
     assert!(!done(server.ask(&["keys", "create", "--tenant", "default", "--key", secret])).contains("everybody"));
     drop(server);
-    let folder = data.path().to_str().unwrap();
+    let (folder, new) = (data.path().to_str().unwrap(), TempDir::new().unwrap());
+    let early = refused(cellwright(&["keys", "create", "--tenant", "default", "--data", new.path().to_str().unwrap()], ""));
+    assert!(early.contains("make an operator's first (`cellwright keys create --admin`)"), "{early}");
     let made = done(cellwright(&["keys", "create", "--admin", "--data", folder], ""));
     assert!(made.contains(&format!("for the server of the data folder {folder}")), "{made}");
 }

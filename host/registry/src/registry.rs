@@ -7,7 +7,8 @@ mod versions;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::blob::{BlobStore, BlobWriter, Collected};
@@ -33,6 +34,10 @@ pub struct Registry {
     database: Database,
     known: KnownKeys,
     blobs: Arc<BlobStore>,
+    /// Of whoever goes through all blobs.
+    collecting: Mutex<()>,
+    /// Whether somebody asked for that who has not been served.
+    is_garbage_left: AtomicBool,
 }
 
 impl Registry {
@@ -45,8 +50,15 @@ impl Registry {
         let database = Database::open(&folder)?;
         // Only now is it certain that the folder is a registry's.
         folder.empty_incoming()?;
-        let registry = Self { database, known: KnownKeys::default(), blobs: Arc::new(BlobStore::new(folder)) };
+        let registry = Self {
+            database,
+            known: KnownKeys::default(),
+            blobs: Arc::new(BlobStore::new(folder)),
+            collecting: Mutex::default(),
+            is_garbage_left: AtomicBool::new(false),
+        };
         registry.make_built_in_tenants()?;
+        registry.database.read(|database| registry.known.read(database))?;
         Ok(registry)
     }
 
@@ -99,17 +111,32 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes blobs that no version names and nobody pins. Safe beside everything else.
+    /// Removes blobs that no version names and nobody pins. Safe beside everything else. One goes through all blobs at a time: whoever comes meanwhile leaves
+    /// it to that one to go through them once more.
     ///
     /// # Errors
     /// The disk fails; what was removed before stays removed.
     pub fn collect_garbage(&self) -> Result<Collected> {
+        self.is_garbage_left.store(true, Ordering::SeqCst);
+        let mut collected = Collected::default();
+        // Looked at again once the turn is over: who found it taken has asked before.
+        while self.is_garbage_left.load(Ordering::SeqCst)
+            && let Ok(turn) = self.collecting.try_lock()
+        {
+            self.is_garbage_left.store(false, Ordering::SeqCst);
+            let found = self.collect_all()?;
+            collected = Collected { blobs: collected.blobs + found.blobs, bytes: collected.bytes + found.bytes };
+            drop(turn);
+        }
+        tracing::debug!(blobs = collected.blobs, bytes = collected.bytes, "garbage was collected");
+        Ok(collected)
+    }
+
+    fn collect_all(&self) -> Result<Collected> {
         let reader = self.database.reader();
         let mut is_named = reader.prepare("SELECT EXISTS (SELECT 1 FROM file WHERE blob = ?1)")?;
         // Outside a transaction, so that each answer knows every commit before it.
-        let collected = self.blobs.collect(|digest| Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?))?;
-        tracing::debug!(blobs = collected.blobs, bytes = collected.bytes, "garbage was collected");
-        Ok(collected)
+        self.blobs.collect(|digest| Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?))
     }
 }
 
@@ -135,12 +162,66 @@ mod tests {
 
     /// A version whose report has so many bytes that the database has to grow for it.
     fn commit(registry: &Registry, name: &str, report_bytes: usize) -> Result<()> {
+        commit_of(registry, name, name, report_bytes)
+    }
+
+    fn commit_of(registry: &Registry, name: &str, content: &str, report_bytes: usize) -> Result<()> {
         let mut writer = registry.new_blob()?;
-        writer.write_all(name.as_bytes()).unwrap();
+        writer.write_all(content.as_bytes()).unwrap();
         let files = vec![VersionFile { path: "model.toml".to_owned(), blob: writer.finish()? }];
         let report = serde_json::Value::String("x".repeat(report_bytes));
         let model = ModelName::parse(name)?;
         registry.commit_version(&TenantName::default_tenant(), &model, NewVersion { files, report, activate: true }).map(drop)
+    }
+
+    /// Connections' threads ask, and whoever sends what is no key makes them ask.
+    #[test]
+    fn nobody_waits_for_the_database_to_be_recognised() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = Registry::open(folder.path()).unwrap();
+        let scopes = [crate::key::Scope::Infer].into_iter().collect();
+        let secret = registry.create_key(&TenantName::default_tenant(), scopes, "").unwrap().secret;
+        drop(registry);
+        let registry = Registry::open(folder.path()).unwrap();
+        let _all: Vec<_> = (0..4).map(|_| registry.database.reader()).collect();
+        assert!(registry.authenticate(&secret).is_some());
+        let last = if secret.ends_with('A') { "B" } else { "A" };
+        assert_eq!(registry.authenticate(&format!("{}{last}", &secret[..secret.len() - 1])), None);
+        assert_eq!(registry.authenticate(&secret.replacen("cw_", "cw_0", 1)), None);
+    }
+
+    /// What a model's versions have to tell is bounded where it is read, however many they are.
+    #[test]
+    fn a_model_is_read_with_its_newest_reports() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = Registry::open(folder.path()).unwrap();
+        for version in 0..20 {
+            commit_of(&registry, "m", &version.to_string(), 64_000).unwrap();
+        }
+        let (tenant, name) = (TenantName::default_tenant(), ModelName::parse("m").unwrap());
+        let model = registry.model(&tenant, &name).unwrap().unwrap();
+        let told: Vec<bool> = model.versions.iter().map(|version| !version.report.is_null()).collect();
+        assert_eq!(told, [[false; 4].as_slice(), &[true; 16]].concat());
+        assert!(registry.set_loaded(&tenant, &name, false).unwrap().versions.iter().all(|version| version.report.is_null()));
+    }
+
+    /// Of those who collect at the same time one does it; nothing is left of what was garbage when they came.
+    #[test]
+    fn many_collect_garbage_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = Registry::open(folder.path()).unwrap();
+        for round in 0..20_u32 {
+            for number in 0..20_u32 {
+                let mut writer = registry.new_blob().unwrap();
+                writer.write_all(&[round.to_le_bytes(), number.to_le_bytes()].concat()).unwrap();
+                drop(writer.finish().unwrap());
+            }
+            let collected: u64 = std::thread::scope(|scope| {
+                let all: Vec<_> = (0..4).map(|_| scope.spawn(|| registry.collect_garbage().unwrap().blobs)).collect();
+                all.into_iter().map(|one| one.join().unwrap()).sum()
+            });
+            assert_eq!(collected, 20, "round {round}");
+        }
     }
 
     #[test]

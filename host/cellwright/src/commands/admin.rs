@@ -134,6 +134,11 @@ impl Place {
             Self::Folder(folder) => {
                 let tenant = TenantName::parse(new.tenant.as_deref().unwrap_or_default())?;
                 let scopes: registry::Scopes = new.scopes.iter().map(|scope| scope_of_registry(*scope)).collect();
+                // As a server has it.
+                anyhow::ensure!(
+                    folder.has_keys()? || tenant.is_operator() && scopes.contains(registry::Scope::Admin),
+                    "the first key closes a server to whoever has none: make an operator's first (`cellwright keys create --admin`), and then this one"
+                );
                 let created = folder.create_key(&tenant, scopes, &new.label)?;
                 Ok(CreatedKey { key: key_of_registry(&created.key), secret: created.secret })
             }

@@ -1,12 +1,12 @@
 //! Making, finding and ending keys, and recognising who sends one.
 //!
-//! Recognising happens with every request, so keys that were seen are remembered. Whatever ends a key empties that memory before it
-//! returns, and what was read before it was emptied is not remembered after.
+//! Recognising happens with every request, on threads that must not wait, and anybody may send what is no key. So all keys are known in memory, as they are
+//! in the database: whatever changes them there reads them again in the same turn.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
-use rusqlite::{OptionalExtension, Row};
+use rusqlite::{Connection, Row};
 
 use super::tenants::require_tenant;
 use super::{Registry, Result, now_ms, unsigned};
@@ -19,22 +19,12 @@ pub(crate) const LABEL_CHARACTERS_MAX: usize = 200;
 /// Keys a tenant may have.
 const KEYS_MAX: u64 = 1000;
 
-/// Keys that are remembered; more than any but a very large installation has.
-const REMEMBERED_MAX: usize = 100_000;
-
 const KEY_COLUMNS: &str =
     "SELECT key.id, tenant.name, key.scopes, key.label, key.created_ms FROM key JOIN tenant ON tenant.id = key.tenant";
 
-/// Keys that were seen, by their ids.
+/// All keys, by their ids.
 #[derive(Debug, Default)]
-pub(super) struct KnownKeys(RwLock<Known>);
-
-#[derive(Debug, Default)]
-struct Known {
-    keys: HashMap<Arc<str>, KnownKey>,
-    /// How often it was emptied.
-    generation: u64,
-}
+pub(super) struct KnownKeys(RwLock<HashMap<Box<str>, KnownKey>>);
 
 #[derive(Clone, Debug)]
 struct KnownKey {
@@ -50,31 +40,37 @@ impl KnownKey {
 }
 
 impl KnownKeys {
-    /// Empties the memory, so that every key is looked up again.
-    pub(super) fn forget(&self) {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        known.keys.clear();
-        known.generation += 1;
-    }
-
-    fn generation(&self) -> u64 {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).generation
-    }
-
-    /// Remembers what was read in that generation, unless that is over.
-    fn remember(&self, generation: u64, key: KnownKey) {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.generation != generation {
-            return;
-        }
-        if known.keys.len() >= REMEMBERED_MAX {
-            known.keys.clear();
-        }
-        known.keys.insert(key.identity.key.as_str().into(), key);
+    /// Reads all keys, in place of those that were known. Nobody changes any meanwhile.
+    pub(super) fn read(&self, database: &Connection) -> Result<()> {
+        let mut statement = database
+            .prepare_cached("SELECT key.id, key.secret_hash, tenant.name, key.scopes FROM key JOIN tenant ON tenant.id = key.tenant")?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+        let known = rows.map(|row| {
+            let (id, secret_hash, tenant, scopes): (String, [u8; 32], String, i64) = row?;
+            let identity = Identity { tenant: to_tenant(&tenant)?, scopes: to_scopes(scopes)?, key: KeyId::new(&id) };
+            Ok((id.into(), KnownKey { secret_hash: secret_hash.into(), identity }))
+        });
+        let known = known.collect::<Result<_>>()?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = known;
+        Ok(())
     }
 }
 
 impl Registry {
+    /// Changes which keys there are, in the database and as they are known.
+    pub(super) fn change_keys<T>(&self, change: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        let changed = self.database.write(|database| {
+            let changed = change(database)?;
+            self.known.read(database)?;
+            Ok(changed)
+        });
+        if changed.is_err() {
+            // What was read may have been taken back.
+            self.database.write(|database| self.known.read(database))?;
+        }
+        changed
+    }
+
     /// Makes a key. Its secret is in the answer and nowhere else.
     ///
     /// # Errors
@@ -88,7 +84,7 @@ impl Registry {
         }
         let secret = Secret::random().map_err(RegistryError::Random)?;
         let now = now_ms();
-        self.database.write(|database| {
+        self.change_keys(|database| {
             let id = require_tenant(database, tenant)?.id;
             let keys: i64 = database.query_row("SELECT count(*) FROM key WHERE tenant = ?1", [id], |row| row.get(0))?;
             if unsigned(keys, "a negative count")? >= KEYS_MAX {
@@ -123,28 +119,17 @@ impl Registry {
     /// # Errors
     /// There is no such key.
     pub fn revoke_key(&self, id: &KeyId) -> Result<()> {
-        let ended = self.database.write(|database| {
+        self.change_keys(|database| {
             let ended = database.execute("DELETE FROM key WHERE id = ?1", [id.as_str()])?;
             if ended == 0 { Err(RegistryError::KeyMissing(id.clone())) } else { Ok(()) }
-        });
-        self.known.forget();
-        ended
+        })
     }
 
-    /// Whom a secret belongs to. Takes the same time wherever a wrong one differs from the right one.
-    ///
-    /// # Errors
-    /// The database fails; a secret that is no key's is `None`.
-    pub fn authenticate(&self, secret: &str) -> Result<Option<Identity>> {
-        let Some((id, secret_hash)) = Secret::recognise(secret) else { return Ok(None) };
-        if let Some(key) = self.known.0.read().unwrap_or_else(PoisonError::into_inner).keys.get(id) {
-            return Ok(key.recognise(&secret_hash));
-        }
-        let generation = self.known.generation();
-        let Some(key) = self.look_up(id)? else { return Ok(None) };
-        let identity = key.recognise(&secret_hash);
-        self.known.remember(generation, key);
-        Ok(identity)
+    /// Whom a secret belongs to, if it is a key's. Waits for nothing, and takes the same time wherever a wrong one differs from the right one.
+    #[must_use]
+    pub fn authenticate(&self, secret: &str) -> Option<Identity> {
+        let (id, secret_hash) = Secret::recognise(secret)?;
+        self.known.0.read().unwrap_or_else(PoisonError::into_inner).get(id)?.recognise(&secret_hash)
     }
 
     /// Whether there is a key, or ever was one: nobody who ends the last one means to let everybody in. The way back in is to make a key
@@ -156,17 +141,6 @@ impl Registry {
         // SQLite's own memory of the last number that a key was given, which outlives the key.
         let ever = "SELECT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'key' AND seq > 0)";
         self.database.read(|database| Ok(database.query_row(ever, [], |row| row.get(0))?))
-    }
-
-    fn look_up(&self, id: &str) -> Result<Option<KnownKey>> {
-        let select = "SELECT key.secret_hash, tenant.name, key.scopes FROM key JOIN tenant ON tenant.id = key.tenant WHERE key.id = ?1";
-        let found: Option<([u8; 32], String, i64)> = self.database.read(|database| {
-            let mut statement = database.prepare_cached(select)?;
-            Ok(statement.query_row([id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?)
-        })?;
-        let Some((secret_hash, tenant, scopes)) = found else { return Ok(None) };
-        let identity = Identity { tenant: to_tenant(&tenant)?, scopes: to_scopes(scopes)?, key: KeyId::new(id) };
-        Ok(Some(KnownKey { secret_hash: secret_hash.into(), identity }))
     }
 }
 

@@ -19,6 +19,17 @@ const VERSION_COLUMNS: &str = "SELECT id, number, digest, bytes, created_ms, rep
 /// Where there may be very many: their reports are left where they are.
 const LISTED_COLUMNS: &str = "SELECT id, number, digest, bytes, created_ms, 'null' FROM version";
 
+/// Bytes of reports that are read together: a model may have a thousand versions, whose reports are 64 KiB each, and in memory they take twenty times that.
+const REPORTS_BYTES_MAX: usize = 1 << 20;
+
+/// The same with the newest reports.
+fn reported_columns() -> String {
+    let before = "sum(length(report)) OVER (PARTITION BY model ORDER BY number DESC)";
+    format!(
+        "SELECT id, number, digest, bytes, created_ms, CASE WHEN {before} <= {REPORTS_BYTES_MAX} THEN report ELSE 'null' END FROM version"
+    )
+}
+
 impl Registry {
     /// The models of a tenant, or of all, by tenant and name. The reports of their versions are left out: [`Registry::model`] has them.
     ///
@@ -32,15 +43,16 @@ impl Registry {
         })
     }
 
-    /// The model of that name.
+    /// The model of that name, with the reports of its newest versions: as many as have a megabyte together.
     ///
     /// # Errors
     /// The database fails.
     pub fn model(&self, tenant: &TenantName, name: &ModelName) -> Result<Option<Model>> {
-        self.database.read(|database| find_model(database, tenant, name)?.map(|row| row.complete(database)).transpose())
+        self.database
+            .read(|database| find_model(database, tenant, name)?.map(|row| row.complete_with(database, &reported_columns())).transpose())
     }
 
-    /// Lets a version serve, and remembers the one before. The model is meant to be loaded from then on.
+    /// Lets a version serve, and remembers the one before. The model, without reports, is meant to be loaded from then on.
     ///
     /// # Errors
     /// There is no such version.
@@ -49,7 +61,7 @@ impl Registry {
             let model = require_model(database, tenant, name)?;
             let version = require_version(database, &model, version)?;
             activate(database, model.id, version.id)?;
-            require_model(database, tenant, name)?.complete(database)
+            require_model(database, tenant, name)?.complete_with(database, LISTED_COLUMNS)
         })
     }
 
@@ -63,7 +75,7 @@ impl Registry {
             let earlier = model.earlier(database)?.ok_or_else(|| RegistryError::NothingToRollBack(name.clone()))?;
             database.execute("DELETE FROM earlier WHERE model = ?1 AND id >= ?2", (model.id, earlier.id))?;
             put_in_service(database, model.id, earlier.version)?;
-            require_model(database, tenant, name)?.complete(database)
+            require_model(database, tenant, name)?.complete_with(database, LISTED_COLUMNS)
         })
     }
 
@@ -75,7 +87,7 @@ impl Registry {
         self.database.write(|database| {
             let model = require_model(database, tenant, name)?;
             database.execute("UPDATE model SET loaded = ?2 WHERE id = ?1", (model.id, loaded))?;
-            require_model(database, tenant, name)?.complete(database)
+            require_model(database, tenant, name)?.complete_with(database, LISTED_COLUMNS)
         })
     }
 }
@@ -129,10 +141,6 @@ impl ModelRow {
             statement.query_row((self.id, self.active), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
         let Some((id, version, number)) = found else { return Ok(None) };
         Ok(Some(Earlier { id, version, number: unsigned(number, "a negative version number")? }))
-    }
-
-    fn complete(self, database: &Connection) -> Result<Model> {
-        self.complete_with(database, VERSION_COLUMNS)
     }
 
     fn complete_with(self, database: &Connection, columns: &str) -> Result<Model> {

@@ -66,7 +66,7 @@ impl Registry {
         if name.is_built_in() {
             return Err(RegistryError::TenantBuiltIn(name.clone()));
         }
-        self.database.write(|database| {
+        self.change_keys(|database| {
             let id = require_tenant(database, name)?.id;
             let models = database.query_row("SELECT count(*) FROM model WHERE tenant = ?1", [id], |row| row.get(0))?;
             if models != 0 {
@@ -74,9 +74,7 @@ impl Registry {
             }
             database.execute("DELETE FROM tenant WHERE id = ?1", [id])?;
             Ok(())
-        })?;
-        self.known.forget();
-        Ok(())
+        })
     }
 }
 

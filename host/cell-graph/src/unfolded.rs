@@ -176,7 +176,7 @@ pub struct UnfoldedStage {
     pub cell: u32,
     /// One for each of the cell's inputs.
     pub inputs: Vec<UnfoldedInput>,
-    /// What its nodes wait for, each once.
+    /// What its nodes wait for, each once; every chain of an earlier growth that an input names is among it, as `End`.
     pub depends: Vec<Dependency>,
     /// For each step, how many distinct nodes of this growth it waits for by name (`Dependency::Nodes`); empty if it has none.
     pub named_producers: Vec<u32>,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use cellwright_backend::{CellIndex, EarlierChain, FirstSlots, Lane, PlacedGrowth, RequestFlags};
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::unfolded::Source;
+use cellwright_cell_graph::unfolded::{Dependency, UnfoldedStage};
 
 use crate::requests::RequestTensors;
 use crate::spares::Spares;
@@ -174,28 +174,19 @@ impl Growths {
         Some(entry.place(Place { slots, cells, earlier, flags: flags.as_ref() }, spares))
     }
 
-    /// Where the chains of earlier growths lie that a growth refers to.
+    /// Where the chains of earlier growths lie that a growth refers to. Its stages wait for the ends of those whose steps they read: of very many
+    /// nodes that an input names this need not look at one.
     fn earlier(&self, growth: &UnfoldedGrowth) -> Vec<EarlierChain> {
         if growth.first_chain == 0 {
             return Vec::new();
         }
-        let mut chains: Vec<u32> = Vec::new();
-        for chain in &growth.chains {
-            chains.extend(chain.length.like);
-            for source in chain.stages.iter().flat_map(|stage| &stage.inputs).map(|input| &input.source) {
-                match source {
-                    Source::Steps { chain, .. } | Source::Last { chain, .. } => chains.push(*chain),
-                    Source::Nodes { of, .. } => chains.extend(of.iter().map(|node| node.chain)),
-                    Source::Zeros
-                    | Source::Literal(_)
-                    | Source::Ints(_)
-                    | Source::Index(_)
-                    | Source::Rows { .. }
-                    | Source::Sibling { .. } => {}
-                }
-            }
-        }
-        chains.retain(|chain| *chain < growth.first_chain);
+        let ends = |stage: &UnfoldedStage| {
+            let end = |waits: &Dependency| if let Dependency::End { chain } = waits { Some(*chain) } else { None };
+            stage.depends.iter().filter_map(end).collect::<Vec<_>>()
+        };
+        let followed = growth.chains.iter().filter_map(|chain| chain.length.like);
+        let read = growth.chains.iter().flat_map(|chain| &chain.stages).flat_map(ends);
+        let mut chains: Vec<u32> = followed.chain(read).filter(|chain| *chain < growth.first_chain).collect();
         chains.sort_unstable();
         chains.dedup();
         chains.into_iter().filter_map(|chain| self.earlier_chain(chain)).collect()
@@ -374,6 +365,19 @@ mod tests {
         assert_eq!(slot_and_steps(&mut growths), (0, new.slot(), 1));
         place(&mut growths, 0, 12, &mut Spares::default());
         assert_eq!(slot_and_steps(&mut growths), (0, Slot(12), 1));
+    }
+
+    #[test]
+    fn a_growth_refers_to_those_chains_whose_ends_it_waits_for() {
+        let mut spares = Spares::default();
+        let mut growths = Growths::new(growth(0), RequestTensors::default());
+        place(&mut growths, 0, 3, &mut spares);
+        growths.add_lanes(0, 1);
+        let mut reads = independent(0, 1, Vec::new(), 2);
+        reads.stages[0].depends.extend([1, 0].map(|chain| Dependency::End { chain }));
+        growths.grow(Arc::new(UnfoldedGrowth { first_chain: 1, ..growth_of(vec![reads.clone(), reads]) }), RequestTensors::default());
+        let lane = place(&mut growths, 1, 5, &mut spares);
+        assert_eq!(lane.growth.earlier.iter().map(|earlier| earlier.chain).collect::<Vec<_>>(), [0], "its own it has at hand");
     }
 
     #[test]

@@ -7,9 +7,9 @@ use proptest::prelude::*;
 
 use crate::check::{GraphLimits, Model, Unfolding};
 use crate::generate::{self, ModelShape, Rng};
-use crate::graph::{Extent, Growth, Source};
+use crate::graph::{Extent, Growth, Node, Source};
 use crate::oracle::{self, Edges, NodeId};
-use crate::unfolded::{Dependency, Retention, UnfoldedGrowth};
+use crate::unfolded::{self, Dependency, Retention, UnfoldedGrowth};
 
 /// A model in which most outputs fit most inputs.
 fn model() -> Arc<Model> {
@@ -48,6 +48,7 @@ fn reaches(waits: &Edges, from: NodeId, to: NodeId) -> bool {
 fn assert_sound(growth: &Growth, unfolded: &UnfoldedGrowth, rng: &mut Rng) {
     let full = bounds(unfolded);
     assert_lengths(growth, unfolded);
+    assert_waits_for_earlier(unfolded);
     assert_named(&oracle::expand(growth, unfolded.first_chain, &full), unfolded);
     let waits = oracle::waits(unfolded, &full);
     for group in oracle::subgraphs(unfolded) {
@@ -57,6 +58,26 @@ fn assert_sound(growth: &Growth, unfolded: &UnfoldedGrowth, rng: &mut Rng) {
     for _ in 0..3 {
         let executed = executed(unfolded, rng);
         assert_course(growth, unfolded, &executed, rng);
+    }
+}
+
+/// A stage waits for the ends of those chains of earlier growths that its inputs name: the engine asks nothing else where they lie.
+fn assert_waits_for_earlier(unfolded: &UnfoldedGrowth) {
+    for chain in &unfolded.chains {
+        for stage in &chain.stages {
+            let read = stage.inputs.iter().flat_map(|input| match &input.source {
+                unfolded::Source::Steps { chain, .. } | unfolded::Source::Last { chain, .. } => vec![*chain],
+                unfolded::Source::Nodes { of, .. } => of.iter().map(|node| node.chain).collect(),
+                _ => Vec::new(),
+            });
+            let end = |waits: &Dependency| if let Dependency::End { chain } = waits { Some(*chain) } else { None };
+            let earlier = |chain: &u32| *chain < unfolded.first_chain;
+            let waits: Vec<u32> = stage.depends.iter().filter_map(end).filter(earlier).collect();
+            let read: BTreeSet<u32> = read.filter(earlier).collect();
+            let each_once: BTreeSet<u32> = waits.iter().copied().collect();
+            assert_eq!(each_once.len(), waits.len());
+            assert!(read.is_subset(&each_once), "{stage:?}");
+        }
     }
 }
 
@@ -291,10 +312,13 @@ proptest! {
 fn refer_back(growth: &mut Growth, kept: &[u32], rng: &mut Rng) {
     let Some(chain) = kept.get(rng.below(kept.len() as u64) as usize) else { return };
     for source in growth.chains.iter_mut().flat_map(|chain| &mut chain.stages).flat_map(|stage| &mut stage.inputs) {
-        if rng.one_in(3)
-            && let Source::Last(of) | Source::Steps { of, .. } = source
-        {
-            *of = crate::graph::OutputRef { chain: *chain, stage: 0, output: 0 };
+        if !rng.one_in(3) {
+            continue;
+        }
+        match source {
+            Source::Last(of) | Source::Steps { of, .. } => *of = crate::graph::OutputRef { chain: *chain, stage: 0, output: 0 },
+            Source::Nodes { stage: 0, output: 0, of } => of.iter_mut().step_by(2).for_each(|node| *node = Node { chain: *chain, step: 0 }),
+            _ => {}
         }
     }
 }

@@ -17,6 +17,8 @@ const FEW: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     held: Vec<(Weak<UnfoldedGrowth>, u64)>,
+    /// Whether there was one before: most requests have a single small one, which needs no list.
+    has_begun: bool,
     /// How many there were when they were last looked through.
     left: usize,
     /// What all of them take.
@@ -38,8 +40,10 @@ impl Graphs {
             room.change_graphs(self.taken, taken)?;
             self.taken = taken;
         }
-        self.held.push((Arc::downgrade(growth), bytes));
-        self.bytes = all;
+        if std::mem::replace(&mut self.has_begun, true) || taken > 0 {
+            self.held.push((Arc::downgrade(growth), bytes));
+            self.bytes = all;
+        }
         Ok(())
     }
 

@@ -65,7 +65,12 @@ pub fn describe_with<P: Plugin>(parameters: Vec<Parameter>, files: &Files) -> Re
 /// # Errors
 /// The plugin's refusal.
 pub fn unfold<P: Plugin>(holder: &'static Holder<P>, request: &dyn Incoming) -> Result<Growth, Refusal> {
-    described(holder, |plugin| plugin.unfold(&Request::new(request)))
+    described(holder, |plugin| {
+        let request = Request::new(request);
+        let mut growth = plugin.unfold(&request)?;
+        remember_first_tensor(&mut growth, &request);
+        Ok(growth)
+    })
 }
 
 /// The exported `resume`.
@@ -73,7 +78,24 @@ pub fn unfold<P: Plugin>(holder: &'static Holder<P>, request: &dyn Incoming) -> 
 /// # Errors
 /// The plugin's refusal.
 pub fn resume<P: Plugin>(holder: &'static Holder<P>, state: &[u8], event: &Event, request: &dyn Incoming) -> Result<Reaction, Refusal> {
-    described(holder, |plugin| plugin.resume(state, event, &Request::new(request)))
+    described(holder, |plugin| {
+        let (state, first) = state.split_last_chunk().ok_or_else(|| Refusal::Internal("the state is none that this plugin left".into()))?;
+        let request = Request::from_tensor(request, u32::from_le_bytes(*first));
+        let mut reaction = plugin.resume(state, event, &request)?;
+        if let Some(growth) = &mut reaction.growth {
+            remember_first_tensor(growth, &request);
+        }
+        Ok(reaction)
+    })
+}
+
+/// Puts behind a continuation's state the number of the first tensor that the request will have at the next call: the host does not say it.
+fn remember_first_tensor(growth: &mut Growth, request: &Request) {
+    let Some(next) = &mut growth.next else { return };
+    let kept_from = next.keep_tensors_from;
+    // The host lets go of no more tensors than there are, and brings none of them back.
+    let first = if kept_from > request.first() { kept_from.min(request.end()) } else { request.first() };
+    next.state.extend(first.to_le_bytes());
 }
 
 fn described<P: Plugin, T>(holder: &'static Holder<P>, call: impl FnOnce(&P) -> Result<T, Refusal>) -> Result<T, Refusal> {

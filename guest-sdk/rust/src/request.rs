@@ -12,9 +12,9 @@ pub trait Incoming {
     fn tensors(&self) -> Vec<TensorSpec>;
     /// The request's own parameters.
     fn parameters(&self) -> Vec<Parameter>;
-    /// The elements of an integer tensor.
+    /// The elements of a tensor of any integer type, or BOOL. A UINT64 above the largest i64 ends the call, as the client's fault.
     fn ints(&self, tensor: u32) -> Vec<i64>;
-    /// The elements of a floating-point tensor.
+    /// The elements of an FP32 tensor, and of no other type.
     fn floats(&self, tensor: u32) -> Vec<f32>;
     /// The elements of a BYTES tensor, as UTF-8.
     fn texts(&self, tensor: u32) -> Vec<String>;
@@ -49,14 +49,17 @@ impl<'a> Request<'a> {
     /// Wraps what a call was given.
     #[must_use]
     pub fn new(incoming: &'a dyn Incoming) -> Self {
-        Self { incoming, tensors: OnceCell::new(), first: 0 }
+        Self::from_tensor(incoming, 0)
     }
 
-    /// The same request of a session that has dropped its tensors before that number: the one its last
-    /// [`await_input`](crate::GrowthBuilder::await_input) named.
-    #[must_use]
-    pub fn from_tensor(&self, first: u32) -> Self {
-        Self { incoming: self.incoming, tensors: self.tensors.clone(), first }
+    /// Wraps what a call was given of a session that has let go of its tensors before that number.
+    pub(crate) const fn from_tensor(incoming: &'a dyn Incoming, first: u32) -> Self {
+        Self { incoming, tensors: OnceCell::new(), first }
+    }
+
+    /// The number of its first tensor: 0 but for a session that has let go of some.
+    pub(crate) const fn first(&self) -> u32 {
+        self.first
     }
 
     /// The number that the next tensor of this session will have.

@@ -55,7 +55,7 @@ impl<P: Plugin> Described<P> {
     /// # Errors
     /// The plugin's refusal.
     pub fn resume(&self, state: &[u8], event: &Event, request: &TestRequest) -> Result<Reaction, Refusal> {
-        self.plugin.resume(state, event, &Request::new(request))
+        self.plugin.resume(state, event, &Request::from_tensor(request, request.first))
     }
 }
 

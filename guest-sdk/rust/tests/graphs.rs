@@ -2,7 +2,6 @@
 
 use cellwright_guest::Cell;
 use cellwright_guest::prelude::*;
-use cellwright_guest::testing::{Described, TestRequest};
 use cellwright_guest::types::{Continuation, Extent, Feedback, FeedbackMode, Pace, Sibling, Steps};
 
 /// A counter: its state is its number.
@@ -102,58 +101,4 @@ fn an_input_without_a_source_is_the_authors_mistake() {
 fn an_output_that_does_not_exist_is_the_authors_mistake() {
     let mut model = ModelBuilder::new();
     let _ = counter(&mut model, "first").output("m");
-}
-
-/// A running sum over a session: each chunk is a chain that begins where the last one ended.
-struct Session(Cell);
-
-impl Session {
-    fn grow(&self, request: &Request, chains: u32) -> Result<Growth, Refusal> {
-        let x = request.input("x")?.sequence(Int64, &[], 100)?;
-        let mut growth = GrowthBuilder::after(chains);
-        let mut chain = growth.chain(x.count).stage(&self.0).input("by", x.forward());
-        if chains > 0 {
-            chain = chain.input("n", Source::Last(OutputRef { chain: chains - 1, stage: 0, output: 0 }));
-        }
-        let chain = chain.add();
-        growth
-            .output_streamed("sum", chain.output("n"))
-            .keep(chain.output("n"))
-            .await_input(request.end())
-            .state((chains + 1).to_le_bytes().into());
-        Ok(growth.finish())
-    }
-}
-
-impl Plugin for Session {
-    fn describe(_: &Parameters, _: &Files) -> Result<(Self, Description), Refusal> {
-        let mut model = ModelBuilder::new();
-        let cell = counter(&mut model, "sum");
-        Ok((Self(cell), model.finish()))
-    }
-
-    fn unfold(&self, request: &Request) -> Result<Growth, Refusal> {
-        self.grow(request, 0)
-    }
-
-    fn resume(&self, state: &[u8], event: &Event, request: &Request) -> Result<Reaction, Refusal> {
-        let chains = state.try_into().map(u32::from_le_bytes).map_err(|_| Refusal::Internal("this is not my state".into()))?;
-        match event {
-            Event::Input(first) => Ok(Reaction::grow(self.grow(&request.from_tensor(*first), chains)?)),
-            _ => Ok(Reaction::nothing()),
-        }
-    }
-}
-
-#[test]
-fn a_session_numbers_its_tensors_and_chains_on() {
-    let session = Described::<Session>::new(&[]).unwrap();
-    let chunk = TestRequest::new().ints("x", &[2], &[1, 2]);
-    let next = session.unfold(&chunk).unwrap().next.unwrap();
-    assert_eq!((next.keep_tensors_from, &next.state[..]), (1, &[1, 0, 0, 0][..]));
-    let growth = session.resume(&next.state, &Event::Input(1), &chunk).unwrap().growth.unwrap();
-    let inputs = &growth.chains[0].stages[0].inputs;
-    assert_eq!(inputs[0], Source::Last(OutputRef { chain: 0, stage: 0, output: 0 }));
-    assert!(matches!(&inputs[1], Source::Rows(rows) if rows.tensor == 1));
-    assert_eq!(growth.next.unwrap().keep_tensors_from, 2);
 }

@@ -13,6 +13,7 @@ enum Contents {
 /// A request with contents, built tensor by tensor.
 #[derive(Default)]
 pub struct TestRequest {
+    pub(super) first: u32,
     tensors: Vec<(TensorSpec, Contents)>,
     parameters: Vec<Parameter>,
 }
@@ -22,6 +23,12 @@ impl TestRequest {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// What a session has left that has let go of its tensors before that number, by which the first of these goes.
+    #[must_use]
+    pub fn from_tensor(self, first: u32) -> Self {
+        Self { first, ..self }
     }
 
     /// An FP32 tensor. Without values: zeros.
@@ -55,7 +62,7 @@ impl TestRequest {
 
     /// A tensor's contents.
     pub(super) fn array(&self, tensor: u32) -> Array {
-        let (spec, contents) = self.tensors.get(tensor as usize).unwrap_or_else(|| panic!("the request has no tensor {tensor}"));
+        let (spec, contents) = self.numbered(tensor);
         let shape: Vec<usize> = spec.shape.iter().map(|extent| usize::try_from(*extent).expect("checked when it was made")).collect();
         let values = match contents {
             Contents::Ints(values) => values.iter().map(|value| *value as f64).collect(),
@@ -63,6 +70,12 @@ impl TestRequest {
             Contents::Texts(_) => panic!("rows of tensor {tensor} are texts, which no cell takes"),
         };
         Array::new(&shape, values)
+    }
+
+    fn numbered(&self, tensor: u32) -> &(TensorSpec, Contents) {
+        let position = tensor.checked_sub(self.first);
+        let found = position.and_then(|position| self.tensors.get(position as usize));
+        found.unwrap_or_else(|| panic!("the request has no tensor {tensor}"))
     }
 
     fn tensor(mut self, name: &str, datatype: Datatype, shape: &[i64], contents: Contents) -> Self {
@@ -85,21 +98,21 @@ impl Incoming for TestRequest {
     }
 
     fn ints(&self, tensor: u32) -> Vec<i64> {
-        match &self.tensors[tensor as usize].1 {
+        match &self.numbered(tensor).1 {
             Contents::Ints(values) => values.clone(),
             _ => panic!("tensor {tensor} holds no integers"),
         }
     }
 
     fn floats(&self, tensor: u32) -> Vec<f32> {
-        match &self.tensors[tensor as usize].1 {
+        match &self.numbered(tensor).1 {
             Contents::Floats(values) => values.clone(),
             _ => panic!("tensor {tensor} holds no floats"),
         }
     }
 
     fn texts(&self, tensor: u32) -> Vec<String> {
-        match &self.tensors[tensor as usize].1 {
+        match &self.numbered(tensor).1 {
             Contents::Texts(values) => values.clone(),
             _ => panic!("tensor {tensor} holds no texts"),
         }

@@ -10,7 +10,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -198,7 +198,7 @@ impl Client {
         match answer.status().as_u16() {
             200..300 => Ok(true),
             // No or a wrong key is not an answer to the question.
-            401 | 403 => Err(refusal(answer).await),
+            401 | 403 => Err(self.refusal(answer).await),
             _ => Ok(false),
         }
     }
@@ -224,7 +224,7 @@ impl Client {
     /// Sends; what is no success is an error.
     pub(crate) async fn success(&self, call: Call) -> Result<Response<Incoming>, ClientError> {
         let answer = self.send(call).await?;
-        if answer.status().is_success() { Ok(answer) } else { Err(refusal(answer).await) }
+        if answer.status().is_success() { Ok(answer) } else { Err(self.refusal(answer).await) }
     }
 
     pub(crate) async fn read(&self, answer: Response<Incoming>) -> Result<Bytes, ClientError> {
@@ -257,6 +257,20 @@ impl Client {
         let what = trust::fault(cause).unwrap_or_else(|| causes(cause));
         ClientError::Connection { address, what }
     }
+
+    /// What a refusal says. How a key is sent is this client's business, not its user's.
+    async fn refusal(&self, answer: Response<Incoming>) -> ClientError {
+        let status = answer.status();
+        let retry_after_s = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let body = Limited::new(answer.into_body(), REFUSAL_BYTES_MAX).collect().await;
+        let told = body.ok().and_then(|body| serde_json::from_slice::<ErrorBody>(&body.to_bytes()).ok()).map(|body| body.error);
+        let sentence = match told {
+            _ if status == StatusCode::UNAUTHORIZED && self.key.is_none() => "this server asks for a key".to_owned(),
+            Some(told) => told,
+            None => status.canonical_reason().unwrap_or("the server gave no reason").to_lowercase(),
+        };
+        ClientError::Status { status: status.as_u16(), sentence, retry_after_s }
+    }
 }
 
 /// A key as the `Authorization` header has it, marked so that it is not printed.
@@ -264,14 +278,4 @@ pub(crate) fn authorization(key: &str) -> Result<HeaderValue, ClientError> {
     let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| ClientError::Key)?;
     value.set_sensitive(true);
     Ok(value)
-}
-
-/// What a refusal says.
-async fn refusal(answer: Response<Incoming>) -> ClientError {
-    let status = answer.status();
-    let retry_after_s = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let body = Limited::new(answer.into_body(), REFUSAL_BYTES_MAX).collect().await;
-    let sentence = body.ok().and_then(|body| serde_json::from_slice::<ErrorBody>(&body.to_bytes()).ok()).map(|body| body.error);
-    let sentence = sentence.unwrap_or_else(|| status.canonical_reason().unwrap_or("the server gave no reason").to_lowercase());
-    ClientError::Status { status: status.as_u16(), sentence, retry_after_s }
 }

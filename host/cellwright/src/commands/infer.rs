@@ -69,27 +69,42 @@ async fn answer(client: &Client, model: &Named, arguments: &InferArguments, mut 
     let form = if arguments.binary { Form::Binary } else { Form::Json };
     let mut out = BufWriter::new(stdout().lock());
     let mut waiting: VecDeque<JoinHandle<Result<Line, ClientError>>> = VecDeque::new();
-    let (mut failed, mut written) = (0, 0_u64);
+    let mut failed = 0;
+    // Why nothing more is sent, and how many requests have no answer because of it.
+    let (mut gone, mut unanswered, mut last) = (None, 0_u64, 0);
     loop {
-        let next = lines.next()?;
+        let next = if gone.is_none() { lines.next()? } else { None };
         while waiting.len() >= usize::from(arguments.max_in_flight) || (next.is_none() && !waiting.is_empty()) {
             let Some(first) = waiting.pop_front() else { break };
-            let (line, is_answer) = first.await?.with_context(|| stopped(written))?;
-            failed += u64::from(!is_answer);
-            written += 1;
-            writeln!(out, "{line}")?;
+            match first.await? {
+                Ok((line, is_answer)) => {
+                    failed += u64::from(!is_answer);
+                    writeln!(out, "{line}")?;
+                }
+                Err(nobody) => {
+                    unanswered += 1;
+                    gone.get_or_insert(nobody);
+                }
+            }
         }
-        let Some((_, line)) = next else { break };
+        let Some((number, line)) = next else { break };
+        last = number;
+        if gone.is_some() {
+            unanswered += 1;
+            continue;
+        }
         let (client, model) = (client.clone(), model.clone());
         waiting.push_back(tokio::spawn(async move { one(&client, &model, &line, form).await }));
     }
     out.flush()?;
-    Ok(failed)
-}
-
-/// How far it came, where nobody is there any more.
-fn stopped(written: u64) -> String {
-    format!("stopped after {written} lines of output")
+    match gone {
+        None => Ok(failed),
+        Some(nobody) => {
+            let failed = if failed > 0 { format!("; {failed} others failed, whose lines of output say why") } else { String::new() };
+            Err(anyhow::Error::new(nobody)
+                .context(format!("stopped at line {last} of the input, {unanswered} requests have no answer{failed}")))
+        }
+    }
 }
 
 async fn one(client: &Client, model: &Named, line: &[u8], form: Form) -> Result<Line, ClientError> {

@@ -92,7 +92,8 @@ impl Service {
         let total = load::run(&plan)?.total;
         match total.first_fault {
             None => {
-                let latency = Duration::from_secs_f64(total.latency.mean_us / 1e6);
+                // Of no answers there is no mean.
+                let latency = if total.ok == 0 { Duration::ZERO } else { Duration::from_secs_f64(total.latency.mean_us / 1e6) };
                 Ok(Answered { throughput: total.throughput, count: total.ok, latency })
             }
             Some(fault) => bail!("some requests failed, the first because {fault}"),

@@ -87,7 +87,7 @@ mod tests {
         // However small each of them is.
         let small: Vec<_> = (0..1000).map(|_| growth(1)).collect();
         let fits = small.iter().take_while(|growth| others.hold(growth, &other_room).is_ok()).count();
-        assert!((90..=100).contains(&fits), "{fits} of 3 KiB in 300");
+        assert!((90..=101).contains(&fits), "{fits} of 3 KiB in 300, beside the first");
         drop(small);
         others.give_back(&other_room);
         drop((room, other_room));

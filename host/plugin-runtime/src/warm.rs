@@ -132,8 +132,10 @@ impl<T> Pool<T> {
         lock(&self.idle).iter().map(|idle| idle.bytes).sum()
     }
 
-    /// Keeps an instance, which has so much memory, or drops it where enough are kept.
+    /// Keeps an instance, which has so much memory and counts as its part of all that there may be at least, or drops it where enough are kept.
     pub(crate) fn put(&self, bytes: u64, instance: T) {
+        // Of small ones, too, a tenant is to have no more than its part, though their number is what is bounded then.
+        let bytes = bytes.max(self.warmth.bounds.bytes / (self.warmth.bounds.total as u64).max(1));
         let is_full = || lock(&self.idle).len() >= self.warmth.bounds.per_model;
         if is_full() || !self.warmth.take_room(bytes) && !self.warmth.make_room(self.tenant, bytes) {
             return;
@@ -179,7 +181,7 @@ mod tests {
         let warmth = warmth(2, 10);
         let pool = warmth.pool(0);
         (0..5).for_each(|instance| pool.put(7, instance));
-        assert_eq!((held(&pool), *lock(&warmth.held)), (2, Held { instances: 2, bytes: 14 }));
+        assert_eq!((held(&pool), *lock(&warmth.held)), (2, Held { instances: 2, bytes: 20 }));
         assert!(pool.take().is_some() && pool.take().is_some() && pool.take().is_none());
         assert_eq!(*lock(&warmth.held), Held::default());
     }

@@ -8,7 +8,7 @@ mod versions;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::blob::{BlobStore, BlobWriter, Collected};
@@ -120,9 +120,13 @@ impl Registry {
         self.is_garbage_left.store(true, Ordering::SeqCst);
         let mut collected = Collected::default();
         // Looked at again once the turn is over: who found it taken has asked before.
-        while self.is_garbage_left.load(Ordering::SeqCst)
-            && let Ok(turn) = self.collecting.try_lock()
-        {
+        while self.is_garbage_left.load(Ordering::SeqCst) {
+            let turn = match self.collecting.try_lock() {
+                Ok(turn) => turn,
+                // A panic ended somebody's turn, which holds nothing.
+                Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+                Err(TryLockError::WouldBlock) => break,
+            };
             self.is_garbage_left.store(false, Ordering::SeqCst);
             let found = self.collect_all()?;
             collected = Collected { blobs: collected.blobs + found.blobs, bytes: collected.bytes + found.bytes };

@@ -51,7 +51,7 @@ pub(crate) async fn collect(app: &App, tenant: &TenantName, request: Request) ->
     let body = gather(app, tenant, &mut request.into_body()).await?;
     match encoding {
         Encoding::Identity => Ok(body),
-        encoding => inflate(app, body, encoding).await,
+        encoding => inflate(body, encoding, app.limits.body_bytes_max).await,
     }
 }
 
@@ -211,53 +211,78 @@ pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Opti
     value.to_str().map(Some).map_err(|_| Refusal::bad_input(format!("the header {name} is not plain text")))
 }
 
-async fn inflate(app: &App, body: Collected, encoding: Encoding) -> Result<Collected, Refusal> {
-    let max = app.limits.body_bytes_max;
-    let Collected { bytes: compressed, mut share } = body;
-    // Its size is not known before, so the most it may have is taken of the budget until it is.
-    let inflated_max = max.min(compressed.len().saturating_mul(INFLATION_MAX));
-    share.hold(compressed.len().saturating_add(inflated_max))?;
-    let inflated = tokio::task::spawn_blocking(move || match encoding {
-        Encoding::Gzip => gunzip(&compressed, max),
-        Encoding::Deflate => unzlib(&compressed, max),
-        Encoding::Identity => Ok(compressed.to_vec()),
+async fn inflate(body: Collected, encoding: Encoding, max: usize) -> Result<Collected, Refusal> {
+    let inflated = tokio::task::spawn_blocking(move || {
+        let mut inflated = Inflated { bytes: Vec::new(), max, beside: body.bytes.len(), share: body.share };
+        match encoding {
+            Encoding::Identity => return Ok(Collected { bytes: body.bytes, share: inflated.share }),
+            Encoding::Gzip => inflated.gunzip(&body.bytes)?,
+            Encoding::Deflate => inflated.unzlib(&body.bytes)?,
+        }
+        let Inflated { bytes, mut share, .. } = inflated;
+        share.hold(bytes.len())?;
+        Ok(Collected { bytes: bytes.into(), share })
     });
-    let bytes = inflated.await.map_err(Refusal::internal)??;
-    share.hold(bytes.len())?;
-    Ok(Collected { bytes: bytes.into(), share })
+    inflated.await.map_err(Refusal::internal)?
 }
-
-/// No deflate stream inflates to more than this many times its size.
-const INFLATION_MAX: usize = 1100;
 
 /// A member costs some microseconds, however short it is. Tools that write many put 64 KiB into each.
 const MEMBERS_MAX: usize = 16_384;
 
-/// One member after the other (RFC 1952, section 2.2), until nothing is left.
-fn gunzip(mut compressed: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
-    const MAGIC: &[u8] = &[0x1f, 0x8b];
-    let mut bytes = Vec::new();
-    for _ in 0..MEMBERS_MAX {
-        let mut member = GzDecoder::new(compressed);
-        read_bounded(&mut member, &mut bytes, max)?;
-        compressed = member.into_inner();
-        if compressed.is_empty() {
-            return Ok(bytes);
-        }
-        if !compressed.starts_with(MAGIC) {
-            return Err(left_behind(compressed));
-        }
-    }
-    Err(Refusal::bad_input(format!("the compressed body has more than {MEMBERS_MAX} members")))
+/// What a compressed body has come to so far. How much it will be nobody knows before, so it takes of the budget as it grows.
+struct Inflated {
+    bytes: Vec<u8>,
+    max: usize,
+    /// Bytes of what is inflated, which are held as well until all of it is.
+    beside: usize,
+    share: Share,
 }
 
-fn unzlib(compressed: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
-    let mut bytes = Vec::new();
-    let mut stream = ZlibDecoder::new(compressed);
-    read_bounded(&mut stream, &mut bytes, max)?;
-    match stream.into_inner() {
-        [] => Ok(bytes),
-        rest => Err(left_behind(rest)),
+impl Inflated {
+    /// One member after the other (RFC 1952, section 2.2), until nothing is left.
+    fn gunzip(&mut self, mut compressed: &[u8]) -> Result<(), Refusal> {
+        const MAGIC: &[u8] = &[0x1f, 0x8b];
+        for _ in 0..MEMBERS_MAX {
+            let mut member = GzDecoder::new(compressed);
+            self.read(&mut member)?;
+            compressed = member.into_inner();
+            if compressed.is_empty() {
+                return Ok(());
+            }
+            if !compressed.starts_with(MAGIC) {
+                return Err(left_behind(compressed));
+            }
+        }
+        Err(Refusal::bad_input(format!("the compressed body has more than {MEMBERS_MAX} members")))
+    }
+
+    fn unzlib(&mut self, compressed: &[u8]) -> Result<(), Refusal> {
+        let mut stream = ZlibDecoder::new(compressed);
+        self.read(&mut stream)?;
+        match stream.into_inner() {
+            [] => Ok(()),
+            rest => Err(left_behind(rest)),
+        }
+    }
+
+    /// Reads on to the end, where the bytes will be no more than `max` in all.
+    fn read(&mut self, mut reader: impl Read) -> Result<(), Refusal> {
+        loop {
+            // As much again as there is, which is how its memory grows. One byte more than may be shows that there are more.
+            let step = self.bytes.len().max(LARGE).min((self.max - self.bytes.len()).saturating_add(1));
+            let holds = self.beside + self.bytes.len() + step;
+            if self.share.is_less_than(holds) {
+                self.share.hold(holds)?;
+            }
+            let read = reader.by_ref().take(step as u64).read_to_end(&mut self.bytes);
+            let read = read.map_err(|cause| Refusal::bad_input(format!("the compressed body cannot be inflated: {cause}")))?;
+            if self.bytes.len() > self.max {
+                return Err(too_large(self.max));
+            }
+            if read < step {
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -265,22 +290,16 @@ fn left_behind(rest: &[u8]) -> Refusal {
     Refusal::bad_input(format!("the compressed body goes on behind its end, for {} bytes that are not compressed data", rest.len()))
 }
 
-/// Reads on to the end, where the bytes will be no more than `max` in all.
-fn read_bounded(reader: impl Read, bytes: &mut Vec<u8>, max: usize) -> Result<(), Refusal> {
-    let left = (max - bytes.len()) as u64;
-    let read = reader.take(left.saturating_add(1)).read_to_end(bytes);
-    read.map_err(|cause| Refusal::bad_input(format!("the compressed body cannot be inflated: {cause}")))?;
-    if bytes.len() > max { Err(too_large(max)) } else { Ok(()) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::sync::Arc;
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
 
     use super::*;
+    use crate::budget::Budget;
 
     fn gzip(bytes: &[u8]) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -288,20 +307,36 @@ mod tests {
         encoder.finish().unwrap()
     }
 
+    fn gunzip(compressed: &[u8], max: usize, budget: &Arc<Budget>) -> Result<Vec<u8>, StatusCode> {
+        let share = budget.share(&TenantName::parse("a").unwrap());
+        let mut inflated = Inflated { bytes: Vec::new(), max, beside: compressed.len(), share };
+        inflated.gunzip(compressed).map(|()| inflated.bytes).map_err(|refusal| refusal.status())
+    }
+
     #[test]
     fn a_bomb_is_inflated_no_further_than_allowed() {
-        let bomb = gzip(&vec![0; 1 << 20]);
-        assert_eq!(gunzip(&bomb, 1 << 20).unwrap().len(), 1 << 20);
-        assert_eq!(gunzip(&bomb, (1 << 20) - 1).unwrap_err().status(), StatusCode::PAYLOAD_TOO_LARGE);
-        assert_eq!(gunzip(&bomb[..20], 1 << 20).unwrap_err().status(), StatusCode::BAD_REQUEST);
+        let (bomb, budget) = (gzip(&vec![0; 1 << 20]), Budget::new(8 << 20));
+        assert_eq!(gunzip(&bomb, 1 << 20, &budget).unwrap().len(), 1 << 20);
+        assert_eq!(gunzip(&bomb, (1 << 20) - 1, &budget), Err(StatusCode::PAYLOAD_TOO_LARGE));
+        assert_eq!(gunzip(&bomb[..20], 1 << 20, &budget), Err(StatusCode::BAD_REQUEST));
+        assert_eq!(gunzip(&bomb, 1 << 20, &Budget::new(1 << 20)), Err(StatusCode::SERVICE_UNAVAILABLE), "it and what it was");
+    }
+
+    #[test]
+    fn what_is_inflated_takes_of_the_budget_what_it_has_come_to() {
+        let body: Vec<u8> = (0..300_u32 << 10).map(|place| (place.wrapping_mul(0x9E37_79B9) >> 24) as u8).collect();
+        let budget = Budget::new(2 << 20);
+        let mut held = budget.share(&TenantName::parse("b").unwrap());
+        held.hold(1 << 20).unwrap();
+        assert_eq!(gunzip(&gzip(&body), 64 << 20, &budget), Ok(body), "not what it might have come to");
     }
 
     #[test]
     fn members_are_bounded() {
-        let (empty, one) = (gzip(b""), gzip(b"1"));
+        let (empty, one, budget) = (gzip(b""), gzip(b"1"), Budget::new(8 << 20));
         let most = [empty.repeat(MEMBERS_MAX - 1), one].concat();
-        assert_eq!(gunzip(&most, 1).unwrap(), b"1");
-        assert_eq!(gunzip(&[most, empty].concat(), 1).unwrap_err().status(), StatusCode::BAD_REQUEST);
+        assert_eq!(gunzip(&most, 1, &budget).unwrap(), b"1");
+        assert_eq!(gunzip(&[most, empty].concat(), 1, &budget), Err(StatusCode::BAD_REQUEST));
     }
 
     #[test]

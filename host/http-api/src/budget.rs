@@ -44,8 +44,8 @@ impl Budget {
         Share { budget: self.clone(), tenant: tenant.clone(), bytes: 0 }
     }
 
-    /// Whether a tenant's request may hold `bytes` instead of `before`. To hold less always succeeds.
-    fn change(&self, tenant: &TenantName, before: usize, bytes: usize) -> bool {
+    /// A tenant's request holds `bytes` instead of `before`, if it may. To hold less always succeeds.
+    fn change(&self, tenant: &TenantName, before: usize, bytes: usize) -> Result<(), Reached> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let own = held.tenants.get(tenant).copied().unwrap_or(0);
         let (others, sum) = (held.all.saturating_sub(own), own.saturating_sub(before).saturating_add(bytes));
@@ -53,7 +53,7 @@ impl Budget {
         // The only one of a tenant is taken wherever there is room: otherwise a large one might never be.
         let may_hold = if own == before { free } else { free / 2 };
         if bytes > before && sum > may_hold {
-            return false;
+            return Err(if sum > free { Reached::ByAll } else { Reached::ByTenant });
         }
         held.all = others + sum;
         if sum == 0 {
@@ -63,7 +63,25 @@ impl Budget {
         } else {
             held.tenants.insert(tenant.clone(), sum);
         }
-        true
+        Ok(())
+    }
+}
+
+/// Whose requests hold as much as they may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reached {
+    ByAll,
+    ByTenant,
+}
+
+impl Reached {
+    fn refusal(self) -> Refusal {
+        match self {
+            Self::ByAll => Refusal::new(ErrorKind::Unavailable, "the server holds as many bytes of requests as it may: try again later"),
+            Self::ByTenant => {
+                Refusal::new(ErrorKind::Busy, "the tenant's requests hold as many bytes as they may: try again when some have ended")
+            }
+        }
     }
 }
 
@@ -71,10 +89,10 @@ impl Share {
     /// Holds so many bytes from now on. To hold less always succeeds.
     pub(crate) fn hold(&mut self, bytes: usize) -> Result<(), Refusal> {
         let bytes = if bytes <= UNCOUNTED_MAX { 0 } else { bytes };
-        if bytes != self.bytes && !self.budget.change(&self.tenant, self.bytes, bytes) {
-            return Err(Refusal::new(ErrorKind::Unavailable, "the server holds as many bytes of requests as it may: try again later"));
+        if bytes != self.bytes {
+            self.budget.change(&self.tenant, self.bytes, bytes).map_err(Reached::refusal)?;
+            self.bytes = bytes;
         }
-        self.bytes = bytes;
         Ok(())
     }
 
@@ -87,7 +105,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.budget.change(&self.tenant, self.bytes, 0);
+            let _ = self.budget.change(&self.tenant, self.bytes, 0);
         }
     }
 }
@@ -116,7 +134,7 @@ mod tests {
         other.hold(UNCOUNTED_MAX).unwrap();
         assert_eq!(hold(&mut one, 3), None);
         assert_eq!(hold(&mut other, 3), None);
-        assert_eq!(hold(&mut other, 4), Some(503));
+        assert_eq!(hold(&mut other, 4), Some(429));
         drop(one);
         assert_eq!(hold(&mut other, 12), None);
         drop(other);
@@ -128,12 +146,12 @@ mod tests {
     fn whatever_tenants_hold_there_is_some_left_for_another() {
         let budget = Budget::new(120 * 2 * UNCOUNTED_MAX);
         let [mut one, mut more] = shares(&budget, "a");
-        assert_eq!([hold(&mut one, 30), hold(&mut more, 31), hold(&mut more, 30)], [None, Some(503), None]);
+        assert_eq!([hold(&mut one, 30), hold(&mut more, 31), hold(&mut more, 30)], [None, Some(429), None]);
         let [mut one_of_b, mut more_of_b] = shares(&budget, "b");
-        assert_eq!([hold(&mut one_of_b, 20), hold(&mut more_of_b, 11), hold(&mut more_of_b, 10)], [None, Some(503), None]);
+        assert_eq!([hold(&mut one_of_b, 20), hold(&mut more_of_b, 11), hold(&mut more_of_b, 10)], [None, Some(429), None]);
         let [mut large, mut small] = shares(&budget, "c");
         assert_eq!([hold(&mut large, 31), hold(&mut large, 30)], [Some(503), None], "the only one of a tenant takes what there is");
         assert_eq!([hold(&mut small, 1), hold(&mut large, 14), hold(&mut small, 1)], [Some(503), None, None]);
-        assert_eq!(hold(&mut one, 31), Some(503));
+        assert_eq!(hold(&mut one, 31), Some(429));
     }
 }

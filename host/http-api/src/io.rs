@@ -2,27 +2,27 @@
 //!
 //! Its reading is watched by hyper's own timeouts, and by the server's, which ends connections at rest.
 //!
-//! What hyper refuses by itself, a head that is none or too large, it refuses without a word. Such an answer is given its sentence here: nothing
-//! else sees it.
+//! What hyper refuses by itself, a head that is none or too large, it refuses without a word. Such an answer is given its sentence and its id here:
+//! nothing else sees it.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use cellwright_protocol::messages::ErrorBody;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use crate::request_id::HEADER;
+use crate::app::App;
+use crate::request_id::{HEADER, IdSource};
 use crate::server::activity::{Active, Activity};
 
 /// See the module.
 pub(crate) struct Watched<T> {
     inner: T,
+    app: Arc<App>,
     activity: Arc<Activity>,
-    write_timeout: Duration,
     /// Runs while a write waits; made when one first does.
     writing: Option<Pin<Box<Sleep>>>,
     write_waits: Option<Active>,
@@ -38,7 +38,7 @@ struct Explaining {
 }
 
 /// Hyper's own answer with a sentence, if these bytes are one. Every other answer carries its request's id.
-fn explained(head: &[u8]) -> Option<Vec<u8>> {
+fn explained(head: &[u8], ids: &IdSource) -> Option<Vec<u8>> {
     const EMPTY: &str = "content-length: 0\r\n";
     const LENGTH_MAX: usize = 256;
     if head.len() > LENGTH_MAX || !head.starts_with(b"HTTP/1.1 4") || !head.ends_with(b"\r\n\r\n") {
@@ -53,8 +53,9 @@ fn explained(head: &[u8]) -> Option<Vec<u8>> {
         "431" => "the request's head has more headers or bytes than this server takes",
         _ => return None,
     };
-    let json = serde_json::to_string(&ErrorBody { error: error.to_owned() }).ok()?;
-    let headers = format!("content-type: application/json\r\ncontent-length: {}\r\n", json.len());
+    let id = ids.make();
+    let json = serde_json::to_string(&ErrorBody { error: format!("{error} (request `{}`)", id.as_str()) }).ok()?;
+    let headers = format!("content-type: application/json\r\ncontent-length: {}\r\n{HEADER}: {}\r\n", json.len(), id.as_str());
     Some((head.replacen(EMPTY, &headers, 1) + &json).into_bytes())
 }
 
@@ -62,7 +63,7 @@ impl<T: AsyncWrite + Unpin> Watched<T> {
     /// Writes a sentence where one is due; none where these bytes are to be written as they are.
     fn poll_explain(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Option<Poll<io::Result<usize>>> {
         if self.explaining.is_none() {
-            let answer = explained(bytes)?;
+            let answer = explained(bytes, &self.app.ids)?;
             self.explaining = Some(Explaining { answer, written: 0, instead_of: bytes.len() });
         }
         let explaining = self.explaining.as_mut()?;
@@ -80,8 +81,8 @@ impl<T: AsyncWrite + Unpin> Watched<T> {
 }
 
 impl<T> Watched<T> {
-    pub(crate) fn new(inner: T, write_timeout: Duration, activity: Arc<Activity>) -> Self {
-        Self { inner, activity, write_timeout, writing: None, write_waits: None, explaining: None }
+    pub(crate) fn new(inner: T, app: Arc<App>, activity: Arc<Activity>) -> Self {
+        Self { inner, app, activity, writing: None, write_waits: None, explaining: None }
     }
 
     fn watch_writing<R>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
@@ -89,7 +90,7 @@ impl<T> Watched<T> {
             self.write_waits = None;
             return written;
         }
-        let until = Instant::now() + self.write_timeout;
+        let until = Instant::now() + self.app.limits.write_timeout;
         let sleep = self.writing.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
         if self.write_waits.is_none() {
             self.write_waits = Some(self.activity.begin());

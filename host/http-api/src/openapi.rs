@@ -150,7 +150,7 @@ fn refusals(operation: &Operation) -> Vec<u16> {
         statuses.extend([400, 401, 403, 500]);
     }
     if !matches!(operation.body, Body::None) {
-        statuses.extend([400, 408, 413, 415, 503]);
+        statuses.extend([400, 408, 413, 415, 429, 503]);
     }
     statuses.sort_unstable();
     statuses.dedup();
@@ -167,7 +167,7 @@ fn meaning(status: u16) -> &'static str {
         409 => "It is in a state that forbids this",
         413 => "There is more of it than is taken",
         415 => "The body is compressed in a way that is not taken",
-        429 => "As many requests as allowed are in flight: try again later",
+        429 => "As many requests, or bytes of them, as allowed are in flight: try again later",
         500 => "The server failed",
         501 => "This is not served",
         502 => "The model's plugin failed",

@@ -48,7 +48,7 @@ impl IdSource {
         }
     }
 
-    fn make(&self) -> ExchangeId {
+    pub(crate) fn make(&self) -> ExchangeId {
         let number = self.run.wrapping_add(self.next.fetch_add(1, Ordering::Relaxed).wrapping_mul(ODD));
         let mut digits = [0; 16];
         for (position, digit) in digits.iter_mut().enumerate() {

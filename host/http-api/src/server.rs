@@ -193,21 +193,28 @@ struct Acceptor {
 impl Acceptor {
     async fn run(mut self, listener: TcpListener) {
         loop {
-            // Those beyond the limit wait in the listener's queue.
-            if self.permits.available_permits() == 0 {
-                self.say_full();
-            }
             let accepted = tokio::select! {
                 _ = self.phase.changed() => return,
-                accepted = accept(&listener, &self.permits) => accepted,
+                accepted = listener.accept() => accepted,
             };
-            match accepted {
-                Ok((stream, permit)) => self.connect(stream, permit),
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
                 Err(cause) => {
                     tracing::warn!(%cause, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
                 }
+            };
+            // Beyond the limit one waits here, the others in the listener's queue.
+            if self.permits.available_permits() == 0 {
+                self.say_full();
             }
+            let permit = tokio::select! {
+                _ = self.phase.changed() => return,
+                permit = self.permits.clone().acquire_owned() => permit,
+            };
+            let Ok(permit) = permit else { return };
+            self.connect(stream, permit);
         }
     }
 
@@ -235,10 +242,4 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
-}
-
-async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, permit))
 }

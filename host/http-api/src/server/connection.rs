@@ -60,7 +60,7 @@ impl Connection {
     pub(super) async fn run<S: AsyncRead + AsyncWrite + Unpin + 'static>(self, stream: S) {
         let limits = &self.app.limits;
         let activity = Activity::new();
-        let stream = Watched::new(stream, limits.write_timeout, activity.clone());
+        let stream = Watched::new(stream, self.app.clone(), activity.clone());
         let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
             let active = activity.begin();
             let answer = exchange::serve(self.app.clone(), self.router.clone(), request);

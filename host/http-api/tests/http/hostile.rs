@@ -106,7 +106,7 @@ fn padded(path: &str, length: usize) -> Vec<u8> {
 
 const GENERATE: &str = r#"{"x":[1]}"#;
 const INFER: &str = r#"{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1]}]}"#;
-const HELD: &str = "as many bytes of requests as it may";
+const HELD: &str = "the tenant's requests hold as many bytes as they may";
 
 #[test]
 fn what_a_call_holds_counts_until_its_end() {
@@ -123,7 +123,7 @@ fn what_a_call_holds_counts_until_its_end() {
             })
             .collect();
         server.host.waiting.reaches(3 * (round + 1));
-        send(&others, &padded(&others, 30_000)).refused(503, HELD);
+        send(&others, &padded(&others, 30_000)).refused(429, HELD);
         assert_eq!(send(&others, &padded(&others, 9_000)).status, 200);
         server.host.answer_all();
         waiting.into_iter().for_each(|mut stream| assert_eq!(Answer::read(&mut stream).status, 200));
@@ -138,7 +138,7 @@ fn tensors_that_are_larger_than_their_body_count_as_what_they_are() {
     let mut first = server.connect();
     first.write_all(&request("POST", "/v2/models/wait/generate", &[], long.as_bytes())).unwrap();
     server.host.waiting.reaches(1);
-    server.send("POST", "/v2/models/echo/generate", &[], &padded("generate", 11_000)).refused(503, HELD);
+    server.send("POST", "/v2/models/echo/generate", &[], &padded("generate", 11_000)).refused(429, HELD);
     assert_eq!(server.send("POST", "/v2/models/echo/generate", &[], &padded("generate", 9_000)).status, 200);
     server.host.answer_all();
     assert_eq!(Answer::read(&mut first).status, 200);
@@ -151,7 +151,7 @@ fn a_body_that_came_compressed_counts_as_what_it_is() {
     let mut first = server.connect();
     first.write_all(&request("POST", "/v2/models/wait/generate", &[("content-encoding", "gzip")], &body)).unwrap();
     server.host.waiting.reaches(1);
-    server.send("POST", "/v2/models/echo/generate", &[], &padded("generate", 600_000)).refused(503, HELD);
+    server.send("POST", "/v2/models/echo/generate", &[], &padded("generate", 600_000)).refused(429, HELD);
     assert_eq!(server.send("POST", "/v2/models/echo/generate", &[], &padded("generate", 400_000)).status, 200);
     server.host.answer_all();
     assert_eq!(Answer::read(&mut first).status, 200);
@@ -161,7 +161,9 @@ fn a_body_that_came_compressed_counts_as_what_it_is() {
 #[test]
 fn small_bodies_count_too() {
     let server = Running::with(Limits { bodies_bytes_max: 20_000, ..Limits::default() }, None);
-    server.send("POST", "/v2/models/echo/infer", &[], &vec![b' '; 30_000]).refused(503, "as many bytes of requests as it may");
+    server
+        .send("POST", "/v2/models/echo/infer", &[], &vec![b' '; 30_000])
+        .refused(503, "the server holds as many bytes of requests as it may");
     server.send("POST", "/v2/models/echo/infer", &[], &vec![b' '; 2000]).refused(400, "not the JSON");
 }
 
@@ -182,7 +184,9 @@ fn what_is_no_http_is_told_so() {
         let answer = server.raw(bytes.as_bytes());
         assert_eq!(answer.status, status, "{bytes}: {}", answer.text());
         assert_eq!(answer.header("content-length"), Some(answer.body.len().to_string().as_str()));
-        assert!(answer.json()["error"].as_str().is_some_and(|error| error.contains(words)), "{bytes}: {}", answer.text());
+        let id = answer.header("x-request-id").expect("every answer has one");
+        let error = answer.json()["error"].as_str().map(str::to_owned).unwrap_or_default();
+        assert!(error.contains(words) && error.contains(&format!("request `{id}`)")), "{bytes}: {}", answer.text());
     };
     let post = "POST /v2/models/echo/infer HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
     told(&format!("{post}content-length: 2\r\ncontent-length: 3\r\n\r\n{{}}"), 400, "head");

@@ -118,7 +118,12 @@ fn a_connection_that_asks_nothing_is_closed() {
 #[test]
 fn connections_beyond_the_limit_wait_for_others_to_end() {
     let server = Running::with(Limits { connections_max: 2, ..Limits::default() }, None);
-    let (first, second) = (server.connect(), server.connect());
+    let [first, second] = [(); 2].map(|()| {
+        let mut stream = server.connect();
+        stream.write_all(b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0, "it is answered, and the address to which nobody comes keeps no place");
+        stream
+    });
     let mut third = server.connect();
     third.write_all(&request("GET", "/v2", &[], b"")).unwrap();
     third.set_read_timeout(Some(Duration::from_millis(300))).unwrap();

@@ -95,7 +95,7 @@ fn what_the_calls_of_a_connection_hold_counts_until_their_end() {
             let waiting: Vec<_> = (0..3).map(|_| tokio::spawn(sender.send_request(padded(&path, 30_000)))).collect();
             let host = server.host.clone();
             tokio::task::spawn_blocking(move || host.waiting.reaches(3 * (round + 1))).await.unwrap();
-            assert_eq!(sender.send_request(padded(&others, 30_000)).await.unwrap().status(), 503);
+            assert_eq!(sender.send_request(padded(&others, 30_000)).await.unwrap().status(), 429);
             server.host.answer_all();
             for answer in waiting {
                 assert_eq!(answer.await.unwrap().unwrap().status(), 200);

@@ -73,6 +73,9 @@ pub enum CompileError {
     /// The machine code is larger than the host takes.
     #[error("the compiled plugin has more than {0} bytes")]
     ArtifactTooLarge(usize),
+    /// What the compiler made is no code of this host's.
+    #[error("the server cannot load what it compiled ({0}), as if its program had been replaced while it runs: restart it")]
+    OtherCode(String),
     /// The compiler ended without an answer.
     #[error("the compiler ended without an answer: {0}")]
     Crashed(String),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use crate::cache::{Cache, ContentName};
@@ -130,7 +131,7 @@ impl Runtime {
             return Ok(plugin);
         }
         let artifact = self.compiler.compile(&self.surroundings.engine, bytes, self.artifact_bytes_max)?;
-        let plugin = self.load(name, &artifact)?;
+        let plugin = self.load(name, &artifact).map_err(|defect| blame(defect, &artifact))?;
         if let Some(cache) = &self.cache {
             cache.store(&content, &artifact);
         }
@@ -142,11 +143,8 @@ impl Runtime {
         self.load(name, &artifact).inspect_err(|error| tracing::warn!(%error, "a compiled plugin in the cache does not load")).ok()
     }
 
-    /// `artifact` comes from this runtime's compiler, or from its cache, which authenticates what that compiler once made.
     fn load(&self, name: &str, artifact: &[u8]) -> Result<Plugin, Defect> {
-        // SAFETY: the bytes are `Engine::precompile_component`'s own: they come straight from the compiler's process, which the host
-        // started from a program of its choice, or out of the cache, which only returns what carries a MAC under the cache's secret key.
-        let component = unsafe { Component::deserialize(&self.surroundings.engine, artifact) };
+        let component = deserialize(&self.surroundings.engine, artifact);
         let component = component.map_err(|error| Defect::Uncompilable(sentence::of_chain(&error)))?;
         Plugin::link(&self.surroundings, name, &component)
     }
@@ -159,5 +157,22 @@ impl Runtime {
             hasher.update(&(word.len() as u64).to_le_bytes()).update(word.as_bytes());
         }
         hasher.update(abi::WIT.as_bytes()).update(bytes).finalize()
+    }
+}
+
+/// `artifact` comes from this runtime's compiler, or from its cache, which authenticates what that compiler once made.
+fn deserialize(engine: &Engine, artifact: &[u8]) -> wasmtime::Result<Component> {
+    // SAFETY: the bytes are `Engine::precompile_component`'s own: they come straight from the compiler's process, which the host
+    // started from a program of its choice, or out of the cache, which only returns what carries a MAC under the cache's secret key.
+    unsafe { Component::deserialize(engine, artifact) }
+}
+
+/// Who is at fault where code that was just made does not load: the plugin, if it needs more than instances may have; this host, if what its
+/// compiler makes is not for it.
+fn blame(defect: Defect, artifact: &[u8]) -> CompileError {
+    match (defect, engine::for_compiling()) {
+        // This engine bounds no instances.
+        (Defect::Uncompilable(words), Ok(engine)) if deserialize(&engine, artifact).is_err() => CompileError::OtherCode(words),
+        (defect, _) => defect.into(),
     }
 }

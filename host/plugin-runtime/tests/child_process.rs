@@ -27,6 +27,7 @@ const SILENT: &str = "silent";
 const TALKATIVE: &str = "talkative";
 const SLEEPING: &str = "sleeping";
 const PANICKING: &str = "panicking";
+const OTHER: &str = "other";
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
@@ -38,10 +39,16 @@ fn main() -> ExitCode {
             }
         },
         Some(SLEEPING) => std::thread::sleep(Duration::from_secs(60)),
+        // An answer that claims to be code.
+        Some(OTHER) => {
+            let answered = std::io::copy(&mut std::io::stdin(), &mut std::io::sink())
+                .and_then(|_| std::io::Write::write_all(&mut std::io::stdout(), b"\0code of another version"));
+            return if answered.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
         Some(PANICKING) => panic!("lost my way"),
         _ => {}
     }
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 9] = [
         ("a_plugin_compiled_by_a_child_runs", a_plugin_compiled_by_a_child_runs),
         ("defects_are_named_as_if_compiled_here", defects_are_named_as_if_compiled_here),
         ("a_compiler_that_takes_too_long_is_ended", a_compiler_that_takes_too_long_is_ended),
@@ -49,6 +56,7 @@ fn main() -> ExitCode {
         ("a_compilation_that_takes_too_much_memory_is_ended", a_compilation_that_takes_too_much_memory_is_ended),
         ("a_compiler_that_says_too_much_is_ended", a_compiler_that_says_too_much_is_ended),
         ("a_compiler_that_crashes_or_is_missing_is_said_to", a_compiler_that_crashes_or_is_missing_is_said_to),
+        ("code_that_is_not_for_this_host_is_no_defect_of_the_plugin", code_that_is_not_for_this_host_is_no_defect_of_the_plugin),
         ("more_compilations_than_turns_all_end", more_compilations_than_turns_all_end),
     ];
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
@@ -141,9 +149,14 @@ fn a_compiler_that_crashes_or_is_missing_is_said_to() {
     let missing = ChildCompiler::new("/does/not/exist".into(), vec![]);
     let error = compile(missing, &Guest::default().wasm()).unwrap_err();
     assert!(error.to_string().starts_with("the compiler /does/not/exist cannot be run: "), "{error}");
-    // An answer that claims to be code and is none is refused when it is loaded.
-    let defect = compile(child(TALKATIVE), &Guest::default().wasm()).unwrap_err();
-    assert!(matches!(defect, CompileError::ArtifactTooLarge(_) | CompileError::Defect(Defect::Uncompilable(_))), "{defect}");
+}
+
+fn code_that_is_not_for_this_host_is_no_defect_of_the_plugin() {
+    let error = compile(child(OTHER), &Guest::default().wasm()).unwrap_err();
+    assert!(matches!(error, CompileError::OtherCode(_)) && error.to_string().ends_with(": restart it"), "{error}");
+    let large = Guest { memory: "(memory (export \"memory\") 2000)", ..Guest::default() };
+    let error = compile(child(COMPILE), &large.wasm()).unwrap_err();
+    assert!(matches!(error, CompileError::Defect(Defect::Uncompilable(_))), "{error}");
 }
 
 fn more_compilations_than_turns_all_end() {

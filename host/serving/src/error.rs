@@ -460,6 +460,7 @@ impl LoadError {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
+            Self::Compile { source: CompileError::OtherCode(_) | CompileError::Start { .. }, .. } => ErrorKind::Unavailable,
             Self::Compile { .. } | Self::Model(_) | Self::UnknownCell { .. } | Self::Policy { .. } => ErrorKind::BadInput,
             // A plugin refuses what its author, who sends it, says in model.toml.
             Self::Describe(CallError::Refused { fault: Fault::InvalidInput, .. }) => ErrorKind::BadInput,

@@ -197,3 +197,16 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 fn compressed(bytes: &[u8]) -> Vec<u8> {
     zstd::stream::encode_all(bytes, 3).expect("bytes can be compressed")
 }
+
+/// As an update of the program does, while it serves.
+#[test]
+fn a_server_whose_program_is_replaced_takes_uploads_as_before() {
+    let folder = TempDir::new().unwrap();
+    let program = folder.path().join("cellwright");
+    let script = format!("cp \"$0\" {0} && export CELLWRIGHT_CACHE={0}.cache && exec {0} \"$@\"", program.display());
+    let server = Server::start_by(&script, &folder.path().join("data"));
+    std::fs::remove_file(&program).unwrap();
+    std::fs::write(&program, "another version, which compiles otherwise").unwrap();
+    server.push("sums", &BundleFolder::summing());
+    assert!(is_sum(&server.infer("sums", &sum(1, 3)), 1, 3));
+}

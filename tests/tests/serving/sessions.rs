@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use cellwright_cell_graph::Tensor;
+use cellwright_protocol::{InferRequest, RequestedOutput};
 use cellwright_serving::ErrorKind;
 use cellwright_tests::graphs::{settled, wait_until};
 use cellwright_tests::requests;
@@ -54,6 +55,33 @@ fn who_waits_for_room_gets_it() {
     });
     session.wait().unwrap();
     host.is_whole_again();
+}
+
+#[test]
+fn later_chunks_bring_inputs_alone() {
+    let host = host();
+    let model = host.model("honest");
+    let session = host.serving.open_session(&model, requests::session(1, 2)).unwrap();
+    let inputs_alone = bad_input("a session's parameters and outputs are those that it began with: what follows brings inputs alone");
+    assert_eq!(refused(session.push(requests::session(2, 2))), inputs_alone);
+    let outputs = vec![RequestedOutput { name: "sum".to_owned(), parameters: Vec::new() }];
+    assert_eq!(refused(session.push_when_room(InferRequest { outputs, ..requests::sum(2, 2) })), inputs_alone);
+    session.push(requests::sum(2, 2)).unwrap();
+    assert_eq!([session.next_part(), session.next_part()], [Some(sum_after(0)), Some(sum_after(1))]);
+    session.wait().unwrap();
+}
+
+#[test]
+fn calls_of_the_plugin_are_counted_anew_for_each_chunk() {
+    let host = host();
+    // One for a chunk, one for what came of it, which may come behind the next chunk, and one for the end.
+    let model = host.limited("resumes_max = 4");
+    let session = host.serving.open_session(&model, requests::session(1, 2)).unwrap();
+    for chunks in 0..10 {
+        assert_eq!(session.next_part(), Some(sum_after(chunks)));
+        session.push(requests::sum(2, 2)).unwrap();
+    }
+    session.wait().unwrap();
 }
 
 #[test]

@@ -105,7 +105,8 @@ impl Scheduler {
 /// What a model's policy means for its requests.
 impl PolicyKind {
     /// Whether requests are taken into batches, not nodes.
-    pub(crate) const fn takes_requests(self) -> bool {
+    #[must_use]
+    pub const fn takes_requests(self) -> bool {
         !matches!(self, Self::Cellular | Self::Adaptive)
     }
 

@@ -186,9 +186,12 @@ impl<'a> Simulation<'a> {
         }
         let mut driven = Driven::new(setup.config);
         driven.events.push(Event::ModelUp(Arc::new(info)));
+        // Who is taken as a whole runs where it was taken to its end. Until then it has no state anywhere, and waits for whichever device is idle first
+        // (BatchMaker, section 7.1).
+        let anywhere = setup.device.shares_memory || setup.config.policy.takes_requests();
         for worker in 0..setup.devices.max(1) {
             fleet.add();
-            let (worker, domain) = (WorkerId(worker), DomainId(if setup.device.shares_memory { 0 } else { worker }));
+            let (worker, domain) = (WorkerId(worker), DomainId(if anywhere { 0 } else { worker }));
             driven.events.push(Event::WorkerUp { worker, domain, class: NumericClass(0), arena_slots: ARENA_SLOTS });
         }
         let span_ns = (setup.seconds * 1e9) as u64;

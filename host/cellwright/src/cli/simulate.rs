@@ -44,7 +44,7 @@ pub(crate) struct SimulateArguments {
     /// What batches cost: `v100` (the cells of lstm, seq2seq and trees), `npu` (those of resnet, deepspeech, transformer and gnmt), or a file
     #[arg(long, default_value = "v100", value_name = "NAME|FILE.toml")]
     pub(crate) device: String,
-    /// How many of it, each with memory of its own
+    /// How many of it, each with memory of its own; policies that take whole requests run them on whichever is idle
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) devices: u32,
     /// What requests are

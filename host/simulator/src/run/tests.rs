@@ -34,6 +34,26 @@ fn figure_5_is_reproduced_to_the_time_unit() {
     );
 }
 
+/// One long request, and three short ones that come with it, to two devices with memory of their own: the short ones are done one after the other on the
+/// device that the long one leaves free, and none is bound to the other.
+#[test]
+fn who_waits_for_a_batch_waits_for_whichever_device_is_idle() {
+    let policies = [
+        PolicyKind::Graph { bucket_width: 0, window_ns: 0 },
+        PolicyKind::Serial,
+        PolicyKind::Merge { requests: 1 },
+        PolicyKind::Lazy { objective_ns: 1, percentile: 90 },
+    ];
+    for policy in policies {
+        let config = Config { policy, max_tasks_to_submit: 1, low_water: 0, ..Config::default() };
+        let arrivals = trace(&[(0, 10), (0, 1), (0, 1), (0, 1)]);
+        let setup = Setup { config, devices: 2, batch_max: vec![1], drain: true, warm_up: 0.0, ..Setup::new(Device::unit(UNIT), arrivals) };
+        let ran = run(&Setup { timeline_tasks: 100, ..setup }, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap();
+        let ends: Vec<u64> = ran.timeline.requests.iter().map(|(_, _, end)| end / UNIT).collect();
+        assert_eq!(ends, [1, 2, 3, 10], "{policy}");
+    }
+}
+
 fn v100(rate: f64) -> Setup {
     Setup::new(Device::built_in("v100").unwrap(), Arrivals::Poisson(rate))
 }

@@ -48,6 +48,25 @@ fn clients_keep_as_many_requests_in_flight_as_there_are() {
     );
 }
 
+/// As in BatchMaker's experiments: whole graphs are batched by what goes in alone, unless it is said that more is known.
+#[test]
+fn how_long_decoding_takes_is_not_known_before() {
+    let run = |more: &[&str]| {
+        let arguments = ["--workload", "seq2seq", "--policy", "graph:10", "--rate", "1000", "--seconds", "1"];
+        runs(&[&arguments, more].concat())[0]["p90_ms"].as_f64().unwrap_or(f64::NAN)
+    };
+    let (unsaid, known) = (run(&[]), run(&["--decode-known"]));
+    assert_eq!(unsaid, run(&["--decode-bound", "50"]));
+    assert!(known > 1.2 * unsaid, "{known} {unsaid}");
+    assert!(refused(&["--decode-known"]).contains("for the workload seq2seq"));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let trace = folder.path().join("long.csv").display().to_string();
+    std::fs::write(&trace, "0,3,53\n1,3,54\n").expect("a trace");
+    let said = |more: &[&str]| cellwright(&[&["simulate", "--workload", "seq2seq", "--trace", &trace], more].concat(), "").stderr;
+    assert!(said(&[]).contains("1 outputs end 50 steps beyond"), "{}", said(&[]));
+    assert!(!said(&["--decode-bound", "51"]).contains("note") && !said(&["--decode-known"]).contains("note"));
+}
+
 #[test]
 fn a_trace_is_played_to_its_end_and_drawn() {
     let folder = tempfile::tempdir().expect("a temporary folder");

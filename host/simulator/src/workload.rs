@@ -79,12 +79,12 @@ pub struct Ids {
 }
 
 /// How a decoder's length is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoding {
-    /// Its graph says it, as in BatchMaker's experiments (section 7.4).
-    #[default]
+    /// Its graph says it: whoever batches whole graphs has batches of equal lengths in and out.
     Known,
-    /// It stops when the device says so; its graph bounds it by the source's length and so many steps more.
+    /// It stops when the device says so, and nobody knows more before, as in BatchMaker's experiments (section 7.4); its graph bounds it by the source's
+    /// length and so many steps more, where whatever is longer ends.
     Stops {
         /// Steps beyond the source's length.
         extra: u32,

@@ -87,9 +87,12 @@ pub(crate) struct SimulateArguments {
     /// All trees are complete ones of so many leaves
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "lengths")]
     pub(crate) leaves: Option<u32>,
-    /// A decoder's length is known to the device alone, and bounded by the input's and so many steps more
+    /// A decoder's length is known to the device alone, and bounded by the input's and so many steps more, where it ends at the latest [default: 50]
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub(crate) decode_bound: Option<u32>,
+    /// A decoder's length is known when a request comes, and whoever batches whole graphs puts those together that are as long in and out
+    #[arg(long, conflicts_with = "decode_bound")]
+    pub(crate) decode_known: bool,
     /// Rows of a batch, at most, by cell in the order of the model; the last for all further ones
     #[arg(long, default_value = "512", value_delimiter = ',', value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) batch_max: Vec<u32>,

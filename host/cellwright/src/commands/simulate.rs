@@ -20,6 +20,8 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 /// Tasks in a picture of who ran when.
 const TIMELINE_TASKS: usize = 400;
 const TREES_SEED: u64 = 1;
+/// Steps by which decoding is bounded beyond the input's length, as in figure 13.
+const DECODE_BOUND: u32 = 50;
 /// For how long requests arrive, if nobody says.
 const SECONDS: f64 = 4.0;
 /// Part of that before anything is counted.
@@ -163,6 +165,7 @@ fn offered(arguments: &SimulateArguments, workload: &Workload) -> anyhow::Result
             (*source, *target) = ((*source).min(longest), (*target).min(longest));
         }
     }
+    say_what_is_cut(&file, arguments, trace.arrivals.iter().filter_map(|arrival| arrival.lengths))?;
     Ok(vec![(None, Arrivals::Trace(trace.arrivals))])
 }
 
@@ -178,12 +181,27 @@ fn say_what_is_not_used(file: &str, trace: &Trace, workload: &Workload) -> anyho
     Ok(())
 }
 
+/// Decoding is bounded though nobody asked for it; who has longer outputs should know.
+fn say_what_is_cut(file: &str, arguments: &SimulateArguments, pairs: impl Iterator<Item = (u32, u32)>) -> anyhow::Result<()> {
+    if arguments.workload == WorkloadKind::Seq2seq && !arguments.decode_known && arguments.decode_bound.is_none() {
+        let cut = pairs.filter(|(source, target)| *target > source.saturating_add(DECODE_BOUND)).count();
+        if cut > 0 {
+            writeln!(
+                stderr(),
+                "note: {file}: {cut} outputs end {DECODE_BOUND} steps beyond their input's length; --decode-bound lets them be longer"
+            )?;
+        }
+    }
+    Ok(())
+}
+
 fn workload(arguments: &SimulateArguments) -> anyhow::Result<Workload> {
     let trees = arguments.workload == WorkloadKind::Trees;
     ensure!(trees || arguments.leaves.is_none(), "--leaves is for the workload trees");
     ensure!(!trees || (arguments.fixed_length.is_none() && arguments.length_max.is_none()), "trees have --leaves instead of a length");
     let seq2seq = arguments.workload == WorkloadKind::Seq2seq;
     ensure!(seq2seq || arguments.decode_bound.is_none(), "--decode-bound is for the workload seq2seq");
+    ensure!(seq2seq || !arguments.decode_known, "--decode-known is for the workload seq2seq");
     let text = arguments.lengths.as_deref().map(|path| Ok::<_, anyhow::Error>((path.display().to_string(), read(path)?))).transpose()?;
     let list = text.as_ref().map(|(file, text)| (file.as_str(), text.as_str()));
     Ok(match arguments.workload {
@@ -194,7 +212,8 @@ fn workload(arguments: &SimulateArguments) -> anyhow::Result<Workload> {
             (None, None) => Trees::treebank(TREES_SEED),
         }),
         WorkloadKind::Seq2seq => {
-            let decoding = arguments.decode_bound.map_or(Decoding::Known, |extra| Decoding::Stops { extra });
+            let extra = arguments.decode_bound.unwrap_or(DECODE_BOUND);
+            let decoding = if arguments.decode_known { Decoding::Known } else { Decoding::Stops { extra } };
             Workload::seq2seq(pairs(arguments, list)?, decoding)
         }
         WorkloadKind::Resnet => Workload::layers(Layers::ResNet, pairs(arguments, list)?),
@@ -215,7 +234,13 @@ fn lengths(arguments: &SimulateArguments, list: Option<(&str, &str)>) -> anyhow:
 
 fn pairs(arguments: &SimulateArguments, list: Option<(&str, &str)>) -> anyhow::Result<Pairs> {
     let pairs = match (list, arguments.fixed_length) {
-        (Some((file, text)), _) => Pairs::from_list(file, text)?,
+        (Some((file, text)), _) => {
+            let listed = Pairs::from_list(file, text)?;
+            if let Pairs::Listed(pairs) = &listed {
+                say_what_is_cut(file, arguments, pairs.iter().copied())?;
+            }
+            listed
+        }
         (None, Some(length)) => Pairs::equal(Lengths::Fixed(length)),
         (None, None) => Pairs::EUROPARL,
     };

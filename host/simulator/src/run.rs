@@ -142,8 +142,9 @@ enum Due {
     Wake,
     /// A request, of those lengths; here, of a client who was answered and asks again.
     Came(Option<(u32, u32)>),
-    /// A request that came then reaches the scheduler, which was waited for already, and what has happened is heard of with it.
-    Reached(u64, Option<(u32, u32)>),
+    /// A request reaches the scheduler, which was waited for already, and what has happened is heard of with it. They come in order of their number, even at
+    /// one time: it is in front of when it came, and of its lengths.
+    Reached(u64, u64, Option<(u32, u32)>),
 }
 
 /// What the devices of a run have in common.
@@ -165,6 +166,8 @@ struct Simulation<'a> {
     random_arrivals: Random,
     random_shapes: Random,
     next_arrival: Option<Arrival>,
+    /// Requests that are on their way, or were.
+    came: u64,
     due: BinaryHeap<Reverse<(u64, Due)>>,
     hearing: Hearing<Due>,
     fleet: Fleet,
@@ -202,6 +205,7 @@ impl<'a> Simulation<'a> {
             random_arrivals: Random::new(setup.seed),
             random_shapes: Random::new(!setup.seed),
             next_arrival: None,
+            came: 0,
             due: BinaryHeap::new(),
             hearing: Hearing::new(setup.device.delays.handover.clone(), setup.seed ^ HEARING),
             fleet,
@@ -266,7 +270,7 @@ impl<'a> Simulation<'a> {
                 Due::Moved(request) => self.driven.events.push(Event::Moved(request)),
                 Due::Wake => self.driven.events.push(Event::Wake),
                 Due::Came(lengths) => self.arrive(at_ns, lengths, workload),
-                Due::Reached(came_ns, lengths) => self.arrive(came_ns, lengths, workload),
+                Due::Reached(_, came_ns, lengths) => self.arrive(came_ns, lengths, workload),
                 Due::Start(_) => {}
             }
         }
@@ -278,7 +282,10 @@ impl<'a> Simulation<'a> {
     fn come(&mut self, at_ns: u64, lengths: Option<(u32, u32)>) {
         match self.setup.device.request_ns {
             None => self.hearing.happened(at_ns, Due::Came(lengths)),
-            Some(request_ns) => self.due.push(Reverse((at_ns.saturating_add(request_ns), Due::Reached(at_ns, lengths)))),
+            Some(request_ns) => {
+                self.due.push(Reverse((at_ns.saturating_add(request_ns), Due::Reached(self.came, at_ns, lengths))));
+                self.came += 1;
+            }
         }
     }
 

@@ -176,6 +176,18 @@ fn requests_take_their_way_to_the_scheduler() {
     }
 }
 
+/// Whoever stands first in a trace is first, however short those are that come with it.
+#[test]
+fn requests_that_come_at_one_time_keep_their_order_on_their_way() {
+    for request_us in ["", "request_us = 5\n"] {
+        let table = format!("name = \"x\"\n{request_us}[default]\ncompute_us = [[1, 1000]]\n");
+        let device = Device::from_toml("x.toml", &table).unwrap();
+        let setup = Setup { warm_up: 0.0, drain: true, batch_max: vec![1], ..Setup::new(device, trace(&[(0, 9), (0, 1), (0, 9), (0, 1)])) };
+        let outcome = run(&setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
+        assert!((outcome.mean_ms - (9.0 + 10.0 + 19.0 + 20.0) / 4.0).abs() < 0.02, "{request_us}: {outcome:?}");
+    }
+}
+
 /// One request alone; two at once, on devices of their own; one right after their ends, when nobody knows yet that the other device will have nothing to do;
 /// and one alone again. A device that is the only one is lent nothing.
 #[test]

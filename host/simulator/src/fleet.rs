@@ -30,7 +30,7 @@ pub(crate) struct Machine {
     pub(crate) recurrent: Vec<bool>,
     pub(crate) gathering: Gathering,
     pub(crate) delays: Delays,
-    /// Whether batches are whole graphs, which nobody has to put together anew.
+    /// Whether batches are whole graphs, which nobody has to put together anew, nor to schedule node by node.
     pub(crate) whole: bool,
 }
 
@@ -125,7 +125,9 @@ impl Fleet {
     /// Takes a task into its device's queue.
     pub(crate) fn launch(&mut self, now: u64, launch: &Launch, rows: &[Row]) {
         let overhead_ns = self.overhead(launch, rows);
-        if let Gathering::Moved { scheduling_ns_per_row } = self.machine.gathering {
+        if let Gathering::Moved { scheduling_ns_per_row } = self.machine.gathering
+            && !self.machine.whole
+        {
             let scheduling = scheduling_ns_per_row * launch.nodes() as f64;
             self.scheduled_ns = self.scheduled_ns.max(now) + scheduling.round() as u64;
         }

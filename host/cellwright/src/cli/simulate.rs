@@ -111,7 +111,7 @@ pub(crate) struct SimulateArguments {
     /// When a cell may be queued behind cells it waits for: one by one (`node`), or when its whole subgraph may run (`subgraph`)
     #[arg(long, value_enum, default_value_t = ReleaseRule::Subgraph)]
     pub(crate) release: ReleaseRule,
-    /// Cost gathering by the rows that change place, and so many nanoseconds of scheduling for each row, instead of by the device's overhead
+    /// Cost gathering by the rows that change place, and so many nanoseconds of scheduling for each row, instead of by the device's overhead (whole graphs have neither)
     #[arg(long, value_name = "NANOSECONDS", value_parser = nanoseconds)]
     pub(crate) scheduling_ns: Option<f64>,
     /// Requests should be answered within so many milliseconds; who is not counts as a violation, and policies that ask know it

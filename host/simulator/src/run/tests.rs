@@ -251,6 +251,19 @@ fn a_rate_at_which_nothing_arrives_is_refused() {
     }
 }
 
+/// However overhead is costed, whole graphs have none.
+#[test]
+fn whole_graphs_are_not_scheduled_row_by_row() {
+    for policy in [PolicyKind::Graph { bucket_width: 10, window_ns: 0 }, PolicyKind::Serial] {
+        let outcome = |gathering| {
+            let setup = Setup { gathering, seconds: 0.5, ..v100(1000.0) };
+            let config = Config { policy, ..setup.config };
+            run(&Setup { config, ..setup }, &mut Workload::lstm(Lengths::EUROPARL), &mut |_| ()).unwrap().outcome
+        };
+        assert_eq!(outcome(Gathering::Moved { scheduling_ns_per_row: 20_000.0 }), outcome(Gathering::Curve), "{policy}");
+    }
+}
+
 /// Little's law, and that time is either waited or computed.
 #[test]
 fn the_numbers_of_a_run_belong_together() {

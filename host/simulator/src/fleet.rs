@@ -151,6 +151,11 @@ impl Fleet {
         }
     }
 
+    /// When each task begins and ends that has begun, and of whose end nobody has heard.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.devices.iter().flat_map(|device| &device.flying).map(|flight| (flight.start_ns, flight.end_ns))
+    }
+
     /// A device begins its next task, which `seen` is shown.
     pub(crate) fn start<W: Work>(&mut self, worker: WorkerId, now: u64, work: &mut W, seen: impl FnOnce(&Launch, &[Row], &Flight, &W)) {
         let quiet = self.is_quiet(worker, now);

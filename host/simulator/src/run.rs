@@ -325,7 +325,10 @@ impl<'a> Simulation<'a> {
         self.driven.events.push(Event::Done { worker, up_to: seq, busy_ns, stopped, failed: Vec::new() });
     }
 
-    fn end(self) -> Ran {
+    fn end(mut self) -> Ran {
+        for (start_ns, end_ns) in self.fleet.under_way() {
+            self.recorder.busy(start_ns, end_ns.min(self.last_arrival_ns));
+        }
         let left: Vec<u64> = self.requests.unfinished().collect();
         let (queueing_ms, computation_ms) = self.recorder.shares();
         let outcome = self.recorder.outcome(self.setup.devices.max(1), &left);

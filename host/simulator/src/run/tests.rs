@@ -264,6 +264,15 @@ fn whole_graphs_are_not_scheduled_row_by_row() {
     }
 }
 
+/// Ten steps of a second each: four of them in the run, the last of which is not over when the run is.
+#[test]
+fn a_device_is_at_work_in_a_task_that_outlasts_the_run() {
+    let config = Config { max_tasks_to_submit: 1, low_water: 0, ..Config::default() };
+    let setup = Setup { config, seconds: 3.5, warm_up: 0.0, ..Setup::new(Device::unit(1000 * UNIT), trace(&[(0, 10)])) };
+    let outcome = run(&setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
+    assert!((outcome.utilisation - 1.0).abs() < 1e-6, "{outcome:?}");
+}
+
 /// Little's law, and that time is either waited or computed.
 #[test]
 fn the_numbers_of_a_run_belong_together() {

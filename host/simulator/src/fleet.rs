@@ -129,7 +129,7 @@ impl Fleet {
             && !self.machine.whole
         {
             let scheduling = scheduling_ns_per_row * launch.nodes() as f64;
-            self.scheduled_ns = self.scheduled_ns.max(now) + scheduling.round() as u64;
+            self.scheduled_ns = self.scheduled_ns.max(now).saturating_add(scheduling.round() as u64);
         }
         let mut kept = self.spares.pop().unwrap_or_default();
         kept.extend_from_slice(rows);
@@ -137,7 +137,7 @@ impl Fleet {
         let Delays { wake, between_ns, .. } = &self.machine.delays;
         let scheduled_ns = now.max(self.scheduled_ns);
         let (ready_ns, between_ns) =
-            if device.sleeps(now) { (scheduled_ns + wake.draw(&mut self.random), 0) } else { (scheduled_ns, *between_ns) };
+            if device.sleeps(now) { (scheduled_ns.saturating_add(wake.draw(&mut self.random)), 0) } else { (scheduled_ns, *between_ns) };
         device.queue.push_back(Queued { launch: launch.clone(), rows: kept, overhead_ns, ready_ns, between_ns });
     }
 
@@ -147,7 +147,7 @@ impl Fleet {
         let first = device.queue.front()?;
         match device.ended_ns {
             Some(ended_ns) if ended_ns > now => None,
-            ended_ns => Some(first.ready_ns.max(ended_ns.unwrap_or(0)) + first.between_ns),
+            ended_ns => Some(first.ready_ns.max(ended_ns.unwrap_or(0)).saturating_add(first.between_ns)),
         }
     }
 
@@ -162,11 +162,14 @@ impl Fleet {
         let device = &mut self.devices[worker.index()];
         let Some(Queued { launch, mut rows, overhead_ns, .. }) = device.queue.pop_front() else { return };
         let costs = &self.machine.costs[launch.cell_type.index()];
-        let costs_ns = costs.compute_ns(launch.step_rows() as u32, quiet) * u64::from(launch.steps) + overhead_ns;
+        let costs_ns =
+            costs.compute_ns(launch.step_rows() as u32, quiet).saturating_mul(u64::from(launch.steps)).saturating_add(overhead_ns);
         let busy_ns = work.takes_ns(costs_ns, now);
-        device.ended_ns = Some(now + busy_ns);
+        // A device's table may say more than there is time.
+        let end_ns = now.saturating_add(busy_ns);
+        device.ended_ns = Some(end_ns);
         let stops = rows.iter().filter_map(|row| Some((row.lane, work.begins(*row, launch.steps, now)?)));
-        let flight = Flight { seq: launch.seq, start_ns: now, end_ns: now + busy_ns, busy_ns, stopped: stops.collect() };
+        let flight = Flight { seq: launch.seq, start_ns: now, end_ns, busy_ns, stopped: stops.collect() };
         seen(&launch, &rows, &flight, work);
         device.flying.push_back(flight);
         rows.clear();
@@ -180,7 +183,7 @@ impl Fleet {
         }
         let costs = &self.machine.costs[launch.cell_type.index()];
         match self.machine.gathering {
-            Gathering::Curve => costs.overhead.at(launch.step_rows() as u32) * u64::from(launch.steps),
+            Gathering::Curve => costs.overhead.at(launch.step_rows() as u32).saturating_mul(u64::from(launch.steps)),
             Gathering::Moved { .. } => {
                 let last = &mut self.devices[launch.worker.index()].last[launch.cell_type.index()];
                 let stays = self.machine.recurrent[launch.cell_type.index()];
@@ -194,7 +197,8 @@ impl Fleet {
 
     /// Whether there are other devices and none has had anything to do for a while.
     fn is_quiet(&self, worker: WorkerId, now: u64) -> bool {
-        let idle = |other: &Device| other.queue.is_empty() && other.ended_ns.is_none_or(|ended_ns| ended_ns + QUIET_NS <= now);
+        let idle =
+            |other: &Device| other.queue.is_empty() && other.ended_ns.is_none_or(|ended_ns| ended_ns.saturating_add(QUIET_NS) <= now);
         self.devices.len() > 1 && self.devices.iter().enumerate().all(|(index, other)| index == worker.index() || idle(other))
     }
 

@@ -4,8 +4,8 @@ use cellwright_scheduler::Launch;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// The longest time that is told apart from longer ones: an hour.
-const LONGEST_NS: u64 = 3_600_000_000_000;
+/// The longest time that is told apart from longer ones: 292 years.
+const LONGEST_NS: u64 = u64::MAX / 2;
 
 /// The numbers of a run; times in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -107,7 +107,7 @@ impl Recorder {
 
     /// A device was busy.
     pub(crate) fn busy(&mut self, from_ns: u64, to_ns: u64) {
-        self.busy_ns += to_ns.saturating_sub(from_ns.max(self.from_ns));
+        self.busy_ns = self.busy_ns.saturating_add(to_ns.saturating_sub(from_ns.max(self.from_ns)));
         self.last_ns = self.last_ns.max(to_ns);
     }
 

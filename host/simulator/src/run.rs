@@ -369,7 +369,7 @@ impl World for Simulation<'_> {
         }
         if matches!(self.setup.arrivals, Arrivals::Clients(_)) && now < self.last_arrival_ns {
             let ended = commands.finished.len() + commands.failed.len();
-            self.due.extend((0..ended).map(|_| Reverse((now + AGAIN_NS, Due::Came(None)))));
+            self.due.extend((0..ended).map(|_| Reverse((now.saturating_add(AGAIN_NS), Due::Came(None)))));
         }
         // Not before all have what they are to do: whether others have is what a device may have to know.
         for at in 0..self.driven.commands.launches.len() {

@@ -92,7 +92,7 @@ impl Curve {
         let mut batches: Vec<u32> = self.knots.iter().chain(&other.knots).map(|(batch, _)| *batch).collect();
         batches.sort_unstable();
         batches.dedup();
-        let knots = batches.into_iter().map(|batch| (batch, (self.at(batch) + other.at(batch)) as f64)).collect();
+        let knots = batches.into_iter().map(|batch| (batch, self.at(batch).saturating_add(other.at(batch)) as f64)).collect();
         Self { knots, constant: self.constant && other.constant }
     }
 }

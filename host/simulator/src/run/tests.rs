@@ -273,6 +273,20 @@ fn a_device_is_at_work_in_a_task_that_outlasts_the_run() {
     assert!((outcome.utilisation - 1.0).abs() < 1e-6, "{outcome:?}");
 }
 
+/// The slowest device that can be written down: a request of three steps takes three hours, and one of a full batch longer than time can be told.
+#[test]
+fn a_slow_device_takes_as_long_as_it_says() {
+    let device = Device::from_toml("x.toml", "name = \"x\"\n[default]\ncompute_us = [[1, 3.6e9]]\n").unwrap();
+    let setup = Setup { warm_up: 0.0, drain: true, ..Setup::new(device, trace(&[(0, 3)])) };
+    let outcome = |setup: &Setup| run(setup, &mut Workload::lstm(Lengths::Fixed(1)), &mut |_| ()).unwrap().outcome;
+    let hours = outcome(&setup).p99_ms / 3.6e6;
+    assert!((hours - 3.0).abs() < 0.01, "{hours}");
+    let config = Config { max_tasks_to_submit: 1024, ..setup.config };
+    let arrivals = trace(&vec![(0, 1000); 65_536]);
+    let most = outcome(&Setup { config, batch_max: vec![65_536], arrivals, devices: 2, ..setup });
+    assert_eq!((most.answered, most.unfinished), (65_536, 0));
+}
+
 /// Little's law, and that time is either waited or computed.
 #[test]
 fn the_numbers_of_a_run_belong_together() {

@@ -48,6 +48,26 @@ fn clients_keep_as_many_requests_in_flight_as_there_are() {
     );
 }
 
+#[test]
+fn who_was_not_answered_is_counted_and_has_no_latency() {
+    let none = ["--policy", "adaptive", "--rate", "100", "--seconds", "1", "--objective-ms", "0.001"];
+    let run = &runs(&none)[0];
+    for latency in [&run["mean_ms"], &run["p99_ms"], &run["queueing"]["p90_ms"], &run["computation"]["mean_ms"]] {
+        assert_eq!(latency, &Value::Null, "{run}");
+    }
+    assert!(run["answered"] == 0 && run["failed"].as_u64() > Some(0), "{run}");
+    let lines = |arguments: &[&str]| {
+        let table = cellwright(&[&["simulate"], arguments].concat(), "").stdout;
+        table.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()).collect()
+    };
+    let table: Vec<Vec<String>> = lines(&none);
+    let (failed, dash) = (run["failed"].to_string(), "-".to_owned());
+    assert!(table[1].contains(&dash) && table[1][table[1].len() - 2..] == [failed, "0".to_owned()], "{table:?}");
+    let overload = ["--policy", "serial", "--rate", "2000", "--seconds", "1"];
+    let table: Vec<Vec<String>> = lines(&overload);
+    assert!(table[0].last().is_some_and(|head| head == "open") && table[1].last() == Some(&runs(&overload)[0]["unfinished"].to_string()));
+}
+
 /// As in BatchMaker's experiments: whole graphs are batched by what goes in alone, unless it is said that more is known.
 #[test]
 fn how_long_decoding_takes_is_not_known_before() {

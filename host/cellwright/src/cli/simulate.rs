@@ -33,7 +33,9 @@ there, a request is heard of as the end of a task is), move_us (of a request's s
 move it).
 
 Lines of JSON have, for each run, policy, rate, throughput, mean_ms, p50_ms, p90_ms, p99_ms, queueing and computation (the same for the time
-before the first cell began, request_us included, and after it), mean_batch, utilisation, answered, failed, unfinished and sla_violations.";
+before the first cell began, request_us included, and after it), mean_batch, utilisation, answered, failed, unfinished and sla_violations. Latencies
+are of requests that were answered, null where there are none; `failed` were given up (`given up` in the table), `unfinished` were still to be answered at
+the end (`open`): a policy with more of them has latencies of fewer requests.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SIMULATE_EXAMPLES)]

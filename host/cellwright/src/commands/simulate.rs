@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow, bail, ensure};
 use cellwright_scheduler::{Config, PolicyKind, Release};
 use cellwright_simulator::arrivals::Trace;
+use cellwright_simulator::outcome::Spread;
 use cellwright_simulator::plot::{Line, Picture};
 use cellwright_simulator::workload::{Decoding, Layers, Lengths, Pairs, Trees};
 use cellwright_simulator::{Arrivals, Device, Gathering, Outcome, Setup, Timeline, Workload, plot, run};
@@ -65,7 +66,7 @@ pub(crate) fn simulate(arguments: &SimulateArguments) -> anyhow::Result<()> {
                 devices: arguments.devices,
                 batch_max,
                 seed: arguments.seed,
-                outcome: ran.0,
+                outcome: measured(ran.0),
             };
             if arguments.json {
                 writeln!(stdout(), "{}", serde_json::to_string(&run)?)?;
@@ -84,6 +85,15 @@ pub(crate) fn simulate(arguments: &SimulateArguments) -> anyhow::Result<()> {
         write(file, &plot::timeline(&format!("Who ran when: {}", runs.first().map_or("", |run| &run.policy)), timeline))?;
     }
     Ok(())
+}
+
+/// No latency is none, not one of 0: a dash, in JSON null.
+fn measured(outcome: Outcome) -> Outcome {
+    if outcome.answered > 0 {
+        return outcome;
+    }
+    let (ms, none) = (f64::NAN, Spread { mean_ms: f64::NAN, p50_ms: f64::NAN, p90_ms: f64::NAN, p99_ms: f64::NAN });
+    Outcome { mean_ms: ms, p50_ms: ms, p90_ms: ms, p99_ms: ms, queueing: none, computation: none, ..outcome }
 }
 
 fn one(setup: &Setup, mut workload: Workload) -> anyhow::Result<(Outcome, Timeline)> {
@@ -273,7 +283,22 @@ fn picture(runs: &[Run]) -> Result<String, String> {
 }
 
 fn print(runs: &[Run]) -> anyhow::Result<()> {
-    let head = ["policy", "rate", "answers/s", "p50 ms", "p90 ms", "p99 ms", "waiting p99", "computing p90", "batch", "busy", "late"];
+    let head = [
+        "policy",
+        "rate",
+        "answers/s",
+        "p50 ms",
+        "p90 ms",
+        "p99 ms",
+        "waiting p99",
+        "computing p90",
+        "batch",
+        "busy",
+        "late",
+        "given up",
+        "open",
+    ];
+    let ms = |ms: f64| if ms.is_nan() { "-".to_owned() } else { format!("{ms:.2}") };
     let rows = runs.iter().map(|run| {
         let outcome = &run.outcome;
         vec![
@@ -284,14 +309,16 @@ fn print(runs: &[Run]) -> anyhow::Result<()> {
                 (None, None) => "trace".to_owned(),
             },
             format!("{:.0}", outcome.throughput),
-            format!("{:.2}", outcome.p50_ms),
-            format!("{:.2}", outcome.p90_ms),
-            format!("{:.2}", outcome.p99_ms),
-            format!("{:.2}", outcome.queueing.p99_ms),
-            format!("{:.2}", outcome.computation.p90_ms),
+            ms(outcome.p50_ms),
+            ms(outcome.p90_ms),
+            ms(outcome.p99_ms),
+            ms(outcome.queueing.p99_ms),
+            ms(outcome.computation.p90_ms),
             format!("{:.1}", outcome.mean_batch),
             format!("{:.0} %", outcome.utilisation * 100.0),
             outcome.sla_violations.map_or("-".to_owned(), |late| late.to_string()),
+            outcome.failed.to_string(),
+            outcome.unfinished.to_string(),
         ]
     });
     let rows: Vec<Vec<String>> = rows.collect();

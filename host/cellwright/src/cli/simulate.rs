@@ -116,7 +116,7 @@ pub(crate) struct SimulateArguments {
     /// Cost gathering by the rows that change place, and so many nanoseconds of scheduling for each row, instead of by the device's overhead (whole graphs have neither)
     #[arg(long, value_name = "NANOSECONDS", value_parser = nanoseconds)]
     pub(crate) scheduling_ns: Option<f64>,
-    /// Requests should be answered within so many milliseconds; who is not counts as a violation, and policies that ask know it
+    /// Requests should be answered within so many milliseconds; who is not counts as a violation, and policies that ask know it. `lazy` keeps to its own objective too, which is 100 ms unless it is written `lazy:MS`
     #[arg(long, value_name = "MS", value_parser = seconds)]
     pub(crate) objective_ms: Option<f64>,
     /// Go on until every request has ended

@@ -122,6 +122,15 @@ fn texts_are_streamed_in_parts() {
     assert_eq!(texts.collect::<String>(), "1908-08-28");
     assert!(parts.lines().count() > 1, "{parts}");
 
+    // So is a request of the protocol, whose id stands in every part.
+    let of_protocol = json!({ "id": "p", "inputs": [{ "name": "text", "datatype": "BYTES", "shape": [1], "data": ["28 agosto 1908"] }] });
+    let streamed = done(server.ask_with(&["infer", "iso", "--input", "-", "--stream"], &of_protocol.to_string()));
+    assert_eq!(streamed.replace("\"id\":\"p\",", ""), parts);
+    let mut asking = of_protocol;
+    asking["outputs"] = json!([{ "name": "text" }]);
+    let told = json(&server.ask_with(&["infer", "iso", "--input", "-", "--stream"], &asking.to_string()).stdout);
+    assert!(told["id"] == "p" && told["error"].as_str().unwrap().starts_with("`outputs` cannot be asked for"), "{told}");
+
     let lines = "{\"text\":\n{\"id\":\"b\",\"text\":7}\n{\"text\":\"28 agosto 1908\"}\n";
     let ran = server.ask_with(&["infer", "iso", "--input", "-", "--stream"], lines);
     let told: Vec<Value> = ran.stdout.lines().map(json).collect();

@@ -142,6 +142,10 @@ pub enum BadResponse {
     Inconsistent { output: String, found: usize },
     #[error("output `{output}` was asked for, but the answer has only {has}")]
     UnknownOutput { output: String, has: String },
+    #[error("`outputs` cannot be asked for by name where an answer is `generate`'s, which has them all; leave them out")]
+    OutputsAsked,
+    #[error("input `{input}` is called as what stands beside it in a request of `generate`")]
+    NameTaken { input: String },
     #[error("the message has no form in JSON: {0}")]
     Json(String),
 }
@@ -151,7 +155,9 @@ impl BadResponse {
     #[must_use]
     pub fn is_clients_fault(&self) -> bool {
         match self {
-            Self::BinaryOnly { .. } | Self::NotUtf8 { .. } | Self::UnknownOutput { .. } => true,
+            Self::BinaryOnly { .. } | Self::NotUtf8 { .. } | Self::UnknownOutput { .. } | Self::OutputsAsked | Self::NameTaken { .. } => {
+                true
+            }
             Self::Inconsistent { .. } | Self::Json(_) => false,
         }
     }

@@ -13,7 +13,7 @@ use crate::binary;
 use crate::data::Data;
 use crate::element::{self, PrintElement};
 use crate::fault::{BadRequest, BadResponse, RequestFault, TensorFault};
-use crate::request::{InferRequest, unique};
+use crate::request::{InferRequest, some, unique};
 use crate::response::InferResponse;
 use crate::value::{OF_MESSAGE, Parameters, Value};
 
@@ -31,6 +31,30 @@ impl InferRequest {
         let wire = read.map_err(|cause| BadRequest { id: None, fault: cause.into() })?;
         let id = wire.id.clone();
         wire.request(inputs).map_err(|fault| BadRequest { id, fault })
+    }
+
+    /// The request as `generate` and `generate_stream` take it: inputs by name, as an answer of theirs has outputs.
+    ///
+    /// # Errors
+    /// If it asks for outputs, all of which `generate` gives, an input is called as what stands beside inputs, or has no form in JSON.
+    pub fn to_generate(&self) -> Result<serde_json::Map<String, serde_json::Value>, BadResponse> {
+        if !self.outputs.is_empty() {
+            return Err(BadResponse::OutputsAsked);
+        }
+        let no_json = |cause: serde_json::Error| BadResponse::Json(cause.to_string());
+        let mut object = serde_json::Map::new();
+        object.extend(self.id.clone().map(|id| ("id".to_owned(), id.into())));
+        if let Some(parameters) = some(&self.parameters) {
+            object.insert("parameters".to_owned(), serde_json::to_value(parameters).map_err(no_json)?);
+        }
+        for input in &self.inputs {
+            element::check_printable(input)?;
+            let value = serde_json::to_value(PrintNested::of(input)).map_err(no_json)?;
+            if object.insert(input.name.clone(), value).is_some() {
+                return Err(BadResponse::NameTaken { input: input.name.clone() });
+            }
+        }
+        Ok(object)
     }
 }
 

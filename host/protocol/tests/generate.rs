@@ -1,7 +1,7 @@
 //! `generate`: inputs and outputs as plain JSON values.
 
-use cellwright_cell_graph::{AttributeValue, Datatype, Tensor, TensorSpec};
-use cellwright_protocol::{InferRequest, InferResponse};
+use cellwright_cell_graph::{Attribute, AttributeValue, Datatype, Tensor, TensorSpec};
+use cellwright_protocol::{InferRequest, InferResponse, RequestedOutput};
 use proptest::prelude::*;
 
 fn model() -> Vec<TensorSpec> {
@@ -88,6 +88,27 @@ fn answers_are_values_by_name() {
     assert!(InferResponse { outputs: vec![half], ..InferResponse::default() }.to_generated().unwrap_err().is_clients_fault());
 }
 
+#[test]
+fn a_request_of_the_protocol_is_one_of_generate() {
+    let parameters = vec![Attribute { name: "beam".into(), value: AttributeValue::Int(4) }];
+    let inputs = vec![Tensor::from_texts("text", &[1], &["a"]), Tensor::from_f32("rows", &[2, 2], &[1.0, 0.5, f32::NAN, -2.0])];
+    let request = InferRequest { id: Some("r".into()), parameters, inputs, outputs: Vec::new() };
+    let line = serde_json::to_string(&request.to_generate().unwrap()).unwrap();
+    assert_eq!(line, r#"{"id":"r","parameters":{"beam":4},"rows":[[1.0,0.5],["NaN",-2.0]],"text":"a"}"#);
+
+    let named = RequestedOutput { name: "text".into(), parameters: Vec::new() };
+    let fault = InferRequest { outputs: vec![named], ..request.clone() }.to_generate().unwrap_err();
+    assert_eq!(
+        fault.to_string(),
+        "`outputs` cannot be asked for by name where an answer is `generate`'s, which has them all; leave them out"
+    );
+    for (name, is_taken) in [("id", true), ("parameters", true), ("text", true), ("beam", false)] {
+        let mut request = request.clone();
+        request.inputs[1].name = name.into();
+        assert_eq!(request.to_generate().is_err(), is_taken, "{name}");
+    }
+}
+
 proptest! {
     #[test]
     fn every_datatypes_answer_is_read_as_its_input(
@@ -114,8 +135,12 @@ proptest! {
         let answer = InferResponse { outputs: vec![tensor.clone()], ..InferResponse::default() }.to_generated().unwrap();
         let spec = TensorSpec { name: "x".into(), datatype, shape: shape.iter().map(|_| -1).collect() };
         let named_model = TensorSpec { name: "model_name".into(), datatype: Datatype::Bytes, shape: vec![1] };
-        let mut read = InferRequest::from_generate(&[spec, named_model], &answer).unwrap();
-        prop_assert_eq!(read.inputs.swap_remove(1), tensor);
+        let mut read = InferRequest::from_generate(&[spec.clone(), named_model], &answer).unwrap();
+        prop_assert_eq!(read.inputs.swap_remove(1), tensor.clone());
+
+        let asked = InferRequest { id: Some("r".into()), inputs: vec![tensor], ..InferRequest::default() };
+        let sent = serde_json::to_vec(&asked.to_generate().unwrap()).unwrap();
+        prop_assert_eq!(InferRequest::from_generate(&[spec], &sent).unwrap(), asked);
     }
 
     #[test]

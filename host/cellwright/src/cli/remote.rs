@@ -142,10 +142,12 @@ pub(crate) enum ModelsAction {
 
 const INFER_EXAMPLES: &str = "Examples:
   cellwright infer digits --input examples/digits/samples.jsonl
-  cellwright infer dates --input - --stream < requests.jsonl
+  cellwright infer dates --input examples/dates/samples.jsonl --stream
+  echo '{\"text\":\"28 agosto 1908\"}' | cellwright infer dates --input - --stream
 
-The input holds one Open Inference Protocol v2 request per line; answers are printed in the order of the input, one line each. A request that fails
-prints {\"id\":…,\"error\":…} and lets the others be; the exit status is 1 then.";
+The input holds one Open Inference Protocol v2 request per line; answers are printed in the order of the input, one line each. With --stream a line may
+also be a request of `generate` (inputs by name), and parts of answers are printed as `generate_stream` gives them, one request after the other. A
+request that fails prints {\"id\":…,\"error\":…} and lets the others be; the exit status is 1 then.";
 
 #[derive(Debug, Args)]
 #[command(after_help = INFER_EXAMPLES)]
@@ -158,7 +160,7 @@ pub(crate) struct InferArguments {
     /// Send tensors as raw bytes behind the JSON, and have them sent back so
     #[arg(long)]
     pub(crate) binary: bool,
-    /// Take the lines as `generate` requests (inputs by name) and print each part of the answer as it comes
+    /// Print each part of the answer as it comes, outputs by name; lines may also be `generate` requests (inputs by name)
     #[arg(long, conflicts_with = "binary")]
     pub(crate) stream: bool,
     /// Requests in flight at once

@@ -124,7 +124,7 @@ async fn one(client: &Client, model: &Named, line: &[u8], form: Form) -> Result<
     })
 }
 
-/// Parts as they come, one request after the other.
+/// Parts as they come, one request after the other: of `generate`, or of the protocol, whose `inputs` are objects, which no value of `generate` is.
 async fn stream(client: &Client, model: &Named, mut lines: Lines<Box<dyn BufRead>>) -> anyhow::Result<u64> {
     let mut failed = 0;
     while let Some((number, line)) = lines.next()? {
@@ -138,7 +138,9 @@ async fn stream(client: &Client, model: &Named, mut lines: Lines<Box<dyn BufRead
             }
         };
         let ended = async {
-            let mut events = client.generate_stream(model.as_ref(), &request).await?;
+            let of_protocol = request.get("inputs").and_then(Value::as_array).is_some_and(|inputs| inputs.iter().any(Value::is_object));
+            let request = if of_protocol { &InferRequest::from_json(&line)?.to_generate()? } else { &request };
+            let mut events = client.generate_stream(model.as_ref(), request).await?;
             while let Some(event) = events.next().await {
                 writeln!(stdout(), "{}", Value::Object(event?))?;
             }

@@ -55,7 +55,7 @@ class Setting:
 
     def asked(self) -> list:
         workers = [part for _ in range(WORKERS) for part in ("--worker", "cpu:threads=1")]
-        return [self.bundle, "--requests", self.work / "requests.jsonl", *workers]
+        return [self.bundle, "--input", self.work / "requests.jsonl", *workers]
 
     def calibrate(self, policy: str) -> Path:
         device = self.work / "device.toml"
@@ -63,7 +63,7 @@ class Setting:
         return device
 
     def measured(self, policy: str, rate: float | str, seed: int) -> dict:
-        load = ["--connections", CONNECTIONS, "--rate", rate, "--seed", seed, "--duration", self.seconds]
+        load = ["--connections", CONNECTIONS, "--rate", rate, "--seed", seed, "--seconds", self.seconds]
         return json.loads(self.run("bench", "serve", *self.asked(), "--policy", policy, *load, "--json"))["report"]["total"]
 
     def predicted(self, policy: str, device: Path, load: list) -> dict:

@@ -68,7 +68,7 @@ class InProcess:
     """`cellwright run`, given a request as a line when it has answered the one before."""
 
     def __init__(self, server: Cellwright):
-        command = [server._binary, "run", server.bundle, "--input", "-", "--max-in-flight", "1", *server.worker_options()]
+        command = [server._binary, "run", server.bundle, "--input", "-", "--in-flight-max", "1", *server.worker_options()]
         self._process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self):

@@ -180,7 +180,7 @@ fn policies_and_workers_do_not_change_answers() {
         &["--release", "subgraph"],
         &["--worker", "cpu", "--worker", "cpu"],
         &["--worker", "cpu:threads=2"],
-        &["--max-in-flight", "1"],
+        &["--in-flight-max", "1"],
     ] {
         assert_eq!(run(more), usual, "{more:?}");
     }
@@ -325,12 +325,12 @@ fn wrong_usage_is_status_2_and_says_what_to_do() {
         (&["bench", "cell", "--plot", "nowhere/roofline.svg"], "no folder nowhere"),
         (&["bench", "serve", "examples/digits", "--threads", "0"], "no whole number from 1 on"),
         (&["bench", "serve", "examples/digits", "--connections", "0"], "no whole number from 1 on"),
-        (&["bench", "serve", "examples/digits", "--duration", "nan"], "--duration"),
+        (&["bench", "serve", "examples/digits", "--seconds", "nan"], "--seconds"),
         (&["serve", "--body-bytes-max", "0"], "no whole number from 1 on"),
         (&["serve", "--upload-bytes-max", "0"], "--upload-bytes-max"),
         (&["serve", "--connections-max", "0"], "no whole number from 1 on"),
         (&["tenants", "set", "acme", "--device-share", "nan"], "a share is a number from 0"),
-        (&["run", "examples/digits", "--input", "-", "--max-in-flight", "0"], "--max-in-flight"),
+        (&["run", "examples/digits", "--input", "-", "--in-flight-max", "0"], "--in-flight-max"),
         (&[], "Usage"),
     ] {
         let ran = cellwright(arguments, "");
@@ -343,7 +343,7 @@ fn wrong_usage_is_status_2_and_says_what_to_do() {
 /// Nobody is there, and `--worker` is for a server that is started.
 #[test]
 fn a_benchmark_asks_no_server_that_the_environment_names() {
-    let asked = ["bench", "serve", "examples/digits", "--worker", "cpu", "--connections", "1", "--duration", "0.2", "--json"];
+    let asked = ["bench", "serve", "examples/digits", "--worker", "cpu", "--connections", "1", "--seconds", "0.2", "--json"];
     let ran = cellwright_in(&[("CELLWRIGHT_SERVER", "http://127.0.0.1:1")], &asked, "");
     assert_status(&ran, 0);
     assert!(ran.stderr.contains("a server on this machine"), "{}", ran.stderr);
@@ -379,7 +379,28 @@ fn completions_are_printed_for_common_shells() {
     for shell in ["bash", "zsh", "fish"] {
         let ran = cellwright(&["completions", shell], "");
         assert_status(&ran, 0);
-        assert!(ran.stdout.contains("cellwright") && ran.stdout.contains("max-in-flight"), "{shell}");
+        assert!(ran.stdout.contains("cellwright") && ran.stdout.contains("in-flight-max"), "{shell}");
+    }
+}
+
+#[test]
+fn an_option_is_called_alike_by_every_verb_and_its_old_name_goes_on() {
+    let renamed: [(&[&str], &str, &str); 8] = [
+        (&["run", "bundle"], "--max-in-flight", "--in-flight-max"),
+        (&["infer", "model"], "--max-in-flight", "--in-flight-max"),
+        (&["bench", "engine"], "--max-in-flight", "--in-flight-max"),
+        (&["bench", "engine"], "--duration", "--seconds"),
+        (&["bench", "serve", "bundle"], "--duration", "--seconds"),
+        (&["bench", "serve", "bundle"], "--requests", "--input"),
+        (&["calibrate", "bundle"], "--requests", "--input"),
+        (&["figures"], "--out", "--output"),
+    ];
+    for (verb, old, new) in renamed {
+        let help = cellwright(&[verb, &["--help"]].concat(), "").stdout;
+        assert!(help.contains(&format!("{new} ")) && !help.contains(&format!("{old} ")), "{verb:?}\n{help}");
+        let twice = cellwright(&[verb, &[old, "1", new, "1"]].concat(), "");
+        assert_status(&twice, 2);
+        assert!(twice.stderr.contains(new) && twice.stderr.contains("cannot be used multiple times"), "{}", twice.stderr);
     }
 }
 
@@ -389,7 +410,7 @@ fn benchmarks_run_and_report_in_json() {
     let ran = cellwright(&["bench", "unfold", "--calls", "50", "--json"], "");
     assert_status(&ran, 0);
     assert!(lines(&ran).len() >= 3, "{}", ran.stdout);
-    let engine = ["bench", "engine", "--hidden", "16", "--lengths", "fixed:3", "--rate", "200", "--duration", "0.5", "--json"];
+    let engine = ["bench", "engine", "--hidden", "16", "--lengths", "fixed:3", "--rate", "200", "--seconds", "0.5", "--json"];
     let ran = cellwright(&[&engine[..], &["--policy", "cellular,graph:10"]].concat(), "");
     assert_status(&ran, 0);
     let reports = lines(&ran);

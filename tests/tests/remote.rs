@@ -251,7 +251,7 @@ fn servers_of_a_benchmark_go_with_it() {
     let temporary = TempDir::new().unwrap();
     let is_empty = || std::fs::read_dir(temporary.path()).unwrap().next().is_none();
     let mut bench = Command::new(program())
-        .args(["bench", "serve", "examples/digits", "--rate", "20", "--duration", "60"])
+        .args(["bench", "serve", "examples/digits", "--rate", "20", "--seconds", "60"])
         .current_dir(root())
         .env("TMPDIR", temporary.path())
         .stdout(Stdio::null())
@@ -336,7 +336,7 @@ fn a_server_that_speaks_tls_is_administered_and_asked() {
     let samples = std::fs::read_to_string(root().join("examples/digits/samples.jsonl")).unwrap();
     let answers = done(ask(&["infer", "digits", "--input", "examples/digits/samples.jsonl", "--binary"]));
     assert_eq!(answers.lines().count(), samples.lines().count());
-    done(ask(&["bench", "serve", "examples/digits", "--duration", "0.5"]));
+    done(ask(&["bench", "serve", "examples/digits", "--seconds", "0.5"]));
 
     let models = ["models", "--key", secret];
     done(server.ask_in(&[("CELLWRIGHT_CA", certificate)], &models));
@@ -454,7 +454,7 @@ fn a_server_may_be_told_to_wait_for_ever() {
 fn latency_against_throughput_is_drawn() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("plot.svg");
-    let options = ["--rate", "40,80", "--duration", "0.5", "--json", "--plot", file.to_str().unwrap()];
+    let options = ["--rate", "40,80", "--seconds", "0.5", "--json", "--plot", file.to_str().unwrap()];
     let printed = done(cellwright(&[&["bench", "serve", "examples/digits"], &options[..]].concat(), ""));
     let rates: Vec<Value> = printed.lines().map(|line| json(line)["rate"].clone()).collect();
     assert_eq!(rates, [json!(40.0), json!(80.0)]);
@@ -471,7 +471,7 @@ fn latency_against_throughput_is_drawn() {
 fn policies_are_compared_in_turns() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("plot.svg");
-    let options = ["--policy", "cellular,graph:4", "--rate", "40,80", "--duration", "0.5", "--plot", file.to_str().unwrap()];
+    let options = ["--policy", "cellular,graph:4", "--rate", "40,80", "--seconds", "0.5", "--plot", file.to_str().unwrap()];
     let bench = |more: &[&str]| done(cellwright(&[&["bench", "serve", "examples/digits"], &options[..], more].concat(), ""));
     let lines: Vec<Value> = bench(&["--json"]).lines().map(json).collect();
     let turns: Vec<_> = lines.iter().map(|line| (line["policy"].as_str().unwrap(), line["rate"].as_f64().unwrap())).collect();
@@ -485,7 +485,7 @@ fn policies_are_compared_in_turns() {
 
 #[test]
 fn a_rate_that_is_offered_twice_comes_in_other_bursts() {
-    let bench = ["bench", "serve", "examples/digits", "--rate", "300,300", "--seed", "2", "--duration", "1", "--json"];
+    let bench = ["bench", "serve", "examples/digits", "--rate", "300,300", "--seed", "2", "--seconds", "1", "--json"];
     let sent: Vec<u64> = done(cellwright(&bench, "")).lines().map(|line| json(line)["report"]["total"]["sent"].as_u64().unwrap()).collect();
     // Poisson arrivals: 300 give or take 17, and as many again only by chance.
     assert!(sent.len() == 2 && sent[0] != sent[1], "{sent:?}");

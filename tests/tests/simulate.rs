@@ -235,7 +235,7 @@ fn figures_are_written_and_are_those_that_are_kept() {
     let mut said = String::new();
     // One by one: a run of the program has its time.
     for (figure, _) in REMADE {
-        let ran = cellwright(&["figures", "--out", name, "--only", figure], "");
+        let ran = cellwright(&["figures", "--output", name, "--only", figure], "");
         assert_eq!(ran.status, Some(0), "{figure}: {}", ran.stderr);
         said += &ran.stdout;
     }
@@ -268,7 +268,7 @@ fn figures_that_there_are_not_or_cannot_be_written_are_named() {
     };
     assert!(said(&["--only", "6"]).starts_with("error: there is no figure `6`; there are 5, 7a, "));
     let below = below.to_str().expect("a path in UTF-8");
-    let sentence = said(&["--only", "5", "--out", below]);
+    let sentence = said(&["--only", "5", "--output", below]);
     assert!(sentence.starts_with(&format!("error: the folder {below} cannot be made: ")) && sentence.lines().count() == 1, "{sentence}");
 }
 
@@ -288,7 +288,7 @@ fn a_machine_that_was_measured_is_a_device() {
     assert!(run["answered"].as_u64().is_some_and(|answered| answered > 300), "{run}");
 
     // The same by clients over HTTP, who ask what they are told to.
-    let measure = ["calibrate", "examples/digits", "--http", "--policy", "graph:4", "--requests", "examples/digits/samples.jsonl"];
+    let measure = ["calibrate", "examples/digits", "--http", "--policy", "graph:4", "--input", "examples/digits/samples.jsonl"];
     let ran = cellwright(&[&measure[..], &["--seconds", "0.1", "--worker", "cpu", "--cache", "none", "--output", name]].concat(), "");
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);
     let text = std::fs::read_to_string(&file).expect("a table");
@@ -297,7 +297,7 @@ fn a_machine_that_was_measured_is_a_device() {
 
     let said = cellwright(&["calibrate", "--http"], "").stderr;
     assert!(said.contains("<BUNDLE>"), "{said}");
-    let said = cellwright(&["calibrate", "examples/digits", "--http", "--requests", "no/such/file"], "").stderr;
+    let said = cellwright(&["calibrate", "examples/digits", "--http", "--input", "no/such/file"], "").stderr;
     assert!(said.contains("the requests in no/such/file cannot be used"), "{said}");
     let said = cellwright(&["calibrate", "--seconds", "0"], "").stderr;
     assert!(said.contains("--seconds is 0; give 0.1 to 3600 seconds"), "{said}");

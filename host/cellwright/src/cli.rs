@@ -90,7 +90,7 @@ const RUN_EXAMPLES: &str = "Examples:
   head -1 requests.jsonl | cellwright run examples/listops --input - --trace
 
 The input holds one Open Inference Protocol v2 request per line; blank lines are skipped. All of them are in flight at once, up to
---max-in-flight; answers are printed in the order of the input, one line each. With --stream, parts and ends are printed as they come, whoever's
+--in-flight-max; answers are printed in the order of the input, one line each. With --stream, parts and ends are printed as they come, whoever's
 they are: each line has its request's id (`line-N` for one without). A request that fails prints {\"id\":…,\"error\":…} and lets the others be; the
 exit status is 1 then.";
 
@@ -118,8 +118,8 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     pub(crate) json: bool,
     /// Requests in flight at once
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub(crate) max_in_flight: u32,
+    #[arg(long, alias = "max-in-flight", value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) in_flight_max: u32,
     /// Who decides what runs together: `cellular`, `adaptive`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`)
     #[arg(long, value_name = "POLICY", default_value = "cellular")]
     pub(crate) policy: PolicySpec,
@@ -280,8 +280,8 @@ pub(crate) struct ServeBenchArguments {
     #[arg(long, env = "CELLWRIGHT_CA", value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
     /// What is asked, if not the bundles' samples: one request a line
-    #[arg(long, value_name = "FILE")]
-    pub(crate) requests: Option<PathBuf>,
+    #[arg(long, alias = "requests", value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
     /// Requests per second, or `max` (each connection asks again when it is answered), or `sweep` (ten rates up to that); several with commas between them
     #[arg(long, default_value = "max", value_delimiter = ',')]
     pub(crate) rate: Vec<SweepRate>,
@@ -292,8 +292,8 @@ pub(crate) struct ServeBenchArguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = one_or_more)]
     pub(crate) threads: usize,
     /// Seconds to measure each rate, after a warm-up of a fifth of it
-    #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = at_most_a_week)]
-    pub(crate) duration: f64,
+    #[arg(long, alias = "duration", default_value_t = 5.0, value_name = "SECONDS", value_parser = at_most_a_week)]
+    pub(crate) seconds: f64,
     /// Send tensors as JSON, not as raw bytes
     #[arg(long)]
     pub(crate) json_tensors: bool,
@@ -376,7 +376,7 @@ const ENGINE_EXAMPLES: &str = "Examples:
   cellwright bench engine --model tokens --precision bf16 --hidden 1024 --rate max --worker cuda:0
 
 Requests arrive at random (Poisson) whether or not earlier ones are done, and latency counts from the moment a request was meant to arrive, so that
-a stall delays everyone who would have come meanwhile. `--rate max` keeps --max-in-flight requests in flight instead, and finds the saturation
+a stall delays everyone who would have come meanwhile. `--rate max` keeps --in-flight-max requests in flight instead, and finds the saturation
 throughput; `--rate half` finds it for the first policy and then offers half of it to each. `busy` is the share of the time in which workers had
 tasks, `of cells` the share that the same batches take by themselves, all of their mean size: run right after it as tasks of as many workers, a second for each
 cell (BatchMaker's figure 11 has 87 % for it; `-` of workers on GPUs, and with `--worker auto`).";
@@ -401,14 +401,14 @@ pub(crate) struct EngineArguments {
     #[arg(long, default_value = "half")]
     pub(crate) rate: Rate,
     /// Seconds to measure, after a warm-up of a fifth of it
-    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
-    pub(crate) duration: f64,
+    #[arg(long, alias = "duration", default_value_t = 10.0, value_name = "SECONDS")]
+    pub(crate) seconds: f64,
     /// Whether each request is unfolded by its plugin, or graphs are prepared beforehand
     #[arg(long, value_enum, default_value_t = UnfoldMode::PerRequest)]
     pub(crate) unfold: UnfoldMode,
     /// Requests in flight at once; those that arrive beyond wait, and their waiting counts
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub(crate) max_in_flight: u32,
+    #[arg(long, alias = "max-in-flight", value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) in_flight_max: u32,
     /// Seeds weights, lengths and arrivals
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,

@@ -27,8 +27,8 @@ pub(crate) struct CalibrateArguments {
     /// A bundle whose cells are to be measured, with its samples as requests [default: a model with random weights]
     pub(crate) bundle: Option<PathBuf>,
     /// Requests for it, one JSON object per line [default: the bundle's samples]
-    #[arg(long, value_name = "FILE", requires = "bundle")]
-    pub(crate) requests: Option<PathBuf>,
+    #[arg(long, alias = "requests", value_name = "FILE", requires = "bundle")]
+    pub(crate) input: Option<PathBuf>,
     /// Ask by HTTP, from clients in this process
     #[arg(long, requires = "bundle")]
     pub(crate) http: bool,

@@ -164,8 +164,8 @@ pub(crate) struct InferArguments {
     #[arg(long, conflicts_with = "binary")]
     pub(crate) stream: bool,
     /// Requests in flight at once
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) max_in_flight: u16,
+    #[arg(long, alias = "max-in-flight", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) in_flight_max: u16,
     #[command(flatten)]
     pub(crate) server: ServerArguments,
 }

@@ -135,7 +135,7 @@ pub(crate) struct SimulateArguments {
 
 const FIGURES_EXAMPLES: &str = "Examples:
   cellwright figures
-  cellwright figures --out /tmp/figures --only 7,11
+  cellwright figures --output /tmp/figures --only 7,11
 
 Each figure is written as SVG and as JSON, with what was published beside what came out here, and all comparisons as a table in README.md.";
 
@@ -143,8 +143,8 @@ Each figure is written as SVG and as JSON, with what was published beside what c
 #[command(after_help = FIGURES_EXAMPLES)]
 pub(crate) struct FiguresArguments {
     /// Where to write them
-    #[arg(long, default_value = "tests/figures", value_name = "FOLDER")]
-    pub(crate) out: PathBuf,
+    #[arg(long, alias = "out", default_value = "tests/figures", value_name = "FOLDER")]
+    pub(crate) output: PathBuf,
     /// Figures whose names begin like that alone; several, with commas between them
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub(crate) only: Vec<String>,

@@ -146,7 +146,7 @@ fn in_process(arguments: &CalibrateArguments, setup: Setup, watching: &Watching)
 }
 
 fn over_http(arguments: &CalibrateArguments, folder: &Path, setup: Setup, watching: &Watching) -> anyhow::Result<Measured> {
-    let asked = asked(folder, arguments.requests.as_deref())?;
+    let asked = asked(folder, arguments.input.as_deref())?;
     let service = Service::start(&arguments.host, setup)?;
     let spinner = progress::spinner(format!("loading {}", asked.name));
     let model = service.push(folder, &asked.name)?;
@@ -161,7 +161,7 @@ fn over_http(arguments: &CalibrateArguments, folder: &Path, setup: Setup, watchi
 fn load(arguments: &CalibrateArguments, random: &mut Random) -> anyhow::Result<(Bundle, Work)> {
     if let Some(folder) = &arguments.bundle {
         let bundle = host::open(folder)?;
-        let Asked { requests, .. } = asked(folder, arguments.requests.as_deref())?;
+        let Asked { requests, .. } = asked(folder, arguments.input.as_deref())?;
         let order = (0..requests.len() as u32).collect();
         return Ok((bundle, Work { requests: requests.into_iter().map(Prepared::Request).collect(), order }));
     }

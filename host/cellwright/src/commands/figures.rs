@@ -16,19 +16,19 @@ pub(crate) fn figures(arguments: &FiguresArguments) -> anyhow::Result<()> {
         let known: Vec<_> = figures::names().collect();
         bail!("there is no figure `{unknown}`; there are {}", known.join(", "));
     }
-    fs::create_dir_all(&arguments.out).with_context(|| format!("the folder {} cannot be made", arguments.out.display()))?;
+    fs::create_dir_all(&arguments.output).with_context(|| format!("the folder {} cannot be made", arguments.output.display()))?;
     let mut made = Vec::new();
     let bar = progress::counter("runs", None);
     for name in wanted {
         if let Some(figure) = figures::make(name, &mut || bar.inc(1))? {
-            write(&arguments.out, &figure)?;
+            write(&arguments.output, &figure)?;
             made.push(figure);
         }
     }
     bar.finish_and_clear();
     // A page of some figures would hide the others.
     if arguments.only.is_empty() {
-        save(&arguments.out.join("README.md"), &figures::table(&made))?;
+        save(&arguments.output.join("README.md"), &figures::table(&made))?;
     }
     let off = report(&made)?;
     ensure!(off == 0, "{off} numbers are not where they must be");

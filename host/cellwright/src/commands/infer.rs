@@ -74,7 +74,7 @@ async fn answer(client: &Client, model: &Named, arguments: &InferArguments, mut 
     let (mut gone, mut unanswered, mut last) = (None, 0_u64, 0);
     loop {
         let next = if gone.is_none() { lines.next()? } else { None };
-        while waiting.len() >= usize::from(arguments.max_in_flight) || (next.is_none() && !waiting.is_empty()) {
+        while waiting.len() >= usize::from(arguments.in_flight_max) || (next.is_none() && !waiting.is_empty()) {
             let Some(first) = waiting.pop_front() else { break };
             match first.await? {
                 Ok((line, is_answer)) => {

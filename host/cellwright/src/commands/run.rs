@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let tracer = arguments.trace.then(Tracer::default);
     let setup = Setup {
         scheduler: host::scheduler(arguments.policy, arguments.release),
-        in_flight_max: arguments.max_in_flight.saturating_mul(2).max(1 << 14),
+        in_flight_max: arguments.in_flight_max.saturating_mul(2).max(1 << 14),
         trace: tracer.as_ref().map(Tracer::hook),
         observer: None,
         recalibrate: false,
@@ -65,7 +65,7 @@ fn answer(
         // Answers and traces show by themselves how far it has come, and a bar would stand between their lines.
         let lines_are_seen = arguments.trace || stdout().is_terminal();
         let bar = if lines_are_seen { ProgressBar::hidden() } else { progress::counter("answered", None) };
-        Desk { serving, model, delivery, in_flight_max: arguments.max_in_flight as usize, roll }.run(lines, &mut answers, &bar)?;
+        Desk { serving, model, delivery, in_flight_max: arguments.in_flight_max as usize, roll }.run(lines, &mut answers, &bar)?;
         bar.finish_and_clear();
     }
     Ok(answers.outcome())

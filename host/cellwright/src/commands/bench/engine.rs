@@ -31,8 +31,8 @@ use super::shapes::{self, Drawn};
 const SLACK: u32 = 1024;
 
 pub(crate) fn engine(arguments: &EngineArguments) -> anyhow::Result<ExitCode> {
-    let seconds = arguments.duration;
-    ensure!((0.1..=3600.0).contains(&seconds), "--duration is {seconds}; give 0.1 to 3600 seconds");
+    let seconds = arguments.seconds;
+    ensure!((0.1..=3600.0).contains(&seconds), "--seconds is {seconds}; give 0.1 to 3600 seconds");
     let mut random = Random::new(arguments.seed);
     let drawn = shapes::draw(&arguments.lengths, arguments.model, &mut random)?;
     let bundle = models::bundle(arguments.model, arguments.hidden, &mut random)?.with_precision(arguments.precision);
@@ -76,7 +76,7 @@ struct Host {
 
 impl Bench<'_> {
     fn start(&self, policy: PolicySpec) -> anyhow::Result<Host> {
-        let in_flight_max = self.arguments.max_in_flight + SLACK;
+        let in_flight_max = self.arguments.in_flight_max + SLACK;
         let scheduler = host::scheduler(policy, self.arguments.release);
         let serving = self.arguments.host.start(Setup { scheduler, in_flight_max, trace: None, observer: None, recalibrate: false })?;
         let spinner = progress::spinner(format!("loading the model under {policy}"));
@@ -93,8 +93,8 @@ impl Bench<'_> {
 
     /// What was seen, and which share of all workers' time the same batches take by themselves, if that can be measured.
     fn run(&self, host: &Host, rate: Option<f64>) -> anyhow::Result<(Seen, Option<f64>)> {
-        let measured = Duration::from_secs_f64(self.arguments.duration);
-        let in_flight_max = self.arguments.max_in_flight as usize;
+        let measured = Duration::from_secs_f64(self.arguments.seconds);
+        let in_flight_max = self.arguments.in_flight_max as usize;
         let arrivals = Arrivals { rate, in_flight_max, warm_up: measured / 5, measured };
         let spinner = progress::spinner(rate.map_or("finding saturation".to_owned(), |rate| format!("offering {rate:.0} requests/s")));
         let seen = generator::run(&host.serving, &host.model, &host.work, arrivals, &mut Random::new(self.arguments.seed))?;

@@ -105,7 +105,7 @@ pub(crate) fn run(
     if let Some(failure) = tally.first_failure() {
         bail!("{} requests failed, the first because {failure}", tally.answers.failed.load(Ordering::Relaxed));
     }
-    let begin = begin.context("nothing arrived while it was measured: give a higher --rate or a longer --duration")?;
+    let begin = begin.context("nothing arrived while it was measured: give a higher --rate or a longer --seconds")?;
     let workers = serving.engine().devices().count().max(1);
     let latencies = tally.latencies();
     let kept_up = late < arrivals.measured.mul_f64(0.1);

@@ -50,7 +50,7 @@ struct Point {
 }
 
 pub(crate) fn serve(arguments: &ServeBenchArguments) -> anyhow::Result<()> {
-    let asked = arguments.bundles.iter().map(|folder| asked(folder, arguments.requests.as_deref())).collect::<anyhow::Result<Vec<_>>>()?;
+    let asked = arguments.bundles.iter().map(|folder| asked(folder, arguments.input.as_deref())).collect::<anyhow::Result<Vec<_>>>()?;
     let folder = tempfile::tempdir().context("a temporary folder for data of servers")?;
     let contenders = contenders(arguments, folder.path())?;
     for contender in &contenders {
@@ -157,7 +157,7 @@ impl Bench<'_> {
     }
 
     fn point(&self, contender: &Contender, rate: Option<f64>, seed: u64) -> anyhow::Result<Point> {
-        let measured = Duration::from_secs_f64(self.arguments.duration);
+        let measured = Duration::from_secs_f64(self.arguments.seconds);
         let form = if self.arguments.json_tensors { Form::Json } else { Form::Binary };
         let key = self.arguments.key.as_deref();
         let target = |asked: &Asked| Target::infer(&contender.address, key, asked.name.as_str(), asked.requests.iter().cloned(), form);

@@ -86,7 +86,9 @@ pub enum TensorFault {
     BinaryOnly(Datatype),
     #[error("`data` is missing")]
     NoData,
-    #[error("its data is announced as binary (parameter `binary_data_size`), but the message is JSON alone")]
+    #[error(
+        "its data is announced as binary (parameter `binary_data_size`), but without the header Inference-Header-Content-Length, which says how many bytes are JSON, all of the message is"
+    )]
     BinaryData,
     #[error("its data is given twice, as `data` and as binary data (parameter `binary_data_size`)")]
     DataTwice,

@@ -133,7 +133,10 @@ fn each_fault_of_the_request_has_its_sentence() {
             format!(r#"{{"inputs":[{x}],"outputs":[{{"name":"y","parameters":{{"a":1{}}}}}]}}"#, r#","a":1"#.repeat(8)),
             "more than 8 parameters",
         ),
-        (x.replace("\"data\"", "\"parameters\":{\"binary_data_size\":4},\"data\""), "its data is announced as binary"),
+        (
+            x.replace("\"data\"", "\"parameters\":{\"binary_data_size\":4},\"data\""),
+            "but without the header Inference-Header-Content-Length,",
+        ),
         (x.replace("\"data\"", "\"parameters\":{\"tile\":4},\"data\""), "input `x`: the tensor parameter `tile` is not known"),
         (x.replace("\"data\"", "\"strides\":[1],\"data\""), "unknown field `strides`"),
     ];

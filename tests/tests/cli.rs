@@ -265,7 +265,7 @@ fn check_refuses_a_wrong_answer() {
 }
 
 #[test]
-fn what_is_wrong_with_a_bundle_is_said_in_one_line() {
+fn what_is_wrong_with_a_bundle_or_a_folder_is_said_in_one_line() {
     let bundle = BundleFolder::summing();
     bundle.remove("weights.safetensors");
     for verb in [&["check", path(&bundle)][..], &["run", path(&bundle), "--input", "-"]] {
@@ -280,6 +280,9 @@ fn what_is_wrong_with_a_bundle_is_said_in_one_line() {
     let ran = cellwright(&["run", "examples/digits", "--input", "nowhere.jsonl"], "");
     assert_status(&ran, 1);
     assert_error(&ran, &["nowhere.jsonl"]);
+    let ran = cellwright(&["check", "examples/digits", "--cache", "Cargo.toml"], "");
+    assert_status(&ran, 1);
+    assert_error(&ran, &["the plugin cache in Cargo.toml cannot be used: ", "`--cache none`"]);
 }
 
 /// The plugin is compiled by another process, which a bad plugin cannot take the host down with.

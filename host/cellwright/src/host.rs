@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use cellwright_backend::machine;
 use cellwright_bundle::Bundle;
 use cellwright_engine::EngineOptions;
 use cellwright_engine::options::{Observer, TraceFn};
-use cellwright_plugin_runtime::{ChildCompiler, Compiler, RuntimeOptions};
+use cellwright_plugin_runtime::{ChildCompiler, Compiler, RuntimeError, RuntimeOptions};
 use cellwright_scheduler::{Config, Release};
-use cellwright_serving::{ServedModel, Serving, ServingOptions};
+use cellwright_serving::{ServedModel, Serving, ServingOptions, StartError};
 use tokio::runtime::Runtime;
 
 use crate::cli::{HostArguments, ReleaseRule};
@@ -45,7 +45,12 @@ impl HostArguments {
     /// A host with these workers.
     pub(crate) fn start(&self, setup: Setup) -> anyhow::Result<Serving> {
         let options = serving_options(setup, self.cache_dir())?;
-        Ok(Serving::start(options, worker::backends(&self.workers)?)?)
+        Serving::start(options, worker::backends(&self.workers)?).map_err(|error| match error {
+            StartError::Runtime(RuntimeError::Cache { .. }) => {
+                anyhow!("{error}; `--cache FOLDER` names another, `--cache none` does without")
+            }
+            error => error.into(),
+        })
     }
 
     pub(crate) fn cache_dir(&self) -> Option<PathBuf> {

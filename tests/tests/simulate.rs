@@ -126,6 +126,10 @@ fn bad_input_is_named_by_file_line_and_field() {
     assert_eq!(refused(&["--device", &falls]), said);
     let other = file("other.toml", "name = \"x\"\n[cells.gru]\ncompute_us = [[1, 5]]\n");
     assert!(refused(&["--device", &other]).starts_with(&format!("{other}: the device x has no costs for the cell `lstm`")));
+    for (workload, of, needs) in [("gnmt", "v100", "npu"), ("resnet", "v100", "npu"), ("trees", "npu", "v100")] {
+        let said = refused(&["--workload", workload, "--device", of]);
+        assert!(said.ends_with(&format!("; `--device {needs}` has them")), "{said}");
+    }
     let lengths = file("lengths.csv", "length\n0\n");
     assert_eq!(refused(&["--lengths", &lengths]), format!("{lengths}: line 2: length: `0` is no length from 1 to 100000"));
     let rubbish = file("rubbish.csv", "rubbish\n5\n");

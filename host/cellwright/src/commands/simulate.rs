@@ -10,7 +10,7 @@ use cellwright_simulator::arrivals::Trace;
 use cellwright_simulator::outcome::Spread;
 use cellwright_simulator::plot::{Line, Picture};
 use cellwright_simulator::workload::{Decoding, Layers, Lengths, Pairs, Trees};
-use cellwright_simulator::{Arrivals, Device, Gathering, Outcome, Setup, Timeline, Workload, plot, run};
+use cellwright_simulator::{Arrivals, Device, Error, Gathering, Outcome, Setup, Timeline, Workload, plot, run};
 use serde::Serialize;
 
 use crate::cli::{ReleaseRule, SimulateArguments, WorkloadKind};
@@ -100,8 +100,18 @@ fn one(setup: &Setup, mut workload: Workload) -> anyhow::Result<(Outcome, Timeli
     let bar = progress::counter("ms of virtual time", Some((setup.seconds * 1e3) as u64));
     let ran = run(setup, &mut workload, &mut |now_ns| bar.set_position(now_ns / 1_000_000));
     bar.finish_and_clear();
-    let ran = ran?;
+    let ran = ran.map_err(with_a_device)?;
     Ok((ran.outcome, ran.timeline))
+}
+
+/// An error that names a device which has the costs that another lacks, if there is one.
+fn with_a_device(error: Error) -> anyhow::Error {
+    let Error::NoCosts { cell, .. } = &error else { return error.into() };
+    let has_it = |name: &&str| Device::built_in(name).is_some_and(|device| device.costs(cell).is_ok());
+    match Device::built_in_names().find(has_it) {
+        Some(name) => anyhow!("{error}; `--device {name}` has them"),
+        None => error.into(),
+    }
 }
 
 fn setup(arguments: &SimulateArguments, device: Device, arrivals: Arrivals, policy: PolicyKind) -> Setup {

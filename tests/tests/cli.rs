@@ -250,6 +250,8 @@ fn what_was_measured_is_kept_until_it_is_to_be_measured_again() {
 #[test]
 fn check_refuses_a_wrong_answer() {
     let bundle = BundleFolder::summing();
+    let unknown = cellwright(&["check", path(&bundle)], "");
+    assert!(unknown.stdout.contains("1 of 1 passed; 0 compared") && unknown.stdout.contains(", 1 only run\n"), "{}", unknown.stdout);
     bundle.edit("model.toml", "[samples]", "[samples]\nexpected = \"expected.jsonl\"");
     let expected =
         |sum: &str| format!("{{\"id\":\"one\",\"outputs\":[{{\"name\":\"sum\",\"datatype\":\"FP32\",\"shape\":[4],\"data\":{sum}}}]}}\n");

@@ -113,7 +113,8 @@ fn a_model_is_pushed_asked_switched_and_deleted() {
 fn texts_are_streamed_in_parts() {
     let data = TempDir::new().unwrap();
     let server = Server::start(data.path(), &[]);
-    done(server.ask(&["push", "examples/dates", "--name", "iso"]));
+    let pushed = done(server.ask(&["push", "examples/dates", "--name", "iso"]));
+    assert!(pushed.ends_with("16 samples passed; 16 compared with expected answers, 0 only run\n"), "{pushed}");
     let parts = done(server.ask_with(&["infer", "iso", "--input", "-", "--stream"], "{\"text\":\"28 agosto 1908\"}\n"));
     let texts = parts.lines().map(|line| json(line)["text"].clone()).map(|text| match text {
         Value::Array(texts) => texts.iter().filter_map(Value::as_str).collect::<String>(),

@@ -89,6 +89,7 @@ impl Host for OnPlatform {
         let sample = |report: cellwright_serving::samples::SampleReport| SampleResult {
             name: report.name,
             ok: report.fault.is_none(),
+            compared: Some(report.compared),
             error: report.fault,
         };
         Ok(Uploaded {

@@ -93,10 +93,10 @@ fn the_repository_is_asked_with_or_without_a_body() {
 
 #[test]
 fn administration() {
-    let samples = vec![SampleResult { name: "s1".into(), ok: false, error: Some("off by 1".into()) }];
+    let samples = vec![SampleResult { name: "s1".into(), ok: false, compared: Some(true), error: Some("off by 1".into()) }];
     let uploaded =
         Uploaded { model: "m".into(), version: 2, digest: "ab".into(), samples: samples.clone(), existed: false, activated: true };
-    let text = r#"{"model":"m","version":2,"digest":"ab","samples":[{"name":"s1","ok":false,"error":"off by 1"}],"existed":false,"activated":true}"#;
+    let text = r#"{"model":"m","version":2,"digest":"ab","samples":[{"name":"s1","ok":false,"compared":true,"error":"off by 1"}],"existed":false,"activated":true}"#;
     stands(&uploaded, text);
     let version = Version { version: 1, digest: "ab".into(), bytes: 3, created_ms: 4, samples: vec![] };
     let model = Model {

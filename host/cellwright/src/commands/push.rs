@@ -44,7 +44,9 @@ pub(crate) fn push(arguments: &PushArguments) -> anyhow::Result<ExitCode> {
     writeln!(out, "{} version {} {state}", uploaded.model, uploaded.version)?;
     writeln!(out, "digest {}", uploaded.digest)?;
     if !uploaded.existed {
-        writeln!(out, "{} samples passed", uploaded.samples.len())?;
+        let passed = uploaded.samples.len();
+        let compared = uploaded.samples.iter().filter(|sample| sample.compared == Some(true)).count();
+        writeln!(out, "{passed} samples passed; {compared} compared with expected answers, {} only run", passed - compared)?;
     }
     Ok(ExitCode::SUCCESS)
 }

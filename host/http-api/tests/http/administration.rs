@@ -208,7 +208,7 @@ fn a_version_tells_of_its_samples_where_it_is_looked_at() {
     let version = NewVersion { files, report, activate: true };
     registry.commit_version(&TenantName::default_tenant(), &ModelName::parse("m").unwrap(), version).unwrap();
     let samples = server.get("/v1/models/m").json()["versions"][0]["samples"].clone();
-    assert_eq!(samples, json!([{ "name": "one", "ok": true }, { "name": "and 12 more", "ok": true }]));
+    assert_eq!(samples, json!([{ "name": "one", "ok": true, "compared": true }, { "name": "and 12 more", "ok": true }]));
     assert_eq!(server.get("/v1/models").json()["models"][0]["versions"][0]["samples"], json!([]));
 }
 

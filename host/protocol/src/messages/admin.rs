@@ -25,8 +25,11 @@ pub struct Uploaded {
 pub struct SampleResult {
     /// Its id, or its number in the bundle.
     pub name: String,
-    /// Whether the answer was the expected one.
+    /// Whether it was answered, and with the expected answer if one is known.
     pub ok: bool,
+    /// Whether one is, as far as that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compared: Option<bool>,
     /// Why it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

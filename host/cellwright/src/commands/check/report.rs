@@ -126,7 +126,11 @@ impl Report<'_> {
         }
         let compared = self.samples.iter().filter(|sample| sample.compared).count();
         let (total, passed, tolerance) = (self.samples.len(), self.samples.len() - self.failures(), self.bundle.samples().tolerance);
-        writeln!(out, "samples  {passed} of {total} passed; {compared} compared with expected answers (tolerance {tolerance})")
+        let ran = total - compared;
+        writeln!(
+            out,
+            "samples  {passed} of {total} passed; {compared} compared with expected answers (tolerance {tolerance}), {ran} only run"
+        )
     }
 
     fn write_precisions(&self, out: &mut String) -> std::fmt::Result {

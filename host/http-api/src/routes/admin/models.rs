@@ -86,17 +86,18 @@ struct Report {
 #[derive(Deserialize)]
 struct SampleReport {
     name: String,
+    compared: Option<bool>,
 }
 
 fn version(version: registry::Version) -> Version {
     let report: Report = serde_json::from_value(version.report).unwrap_or_default();
-    let passed = |name| SampleResult { name, ok: true, error: None };
-    let more = (report.more > 0).then(|| format!("and {} more", report.more));
+    let passed = |SampleReport { name, compared }| SampleResult { name, ok: true, compared, error: None };
+    let more = (report.more > 0).then(|| SampleReport { name: format!("and {} more", report.more), compared: None });
     Version {
         version: version.number,
         digest: version.digest.to_string(),
         bytes: version.bytes,
         created_ms: version.created_ms,
-        samples: report.samples.into_iter().map(|sample| sample.name).chain(more).map(passed).collect(),
+        samples: report.samples.into_iter().chain(more).map(passed).collect(),
     }
 }

@@ -485,6 +485,14 @@ fn policies_are_compared_in_turns() {
 }
 
 #[test]
+fn a_rate_that_is_not_kept_up_with_is_told_once() {
+    let bench = ["bench", "serve", "examples/digits", "examples/dates", "--rate", "50000", "--connections", "2", "--seconds", "0.5"];
+    let said = done(cellwright(&bench, ""));
+    let told: Vec<_> = said.lines().map(|line| line.ends_with("did not keep up")).collect();
+    assert_eq!(told, [false, false, false, true], "{said}");
+}
+
+#[test]
 fn a_rate_that_is_offered_twice_comes_in_other_bursts() {
     let bench = ["bench", "serve", "examples/digits", "--rate", "300,300", "--seed", "2", "--seconds", "1", "--json"];
     let sent: Vec<u64> = done(cellwright(&bench, "")).lines().map(|line| json(line)["report"]["total"]["sent"].as_u64().unwrap()).collect();

@@ -261,8 +261,9 @@ const SERVE_BENCH_EXAMPLES: &str = "Examples:
   cellwright bench serve examples/dates --policy cellular,adaptive,graph:10 --rate 200,400
 
 Bundles are uploaded first; their samples are what is asked, again and again. Requests arrive at random (Poisson) whether or not earlier ones are
-done, and latency counts from the moment a request was meant to arrive. Of several policies each has a server of its own, all of them on this machine;
-they take turns at every rate, and the others have nothing to do meanwhile.";
+done, and latency counts from the moment a request was meant to arrive; one that still waits at the end counts as long as it
+has. Of several policies each has a server of its own, all of them on this machine; they take turns at every rate, and the others have nothing to do
+meanwhile.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_BENCH_EXAMPLES)]

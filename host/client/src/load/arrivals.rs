@@ -77,15 +77,6 @@ impl Schedule {
         self.next += self.distance.mul_f64(factor);
         Some(now)
     }
-
-    /// How many arrivals are left before a moment; counting stops at `max`.
-    pub(crate) fn left_before(mut self, end: Instant, max: u64) -> u64 {
-        let mut left = 0;
-        while left < max && self.next().is_some_and(|next| next < end) {
-            left += 1;
-        }
-        left
-    }
 }
 
 /// Which target an arrival asks, by weight.
@@ -120,15 +111,16 @@ impl Choice {
 mod tests {
     use super::*;
 
-    fn count(arrivals: Arrivals, number: usize, threads: usize, seconds: u64) -> u64 {
+    fn count(arrivals: Arrivals, number: usize, threads: usize, seconds: u64) -> usize {
         let start = Instant::now();
-        let schedule = Schedule::new(arrivals, start, number, threads, Random::new(7 + number as u64));
-        schedule.left_before(start + Duration::from_secs(seconds), u64::MAX)
+        let mut schedule = Schedule::new(arrivals, start, number, threads, Random::new(7 + number as u64));
+        let end = start + Duration::from_secs(seconds);
+        std::iter::from_fn(|| schedule.next()).take_while(|next| *next < end).count()
     }
 
     #[test]
     fn shares_add_up_to_the_rate() {
-        let all = |arrivals| (0..3).map(|number| count(arrivals, number, 3, 10)).sum::<u64>();
+        let all = |arrivals| (0..3).map(|number| count(arrivals, number, 3, 10)).sum::<usize>();
         assert_eq!(all(Arrivals::Constant(500.0)), 5000);
         // Within five standard deviations.
         assert!(all(Arrivals::Poisson(500.0)).abs_diff(5000) < 360);

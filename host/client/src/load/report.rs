@@ -21,6 +21,7 @@ const DIGITS: u8 = 3;
 #[derive(Debug)]
 pub(crate) struct Tally {
     sent: u64,
+    unsent: u64,
     ok: u64,
     /// Successes that came while it was measured, of requests sent before too.
     ok_in_time: u64,
@@ -32,11 +33,22 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new() -> Self {
-        Self { sent: 0, ok: 0, ok_in_time: 0, statuses: BTreeMap::new(), broken: 0, first_fault: None, latencies: latencies() }
+        Self { sent: 0, unsent: 0, ok: 0, ok_in_time: 0, statuses: BTreeMap::new(), broken: 0, first_fault: None, latencies: latencies() }
     }
 
     pub(crate) fn sent(&mut self) {
         self.sent += 1;
+    }
+
+    /// A request that was meant to arrive while it was measured was not sent until the end.
+    pub(crate) fn unsent(&mut self, waited: Duration) {
+        self.unsent += 1;
+        self.latency(waited);
+    }
+
+    /// So long a request took, or waited at least: without those that still wait at the end, the slower a server is the less would be seen of it.
+    pub(crate) fn latency(&mut self, latency: Duration) {
+        self.latencies.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LATENCY_MAX_NS));
     }
 
     /// A request has an answer, or never will. What it was, and its latency, is told of those that were meant to arrive while it is measured; how many
@@ -50,7 +62,7 @@ impl Tally {
         let fault = match answer {
             Ok(_) if is_ok => {
                 self.ok += 1;
-                self.latencies.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LATENCY_MAX_NS));
+                self.latency(latency);
                 return;
             }
             Ok(answer) => {
@@ -67,6 +79,7 @@ impl Tally {
 
     fn add(&mut self, other: &Self) {
         self.sent += other.sent;
+        self.unsent += other.unsent;
         self.ok += other.ok;
         self.ok_in_time += other.ok_in_time;
         self.broken += other.broken;
@@ -119,7 +132,7 @@ pub struct Report {
     pub kept_up: bool,
     /// The latest a request was sent after it was meant to be, in microseconds.
     pub late_max_us: f64,
-    /// Requests that were meant to be sent and were not, because all connections were busy to the end.
+    /// Requests that were meant to be sent while it was measured and were not, because all connections were busy to the end.
     pub unsent: u64,
     /// CPU time that the generator used, in seconds, over the whole run: on a small machine the server lacked it.
     pub client_cpu_s: f64,
@@ -144,7 +157,7 @@ pub struct Figures {
     pub unanswered: u64,
     /// What was first said of a failure.
     pub first_fault: Option<String>,
-    /// From when a request was meant to arrive to the end of its answer; successes alone.
+    /// From when a request was meant to arrive to the end of its answer. Of the others alone those count that still waited at the end, as long as they had.
     pub latency: Latency,
 }
 
@@ -191,7 +204,7 @@ impl Report {
         tallies.iter().for_each(|tally| total.add(tally));
         let named = plan.targets.iter().zip(tallies);
         let late_max = parts.iter().map(|part| part.late_max).max().unwrap_or_default();
-        let unsent = parts.iter().map(|part| part.unsent).sum();
+        let unsent = total.unsent;
         let kept_up = is_nearly_all(total.sent, unsent) && late_max < plan.measured.mul_f64(0.1);
         Self {
             total: total.figures("total", plan.measured),

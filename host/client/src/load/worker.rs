@@ -17,7 +17,7 @@ use super::arrivals::{Choice, Random, Schedule};
 use super::connection::Connection;
 use super::pace::Timer;
 use super::report::Tally;
-use super::{Arrivals, DRAIN_MAX, Plan, Target};
+use super::{DRAIN_MAX, Plan, Target};
 use crate::trust::Tls;
 
 /// How long opening a connection may take that nobody asks yet: one that takes longer is opened again with its first request, which says so if that fails.
@@ -56,7 +56,6 @@ pub(crate) struct Worker {
 pub(crate) struct Seen {
     pub(crate) tallies: Vec<Tally>,
     pub(crate) late_max: Duration,
-    pub(crate) unsent: u64,
     pub(crate) cpu: Duration,
 }
 
@@ -79,8 +78,6 @@ struct State {
     next: Vec<usize>,
     tallies: Vec<Tally>,
     late_max: Duration,
-    /// Arrivals that were taken when it was too late to send them.
-    missed: u64,
 }
 
 /// A request that is to be sent.
@@ -112,26 +109,31 @@ impl Worker {
         let targets = self.part.targets;
         let tallies = targets.iter().map(|_| Tally::new()).collect();
         let next = vec![0; targets.len()];
-        let state = State { schedule: self.schedule, choice: self.choice, next, tallies, late_max: Duration::ZERO, missed: 0 };
+        let state = State { schedule: self.schedule, choice: self.choice, next, tallies, late_max: Duration::ZERO };
         let turn = Mutex::new(Timer::new(state.schedule.distance())?);
         let state = RefCell::new(state);
         let shared = Rc::new(Shared { server: self.part.server, tls: self.part.tls, targets, from: self.from, to: self.to, turn, state });
         let running: Vec<_> = (0..self.connections).map(|_| tokio::task::spawn_local(Rc::clone(&shared).keep_asking())).collect();
-        let all = async {
-            for connection in running {
-                connection.await.map_err(io::Error::other)??;
-            }
-            io::Result::Ok(())
-        };
-        if let Ok(ended) = tokio::time::timeout_at((self.to + DRAIN_MAX).into(), all).await {
-            ended?;
+        for connection in running {
+            connection.await.map_err(io::Error::other)??;
         }
         let mut state = shared.state.borrow_mut();
-        let closed = Schedule::new(Arrivals::Closed, self.to, 0, 1, Random::new(0));
-        let schedule = std::mem::replace(&mut state.schedule, closed);
-        let unsent = state.missed + schedule.left_before(self.to, UNSENT_MAX);
+        for _ in 0..UNSENT_MAX {
+            let Some(intended) = state.schedule.next().filter(|intended| *intended < self.to) else { break };
+            state.leave(intended, (self.from, self.to));
+        }
         let tallies = std::mem::take(&mut state.tallies);
-        Ok(Seen { tallies, late_max: state.late_max, unsent, cpu: Duration::ZERO })
+        Ok(Seen { tallies, late_max: state.late_max, cpu: Duration::ZERO })
+    }
+}
+
+impl State {
+    /// An arrival that waited until the end and is not sent.
+    fn leave(&mut self, intended: Instant, (from, to): (Instant, Instant)) {
+        let target = self.choice.next();
+        if let Some(tally) = self.tallies.get_mut(target).filter(|_| intended >= from) {
+            tally.unsent(to.saturating_duration_since(intended));
+        }
     }
 }
 
@@ -142,13 +144,18 @@ impl Shared {
         let opening = Connection::open(self.server, self.tls.as_ref());
         let mut connection = tokio::time::timeout(OPENING_MAX, opening).await.ok().and_then(Result::ok);
         while let Some(arrival) = self.next().await? {
-            let answer = self.ask(&mut connection, &arrival).await;
+            let counts = arrival.intended >= self.from;
+            let Ok(answer) = tokio::time::timeout_at((self.to + DRAIN_MAX).into(), self.ask(&mut connection, &arrival)).await else {
+                let mut state = self.state.borrow_mut();
+                let tally = state.tallies.get_mut(arrival.target).filter(|_| counts);
+                tally.into_iter().for_each(|tally| tally.latency(arrival.intended.elapsed()));
+                break;
+            };
             if answer.is_err() {
                 connection = None;
             }
             let ended = Instant::now();
             if let Some(tally) = self.state.borrow_mut().tallies.get_mut(arrival.target) {
-                let counts = arrival.intended >= self.from;
                 tally.ended(answer.as_ref(), ended - arrival.intended, (counts, (self.from..self.to).contains(&ended)));
             }
             if answer.is_err() {
@@ -169,7 +176,9 @@ impl Shared {
         let intended = intended.unwrap_or(now);
         // If the server is too slow, nothing new is learnt from sending all that is late.
         if now >= self.to || intended >= self.to {
-            self.state.borrow_mut().missed += u64::from(intended < self.to);
+            if intended < self.to {
+                self.state.borrow_mut().leave(intended, (self.from, self.to));
+            }
             return Ok(None);
         }
         drop(timer);

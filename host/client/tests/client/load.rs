@@ -82,9 +82,12 @@ async fn a_server_that_is_too_slow_is_not_kept_up_with() {
         answer(200, "{}")
     })
     .await;
-    let report = report(plan(&server, Arrivals::Poisson(1000.0), 2)).await;
+    let report = report(plan(&server, Arrivals::Constant(1000.0), 2)).await;
     assert!(!report.kept_up && report.unsent > 100, "{report:?}");
     assert!(report.total.throughput < 150.0, "{report:?}");
+    // Neither leaves the warm-up's arrivals out alone, and who is left waiting counts as slow.
+    assert_eq!(report.total.sent + report.unsent, 500, "{report:?}");
+    assert!(report.total.latency.p90_us > 400_000.0, "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

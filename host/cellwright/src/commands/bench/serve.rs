@@ -217,7 +217,9 @@ fn rows(point: &Point) -> Vec<Vec<String>> {
         if figures.sent > figures.ok {
             notes.push(format!("{} failed", figures.sent - figures.ok));
         }
-        if point.rate.is_some() && !point.report.kept_up {
+        // Of all models together: whose requests waited for a connection says nothing about a model.
+        let is_last = all.or(targets.last()).is_some_and(|last| std::ptr::eq(last, figures));
+        if is_last && point.rate.is_some() && !point.report.kept_up {
             notes.push("did not keep up".to_owned());
         }
         let [p50, p90, p99, p999] = [latency.p50_us, latency.p90_us, latency.p99_us, latency.p999_us].map(us);

@@ -22,11 +22,10 @@ mod turns;
 mod worker;
 
 pub use calibration::{BatchLimits, Calibration};
-pub use cellwright_backend::TableInfo;
 pub use cellwright_scheduler::{PolicyKind, PolicyNameError};
 pub use engine::{Canceller, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError, Urgency};
 pub use figures::{CellCounters, Counters, DomainSnapshot, ModelCounters, ModelCounts, RequestTimes, Snapshot, WorkerSnapshot};
-pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec};
+pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec, TableCounts, Tables};
 pub use options::EngineOptions;
 pub use sink::{RequestFailure, Sink, Value};
 pub use trace::{TaskTrace, TraceRow};

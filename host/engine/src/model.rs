@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cellwright_backend::{CellIndex, TableInfo};
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
@@ -58,10 +58,38 @@ pub struct LoadedCell {
     pub limits: BatchLimits,
     /// What its type has done, for all models that share it.
     pub counters: Arc<CellCounters>,
-    /// The tables by which workers look up what it computes of a token, if they have some or may come to.
-    pub table: Option<Arc<TableInfo>>,
+    /// The tables by which workers look up what it computes of a token.
+    pub tables: Tables,
     /// As [`cellwright_backend::Backend::steps_together`].
     pub steps_together: bool,
+}
+
+/// Tables of a cell: those of each memory, whose workers share them.
+#[derive(Clone, Debug, Default)]
+pub struct Tables(Vec<Arc<TableInfo>>);
+
+/// What all tables of a cell have between them, as in [`TableInfo`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct TableCounts {
+    pub bytes: u64,
+    pub tokens: u64,
+    pub filled: u64,
+}
+
+impl Tables {
+    /// Those that a worker has too.
+    pub(crate) fn add(&mut self, table: Option<&Arc<TableInfo>>) {
+        self.0.extend(table.filter(|table| self.0.iter().all(|known| !Arc::ptr_eq(known, table))).cloned());
+    }
+
+    /// How they stand, if there are some or may come to be.
+    #[must_use]
+    pub fn counts(&self) -> Option<TableCounts> {
+        let sum = |figure: fn(&TableInfo) -> &AtomicU64| self.0.iter().map(|table| figure(table).load(Ordering::Relaxed)).sum();
+        let counts = || TableCounts { bytes: sum(|of| &of.bytes), tokens: sum(|of| &of.tokens), filled: sum(|of| &of.filled) };
+        (!self.0.is_empty()).then(counts)
+    }
 }
 
 /// A model that is loaded. Requests name it; it stays until [`crate::Engine::unload`].
@@ -116,11 +144,12 @@ pub(crate) struct TypeEntry {
 pub(crate) struct TypeShared {
     pub(crate) calibration: Arc<Calibration>,
     pub(crate) counters: Arc<CellCounters>,
-    pub(crate) running: Running,
+    pub(crate) tables: Tables,
+    pub(crate) steps_together: bool,
 }
 
 /// What a backend says of how it runs a cell.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) table: Option<Arc<TableInfo>>,
     pub(crate) steps_together: bool,

@@ -256,11 +256,7 @@ fn cell_figures(cell: &platform::CellFigures) -> CellFigures {
         rows: counters.rows.load(Ordering::Relaxed),
         busy_ns: counters.busy_ns.load(Ordering::Relaxed),
         batches: by_size(&batches),
-        table: cell.table.as_ref().map(|table| TableFigures {
-            bytes: table.bytes.load(Ordering::Relaxed),
-            tokens: table.tokens.load(Ordering::Relaxed),
-            filled: table.filled.load(Ordering::Relaxed),
-        }),
+        table: cell.tables.counts().map(|tables| TableFigures { bytes: tables.bytes, tokens: tables.tokens, filled: tables.filled }),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
@@ -197,6 +197,6 @@ fn summary(loaded: &LoadedCell) -> CellSummary {
         measured_lent: loaded.calibration.lent.iter().map(|point| (point.rows, point.time)).collect(),
         fill_first: loaded.calibration.fills_first(),
         priority: loaded.priority,
-        table_bytes: loaded.table.as_ref().map(|table| table.bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0),
+        table_bytes: loaded.tables.counts().map(|tables| tables.bytes).filter(|bytes| *bytes > 0),
     }
 }

@@ -75,7 +75,7 @@ fn cell(loaded: &LoadedCell) -> CellFigures {
         key: loaded.cell.key.to_string(),
         batch_max: loaded.limits.max,
         counters: loaded.counters.clone(),
-        table: loaded.table.clone(),
+        tables: loaded.tables.clone(),
     }
 }
 

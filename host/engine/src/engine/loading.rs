@@ -16,7 +16,7 @@ use crate::calibration::{BatchLimits, Calibration, calibrate, calibrate_lent};
 use crate::calibration_store::{CalibrationStore, Subject};
 use crate::core::ToCore;
 use crate::figures::ModelCounters;
-use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec, Running, TypeShared};
+use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec, Running, Tables, TypeShared};
 use crate::options::EngineOptions;
 use crate::worker::{ToWorker, WorkerLink};
 
@@ -207,8 +207,7 @@ impl Engine {
         let id = types.vacant();
         let index = CellIndex(id.0);
         match self.load_new(index, cell) {
-            Ok((calibration, running)) => {
-                let shared = TypeShared { calibration: Arc::new(calibration), counters: Arc::default(), running };
+            Ok(shared) => {
                 types.insert(id, cell, shared.clone());
                 self.publish_weights(types);
                 Ok((id, shared))
@@ -220,13 +219,14 @@ impl Engine {
         }
     }
 
-    fn load_new(&self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(Calibration, Running), ModelError> {
-        let mut first = None;
+    fn load_new(&self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<TypeShared, ModelError> {
+        let (mut first, mut tables): (Option<(usize, Running)>, _) = (None, Tables::default());
         let mut loaded_by = Vec::with_capacity(self.workers.len());
         for (number, worker) in self.workers.iter().enumerate() {
             match ask(worker, number, |reply| ToWorker::Load { index, cell: cell.clone(), reply }) {
                 Ok(loaded) => {
                     let running = loaded?;
+                    tables.add(running.table.as_ref());
                     first = first.or(Some((number, running)));
                     loaded_by.push(number);
                 }
@@ -242,7 +242,7 @@ impl Engine {
         let time = |rows, lent| self.time((number, if lent { &[] } else { &beside }), index, (rows, lent));
         let names = || beside.iter().map(|other| &*self.workers[*other].info.name).collect();
         let calibration = self.measuring.calibration(cell, (info, names(), running.table.is_some()), time)?;
-        Ok((calibration, running))
+        Ok(TypeShared { calibration: Arc::new(calibration), counters: Arc::default(), tables, steps_together: running.steps_together })
     }
 
     /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same; or with what others lend.
@@ -306,14 +306,14 @@ fn loaded_cell(
     overrides: CellOverride,
     position: usize,
 ) -> LoadedCell {
-    let TypeShared { calibration, counters, running: Running { table, steps_together } } = shared;
+    let TypeShared { calibration, counters, tables, steps_together } = shared;
     let layout = NodeLayout::of(cell);
     let asked = (overrides.batch_max, cell.batch_max);
     let limits = BatchLimits { max: batch_max(asked, &calibration, layout.sizes.iter().map(|bytes| *bytes as u64).sum()) };
     // Later cells of a description lie deeper in the model, and run first (paper, section 4.3).
     let depth = i32::try_from(position).unwrap_or(i32::MAX);
     let priority = overrides.priority.or(cell.priority).unwrap_or(depth);
-    LoadedCell { cell: cell.clone(), cell_type, slots: layout.slots, priority, calibration, limits, counters, table, steps_together }
+    LoadedCell { cell: cell.clone(), cell_type, slots: layout.slots, priority, calibration, limits, counters, tables, steps_together }
 }
 
 /// The rows of a task at most, from what the bundle and the plugin ask for. Neither may lift what was measured to take no longer than a task may, nor

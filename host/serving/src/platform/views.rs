@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cellwright_engine::{CellCounters, ModelCounts, Snapshot, TableInfo};
+use cellwright_engine::{CellCounters, ModelCounts, Snapshot, Tables};
 use cellwright_registry::TenantName;
 
 use super::Platform;
@@ -49,8 +49,8 @@ pub struct CellFigures {
     pub batch_max: u32,
     /// What its type has done, whichever models' nodes they were.
     pub counters: Arc<CellCounters>,
-    /// The tables by which workers look up what it computes of a token, if they have some or may come to.
-    pub table: Option<Arc<TableInfo>>,
+    /// The tables by which workers look up what it computes of a token.
+    pub tables: Tables,
 }
 
 /// How a version of a model has fared since the host started, if it has served since.

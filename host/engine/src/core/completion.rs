@@ -15,6 +15,9 @@ const ROW_BUFFERS_MAX: usize = 64;
 /// Completions kept for each worker to be given back to it.
 const SPARES_MAX: usize = 8;
 
+/// Bytes of outputs that each of them keeps room for: a task may deliver hundreds of megabytes, and it may be long until its worker has another.
+const SPARE_BYTES: usize = 4 << 20;
+
 impl Core {
     /// Hands out what a task computed, then tells the scheduler.
     pub(super) fn completed(&mut self, worker: WorkerId, mut completed: Completed, ended: Instant) {
@@ -56,9 +59,30 @@ impl Core {
             state.row_buffers.push(std::mem::take(&mut completed.rows));
         }
         state.events.push(Event::Done { worker, up_to: TaskSeq(completed.seq), busy_ns: completed.busy_ns, stopped, failed });
-        let spares = &mut self.workers[worker.index()].spares;
-        if spares.len() < SPARES_MAX {
-            spares.push(completed);
+        keep(&mut self.workers[worker.index()].spares, completed);
+    }
+}
+
+/// Keeps a completion to be given back to its worker, if there is room for one more.
+fn keep(spares: &mut Vec<Completed>, mut completed: Completed) {
+    if spares.len() < SPARES_MAX {
+        completed.bytes.clear();
+        completed.bytes.shrink_to(SPARE_BYTES);
+        spares.push(completed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completions_that_are_kept_hold_little() {
+        let mut spares = Vec::new();
+        for bytes in [1 << 10, 64 << 20].repeat(SPARES_MAX) {
+            keep(&mut spares, Completed { bytes: vec![7; bytes], ..Completed::default() });
         }
+        let room = |spare: &Completed| (spare.bytes.is_empty(), spare.bytes.capacity());
+        assert_eq!(spares.iter().map(room).collect::<Vec<_>>(), [(true, 1 << 10), (true, SPARE_BYTES)].repeat(SPARES_MAX / 2));
     }
 }

@@ -140,6 +140,8 @@ pub enum BadResponse {
     BinaryOnly { output: String, datatype: Datatype },
     #[error("element {position} of output `{output}` is not UTF-8, JSON cannot carry it")]
     NotUtf8 { output: String, position: usize },
+    #[error("`{tensor}` has {found} dimensions, and lists within lists are written up to {bound} deep; `infer` has it as one flat list")]
+    TooDeep { tensor: String, found: usize, bound: usize },
     #[error("output `{output}` has {found} bytes of data, its shape and datatype ask for another number")]
     Inconsistent { output: String, found: usize },
     #[error("output `{output}` was asked for, but the answer has only {has}")]
@@ -157,9 +159,12 @@ impl BadResponse {
     #[must_use]
     pub fn is_clients_fault(&self) -> bool {
         match self {
-            Self::BinaryOnly { .. } | Self::NotUtf8 { .. } | Self::UnknownOutput { .. } | Self::OutputsAsked | Self::NameTaken { .. } => {
-                true
-            }
+            Self::BinaryOnly { .. }
+            | Self::NotUtf8 { .. }
+            | Self::TooDeep { .. }
+            | Self::UnknownOutput { .. }
+            | Self::OutputsAsked
+            | Self::NameTaken { .. } => true,
             Self::Inconsistent { .. } | Self::Json(_) => false,
         }
     }

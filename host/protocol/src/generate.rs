@@ -48,7 +48,7 @@ impl InferRequest {
             object.insert("parameters".to_owned(), serde_json::to_value(parameters).map_err(no_json)?);
         }
         for input in &self.inputs {
-            element::check_printable(input)?;
+            check_nested(input)?;
             let value = serde_json::to_value(PrintNested::of(input)).map_err(no_json)?;
             if object.insert(input.name.clone(), value).is_some() {
                 return Err(BadResponse::NameTaken { input: input.name.clone() });
@@ -157,13 +157,24 @@ impl<'de> Visitor<'de> for Reading<'_> {
     }
 }
 
+/// Deeper lists are not written: how many dimensions an output has is a plugin's word, an input a file's, and each of them is a level of the writer's stack.
+const NESTING_MAX: usize = 32;
+
+/// Whether a tensor can be written as nested lists.
+fn check_nested(tensor: &Tensor) -> Result<(), BadResponse> {
+    if tensor.shape.len() > NESTING_MAX {
+        return Err(BadResponse::TooDeep { tensor: tensor.name.clone(), found: tensor.shape.len(), bound: NESTING_MAX });
+    }
+    element::check_printable(tensor)
+}
+
 impl InferResponse {
     /// Writes an answer of `generate`, or one event of `generate_stream`: the outputs by name, as nested lists, and one element without lists.
     ///
     /// # Errors
     /// If an output has no form in JSON.
     pub fn to_generated(&self) -> Result<Vec<u8>, BadResponse> {
-        self.outputs.iter().try_for_each(element::check_printable)?;
+        self.outputs.iter().try_for_each(check_nested)?;
         serde_json::to_vec(&PrintGenerated(self)).map_err(|cause| BadResponse::Json(cause.to_string()))
     }
 }
@@ -232,7 +243,8 @@ impl Serialize for PrintNested<'_> {
         let Some((extent, shape)) = self.shape.split_first() else {
             return PrintElement(self.datatype, self.elements.get(self.first)).serialize(serializer);
         };
-        let stride: usize = shape.iter().product();
+        // Beside an extent of 0 the others may be any, and their product too large to count.
+        let stride: usize = if *extent == 0 { 0 } else { shape.iter().product() };
         // Lists of nothing are written as one empty list, however many there would be.
         let extent = if stride == 0 { 0 } else { *extent };
         let mut list = serializer.serialize_seq(Some(extent))?;

@@ -109,6 +109,23 @@ fn a_request_of_the_protocol_is_one_of_generate() {
     }
 }
 
+/// What a plugin makes up is at most refused.
+#[test]
+fn no_shape_of_an_output_panics() {
+    let shaped = |shape: Vec<usize>| {
+        let data = vec![1; shape.iter().try_fold(1, |product: usize, extent| product.checked_mul(*extent)).unwrap()];
+        let output = Tensor { name: "y".into(), datatype: Datatype::Int8, shape, data };
+        InferResponse { model_name: "m".into(), outputs: vec![output], ..InferResponse::default() }.to_generated()
+    };
+    assert_eq!(shaped(vec![0, usize::MAX, 3]).unwrap(), br#"{"model_name":"m","y":[]}"#);
+    let of_dimensions = |dimensions: usize| shaped(std::iter::once(2).chain(std::iter::repeat_n(1, dimensions - 1)).collect());
+    assert!(of_dimensions(32).is_ok());
+    let deep = of_dimensions(300_000).unwrap_err();
+    let sentence = "`y` has 300000 dimensions, and lists within lists are written up to 32 deep; `infer` has it as one flat list";
+    assert_eq!(deep.to_string(), sentence);
+    assert!(deep.is_clients_fault());
+}
+
 proptest! {
     #[test]
     fn every_datatypes_answer_is_read_as_its_input(

@@ -205,6 +205,16 @@ fn a_parameter_of_no_known_type_is_named() {
     assert_refused(edited("hidden = 4", "hidden = 4\n\"deep.list\" = 3"), "parameter `deep.list` is given twice");
 }
 
+/// A few kilobytes, which the parser takes, and which once were read by as many calls within one another.
+#[test]
+fn tables_thousands_deep_are_refused() {
+    let keys = ["a"; 79].join(".");
+    let deep = format!("{}1{}", format!("{{{keys} = ").repeat(78), "}".repeat(78));
+    let nested = "model.toml: line 6: tables and lists stand in one another more than 64 deep";
+    assert_refused(edited("[parameters]", &format!("[parameters]\ndeeper = {deep}")), nested);
+    assert_refused(edited("[parameters]", &format!("[parameters]\ntwice = {deep}\ntwice = {deep}")), "model.toml: line ");
+}
+
 #[test]
 fn names_do_not_lead_out() {
     for name in ["../secret", "/etc/passwd", "", "a/../../x", "./plugin.wasm"] {

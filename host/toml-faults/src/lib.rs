@@ -31,12 +31,38 @@ impl fmt::Display for Fault {
     }
 }
 
+/// Tables and lists may stand in one another so deep. The parser takes keys of 80 parts in tables that are nested 80 deep: thousands of levels, each of
+/// them one of the stack of whoever reads them, and a stack that overflows ends the process.
+const LEVELS_MAX: usize = 64;
+
 /// Reads a file's text.
 ///
 /// # Errors
-/// If it is no TOML, or not what is to be read.
+/// If it is no TOML, nested too deep, or not what is to be read.
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
+    if let Some(place) = too_deep(text) {
+        let problem = format!("tables and lists stand in one another more than {LEVELS_MAX} deep");
+        return Err(Fault { line: line_of(text, place), key: String::new(), problem });
+    }
     toml::from_str(text).map_err(|error| at(text, error.span().unwrap_or(0..text.len()), error.message().replace('\n', ", ")))
+}
+
+/// Where something stands below the last level. Taken apart from the top, so that dropping it is not recursive either.
+fn too_deep(text: &str) -> Option<usize> {
+    let (table, _) = DeTable::parse_recoverable(text);
+    let mut found: Option<usize> = None;
+    let mut left = vec![(0, table.span().start, DeValue::Table(table.into_inner()))];
+    while let Some((level, place, value)) = left.pop() {
+        if level > LEVELS_MAX {
+            found = Some(found.map_or(place, |first| first.min(place)));
+        }
+        match value {
+            DeValue::Table(table) => left.extend(table.into_iter().map(|(key, value)| (level + 1, key.span().start, value.into_inner()))),
+            DeValue::Array(list) => left.extend(list.into_iter().map(|value| (level + 1, value.span().start, value.into_inner()))),
+            _ => {}
+        }
+    }
+    found
 }
 
 /// That is wrong with what stands there, in bytes of the text.

@@ -62,6 +62,8 @@ pub enum ManifestFault {
     Tolerance { line: usize, tolerance: String },
     #[error("parameter `{name}` is {what}; parameters are integers, floats, texts, booleans, and lists of integers, of floats or of texts")]
     Parameter { name: String, what: &'static str },
+    #[error("parameter `{begin}…` has a name of more than {bound} bytes, those of the tables around it among them")]
+    LongName { begin: String, bound: usize },
     #[error("parameter `{0}` is given twice, as a dotted name and in a table")]
     DuplicateParameter(String),
 }

@@ -5,6 +5,9 @@ use toml::{Table, Value};
 
 use crate::error::ManifestFault;
 
+/// A parameter is named by all tables around it, too: thousands of them in a table of a long name would take thousands of times what the file has.
+const NAME_BYTES_MAX: usize = 512;
+
 /// Every value of the table, tables in it by dotted names, in the order of names.
 pub(crate) fn flatten(table: &Table) -> Result<Vec<Attribute>, ManifestFault> {
     let mut parameters = Vec::new();
@@ -20,6 +23,9 @@ pub(crate) fn flatten(table: &Table) -> Result<Vec<Attribute>, ManifestFault> {
 fn collect(prefix: &str, table: &Table, parameters: &mut Vec<Attribute>) -> Result<(), ManifestFault> {
     for (key, value) in table {
         let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        if name.len() > NAME_BYTES_MAX {
+            return Err(ManifestFault::LongName { begin: name.chars().take(64).collect(), bound: NAME_BYTES_MAX });
+        }
         if let Value::Table(inner) = value {
             collect(&name, inner, parameters)?;
             continue;

@@ -215,6 +215,15 @@ fn tables_thousands_deep_are_refused() {
     assert_refused(edited("[parameters]", &format!("[parameters]\ntwice = {deep}\ntwice = {deep}")), "model.toml: line ");
 }
 
+/// Half a megabyte, of which once a gigabyte of names was made.
+#[test]
+fn parameters_with_names_as_long_as_the_file_are_refused() {
+    let long = "x".repeat(500_000);
+    let many: String = (0..2_000).map(|number| format!("a{number} = 1\n")).collect();
+    let named = format!("parameter `{}…` has a name of more than 512 bytes", "x".repeat(64));
+    assert_refused(edited("[parameters]", &format!("[parameters.{long}]\n{many}[parameters]")), &named);
+}
+
 #[test]
 fn names_do_not_lead_out() {
     for name in ["../secret", "/etc/passwd", "", "a/../../x", "./plugin.wasm"] {

@@ -67,9 +67,10 @@ fn message(data: &[u8]) -> Result<Generated, ClientError> {
 /// Bytes that have arrived, taken apart into lines and events.
 #[derive(Debug, Default)]
 struct Lines {
-    /// What has not been looked at begins at `at`.
+    /// The next line begins at `at`, and has no end before `seen`.
     bytes: Vec<u8>,
     at: usize,
+    seen: usize,
     /// The data of the event that is being read.
     data: Vec<u8>,
     has_data: bool,
@@ -78,6 +79,7 @@ struct Lines {
 impl Lines {
     fn add(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.at);
+        self.seen = self.seen.saturating_sub(self.at);
         self.at = 0;
         self.bytes.extend_from_slice(bytes);
     }
@@ -89,9 +91,11 @@ impl Lines {
     /// The data of the next event that is complete.
     fn event(&mut self) -> Option<Vec<u8>> {
         loop {
-            let rest = self.bytes.get(self.at..)?;
-            let end = rest.iter().position(|byte| *byte == b'\n')?;
-            let line = rest.get(..end)?;
+            let from = self.seen.max(self.at);
+            self.seen = self.bytes.len();
+            let end = from + self.bytes.get(from..)?.iter().position(|byte| *byte == b'\n')?;
+            self.seen = end;
+            let line = self.bytes.get(self.at..end)?;
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             let is_end = line.is_empty();
             if let Some(data) = line.strip_prefix(b"data:") {
@@ -102,7 +106,7 @@ impl Lines {
                 self.has_data = true;
             }
             // Comments (keep-alives), names and ids of events say nothing here.
-            self.at += end + 1;
+            self.at = end + 1;
             if is_end && std::mem::take(&mut self.has_data) {
                 return Some(std::mem::take(&mut self.data));
             }
@@ -128,6 +132,23 @@ mod tests {
             }
             assert_eq!(events, ["{\"a\":1}", "{\n\"b\":2}"], "in pieces of {size}");
         }
+    }
+
+    /// What is looked through again with each piece would take minutes here.
+    #[test]
+    fn a_long_event_is_looked_through_once() {
+        const PIECES: usize = 1 << 16;
+        let piece = [b'x'; 64];
+        let began = std::time::Instant::now();
+        let mut lines = Lines::default();
+        lines.add(b"data: ");
+        for _ in 0..PIECES {
+            lines.add(&piece);
+            assert!(lines.event().is_none());
+        }
+        lines.add(b"\n\n");
+        assert_eq!(lines.event().unwrap().len(), PIECES * piece.len());
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
     }
 
     #[test]

@@ -177,6 +177,22 @@ fn the_response_is_one_line_in_the_protocols_order() {
     assert_eq!(InferResponse::from_json(line.as_bytes()).unwrap(), response);
 }
 
+/// Whoever reads JSON's numbers as FP64 first, as Python does and this crate, rounds twice.
+#[test]
+fn what_is_rounded_twice_is_the_nearest_float_all_the_same() {
+    for bits in [0x15ae_43fd, 0x95ae_43fd] {
+        let tensor = Tensor::from_f32("x", &[1], &[f32::from_bits(bits)]);
+        let printed = InferRequest { inputs: vec![tensor.clone()], ..InferRequest::default() }.to_json().unwrap();
+        assert_eq!(InferRequest::from_json(printed.as_bytes()).unwrap().inputs, [tensor], "{printed}");
+    }
+    // A little more than halfway between two floats, and as FP64 exactly there.
+    let halfway: i64 = (1 << 60) + (1 << 36);
+    for int in [halfway + 1, -halfway - 1] {
+        let read = read_tensor("FP32", "[1]", &format!("[{int}]")).unwrap();
+        assert_eq!(read, Tensor::from_f32("x", &[1], &[int as f32]));
+    }
+}
+
 proptest! {
     #[test]
     fn floats_survive_bit_for_bit(bits in prop::collection::vec(any::<u32>(), 64), wide in prop::collection::vec(any::<u64>(), 16)) {

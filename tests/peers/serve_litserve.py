@@ -32,7 +32,7 @@ class Lstm(litserve.LitAPI):
 
 if __name__ == "__main__":
     api = Lstm(max_batch_size=BATCH_MAX, batch_timeout=BATCH_WAIT_MS / 1000)
-    # The queue over ZeroMQ is the faster of LitServe's two.
+    # The queue over ZeroMQ is the faster of LitServe's two. It has as many processes for HTTP as it has workers unless told otherwise.
     workers = int(os.environ.get("PEER_WORKERS", "1"))
     server = litserve.LitServer(api, accelerator="cpu", workers_per_device=workers, timeout=60, fast_queue=True)
-    server.run(host="127.0.0.1", port=int(sys.argv[1]), num_api_servers=1, log_level="warning", generate_client_file=False, access_log=False)
+    server.run(host="127.0.0.1", port=int(sys.argv[1]), log_level="warning", generate_client_file=False, access_log=False)

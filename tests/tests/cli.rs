@@ -329,6 +329,7 @@ fn wrong_usage_is_status_2_and_says_what_to_do() {
         (&["run", "examples/digits", "--input", "-", "--worker", "tpu"], "tpu"),
         (&["bench", "cell", "--plot", "nowhere/roofline.svg"], "no folder nowhere"),
         (&["bench", "serve", "examples/digits", "--threads", "0"], "no whole number from 1 on"),
+        (&["bench", "serve", "examples/digits", "--rate", "1e-20"], "0.000001 to 10 million"),
         (&["bench", "serve", "examples/digits", "--connections", "0"], "no whole number from 1 on"),
         (&["bench", "serve", "examples/digits", "--seconds", "nan"], "--seconds"),
         (&["serve", "--body-bytes-max", "0"], "no whole number from 1 on"),

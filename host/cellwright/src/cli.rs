@@ -342,8 +342,8 @@ impl FromStr for SweepRate {
             "max" => Ok(Self::Max),
             "sweep" => Ok(Self::Sweep),
             number => match number.parse() {
-                Ok(rate) if rate > 0.0 && rate <= 1e7 => Ok(Self::PerSecond(rate)),
-                _ => Err("give requests per second, `max` or `sweep`".to_owned()),
+                Ok(rate) if (1e-6..=1e7).contains(&rate) => Ok(Self::PerSecond(rate)),
+                _ => Err("give requests per second (0.000001 to 10 million), `max` or `sweep`".to_owned()),
             },
         }
     }

@@ -72,7 +72,7 @@ pub struct Plan {
 pub enum LoadError {
     #[error("there is nothing to send: give at least one target with a request and a weight above 0")]
     NoTargets,
-    #[error("{0} is no rate: give requests per second, more than 0 and at most 10 million")]
+    #[error("{0} is no rate: give requests per second, 0.000001 to 10 million")]
     Rate(f64),
     #[error("{found} connections on {threads} threads are not possible: give 1 to {CONNECTIONS_MAX} connections, and no more threads")]
     Connections { found: usize, threads: usize },
@@ -116,7 +116,7 @@ fn check(plan: &Plan) -> Result<(), LoadError> {
         return Err(LoadError::NoTargets);
     }
     if let Arrivals::Poisson(rate) | Arrivals::Constant(rate) = plan.arrivals
-        && !(rate > 0.0 && rate <= 1e7)
+        && !(1e-6..=1e7).contains(&rate)
     {
         return Err(LoadError::Rate(rate));
     }

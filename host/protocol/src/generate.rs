@@ -144,7 +144,7 @@ impl<'de> Visitor<'de> for Reading<'_> {
             } else if name == "id" {
                 wire.id = map.next_value()?;
             } else if name == "parameters" {
-                wire.parameters.0.extend(map.next_value::<Option<Parameters<OF_MESSAGE>>>()?.unwrap_or_default().0);
+                wire.parameters.append(map.next_value::<Option<Parameters<OF_MESSAGE>>>()?.unwrap_or_default())?;
             } else {
                 let value = map.next_value::<Value>().map_err(|cause| {
                     let inputs = self.inputs.iter().map(|input| format!("`{}`", input.name)).collect::<Vec<_>>().join(", ");

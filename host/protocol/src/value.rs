@@ -23,6 +23,10 @@ impl<const MOST: usize> Parameters<MOST> {
         Ok(())
     }
 
+    pub(crate) fn append<E: Error>(&mut self, more: Self) -> Result<(), E> {
+        more.0.into_iter().try_for_each(|parameter| self.push(parameter.name, Value(parameter.value)))
+    }
+
     /// The first name that occurs twice.
     pub(crate) fn duplicate(&self) -> Option<&str> {
         let mut names: Vec<&str> = self.0.iter().map(|parameter| parameter.name.as_str()).collect();

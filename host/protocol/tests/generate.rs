@@ -126,6 +126,15 @@ fn no_shape_of_an_output_panics() {
     assert!(deep.is_clients_fault());
 }
 
+/// In however many pieces they come.
+#[test]
+fn parameters_are_bounded() {
+    let piece = |from: u32| (from..from + 600).map(|at| format!(r#""p{at}":1"#)).collect::<Vec<_>>().join(",");
+    let body = format!(r#"{{"text":"a","parameters":{{{}}},"parameters":{{{}}}}}"#, piece(0), piece(600));
+    let refused = InferRequest::from_generate(&model(), body.as_bytes()).unwrap_err().to_string();
+    assert!(refused.contains("more than 1024 parameters"), "{refused}");
+}
+
 proptest! {
     #[test]
     fn every_datatypes_answer_is_read_as_its_input(

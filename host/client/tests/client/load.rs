@@ -150,6 +150,10 @@ async fn plans_that_make_no_sense_are_refused() {
     let sentence = |plan: Plan| run(&plan).unwrap_err().to_string();
     assert!(sentence(Plan { targets: vec![], ..good.clone() }).starts_with("there is nothing to send"));
     assert!(sentence(Plan { arrivals: Arrivals::Poisson(f64::NAN), ..good.clone() }).starts_with("NaN is no rate"));
+    assert!(
+        sentence(Plan { arrivals: Arrivals::Constant(1e-20), ..good.clone() }).contains("is no rate"),
+        "times would be too long to count"
+    );
     assert!(sentence(Plan { connections: 0, ..good.clone() }).starts_with("0 connections on 1 threads"));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = Address::parse(&listener.local_addr().unwrap().to_string()).unwrap();

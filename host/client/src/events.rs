@@ -134,21 +134,19 @@ mod tests {
         }
     }
 
-    /// What is looked through again with each piece would take minutes here.
     #[test]
     fn a_long_event_is_looked_through_once() {
         const PIECES: usize = 1 << 16;
         let piece = [b'x'; 64];
-        let began = std::time::Instant::now();
         let mut lines = Lines::default();
         lines.add(b"data: ");
         for _ in 0..PIECES {
             lines.add(&piece);
             assert!(lines.event().is_none());
+            assert_eq!(lines.seen, lines.bytes.len(), "the next search begins where this one ended");
         }
         lines.add(b"\n\n");
         assert_eq!(lines.event().unwrap().len(), PIECES * piece.len());
-        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
     }
 
     #[test]

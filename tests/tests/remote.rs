@@ -556,7 +556,7 @@ fn settings_have_one_precedence() {
     for (text, said) in [
         ("listne = []\n", "line 1: listne: unknown field `listne`"),
         ("otlp_endpoint = \"https://collector\"\n", "line 1: otlp_endpoint: `https://collector` does not begin with http://"),
-        ("# Mine.\npolicy = \"nonsense\"\n", "line 2: policy: the policies are `cellular`, `adaptive`, "),
+        ("# Mine.\npolicy = \"nonsense\"\n", "line 2: policy: the policies are `adaptive`, `cellular`, "),
         ("release = \"late\"\n", "line 1: release: `late` is no release rule; the rules are `node` and `subgraph`"),
         ("workers = [\n  \"cpu\",\n  \"gpu\",\n]\n", "line 1: workers: "),
         ("listen = \"8000\"\n", "line 1: listen: `8000` is no address and port, such as 127.0.0.1:8000"),

@@ -120,8 +120,8 @@ pub(crate) struct RunArguments {
     /// Requests in flight at once
     #[arg(long, alias = "max-in-flight", value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) in_flight_max: u32,
-    /// Who decides what runs together: `cellular`, `adaptive`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`)
-    #[arg(long, value_name = "POLICY", default_value = "cellular")]
+    /// Who decides what runs together: `adaptive`, `cellular`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`)
+    #[arg(long, value_name = "POLICY", default_value_t = PolicySpec::default())]
     pub(crate) policy: PolicySpec,
     /// When a cell may be queued behind cells it waits for: one by one (`node`), or when its whole subgraph may run (`subgraph`)
     #[arg(long, value_enum, default_value_t = ReleaseRule::Node)]
@@ -311,7 +311,7 @@ pub(crate) struct ServeBenchArguments {
     #[arg(long = "worker", value_name = "SPEC", conflicts_with = "server")]
     pub(crate) workers: Vec<WorkerSpec>,
     /// The policy of the server that is started; of several, with commas between them, each has a server, and they take turns
-    #[arg(long, value_name = "POLICY", default_value = "cellular", value_delimiter = ',', conflicts_with = "server")]
+    #[arg(long, value_name = "POLICY", default_values_t = [PolicySpec::default()], value_delimiter = ',', conflicts_with = "server")]
     pub(crate) policy: Vec<PolicySpec>,
 }
 
@@ -416,9 +416,9 @@ pub(crate) struct EngineArguments {
     /// Print JSON lines
     #[arg(long)]
     pub(crate) json: bool,
-    /// Who decides what runs together: `cellular`, `adaptive`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`); several, with commas
+    /// Who decides what runs together: `adaptive`, `cellular`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`); several, with commas
     /// between them, are measured one after the other
-    #[arg(long, value_name = "POLICY", default_value = "cellular", value_delimiter = ',')]
+    #[arg(long, value_name = "POLICY", default_values_t = [PolicySpec::default()], value_delimiter = ',')]
     pub(crate) policy: Vec<PolicySpec>,
     /// When a cell may be queued behind cells it waits for: one by one (`node`), or when its whole subgraph may run (`subgraph`)
     #[arg(long, value_enum, default_value_t = ReleaseRule::Node)]

@@ -28,7 +28,7 @@ const WINDOW_MS_MAX: u64 = 60_000;
 #[expect(missing_docs, reason = "the messages say it all")]
 pub enum PolicyNameError {
     #[error(
-        "the policies are `cellular`, `adaptive`, `graph`, `graph:WIDTH`, `graph:WIDTH:WINDOW_MS`, `serial`, `merge`, `merge:REQUESTS`, `lazy`, `lazy:OBJECTIVE_MS` and `lazy:OBJECTIVE_MS:PERCENTILE`, not `{0}`"
+        "the policies are `adaptive`, `cellular`, `graph`, `graph:WIDTH`, `graph:WIDTH:WINDOW_MS`, `serial`, `merge`, `merge:REQUESTS`, `lazy`, `lazy:OBJECTIVE_MS` and `lazy:OBJECTIVE_MS:PERCENTILE`, not `{0}`"
     )]
     Unknown(String),
     #[error("`{0}` is no number of steps per bucket, 0 to {WIDTH_MAX}; write `graph:10`, or `graph:0` to pad a batch to its longest")]

@@ -10,14 +10,14 @@
 //! Without deadlines and cost tables it is cellular batching, and so it is among other nodes of which a request has many (a recurrent layer alone,
 //! trees): there nodes join at any step, and nothing is gained by waiting for one. Tenants' shares and ranks are everybody's, see `fairness` and `queues`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::Dependency;
 
 use crate::command::Failure;
-use crate::fleet::ModelType;
+use crate::fleet::{ModelType, entry};
 use crate::id::{DomainId, ModelId, RequestId, Time, WorkerId};
 use crate::request::Phase;
 use crate::scheduler::Scheduler;
@@ -27,7 +27,8 @@ use crate::scheduler::Scheduler;
 pub(crate) struct AdaptivePolicy {
     /// When requests with a deadline have to be looked at: the last moment at which they may begin.
     latest: BTreeSet<(Time, RequestId)>,
-    models: BTreeMap<ModelId, Known>,
+    /// By model's id.
+    models: Vec<Option<Box<Known>>>,
 }
 
 /// What is known of a model.
@@ -35,16 +36,24 @@ pub(crate) struct AdaptivePolicy {
 struct Known {
     /// Deadlines of its requests in flight.
     deadlines: BTreeSet<(Time, RequestId)>,
-    /// By type: how many nodes of it requests had.
-    nodes: Vec<u64>,
-    /// By type: whether a request ever had several.
-    recurs: Vec<bool>,
-    /// By type: whether it ever was one of several layers that take turns step by step.
-    stacked: Vec<bool>,
-    /// Those requests.
+    types: Vec<KnownType>,
+    /// How many requests came.
     requests: u64,
     /// Nanoseconds that requests take beyond their longest path while others run.
     margin_ns: u64,
+}
+
+/// What is known of one of a model's types.
+#[derive(Clone, Debug, Default)]
+struct KnownType {
+    /// How many nodes of it requests had.
+    nodes: u64,
+    /// The last request that had any, by how many came.
+    seen: u64,
+    /// Whether a request ever had several.
+    recurs: bool,
+    /// Whether it ever was one of several layers that take turns step by step.
+    stacked: bool,
 }
 
 /// How much of the margin is added when a request was late though it had begun, and taken off when one is done in time: where more begin than can be done,
@@ -72,7 +81,17 @@ impl Known {
 impl AdaptivePolicy {
     /// A model is gone.
     pub(crate) fn forget_model(&mut self, id: ModelId) {
-        self.models.remove(&id);
+        if let Some(known) = self.models.get_mut(id.index()) {
+            *known = None;
+        }
+    }
+
+    fn known(&self, id: ModelId) -> Option<&Known> {
+        self.models.get(id.index())?.as_deref()
+    }
+
+    fn known_mut(&mut self, id: ModelId) -> Option<&mut Known> {
+        self.models.get_mut(id.index())?.as_deref_mut()
     }
 }
 
@@ -81,24 +100,20 @@ impl Scheduler {
     /// A request of an adaptive model came: notes which types recur in it, and until when it may begin.
     pub(crate) fn note_submission(&mut self, id: RequestId, graph: &UnfoldedGrowth) {
         let (model, deadline) = (self.request(id).model, self.request(id).deadline());
-        let Some(Some(known)) = self.models.get(model.index()) else { return };
-        let mut nodes = vec![0_u64; known.types.len()];
-        let noted = self.adaptive.models.entry(model).or_default();
-        noted.recurs.resize(nodes.len(), false);
-        noted.stacked.resize(nodes.len(), false);
-        noted.nodes.resize(nodes.len(), 0);
-        for chain in &graph.chains {
+        let Some(Some(of)) = self.models.get(model.index()) else { return };
+        let noted = entry(&mut self.adaptive.models, model.index()).get_or_insert_default();
+        noted.types.resize(of.types.len(), KnownType::default());
+        noted.requests = noted.requests.saturating_add(1);
+        for chain in graph.chains.iter().filter(|chain| chain.length.bound > 0) {
+            let bound = chain.length.bound;
             for stage in &chain.stages {
-                let at = known.type_of_cell[stage.cell as usize] as usize;
-                nodes[at] += u64::from(chain.length.bound);
-                noted.stacked[at] |= chain.stages.len() > 1 && chain.length.bound > 1;
+                let known = &mut noted.types[of.type_of_cell[stage.cell as usize] as usize];
+                known.nodes = known.nodes.saturating_add(u64::from(bound));
+                known.recurs |= bound > 1 || known.seen == noted.requests;
+                known.seen = noted.requests;
+                known.stacked |= chain.stages.len() > 1 && bound > 1;
             }
         }
-        for (at, nodes) in nodes.into_iter().enumerate() {
-            noted.recurs[at] |= nodes > 1;
-            noted.nodes[at] = noted.nodes[at].saturating_add(nodes);
-        }
-        noted.requests = noted.requests.saturating_add(1);
         if let Some(deadline) = deadline {
             noted.deadlines.insert((deadline, id));
             let (latest, _) = self.latest_begin(id, deadline, Some(graph));
@@ -110,12 +125,12 @@ impl Scheduler {
     /// A request goes on: what it goes on with may have been in it before.
     pub(crate) fn note_growth(&mut self, id: RequestId, graph: &UnfoldedGrowth) {
         let model = self.request(id).model;
-        let Some(noted) = self.adaptive.models.get_mut(&model) else { return };
-        let Some(Some(known)) = self.models.get(model.index()) else { return };
+        let Some(noted) = self.adaptive.known_mut(model) else { return };
+        let Some(Some(of)) = self.models.get(model.index()) else { return };
         for (chain, stage) in graph.chains.iter().flat_map(|chain| chain.stages.iter().map(move |stage| (chain, stage))) {
-            let at = known.type_of_cell[stage.cell as usize] as usize;
-            noted.recurs[at] = true;
-            noted.stacked[at] |= chain.stages.len() > 1;
+            let known = &mut noted.types[of.type_of_cell[stage.cell as usize] as usize];
+            known.recurs = true;
+            known.stacked |= chain.stages.len() > 1;
         }
     }
 
@@ -124,7 +139,7 @@ impl Scheduler {
         let (model, rare) = (self.request(id).model, self.request(id).rare());
         let Some((deadline, latest)) = rare.and_then(|rare| Some((rare.deadline?, rare.latest))) else { return };
         self.adaptive.latest.remove(&(latest, id));
-        if let Some(known) = self.adaptive.models.get_mut(&model) {
+        if let Some(known) = self.adaptive.known_mut(model) {
             known.deadlines.remove(&(deadline, id));
         }
     }
@@ -139,12 +154,12 @@ impl Scheduler {
 
     fn note_end_by(&mut self, id: RequestId, finished: bool, deadline: Time) {
         let model = self.request(id).model;
-        if !self.adaptive.models.contains_key(&model) {
+        if self.adaptive.known(model).is_none() {
             return;
         }
         let late = if finished { deadline < self.now } else { deadline <= self.now && self.has_begun(id) };
         let had_ns = self.had_ns(id, deadline);
-        let Some(known) = self.adaptive.models.get_mut(&model) else { return };
+        let Some(known) = self.adaptive.known_mut(model) else { return };
         if late {
             known.was_late(had_ns);
         } else if finished {
@@ -169,7 +184,7 @@ impl Scheduler {
                 if begun { (deadline, deadline) } else { self.latest_begin(id, deadline, growth.map(|growth| &**growth)) };
             if latest < self.now {
                 let (model, kept) = (request.model, alone >= self.now);
-                if let Some(known) = self.adaptive.models.get_mut(&model).filter(|_| kept) {
+                if let Some(known) = self.adaptive.known_mut(model).filter(|_| kept) {
                     known.margin_ns -= known.margin_ns >> KEPT_SHIFT;
                 }
                 self.doom(id, Failure::Late);
@@ -202,8 +217,7 @@ impl Scheduler {
         let path = growth.map_or(0, |graph| self.path_ns(request.model, graph));
         let workers = self.workers.iter().flatten().filter(|worker| worker.class == class);
         let ahead = workers.map(|worker| worker.tasks.iter().map(|task| task.charged_ns).sum::<u64>()).min().unwrap_or(0);
-        let margin =
-            self.adaptive.models.get(&request.model).filter(|_| self.model(request.model).flying > 0).map_or(0, |known| known.margin_ns);
+        let margin = self.adaptive.known(request.model).filter(|_| self.model(request.model).flying > 0).map_or(0, |known| known.margin_ns);
         let margin = margin.min(self.had_ns(id, deadline) >> MOST_SHIFT);
         let alone = deadline.0.saturating_sub(path.saturating_add(ahead));
         (Time(alone.saturating_sub(margin)), Time(alone))
@@ -243,7 +257,7 @@ impl Scheduler {
 impl Scheduler {
     /// The type that runs instead of the one that cellular batching chose: one further behind whose nodes had better catch up first.
     pub(crate) fn behind(&self, model: ModelId, worker: WorkerId, chosen: usize) -> usize {
-        let (Some(known), Some(state)) = (self.adaptive.models.get(&model), self.worker(worker)) else { return chosen };
+        let (Some(known), Some(state)) = (self.adaptive.known(model), self.worker(worker)) else { return chosen };
         let types = &self.model(model).types;
         let ready = |at: usize| self.offered(types, at, &types[at].tally, worker, state.domain);
         let mut runs = chosen;
@@ -262,7 +276,10 @@ impl Scheduler {
     /// next step. They wait for one round through all layers, in which whoever comes by has come, and not while a request is about to be late.
     fn fullest(&self, known: &Known, types: &[ModelType], (worker, domain): (WorkerId, DomainId), chosen: usize) -> usize {
         let rows = |at: usize| self.offered(types, at, &types[at].tally, worker, domain).min(types[at].batch.max);
-        let stacked = |at: &usize| known.stacked.get(*at).is_some_and(|stacked| *stacked);
+        let stacked = |at: &usize| known.types.get(*at).is_some_and(|known| known.stacked);
+        if !stacked(&chosen) {
+            return chosen;
+        }
         let time = |at: usize| types[at].cost.nanoseconds(rows(at).max(1)).map(|time| time.max(1));
         let rate =
             |at: usize| time(at).filter(|_| rows(at) > 0 && stacked(&at)).map(|time| (u128::from(rows(at)) << 64) / u128::from(time));
@@ -280,20 +297,20 @@ impl Scheduler {
     fn is_late(&self, known: &Known, types: &[ModelType]) -> bool {
         let Some((deadline, _)) = known.deadlines.first() else { return false };
         let alone =
-            types.iter().zip(&known.nodes).map(|(one, nodes)| u128::from(*nodes) * u128::from(one.cost.nanoseconds(1).unwrap_or(0)));
+            types.iter().zip(&known.types).map(|(one, known)| u128::from(known.nodes) * u128::from(one.cost.nanoseconds(1).unwrap_or(0)));
         u128::from(self.now.0) + alone.sum::<u128>() / u128::from(known.requests.max(1)) > u128::from(deadline.0)
     }
 
     /// Whether so many nodes of a type that is `behind` had better catch up with those `ahead`: whether the times at which all are done, taken together,
     /// are less by a tenth. A closer call is not worth it: those ahead, who came first, would be later.
     fn pays(&self, known: &Known, types: &[ModelType], (behind, few_rows): (usize, u32), (ahead, many_rows): (usize, u32)) -> bool {
-        let recurs = |at: usize| known.recurs.get(at).copied().unwrap_or(true);
+        let recurs = |at: usize| known.types.get(at).is_none_or(|known| known.recurs);
         if (behind..ahead).any(recurs) {
             return false;
         }
         // Nodes of types that recur meet others on their way anyway: half of what they would gain together counts.
-        let weigh = |at: usize, time: u64| match known.nodes.get(at) {
-            Some(nodes) if recurs(at) => u128::from(time) * u128::from(*nodes) / (2 * u128::from(known.requests.max(1))),
+        let weigh = |at: usize, time: u64| match known.types.get(at) {
+            Some(one) if one.recurs => u128::from(time) * u128::from(one.nodes) / (2 * u128::from(known.requests.max(1))),
             _ => u128::from(time),
         };
         let cost = |range: Range<usize>, rows: u32| {

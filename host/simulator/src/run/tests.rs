@@ -290,7 +290,9 @@ fn a_slow_device_takes_as_long_as_it_says() {
 /// Little's law, and that time is either waited or computed.
 #[test]
 fn the_numbers_of_a_run_belong_together() {
-    let setup = Setup { objective_ns: Some(1), seconds: 5.0, ..v100(5000.0) };
+    // Late all of them, and run all the same.
+    let config = Config { policy: PolicyKind::Cellular, ..v100(5000.0).config };
+    let setup = Setup { config, objective_ns: Some(1), seconds: 5.0, ..v100(5000.0) };
     let outcome = run(&setup, &mut Workload::lstm(Lengths::EUROPARL), &mut |_| ()).unwrap().outcome;
     assert!((outcome.throughput / 5000.0 - 1.0).abs() < 0.05, "{outcome:?}");
     assert!(((outcome.queueing.mean_ms + outcome.computation.mean_ms) / outcome.mean_ms - 1.0).abs() < 1e-3, "{outcome:?}");

@@ -41,6 +41,8 @@ struct Known {
     requests: u64,
     /// Nanoseconds that requests take beyond their longest path while others run.
     margin_ns: u64,
+    /// How many were held to be too late before they began.
+    too_late: u64,
 }
 
 /// What is known of one of a model's types.
@@ -65,6 +67,10 @@ const KEPT_SHIFT: u32 = 9;
 /// The least that is added, as a part of the time that the request had; and the most that a margin may be of it.
 const LEAST_SHIFT: u32 = 8;
 const MOST_SHIFT: u32 = 1;
+
+/// Of those that are held to be too late before they begin, every so many-th is let begin all the same: where the times that are known are wrong, and
+/// all would be given up, it shows how long requests take.
+const TRIED_OF: u64 = 64;
 
 /// Requests with the nearest deadlines that are asked whether they may wait.
 const DEADLINES_ASKED: usize = 8;
@@ -184,8 +190,16 @@ impl Scheduler {
                 if begun { (deadline, deadline) } else { self.latest_begin(id, deadline, growth.map(|growth| &**growth)) };
             if latest < self.now {
                 let (model, kept) = (request.model, alone >= self.now);
-                if let Some(known) = self.adaptive.known_mut(model).filter(|_| kept) {
-                    known.margin_ns -= known.margin_ns >> KEPT_SHIFT;
+                if let Some(known) = self.adaptive.known_mut(model).filter(|_| !begun) {
+                    if kept {
+                        known.margin_ns -= known.margin_ns >> KEPT_SHIFT;
+                    }
+                    known.too_late += 1;
+                    if known.too_late.is_multiple_of(TRIED_OF) && self.now <= deadline {
+                        self.rare_mut(id).latest = deadline;
+                        self.adaptive.latest.insert((deadline, id));
+                        continue;
+                    }
                 }
                 self.doom(id, Failure::Late);
                 self.settle();
@@ -226,10 +240,12 @@ impl Scheduler {
     /// The longest path of a growth, in device time. Chains that may stop may do so at once.
     fn path_ns(&self, model: ModelId, graph: &UnfoldedGrowth) -> u64 {
         let known = self.model(model);
+        // While others run, tasks take what they lately did. That says little of a request that is alone, but that it takes no longer.
         let node_ns = |cell: u32| {
             let at = &known.types[known.type_of_cell[cell as usize] as usize];
-            let alone = known.info.cells[cell as usize].cost.nanoseconds(1).unwrap_or(0);
-            alone.max(self.types[at.cell_type.index()].estimate_ns)
+            let lately = Some(self.types[at.cell_type.index()].estimate_ns).filter(|time| *time > 0);
+            let alone = known.info.cells[cell as usize].cost.nanoseconds(1).filter(|_| known.flying == 0 || lately.is_none());
+            lately.into_iter().chain(alone).min().unwrap_or(0)
         };
         let mut paths: Vec<u64> = Vec::with_capacity(graph.chains.len());
         for chain in &graph.chains {

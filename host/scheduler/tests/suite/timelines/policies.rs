@@ -568,3 +568,37 @@ fn how_long_requests_take_beside_others_is_learnt_however_they_end() {
     assert_eq!(least_time(&[(768, true), (4, true)]), alone + 3);
     assert_eq!(least_time(&[(1 << 20, true)]), 2 * alone - 1);
 }
+
+/// How many of so many requests of four steps are given up, of which each comes when the one before it is over, and has ten nanoseconds; a step takes one.
+fn given_up_of(timeline: &mut Timeline, requests: usize) -> usize {
+    timeline.world.now = Time(1 << 30);
+    for _ in 0..requests {
+        timeline.world.deadline = Some(Time(timeline.world.now.0 + 10));
+        timeline.arrive(&growth(0, vec![lstm(4, &[])], None));
+        timeline.act();
+        (0..4).for_each(|_| timeline.tick());
+    }
+    timeline.world.failed.len()
+}
+
+/// A burst made tasks slow. When it is over, requests that had not been in time beside it are.
+#[test]
+fn what_takes_long_beside_others_is_not_too_late_alone() {
+    let mut timeline = adaptively(1, 1);
+    for _ in 0..4 {
+        timeline.arrive(&growth(0, vec![lstm(9, &[])], None));
+    }
+    timeline.act();
+    while let Some(done) = timeline.world.complete(WorkerId(0), 1, 100, || false) {
+        timeline.events.push(done);
+        timeline.act();
+    }
+    assert_eq!(given_up_of(&mut timeline, 1), 0);
+}
+
+/// The table says that nobody can be in time, and is wrong.
+#[test]
+fn who_is_let_begin_all_the_same_corrects_a_wrong_table() {
+    let mut timeline = adaptively(100, 100);
+    assert_eq!(given_up_of(&mut timeline, 1000), 63);
+}

@@ -1,6 +1,6 @@
 //! Orders steps and forms groups: what is element-wise and of one width runs tile by tile, intermediate values in registers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::lower::{LowOp, Lowered, Operand, Val};
 use super::storage::Storage;
@@ -95,39 +95,90 @@ pub(super) fn values_of(operands: &[Operand]) -> impl Iterator<Item = Val> {
 }
 
 /// Everything in an order in which it can be done: what is not element-wise as early as it can, so that groups become large.
+///
+/// A cell has thousands of operations, and a million values if it likes: each is looked at when what it reads is known, not again and again until then.
 fn order(lowered: &Lowered) -> Vec<Work> {
-    let mut known = vec![false; lowered.values.len()];
-    lowered.inputs.iter().for_each(|input| known[input.0] = true);
-    let mut left: Vec<usize> = (0..lowered.ops.len()).collect();
+    let mut waiting = Waiting::of(lowered);
     let mut order = Vec::new();
-    let ready = |known: &[bool], op: &LowOp| values_of(&op.operands()).all(|value| known[value.0]);
-    while !left.is_empty() {
-        let mut fused = Vec::new();
-        let single =
-            left.iter().position(|index| !matches!(lowered.ops[*index], LowOp::Element { .. }) && ready(&known, &lowered.ops[*index]));
-        if let Some(at) = single {
-            let index = left.remove(at);
-            lowered.ops[index].results().for_each(|result| known[result.0] = true);
+    loop {
+        if let Some(index) = waiting.singles.pop_first() {
+            waiting.done(index);
             order.push(Work::Single(index));
             continue;
         }
-        let mut width = None;
-        left.retain(|index| {
-            let op = &lowered.ops[*index];
-            let LowOp::Element { result, .. } = op else { return true };
-            let count = lowered.values[result.0].count;
-            if width.is_some_and(|width| width != count) || !ready(&known, op) {
-                return true;
-            }
-            width = Some(count);
-            known[result.0] = true;
-            fused.push(*index);
-            false
-        });
-        assert!(!fused.is_empty(), "operands stand before results");
+        // Of those that can be done the first says how wide the group is.
+        let Some(width) = waiting.elements.first().map(|index| waiting.width(*index)) else { break };
+        let mut fused = Vec::new();
+        while let Some(index) = waiting.by_width.get_mut(&width).and_then(BTreeSet::pop_first) {
+            waiting.elements.remove(&index);
+            waiting.done(index);
+            fused.push(index);
+        }
         order.push(Work::Fused(fused));
     }
+    assert!(waiting.unknown.iter().all(|unknown| *unknown == 0), "operands stand before results");
     order
+}
+
+/// Operations that are not done yet.
+struct Waiting<'a> {
+    lowered: &'a Lowered,
+    /// By operation: how many of its operands are not known.
+    unknown: Vec<usize>,
+    /// By value: operations that read it, as often as they do.
+    readers: Vec<Vec<usize>>,
+    /// Those that can be done: element-wise ones, all of them and by width, and others.
+    elements: BTreeSet<usize>,
+    by_width: BTreeMap<usize, BTreeSet<usize>>,
+    singles: BTreeSet<usize>,
+}
+
+impl<'a> Waiting<'a> {
+    fn of(lowered: &'a Lowered) -> Self {
+        let (unknown, readers) = (vec![0; lowered.ops.len()], vec![Vec::new(); lowered.values.len()]);
+        let (elements, by_width, singles) = Default::default();
+        let mut waiting = Self { lowered, unknown, readers, elements, by_width, singles };
+        let mut is_input = vec![false; lowered.values.len()];
+        lowered.inputs.iter().for_each(|input| is_input[input.0] = true);
+        for (index, op) in lowered.ops.iter().enumerate() {
+            for value in values_of(&op.operands()).filter(|value| !is_input[value.0]) {
+                waiting.unknown[index] += 1;
+                waiting.readers[value.0].push(index);
+            }
+        }
+        for index in 0..lowered.ops.len() {
+            if waiting.unknown[index] == 0 {
+                waiting.enter(index);
+            }
+        }
+        waiting
+    }
+
+    /// Elements of a row of what an operation makes.
+    fn width(&self, index: usize) -> usize {
+        self.lowered.ops[index].results().next().map_or(0, |result| self.lowered.values[result.0].count)
+    }
+
+    /// Everything that an operation reads is known.
+    fn enter(&mut self, index: usize) {
+        if matches!(self.lowered.ops[index], LowOp::Element { .. }) {
+            self.elements.insert(index);
+            self.by_width.entry(self.width(index)).or_default().insert(index);
+        } else {
+            self.singles.insert(index);
+        }
+    }
+
+    fn done(&mut self, index: usize) {
+        for result in self.lowered.ops[index].results() {
+            for reader in std::mem::take(&mut self.readers[result.0]) {
+                self.unknown[reader] -= 1;
+                if self.unknown[reader] == 0 {
+                    self.enter(reader);
+                }
+            }
+        }
+    }
 }
 
 /// For each value whether it lives in a register: made and used by one group alone.
@@ -267,6 +318,10 @@ impl Builder<'_> {
         let mut file = Registers { assigned: BTreeMap::new(), free: Vec::new(), count: 0, bytes: register };
         let mut instructions = Vec::with_capacity(ops.len());
         let mut operations = 0;
+        let mut last_read = BTreeMap::new();
+        for (at, op) in ops.iter().enumerate() {
+            values_of(&op.operands()).for_each(|value| _ = last_read.insert(value, at));
+        }
         for (at, op) in ops.iter().enumerate() {
             let LowOp::Element { op, element, operands, result } = op else { continue };
             let mut sources = Vec::with_capacity(3);
@@ -281,8 +336,7 @@ impl Builder<'_> {
             }
             let into = self.lasting(*result).unwrap_or_else(|| file.take(*result));
             // A register is free again when nothing behind reads it; only then, so that a result never overwrites an operand on the way.
-            let is_read_later = |value: Val| ops[at + 1..].iter().any(|op| values_of(&op.operands()).any(|other| other == value));
-            file.release(|value| !is_read_later(value));
+            file.release(|value| last_read.get(&value).is_none_or(|last| *last <= at));
             let kernel = op.kernel(*element, self.level).ok_or_else(|| format!("{op:?}"))?;
             operations += op.count();
             let (first, last) = (sources[0], *sources.last().unwrap_or(&sources[0]));

@@ -1,9 +1,9 @@
 //! What is done with rows on their way in and out: packed for products as they are gathered, left where they lie, or copied.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::fuse::values_of;
-use super::lower::{LowOp, Lowered, Operand, Val};
+use super::lower::{LowOp, Lowered, Val};
 use super::storage::Storage;
 use super::{Packed, Pointed};
 use crate::kernels::element::Element;
@@ -22,10 +22,16 @@ pub(super) struct PackedInput {
 /// Inputs that products pack and read whole: they are packed as they are gathered, once for all products that do it alike and for every thread. All ways of packing, by number.
 pub(super) fn packed(lowered: &Lowered) -> (BTreeMap<Val, PackedInput>, Vec<Packing>) {
     let (mut packed, mut all) = (BTreeMap::new(), Vec::new());
+    let mut readers: BTreeMap<Val, BTreeSet<usize>> = lowered.inputs.iter().map(|input| (*input, BTreeSet::new())).collect();
+    for (index, op) in lowered.ops.iter().enumerate() {
+        for value in values_of(&op.operands()) {
+            readers.entry(value).and_modify(|readers| _ = readers.insert(index));
+        }
+    }
     for value in &lowered.inputs {
-        let readers = lowered.ops.iter().filter(|op| op.operands().contains(&Operand::Value(*value)));
+        let readers = readers.get(value).into_iter().flatten();
         let packings: Vec<Option<Packing>> = readers
-            .flat_map(|op| match op {
+            .flat_map(|index| match &lowered.ops[*index] {
                 LowOp::Linear { product, lefts, lead: 1, begin, .. } if *begin != Some(*value) => {
                     let terms = lefts.iter().enumerate().filter(|(_, (left, _))| left == value);
                     terms.map(|(term, _)| product.packing(term)).collect()

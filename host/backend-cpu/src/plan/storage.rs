@@ -20,12 +20,14 @@ fn stride(bytes: usize) -> usize {
 #[derive(Debug)]
 pub(super) struct Storage {
     parents: Vec<Option<(Val, usize)>>,
+    /// For each value, whether another lies within it.
+    is_parent: Vec<bool>,
 }
 
 impl Storage {
     /// Finds the values that can share memory, and removes from concatenations what then needs no copy.
     pub(super) fn share(lowered: &mut Lowered) -> Self {
-        let mut storage = Self { parents: vec![None; lowered.values.len()] };
+        let mut storage = Self { parents: vec![None; lowered.values.len()], is_parent: vec![false; lowered.values.len()] };
         let mut is_view = vec![false; lowered.values.len()];
         for op in &lowered.ops {
             if let LowOp::View { source, offset, result } = op {
@@ -53,12 +55,13 @@ impl Storage {
                 !is_placed
             });
         }
+        storage.parents.iter().flatten().for_each(|(parent, _)| storage.is_parent[parent.0] = true);
         storage
     }
 
     /// Whether the value has a place in, or gives place to, another.
     pub(super) fn is_shared(&self, value: Val) -> bool {
-        self.parents[value.0].is_some() || self.parents.iter().flatten().any(|(parent, _)| *parent == value)
+        self.parents[value.0].is_some() || self.is_parent[value.0]
     }
 
     fn root(&self, value: Val) -> (Val, usize) {

@@ -305,3 +305,37 @@ fn threads_take_rows_of_their_own_where_all_weights_stay_near() {
     plan.stands_beside(1 << 30);
     assert!(!plan.is_split_by_rows(512, 2), "other weights take their turns");
 }
+
+/// Each way took minutes as long as operations were looked at again for every other one.
+#[test]
+fn as_many_operations_as_a_cell_may_have_are_put_in_order_at_once() {
+    let compile = |draft: Draft| {
+        let cell = draft.resolve();
+        Plan::compile((&cell, &sums::find(&cell)), (Level::detect(), Kernels::Best), &mut Packs::within(u64::MAX)).expect("it compiles")
+    };
+    // Half of the values are all there before the first is read.
+    let mut draft = Draft::new("together").input("x", Datatype::Fp32, &[1]);
+    for at in 0..2048 {
+        draft = draft.operator("Neg", &["x"], &[&format!("n{at}")]);
+    }
+    draft = draft.operator("Mul", &["n0", "n0"], &["p0"]);
+    for at in 1..2048 {
+        draft = draft.operator("Mul", &[&format!("p{}", at - 1), &format!("n{at}")], &[&format!("p{at}")]);
+    }
+    let plan = compile(draft.output("p2047", Datatype::Fp32, &[1]));
+    let [StepKind::Group(group)] = plan.steps.iter().map(|step| &step.kind).collect::<Vec<_>>()[..] else { panic!("one group") };
+    assert_eq!(group.instructions.len(), 4096);
+    // Half a million values, each a part of another.
+    let mut draft = Draft::new("parts").input("x", Datatype::Fp32, &[256]);
+    for at in 0..2000 {
+        let names: Vec<String> = (0..256).map(|part| format!("v{at}.{part}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        draft = draft.operator("Split", &["x"], &names).with("axis", 1);
+    }
+    draft = draft.operator("Neg", &["v0.7"], &["y0"]);
+    for at in 1..2000 {
+        draft = draft.operator("Mul", &[&format!("y{}", at - 1), &format!("v{at}.7")], &[&format!("y{at}")]);
+    }
+    let plan = compile(draft.output("y1999", Datatype::Fp32, &[1]));
+    assert!(matches!(plan.steps.iter().map(|step| &step.kind).collect::<Vec<_>>()[..], [StepKind::Group(_)]));
+}

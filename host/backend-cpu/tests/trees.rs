@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use cellwright_backend::conformance::cells::Draft;
 use cellwright_backend::conformance::driver::{Deliveries, Driver, growth_of, independent};
 use cellwright_backend::conformance::trees::{self, HIDDEN, TOKENS, Tree};
+use cellwright_backend::reference::{Elements, evaluate};
 use cellwright_backend::{CellIndex, TableInfo};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Kernels, Level};
 use cellwright_cell_graph::generate::Rng;
@@ -73,6 +74,42 @@ fn whatever_is_looked_up_and_whoever_else_is_there_no_bit_changes() {
                         "{precision}, {how:?}, {threads} threads, {table_bytes} bytes, {rows_most} rows"
                     );
                 }
+            }
+        }
+    }
+}
+
+/// A node's children are rounded each by itself, on the device and in the reference: what one of them is does not make the other coarser.
+#[test]
+fn a_child_is_as_exact_as_it_is_beside_a_larger_one() {
+    const COLUMNS: usize = 5;
+    let mut rng = Rng::new(77);
+    let weight: Vec<f32> = (0..2 * HIDDEN * COLUMNS).map(|_| rng.float()).collect();
+    let large: Vec<f32> = (0..HIDDEN).map(|at| if at == 3 { 127.0 } else { 0.0 }).collect();
+    let small: Vec<f32> = (0..HIDDEN).map(|_| rng.float() * 0.45).collect();
+    for precision in Precision::ALL {
+        let cell = Draft::new("node")
+            .known("left", Datatype::Fp32, &[HIDDEN])
+            .known("right", Datatype::Fp32, &[HIDDEN])
+            .weight(Tensor::from_f32("w", &[2 * HIDDEN, COLUMNS], &weight))
+            .operator("Concat", &["left", "right"], &["both"])
+            .with("axis", 1)
+            .operator("MatMul", &["both", "w"], &["y"])
+            .output("y", Datatype::Fp32, &[COLUMNS])
+            .at(precision)
+            .resolve();
+        let elements = |row: &[f32]| Elements::Floats(row.iter().copied().map(f64::from).collect());
+        let expected = evaluate(&cell, &[elements(&large), elements(&small)]).expect("it takes no token");
+        let literal = |row: &[f32]| Source::Literal(row.iter().flat_map(|number| number.to_ne_bytes()).collect());
+        for (how, threads) in ways() {
+            let mut driver = Driver::new(Box::new(worker(&domain(how, 0), threads)), std::slice::from_ref(&cell));
+            let chain = independent(0, 1, vec![literal(&large), literal(&small)], 1);
+            let lane = driver.place(Arc::new(growth_of(vec![chain])), &[], 0, &[]).lanes[0][0];
+            driver.task(CellIndex(0), &[(lane, 0)], 1);
+            let Elements::Floats(expected) = &expected[0] else { panic!("sums are floats") };
+            for (got, exact) in driver.floats(lane, 0, 0).into_iter().zip(expected) {
+                let is_near = (f64::from(got) - exact).abs() <= 2e-5 * exact.abs().max(10.0);
+                assert!(is_near, "{precision}, {how:?}: {got} instead of {exact}");
             }
         }
     }

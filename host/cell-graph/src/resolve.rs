@@ -153,6 +153,9 @@ impl TypedCell {
         if parts::cut(&mut typed, context.limits.weight_bytes_max) {
             tidy(&mut typed);
         }
+        if context.precision == Precision::Int8 {
+            typed = parts::cut_by_input(typed);
+        }
         Ok(typed)
     }
 }

@@ -6,7 +6,7 @@ use super::half::Building;
 use super::{ByInput, OfInput};
 use crate::resolve;
 use crate::sums::{self, Sum, Summed};
-use crate::typed::{CellOutput, Operation, Origin, TypedCell, ValueId};
+use crate::typed::{CellOutput, Operation, Origin, Precision, TypedCell, ValueId};
 
 /// Elements of an input from which on what it adds costs more to compute than to keep, to find and to add.
 const DEPTH: usize = 128;
@@ -20,7 +20,10 @@ pub(super) fn split(whole: &TypedCell) -> Option<ByInput> {
     }
     // Every concatenation that can be is cut, also one that turns out to have an input that is too short: then it is several terms of one product.
     let mut cell = whole.clone();
-    resolve::cut_all(&mut cell);
+    // What is rounded to integers is cut already where it is, for everyone.
+    if cell.precision != Precision::Int8 {
+        resolve::cut_all(&mut cell);
+    }
     let found = sums::find(&cell);
     let mut step = Building::new(&cell);
     let mut parts = Parts { cell: &cell, of: BTreeMap::new(), count: 0 };

@@ -2,7 +2,8 @@
 //! written that way.
 //!
 //! It is done once, when a cell is resolved, for everyone: a cell's sums, and what a precision rounds of them, are those of the cut form. A cell's
-//! identity is that of what was written. Whoever computes sums input by input ([`crate::hoist::by_input`]) cuts further.
+//! identity is that of what was written. Whoever computes sums input by input ([`crate::hoist::by_input`]) cuts further: that is another order of sums, but where a row has one scale for all
+//! that is multiplied it is another rounding as well. So in int8 such a cell is cut like that for everyone ([`cut_by_input`]), and not once more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,6 +48,13 @@ pub(crate) fn cut_all(cell: &mut TypedCell) {
     if cut_by(cell, each, bytes_left) {
         super::tidy(cell);
     }
+}
+
+/// A cell of integers, cut between all inputs if its sums can be computed input by input.
+pub(super) fn cut_by_input(cell: TypedCell) -> TypedCell {
+    let mut cut = cell.clone();
+    cut_all(&mut cut);
+    if crate::hoist::by_input(&cut).is_some() { cut } else { cell }
 }
 
 fn cut_by<K: Copy + PartialEq>(cell: &mut TypedCell, kinds: Vec<K>, bytes_left: u64) -> bool {

@@ -267,7 +267,7 @@ impl Builder<'_> {
                 let result = self.place(result)?;
                 self.push(StepKind::Linear(Linear { product, lefts, lead, n, result, begin }), row_ps);
             }
-            LowOp::Assemble { parts, result } => {
+            LowOp::Assemble { parts, result, .. } => {
                 let result = self.place(result)?;
                 let mut kept = Vec::new();
                 for (operand, copies) in parts {

@@ -79,6 +79,8 @@ pub(super) enum LowOp {
     },
     Assemble {
         parts: Vec<(Operand, Copies)>,
+        /// What is made where it stands in the result, and need not be copied: it has to be there before the result is read.
+        placed: Vec<Val>,
         result: Val,
     },
     Lookup {
@@ -119,7 +121,9 @@ impl LowOp {
             Self::Project { lefts, .. } => lefts.iter().map(|(left, _)| Operand::Value(*left)).collect(),
             Self::Element { operands, .. } => operands.clone(),
             Self::View { source, .. } | Self::Whole { source, .. } => vec![Operand::Value(*source)],
-            Self::Assemble { parts, .. } => parts.iter().map(|(operand, _)| *operand).collect(),
+            Self::Assemble { parts, placed, .. } => {
+                parts.iter().map(|(operand, _)| *operand).chain(placed.iter().copied().map(Operand::Value)).collect()
+            }
             Self::Lookup { index, .. } => vec![Operand::Value(*index)],
         }
     }
@@ -253,7 +257,7 @@ impl Lowering<'_> {
         self.lowered.ops.push(if copies.axes.is_empty() {
             LowOp::View { source, offset: copies.source, result }
         } else {
-            LowOp::Assemble { parts: vec![(Operand::Value(source), copies)], result }
+            LowOp::Assemble { parts: vec![(Operand::Value(source), copies)], placed: Vec::new(), result }
         });
     }
 
@@ -330,7 +334,7 @@ impl Lowering<'_> {
             begin += inner;
         }
         let result = self.define(operation.results[0])?;
-        self.lowered.ops.push(LowOp::Assemble { parts, result });
+        self.lowered.ops.push(LowOp::Assemble { parts, placed: Vec::new(), result });
         Ok(())
     }
 

@@ -43,7 +43,7 @@ impl Storage {
         }
         // Last first, so that a concatenation is placed in another before what it concatenates is placed in it.
         for op in lowered.ops.iter_mut().rev() {
-            let LowOp::Assemble { parts, result } = op else { continue };
+            let LowOp::Assemble { parts, placed, result } = op else { continue };
             parts.retain(|(operand, copies)| {
                 let Operand::Value(value) = *operand else { return true };
                 let bytes = lowered.values[value.0].bytes();
@@ -51,6 +51,7 @@ impl Storage {
                     *copies == Copies::stretch(0, copies.result, bytes) && !is_view[value.0] && storage.parents[value.0].is_none();
                 if is_placed {
                     storage.parents[value.0] = Some((*result, copies.result));
+                    placed.push(value);
                 }
                 !is_placed
             });

@@ -51,6 +51,16 @@ fn what_is_concatenated_is_gathered_or_computed_in_its_place() {
     assert_eq!(steps(&cells::tree_node(7, &node).resolve()), ["product", "group"]);
     let leaf = weight(&[("emb.weight", &[6, 5]), ("leaf.weight", &[21, 5]), ("leaf.bias", &[21])]);
     assert_eq!(steps(&cells::tree_leaf(7, &leaf).resolve()), ["lookup", "product", "group"]);
+    let read = |reader: &str, outputs: usize| {
+        let draft = Draft::new("read").input("x", Datatype::Fp32, &[3]).operator("Tanh", &["x"], &["y"]);
+        let draft = draft.operator("Concat", &["y", "x"], &["z"]).with("axis", 1).weight(Tensor::from_f32("w", &[6, 6], &[0.5; 36]));
+        let draft = match reader {
+            "MatMul" => draft.operator(reader, &["z", "w"], &["read"]),
+            _ => draft.operator(reader, &["z"], &["read"]).with("axis", -1),
+        };
+        steps(&draft.output("read", Datatype::Fp32, &[outputs]).resolve())
+    };
+    assert_eq!([read("MatMul", 6), read("Softmax", 6)], [["group", "product"], ["group", "row"]], "read when all of it is there");
     let twice = Draft::new("twice")
         .input("x", Datatype::Fp32, &[3])
         .operator("Tanh", &["x"], &["y"])

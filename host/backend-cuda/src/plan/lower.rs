@@ -18,10 +18,14 @@ use super::best::{Best, Kept, find};
 use super::recurrence::Gated;
 use super::view::{Base, Element, Space, View};
 use super::{Arithmetic, Blob, Frame, Product, Recurrence};
-use crate::abi::{GROUP_AXES, GroupInstruction, GroupOperand, Outlet, Port};
+use crate::abi::{GROUP_AXES, GroupInstruction, GroupOperand, Outlet, Port, op};
 
 /// Why a cell cannot be lowered: what of it cannot run.
 pub(super) type Why = String;
+
+/// Elements that all instructions of a row look at, at most. One block has a row, which looks at about one in a nanosecond: a cell that needs more takes longer for a
+/// row than it may, and one that needs many times as many would have its device taken for lost ([`WAIT_MAX`](crate::driver::WAIT_MAX)), by measuring it.
+const LOOKS_MAX: usize = 1 << 30;
 
 /// What is computed at once.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,6 +100,8 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
         packed: BTreeMap::new(),
         values: 0,
         launches: 0,
+        slabs: 0,
+        looks: 0,
         weight_bytes_most,
     };
     for (index, port) in cell.inputs.iter().enumerate() {
@@ -146,8 +152,11 @@ struct Lowering<'a> {
     /// Blobs by the weights that they were packed of: the tensor, whether it is transposed, and the bits of its factor.
     packed: BTreeMap<(*const Tensor, bool, u32), usize>,
     values: usize,
-    /// Of products.
+    /// Of products, and slabs that a block of theirs walks, of all of them.
     launches: usize,
+    slabs: usize,
+    /// Elements that instructions look at.
+    looks: usize,
     weight_bytes_most: u64,
 }
 
@@ -307,6 +316,11 @@ impl Lowering<'_> {
             return Err(format!("operations over {} axes", space.extents.len()));
         }
         let (outer, inner) = space.counts();
+        let times = if instruction.op == op::TOP { instruction.k as usize } else { 1 };
+        self.looks = self.looks.saturating_add(outer.saturating_mul(inner).saturating_mul(times));
+        if self.looks > LOOKS_MAX {
+            return Err(format!("operations that look at {} elements of a row: {LOOKS_MAX} are the most", self.looks));
+        }
         (instruction.outer, instruction.inner) = (narrow(outer)?, narrow(inner)?);
         (instruction.axes, instruction.outer_axes) = (space.extents.len() as u32, space.outer_axes as u32);
         for (to, from) in instruction.extents.iter_mut().zip(&space.extents) {

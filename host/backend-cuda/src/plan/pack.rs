@@ -13,14 +13,19 @@ const SLAB: usize = 32;
 /// and of one for warpgroups.
 const WIDE_SLAB: usize = crate::abi::WIDE_SLAB as usize;
 
+/// Rows of a weight that are multiplied at once.
+pub(super) const fn slab(arithmetic: Arithmetic) -> usize {
+    match arithmetic {
+        Arithmetic::F32 | Arithmetic::Tf32 => F32_DEPTH,
+        Arithmetic::F16 | Arithmetic::Bf16 => SLAB,
+        Arithmetic::WideF16 | Arithmetic::WideBf16 => WIDE_SLAB,
+    }
+}
+
 /// Bytes of a weight of so many rows and columns, packed; none if there are no such numbers of bytes.
 pub(super) fn packed_bytes(arithmetic: Arithmetic, k: usize, n: usize) -> Option<usize> {
-    let (depth, size) = match arithmetic {
-        Arithmetic::F32 | Arithmetic::Tf32 => (F32_DEPTH, size_of::<f32>()),
-        Arithmetic::F16 | Arithmetic::Bf16 => (SLAB, size_of::<u16>()),
-        Arithmetic::WideF16 | Arithmetic::WideBf16 => (WIDE_SLAB, size_of::<u16>()),
-    };
-    n.checked_next_multiple_of(PANEL)?.checked_mul(k.checked_next_multiple_of(depth)?)?.checked_mul(size)
+    let size = if arithmetic.is_of_halves() { size_of::<u16>() } else { size_of::<f32>() };
+    n.checked_next_multiple_of(PANEL)?.checked_mul(k.checked_next_multiple_of(slab(arithmetic))?)?.checked_mul(size)
 }
 
 /// A weight's numbers, `w[k][n]` times alpha.

@@ -163,3 +163,29 @@ fn what_would_take_too_long_or_too_much_is_refused() {
     let error = Plan::compile(&thin, needed - 1, true).expect_err("it takes one byte more");
     assert_eq!(error, LoadError::OutOfMemory { cell: "thin".to_owned(), needed, available: needed - 1 });
 }
+
+/// Each of them would do. A device that is busy with all of them for half a minute is taken for lost, and with it everybody's requests.
+#[test]
+fn what_would_take_too_long_together_is_refused() {
+    let compile = |draft: Draft| Plan::compile(&draft.resolve(), u64::MAX, true).map(drop).map_err(|error| error.to_string());
+    let first_few = |times: usize| {
+        let draft = Draft::new("few").input("x", Fp32, &[1 << 16]).weight(Tensor::from_i64("k", &[1], &[1 << 10]));
+        let few = |draft: Draft, number: usize| {
+            let (values, positions) = (format!("values {number}"), format!("positions {number}"));
+            draft.operator("TopK", &["x", "k"], &[&values, &positions]).output(&values, Fp32, &[1 << 10])
+        };
+        compile((0..times).fold(draft, few))
+    };
+    assert_eq!(first_few(16), Ok(()));
+    assert!(first_few(17).is_err_and(|said| said.contains("operations that look at 1140850688 elements of a row")));
+    let thin = |times: usize| {
+        let draft = Draft::new("thin").input("x", Fp32, &[64, 1 << 16]).weight(weight("w", &[1 << 16, 1]));
+        let product = |draft: Draft, number: usize| {
+            let y = format!("y {number}");
+            draft.operator("MatMul", &["x", "w"], &[&y]).output(&y, Fp32, &[64, 1])
+        };
+        compile((0..times).fold(draft, product))
+    };
+    assert_eq!(thin(32), Ok(()));
+    assert!(thin(33).is_err_and(|said| said.contains("products that walk 8650752 slabs of a row")));
+}

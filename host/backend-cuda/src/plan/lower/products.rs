@@ -6,7 +6,7 @@ use cellwright_cell_graph::Datatype;
 use cellwright_cell_graph::sums::{self, Sum};
 use cellwright_cell_graph::typed::{Compute, Operation, ValueId};
 
-use super::super::pack::{Weight, packed_bytes};
+use super::super::pack::{Weight, packed_bytes, slab};
 use super::super::view::{Base, Element, View, row_major};
 use super::super::{ALIGNMENT, Blob, BlobId, Product, Term};
 use super::{Item, Lowering, Why, Work, narrow};
@@ -16,6 +16,9 @@ use crate::abi::op;
 const ROWS_MAX: usize = 1024;
 /// Launches of products that a cell may take.
 const LAUNCHES_MAX: usize = 4096;
+/// Slabs that their blocks may walk, in all of these launches, which come one after the other. To wait for one takes up to half a microsecond, however few columns there
+/// are. As of [`LOOKS_MAX`](super::LOOKS_MAX).
+const SLABS_MAX: usize = 1 << 23;
 
 /// The left-hand side of a term: where each of its rows lies.
 struct Left {
@@ -78,7 +81,11 @@ impl Lowering<'_> {
             if left.k != k {
                 return Err(format!("a product of {} elements by {k}", left.k));
             }
+            self.slabs = self.slabs.saturating_add(k.div_ceil(slab(self.arithmetic)).saturating_mul(lead));
             terms.push((left, weights));
+        }
+        if self.slabs > SLABS_MAX {
+            return Err(format!("products that walk {} slabs of a row: {SLABS_MAX} are the most", self.slabs));
         }
         let begin = sum.begin.map(|begin| self.aligned(begin)).transpose()?;
         let bias = self.bias(sum, like)?.filter(|_| begin.is_none());

@@ -141,6 +141,15 @@ impl CudaDriver {
         })
     }
 
+    /// The same of a call that has nothing run on the device. Of its errors not the worst is believed, but what the device says by itself, for one that stays is
+    /// told by every call: the system may refuse to pin memory with whatever error it likes.
+    fn made<T>(&mut self, result: Result<T, DriverError>) -> Done<T> {
+        match result.as_ref().map_err(|error| fault(*error)) {
+            Err(Fault::Lost(cause)) if self.is_sound() => Err(Fault::Refused(cause)),
+            _ => self.done(result),
+        }
+    }
+
     fn call(&mut self, code: sys::CUresult) -> Done {
         self.done(code.result())
     }
@@ -209,7 +218,7 @@ impl Driver for CudaDriver {
     fn pinned(&mut self, bytes: usize) -> Done<Pinned> {
         self.enter()?;
         let pinned = memory::pinned((&self.context, &self.stays), bytes);
-        self.done(pinned)
+        self.made(pinned)
     }
 
     fn stream(&mut self) -> Done<Stream> {

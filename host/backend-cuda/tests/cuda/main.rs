@@ -14,11 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
+use cellwright_backend::conformance::cells::{self, Draft};
 use cellwright_backend::conformance::{ARENA_SLOTS, behaviour};
+use cellwright_backend::{Backend, CellIndex, LoadError};
 use cellwright_backend_cuda::driver::cuda::{Absent, CudaDriver, Form, Image, devices};
 use cellwright_backend_cuda::driver::products::ProductShape;
 use cellwright_backend_cuda::driver::{Driver, Fault, GraphLaunch, Launch, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
+use cellwright_cell_graph::Datatype;
 
 /// Stands for machine code: the library looks at the beginning alone.
 const IMAGES: &[Image] = &[Image { capability: (9, 0), form: Form::Exact, bytes: b"\x7fELF\0" }];
@@ -265,6 +268,25 @@ fn is_refused_graphs() {
     // SAFETY: one word was allocated.
     unsafe { promises::fill(driver, stream, at, 1, 7) }.unwrap();
     assert_eq!(driver.synchronize(), Ok(()));
+}
+
+/// Systems do so while a server runs, with an error that says nothing of memory (`CUDA_ERROR_OPERATING_SYSTEM`).
+#[test]
+fn a_system_that_pins_no_memory_loses_no_device() {
+    whole("no-pages", "is_refused_pinned_memory");
+}
+
+#[test]
+#[ignore = "run by others, with a library of its own"]
+fn is_refused_pinned_memory() {
+    // Of these rings nothing is refused: one of the first cell's rows fits them.
+    let options = CudaOptions { arena_bytes: Some(1 << 20), frame_bytes: Some(8 << 20), ring_bytes: 1 << 16, ..CudaOptions::default() };
+    let mut worker = CudaWorker::new(open(), options).unwrap();
+    worker.load(CellIndex(0), &cells::countdown(8).resolve()).unwrap();
+    let wide = Draft::new("wide").input("x", Datatype::Fp32, &[1 << 18]).operator("Neg", &["x"], &["y"]);
+    let error = worker.load(CellIndex(1), &wide.output("y", Datatype::Fp32, &[1 << 18]).resolve()).unwrap_err();
+    assert!(matches!(error, LoadError::Unsupported { .. }), "{error:?}");
+    assert!(worker.time_batch(CellIndex(0), 3).is_ok(), "{error}: the cell that is there runs on");
 }
 
 /// Its launches wait for one another whole.

@@ -2,7 +2,7 @@
 //
 // It is as strict as the real one where this crate could get it wrong: a call needs the current context of its thread, handles must be its own,
 // memory must be allocated, a stream that was destroyed is gone. FAKE_CUDA says what is wrong with it: `no-device`, `old`, `stub`,
-// `no-peers`, `no-fetches` (access is allowed, and copies are refused), `no-graphs` (for no reason that is known), `no-stores`, `turing` (compute
+// `no-peers`, `no-fetches` (access is allowed, and copies are refused), `no-graphs` (for no reason that is known), `no-pages` (the system pins no megabyte of the host's memory, and says so in a way of its own), `no-stores`, `turing` (compute
 // capability 7.5), `ampere` (8.0), `no-cooperation` (no launch whose blocks wait for one another), `crowded` (it says that it has such launches, and has no room for any), `illegal:N` (the N-th launch leaves
 // its memory), `illegal-once:FILE` (the first launch after there is such a file does), or `endless:N` (the N-th launch never ends, nor does anything behind it: a call that would wait for
 // that ends the process). Built with LACKING it lacks a function. An image may say behind its first four bytes what it is: `refused`, `empty` (it has no kernel), or ` of a group` (it has `compiled_group`, which does nothing).
@@ -24,7 +24,7 @@
 namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101,
-       INVALID_IMAGE = 200, INVALID_CONTEXT = 201, PEER_ACCESS_UNSUPPORTED = 217, INVALID_HANDLE = 400, NOT_FOUND = 500,
+       INVALID_IMAGE = 200, INVALID_CONTEXT = 201, PEER_ACCESS_UNSUPPORTED = 217, OPERATING_SYSTEM = 304, INVALID_HANDLE = 400, NOT_FOUND = 500,
        NOT_READY = 600, ILLEGAL_ADDRESS = 700, PEER_ACCESS_ALREADY_ENABLED = 704, PEER_ACCESS_NOT_ENABLED = 705, COOPERATIVE_LAUNCH_TOO_LARGE = 720, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_WRONG = 901, UNKNOWN = 999 };
 
 constexpr uint64_t MEMORY = uint64_t{1} << 30;
@@ -191,6 +191,7 @@ int cuMemFree_v2(uint64_t address) {
 int cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
     ENTER;
     NEED(flags == 3, INVALID_VALUE);  // portable, mapped, not write-combined
+    NEED(wrong() != "no-pages" || bytes < 1 << 20, OPERATING_SYSTEM);
     *pointer = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     std::memset(*pointer, 0xFF, bytes);
     host_memory[reinterpret_cast<uint64_t>(*pointer)] = bytes;

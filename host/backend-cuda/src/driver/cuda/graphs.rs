@@ -5,7 +5,6 @@ use std::ffi::c_void;
 use cudarc::driver::sys;
 
 use super::CudaDriver;
-use super::fault::fault;
 use crate::driver::{Done, Fault, Graph, GraphLaunch, Stream};
 
 /// Devices of this capability and of newer ones begin a launch before the one in front of it has ended, if a graph says that they may.
@@ -36,13 +35,9 @@ impl CudaDriver {
         self.instantiated(stream, graph)
     }
 
-    /// What a call says that only makes a graph: nothing of it has run. Of its errors not the worst is believed, but what the device says by itself, for one
-    /// that stays is told by every call.
+    /// What a call says that only makes a graph.
     fn making(&mut self, code: sys::CUresult) -> Done {
-        match code.result().map_err(fault) {
-            Err(Fault::Lost(cause)) if self.is_sound() => Err(Fault::Refused(cause)),
-            _ => self.call(code),
-        }
+        self.made(code.result())
     }
 
     /// A graph as it is launched, of one that was just made, which is given back. A driver may put off taking the device's memory for it until its first launch,

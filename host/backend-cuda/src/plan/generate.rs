@@ -31,6 +31,10 @@ pub(crate) struct Generated {
 /// The kernel of a step; none if it is no group, or one that is better interpreted.
 pub(crate) fn generate(plan: &Plan, step: usize) -> Option<Generated> {
     let Step::Group { instructions, threads } = plan.steps.get(step)? else { return None };
+    // What others read is looked for in all of them, and there may be thousands of groups.
+    if !can_be_written(instructions) {
+        return None;
+    }
     let others = plan.steps.iter().enumerate().filter(|(number, _)| *number != step);
     let mut kept: Vec<Range<u64>> = others.flat_map(|(_, step)| read_by(step)).collect();
     kept.extend(plan.outlets.iter().map(|outlet| bytes(outlet.place.into(), outlet.bytes.into())));
@@ -38,9 +42,13 @@ pub(crate) fn generate(plan: &Plan, step: usize) -> Option<Generated> {
     kernel(instructions, *threads, &kept)
 }
 
+fn can_be_written(instructions: &[GroupInstruction]) -> bool {
+    (1..=INSTRUCTIONS_MAX).contains(&instructions.len()) && instructions.iter().all(code::is_known)
+}
+
 /// The kernel of these instructions, of whose results others read those bytes of the row.
 fn kernel(instructions: &[GroupInstruction], threads: u32, kept: &[Range<u64>]) -> Option<Generated> {
-    if instructions.is_empty() || instructions.len() > INSTRUCTIONS_MAX || !instructions.iter().all(code::is_known) {
+    if !can_be_written(instructions) {
         return None;
     }
     let generated = code::write(instructions, &parts(instructions), threads, kept);

@@ -48,50 +48,75 @@ fn around(items: Vec<Item>, values: &[usize]) -> (Vec<Item>, Vec<Item>) {
 
 /// By turns all instructions that can be computed and all products that can.
 fn steps(items: Vec<Item>) -> Vec<Step> {
-    let mut waits = waits(&items);
+    let mut order = Order::of(&items);
     let mut left: Vec<Option<Item>> = items.into_iter().map(Some).collect();
-    let mut done = BTreeSet::new();
     let mut steps = Vec::new();
-    while done.len() < left.len() {
-        let before = done.len();
-        let instructions = taken(&mut left, &mut waits, &mut done, true);
+    while order.is_left() {
+        let instructions = order.taken(&mut left, true);
         if !instructions.is_empty() {
             steps.push(group(instructions));
         }
         // A product that waits for another one is launched after it: their stream keeps them in order.
-        let products = taken(&mut left, &mut waits, &mut done, false);
+        let products = order.taken(&mut left, false);
         steps.extend(products.into_iter().filter_map(|item| match item.work {
             Work::Product(product) => Some(Step::Product(product)),
             Work::Best(best) => Some(Step::Best(best)),
             Work::Instruction(_) => None,
         }));
-        assert!(done.len() > before, "operands stand before results");
     }
     steps
 }
 
-/// For each item those that write what it reads.
-fn waits(items: &[Item]) -> Vec<BTreeSet<usize>> {
-    let mut writers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    let mut waits = Vec::new();
-    for (index, item) in items.iter().enumerate() {
-        waits.push(item.reads.iter().flat_map(|(value, _)| writers.get(value).into_iter().flatten().copied()).collect());
-        item.writes.iter().for_each(|(value, _)| writers.entry(*value).or_default().push(index));
-    }
-    waits
+/// Which items wait for which: each is looked at once, however many turns there are, for a cell may have hundreds of thousands.
+struct Order {
+    /// For each item how many it waits for, and who waits for it.
+    waits: Vec<usize>,
+    awaited_by: Vec<Vec<usize>>,
+    /// Those that wait for nothing, by number: products and the like, and instructions.
+    ready: [BTreeSet<usize>; 2],
 }
 
-/// Takes everything of one kind that waits for nothing that is not done, or taken with it.
-fn taken(left: &mut [Option<Item>], waits: &mut [BTreeSet<usize>], done: &mut BTreeSet<usize>, instructions: bool) -> Vec<Item> {
-    let mut taken = Vec::new();
-    for (index, place) in left.iter_mut().enumerate() {
-        let is_kind = place.as_ref().is_some_and(|item| matches!(item.work, Work::Instruction(_)) == instructions);
-        if is_kind && waits[index].is_subset(done) {
-            taken.extend(place.take());
-            done.insert(index);
+impl Order {
+    /// An item waits for those in front of it that write what it reads.
+    fn of(items: &[Item]) -> Self {
+        let mut writers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let (mut waits, mut awaited_by) = (vec![0; items.len()], vec![Vec::new(); items.len()]);
+        let mut ready = [BTreeSet::new(), BTreeSet::new()];
+        for (index, item) in items.iter().enumerate() {
+            for writer in item.reads.iter().filter_map(|(value, _)| writers.get(value)).flatten() {
+                awaited_by[*writer].push(index);
+                waits[index] += 1;
+            }
+            if waits[index] == 0 {
+                ready[usize::from(is_instruction(item))].insert(index);
+            }
+            item.writes.iter().for_each(|(value, _)| writers.entry(*value).or_default().push(index));
         }
+        Self { waits, awaited_by, ready }
     }
-    taken
+
+    fn is_left(&self) -> bool {
+        self.ready.iter().any(|ready| !ready.is_empty())
+    }
+
+    /// Takes everything of one kind that waits for nothing that is not done, or taken with it.
+    fn taken(&mut self, left: &mut [Option<Item>], instructions: bool) -> Vec<Item> {
+        let mut taken = Vec::new();
+        while let Some(index) = self.ready[usize::from(instructions)].pop_first() {
+            taken.extend(left[index].take());
+            for other in std::mem::take(&mut self.awaited_by[index]) {
+                self.waits[other] -= 1;
+                if let Some(item) = left[other].as_ref().filter(|_| self.waits[other] == 0) {
+                    self.ready[usize::from(is_instruction(item))].insert(other);
+                }
+            }
+        }
+        taken
+    }
+}
+
+const fn is_instruction(item: &Item) -> bool {
+    matches!(item.work, Work::Instruction(_))
 }
 
 fn group(items: Vec<Item>) -> Step {

@@ -189,3 +189,40 @@ fn what_would_take_too_long_together_is_refused() {
     assert_eq!(thin(32), Ok(()));
     assert!(thin(33).is_err_and(|said| said.contains("products that walk 8650752 slabs of a row")));
 }
+
+/// A worker does nothing else while it compiles a cell. Looking again at all that is left for each launch, of which there are a thousand here, would take it a minute.
+#[test]
+fn a_cell_of_many_operations_is_compiled_in_no_time() {
+    const LINKS: usize = 1000;
+    let draft = Draft::new("many").input("x", Fp32, &[1]).weight(weight("w", &[1, 1])).operator("Neg", &["x"], &["t 0"]);
+    let link = |draft: Draft, number: usize| {
+        let [t, y, next] = [format!("t {number}"), format!("y {number}"), format!("t {}", number + 1)];
+        draft.operator("MatMul", &[&t, "w"], &[&y]).operator("Tanh", &[&y], &[&next])
+    };
+    let draft = (0..LINKS).fold(draft, link).operator("Neg", &["x"], &["s 0"]);
+    // All of what these are put together of waits for the last link.
+    let last = format!("t {LINKS}");
+    let many = |draft: Draft, number: usize| {
+        let [s, all, next] = [format!("s {number}"), format!("all {number}"), format!("s {}", number + 1)];
+        let parts: Vec<&str> = std::iter::once(s.as_str()).chain(std::iter::repeat_n(last.as_str(), 255)).collect();
+        let draft = draft.operator("Concat", &parts, &[&all]).with("axis", 1);
+        let draft = draft.operator("Slice", &[&all], &[&next]).with("starts", [7].as_slice()).with("ends", [8].as_slice());
+        draft.with("axes", [1].as_slice())
+    };
+    let plan = compiled((0..LINKS).fold(draft, many).output(&format!("s {LINKS}"), Fp32, &[1]));
+    assert_eq!(plan.steps.len(), 2 * LINKS + 1);
+    assert_eq!(plan.instructions().count(), 1 + LINKS + 1 + 256 * LINKS);
+    // And what others read is not looked for of groups that are never written down, of which each is too long here.
+    let draft = Draft::new("many groups").input("x", Fp32, &[1]).weight(weight("w", &[1, 1])).operator("Neg", &["x"], &["t 0"]);
+    let link = |draft: Draft, number: usize| {
+        let [t, all, one, y, next] =
+            [format!("t {number}"), format!("all {number}"), format!("one {number}"), format!("y {number}"), format!("t {}", number + 1)];
+        let draft = draft.operator("Concat", &[t.as_str(); 256], &[&all]).with("axis", 1);
+        let draft = draft.operator("Slice", &[&all], &[&one]).with("starts", [0].as_slice()).with("ends", [1].as_slice());
+        draft.with("axes", [1].as_slice()).operator("MatMul", &[&one, "w"], &[&y]).operator("Tanh", &[&y], &[&next])
+    };
+    let plan = compiled((0..LINKS).fold(draft, link).output(&last, Fp32, &[1]));
+    assert_eq!(plan.steps.len(), 2 * LINKS + 1);
+    let written = (0..plan.steps.len()).filter(|step| generate(&plan, *step).is_some()).count();
+    assert_eq!(written, 1, "the last");
+}

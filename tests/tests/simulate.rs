@@ -162,7 +162,7 @@ fn a_number_that_will_not_do_is_named_with_its_bounds() {
         ("--max-tasks", &["0", "1025"], "is not in 1..=1024"),
         ("--low-water", &["1025"], "is not in 0..=1024"),
         ("--bucket-width", &["-1", "4294967296"], "is not in 0..=4294967295"),
-        ("--policy", &["nonsense"], "the policies are `cellular`, "),
+        ("--policy", &["nonsense"], "the policies are `adaptive`, "),
     ];
     for (option, values, said) in cases {
         for value in *values {

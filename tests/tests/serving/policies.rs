@@ -26,6 +26,6 @@ fn models_of_every_policy_answer_alike() {
 #[test]
 fn a_policy_that_there_is_not_is_named() {
     let refused = host().serving.load(&Bundle::open(under("fold").path()).unwrap(), "tests").map(drop).unwrap_err().to_string();
-    assert!(refused.starts_with("model.toml: line 5: policy: the policies are `cellular`, `adaptive`, "), "{refused}");
+    assert!(refused.starts_with("model.toml: line 5: policy: the policies are `adaptive`, `cellular`, "), "{refused}");
     assert!(refused.ends_with("not `fold`"), "{refused}");
 }

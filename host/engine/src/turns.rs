@@ -5,6 +5,7 @@
 //! that no worker is kept from its device for long. Messages from elsewhere, and times to wake up at, are the thread's to wait for. Where they leave it one
 //! of its own, the thread looks for what comes next while tasks run, and so does a worker that has none: waking somebody takes longer than many a task.
 
+use std::cell::Cell;
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{Ordering, fence};
@@ -73,15 +74,15 @@ impl Turns {
 
     /// A worker has said something.
     pub(crate) fn heard(&self) {
-        if self.processors != Processors::None {
-            self.ring();
-            if self.processors == Processors::Plenty {
-                return;
-            }
+        match self.processors {
+            Processors::Plenty => return self.ring(),
             // Others may leave the engine's thread no processor but this one: it may go first, since whoever could join the next task, or has its answer
-            // now, would wait for all of that task.
-            std::thread::yield_now();
-            return;
+            // now, would wait for all of that task. Where other programs go first, it is as if there were no processor for it.
+            Processors::Few if gives_way() => {
+                self.ring();
+                return give_way();
+            }
+            Processors::Few | Processors::None => {}
         }
         for first in [true, false] {
             // Who has had a turn lets go of the core before looking whether more was said, and who said something does so before looking whether the core
@@ -188,12 +189,41 @@ pub(crate) fn look_out(wake_at: Option<Instant>, is_there: impl Fn() -> bool) ->
         if is_there() {
             return true;
         }
-        if Instant::now() >= until {
+        if Instant::now() >= until || !gives_way() {
             return false;
         }
         // Whoever is about to send something may need this core.
-        std::thread::yield_now();
+        give_way();
     }
+}
+
+/// A thread of this process that is given way to is back sooner; another program that computes takes milliseconds, a whole slice of time, whenever it is.
+const LONG: Duration = Duration::from_millis(1);
+
+/// For how many times as long as such a program took nobody gives way to it again: little of the time is lost to it, beside its own half.
+const KEEPS: u32 = 16;
+
+thread_local! {
+    /// Until when this thread does not give way.
+    static KEEPS_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Whether this thread gives way: not to other programs that compute, as they lately did.
+fn gives_way() -> bool {
+    KEEPS_UNTIL.get().is_none_or(|until| Instant::now() >= until)
+}
+
+/// Lets whoever waits for this processor have it for a moment.
+fn give_way() {
+    let began = Instant::now();
+    std::thread::yield_now();
+    let back = Instant::now();
+    came_back(back, back - began);
+}
+
+/// This thread got its processor back then, after so long.
+fn came_back(back: Instant, away: Duration) {
+    KEEPS_UNTIL.set((away >= LONG).then(|| back + away * KEEPS));
 }
 
 #[cfg(test)]
@@ -206,5 +236,21 @@ mod tests {
         assert_eq!([left(2, 2), left(3, 2)], [Processors::None; 2]);
         assert_eq!([left(1, 2), left(2, 4), left(1, 3), left(1, 0)], [Processors::Few; 4]);
         assert_eq!([left(1, 4), left(1, 16)], [Processors::Plenty; 2]);
+    }
+
+    /// For sixteen times as long as others took the processor for, if that was a slice of time.
+    #[test]
+    fn nobody_gives_way_to_those_who_keep_the_processor() {
+        let now = Instant::now();
+        let slice = Duration::from_secs(100);
+        let gives_way_after = |back, away| {
+            came_back(back, away);
+            gives_way()
+        };
+        assert!(gives_way());
+        assert!(!gives_way_after(now, slice));
+        assert!(!look_out(Some(now + slice), || false), "and then it waits to be woken, at once");
+        assert!(gives_way_after(now, LONG - Duration::from_nanos(1)));
+        assert!(now.checked_sub(slice * (KEEPS + 1)).is_none_or(|past| gives_way_after(past, slice)));
     }
 }

@@ -158,6 +158,22 @@ fn keys_are_made_offline_and_asked_for_from_then_on() {
     assert!(refused(server.ask(&["models", "--key", infer_only])).contains("(status 401)"));
 }
 
+/// A key that lands on a server that only the environment names closes it to everybody who could use it, and the folder that was meant has none.
+#[test]
+fn a_data_folder_that_is_typed_goes_before_a_server_of_the_environment() {
+    let (data, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let server = Server::start(data.path(), &[]);
+    let environment = [("CELLWRIGHT_SERVER", server.url.as_str())];
+    let folder = other.path().to_str().unwrap();
+    let made = done(cellwright_in(&environment, &["keys", "create", "--admin", "--data", folder], ""));
+    assert!(made.contains(&format!("It is for the server of the data folder {folder}.")), "{made}");
+    done(cellwright_in(&environment, &["tenants", "create", "acme", "--data", folder], ""));
+    done(server.ask(&["models"]));
+    assert!(!done(cellwright_in(&environment, &["tenants", "list"], "")).contains("acme"));
+    let both = refused(server.ask(&["keys", "list", "--data", folder]));
+    assert!(both.contains("give one of the two"), "{both}");
+}
+
 #[test]
 fn nobody_makes_a_data_folder_by_looking_into_it() {
     let folder = TempDir::new().unwrap();

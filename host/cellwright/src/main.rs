@@ -46,9 +46,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let matches = matches.subcommand().map_or(matches, |(_, matches)| matches);
     // A server says by itself how it logs.
     if let Command::Serve(arguments) = &cli.command {
-        let matches = matches.subcommand_matches("serve").unwrap_or(matches);
         return commands::serve::serve(&Settings::new(arguments, matches)?, arguments, &cli.log);
     }
     telemetry::start(&cli.log, LogFormat::Human)?;
@@ -58,8 +58,8 @@ fn run(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Push(arguments) => commands::push::push(&arguments),
         Command::Models(arguments) => commands::models::models(&arguments),
         Command::Infer(arguments) => commands::infer::infer(&arguments),
-        Command::Keys(arguments) => commands::admin::keys(&arguments),
-        Command::Tenants(arguments) => commands::admin::tenants(&arguments),
+        Command::Keys(arguments) => commands::admin::keys(&arguments, matches),
+        Command::Tenants(arguments) => commands::admin::tenants(&arguments, matches),
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Check(arguments) => commands::check::check(&arguments),
         Command::Bench { bench } => commands::bench::bench(&bench),

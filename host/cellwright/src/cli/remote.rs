@@ -173,7 +173,7 @@ pub(crate) struct InferArguments {
 /// Where tenants and keys are changed: in a data folder that no server has open, or through a server.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AdminArguments {
-    /// A server's address; without one, the data folder is changed, which no server may have open
+    /// A server's address; without one, or where `--data` is given, the data folder is changed, which no server may have open
     #[arg(long, global = true, env = "CELLWRIGHT_SERVER", value_name = "URL")]
     pub(crate) server: Option<String>,
     /// The key to show it

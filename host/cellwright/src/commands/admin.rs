@@ -8,6 +8,8 @@ use cellwright_client::{Client, ClientOptions};
 use cellwright_protocol::messages::admin::{CreatedKey, Key, NewKey, NewTenant, Scope, Tenant, TenantSettings};
 use cellwright_registry as registry;
 use cellwright_registry::{KeyId, Registry, TenantName};
+use clap::ArgMatches;
+use clap::parser::ValueSource;
 use serde_json::json;
 
 use super::remote::{block_on, connect, table, trust};
@@ -21,9 +23,15 @@ enum Place {
 }
 
 impl AdminArguments {
-    /// Nobody makes a folder only to look into it, or to take something out of it.
-    fn place(&self, may_be_new: bool) -> anyhow::Result<Place> {
-        if let Some(server) = &self.server {
+    /// Nobody makes a folder only to look into it, or to take something out of it. A folder that was typed goes before a server that only the
+    /// environment names: whoever types it means it.
+    fn place(&self, matches: &ArgMatches, may_be_new: bool) -> anyhow::Result<Place> {
+        let typed = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
+        anyhow::ensure!(
+            !(typed("data") && typed("server")),
+            "`--data` names a data folder that no server has open, and `--server` a running server: give one of the two"
+        );
+        if let Some(server) = self.server.as_ref().filter(|_| !typed("data")) {
             let options = ClientOptions { key: self.key.clone(), trust: trust(self.ca.as_deref()), ..ClientOptions::default() };
             return Ok(Place::Server(Box::new(connect(server, &options)?)));
         }
@@ -40,8 +48,8 @@ impl AdminArguments {
     }
 }
 
-pub(crate) fn keys(arguments: &KeysArguments) -> anyhow::Result<ExitCode> {
-    let place = arguments.admin.place(matches!(arguments.action, KeysAction::Create { .. }))?;
+pub(crate) fn keys(arguments: &KeysArguments, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let place = arguments.admin.place(matches, matches!(arguments.action, KeysAction::Create { .. }))?;
     let json = arguments.admin.json;
     let text = match &arguments.action {
         KeysAction::Create { admin, tenant, scopes, label } => {
@@ -81,8 +89,8 @@ pub(crate) fn keys(arguments: &KeysArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn tenants(arguments: &TenantsArguments) -> anyhow::Result<ExitCode> {
-    let place = arguments.admin.place(matches!(arguments.action, TenantsAction::Create { .. }))?;
+pub(crate) fn tenants(arguments: &TenantsArguments, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let place = arguments.admin.place(matches, matches!(arguments.action, TenantsAction::Create { .. }))?;
     let json = arguments.admin.json;
     let said = |tenant: &Tenant, what: &str| {
         if json { format!("{}\n", json!(tenant)) } else { format!("tenant {} {what}\n", tenant.name) }

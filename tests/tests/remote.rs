@@ -317,7 +317,13 @@ fn what_a_tenant_may_use_is_changed_and_a_tenant_without_models_is_deleted() {
     let data = TempDir::new().unwrap();
     let folder = data.path().to_str().unwrap();
     let check = |ask: &dyn Fn(&[&str]) -> Ran| {
-        done(ask(&["tenants", "create", "acme", "--weight", "3", "--models-max", "2"]));
+        done(ask(&["tenants", "create", "acme", "--weight", "3", "--models-max", "2", "--versions-max", "3", "--bytes-max", "1000000"]));
+        let table = done(ask(&["tenants", "list"]));
+        assert!(table.lines().next().unwrap().ends_with("models  versions         bytes"), "{table}");
+        assert!(
+            table.lines().any(|line| line.starts_with("acme") && line.split_whitespace().rev().take(3).eq(["1000000", "3", "2"])),
+            "{table}"
+        );
         let changed = json(&done(ask(&["tenants", "set", "acme", "--weight", "5", "--device-share", "0.5", "--json"])));
         let settings = &changed["settings"];
         // What is not given stays.

@@ -275,7 +275,10 @@ fn list_tenants(tenants: &[Tenant]) -> String {
         let shown = |setting: Option<u32>| setting.map(|value| value.to_string()).unwrap_or_default();
         let share = settings.device_share.map(|share| share.to_string()).unwrap_or_default();
         let calls = [settings.weight, settings.in_flight_max, settings.queued_max].map(shown);
-        [vec![tenant.name.clone()], calls.to_vec(), vec![share, shown(settings.models_max)]].concat()
+        let bytes = settings.bytes_max.map(|bytes| bytes.to_string()).unwrap_or_default();
+        let kept = [shown(settings.models_max), shown(settings.versions_max), bytes];
+        [vec![tenant.name.clone()], calls.to_vec(), vec![share], kept.to_vec()].concat()
     };
-    table(&["tenant", "weight", "in flight", "queued", "device share", "models"], &tenants.iter().map(row).collect::<Vec<_>>())
+    let head = ["tenant", "weight", "in flight", "queued", "device share", "models", "versions", "bytes"];
+    table(&head, &tenants.iter().map(row).collect::<Vec<_>>())
 }

@@ -473,6 +473,31 @@ fn a_server_may_be_told_to_wait_for_ever() {
     assert!(!said.iter().any(|line| line.contains("panicked")), "{said:?}");
 }
 
+/// Whatever asks a process and then its group to stop asks the process twice. What it has begun it still finishes.
+#[test]
+fn two_signals_of_one_moment_ask_once() {
+    let server = server::Server::start(&[]);
+    let mut connection = server.connect();
+    let head = "POST /v2/repository/index HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n";
+    connection.write_all(head.as_bytes()).unwrap();
+    let mut begun = [0; 25];
+    connection.read_exact(&mut begun).unwrap();
+    assert_eq!(&begun, b"HTTP/1.1 100 Continue\r\n\r\n");
+    server.signal(Signal::TERM);
+    server.signal(Signal::INT);
+    let told = |what: &str| server.said().iter().any(|line| line.contains(what));
+    let end = Instant::now() + Duration::from_secs(30);
+    while !told("stopping: ") {
+        assert!(Instant::now() < end, "{:?}", server.said());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    connection.write_all(b"{}").unwrap();
+    let answer = server::Answer::read(&mut BufReader::new(&mut connection)).unwrap().unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    drop(connection);
+    assert_eq!(server.wait().0, Some(0));
+}
+
 #[test]
 fn latency_against_throughput_is_drawn() {
     let folder = TempDir::new().unwrap();

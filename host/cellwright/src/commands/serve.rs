@@ -30,6 +30,8 @@ pub(crate) use settings::{Settings, data_folder};
 const BUNDLE_FILES_MAX: usize = 1000;
 /// No stopping server waits for longer: a year, which a clock can still add to any moment.
 const DRAIN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// What asks a process and its group to stop (`timeout`, Ctrl-C behind a wrapper that passes it on) asks the process twice, within a moment. That is once.
+const ASKED_ONCE: Duration = Duration::from_millis(500);
 
 pub(crate) fn serve(settings: &Settings, arguments: &ServeArguments, log: &str) -> anyhow::Result<ExitCode> {
     if arguments.print_config {
@@ -194,12 +196,18 @@ fn stop_asked(with_input: bool) -> anyhow::Result<impl Future<Output = ()>> {
             () = input_ended(), if with_input => {}
         }
         let _ = writeln!(stderr(), "stopping: nothing new is taken, what has begun is finished; asked again, it stops at once");
+        let asked = Instant::now();
         tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                if asked.elapsed() >= ASKED_ONCE {
+                    break;
+                }
             }
-            let _ = writeln!(stderr(), "error: stopped with requests unanswered, because it was asked again");
+            let _ = writeln!(stderr(), "error: stopped at once, because it was asked again: what was not finished has no answer");
             std::process::exit(1);
         });
     })

@@ -11,6 +11,8 @@ use crate::typed::TypedCell;
 const CELLS_MAX: usize = 256;
 const TENSORS_MAX: usize = 256;
 const RANK_MAX: usize = 16;
+/// Names of cells and tensors stand in tables, answers and metrics, there again and again.
+const NAME_BYTES_MAX: usize = 256;
 
 /// A checked description and its resolved cells.
 #[derive(Clone, Debug)]
@@ -33,6 +35,10 @@ pub enum ModelError {
     NameTwice { what: &'static str, name: String },
     #[error("one of the {what} has no name")]
     NoName { what: &'static str },
+    #[error("the name `{name}` of one of the {what} has {bytes} bytes, more than the limit of {limit}")]
+    LongName { what: &'static str, name: String, bytes: usize, limit: usize },
+    #[error("the name {name:?} of one of the {what} has a control character")]
+    ControlCharacter { what: &'static str, name: String },
     #[error("tensor `{name}` has {rank} dimensions, more than the limit of {limit}")]
     Rank { name: String, rank: usize, limit: usize },
     #[error("tensor `{name}` has an extent of {extent}; an extent is -1 (any) or at least 0")]
@@ -90,6 +96,12 @@ fn check_names<'a>(what: &'static str, names: impl Iterator<Item = &'a str>) -> 
     for name in names {
         if name.is_empty() {
             return Err(ModelError::NoName { what });
+        }
+        if name.contains(char::is_control) {
+            return Err(ModelError::ControlCharacter { what, name: short(name) });
+        }
+        if name.len() > NAME_BYTES_MAX {
+            return Err(ModelError::LongName { what, name: short(name), bytes: name.len(), limit: NAME_BYTES_MAX });
         }
         if !seen.insert(name) {
             return Err(ModelError::NameTwice { what, name: short(name) });

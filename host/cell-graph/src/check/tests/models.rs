@@ -30,6 +30,14 @@ fn descriptions() {
         (refused(|model| model.outputs[1].name = "last".to_owned()), "two output tensors are called `last`"),
         (refused(|model| model.cells[1].name = "lstm".to_owned()), "two cells are called `lstm`"),
         (refused(|model| model.inputs[0].name.clear()), "one of the input tensors has no name"),
+        (
+            refused(|model| model.cells[1].name = "é".repeat(129)),
+            &*format!("the name `{}…` of one of the cells has 258 bytes, more than the limit of 256", "é".repeat(80)),
+        ),
+        (
+            refused(|model| model.outputs[0].name = "a\u{1b}[2J".to_owned()),
+            r#"the name "a\u{1b}[2J" of one of the output tensors has a control character"#,
+        ),
         (refused(|model| model.inputs[0].shape = vec![1; 17]), "tensor `x` has 17 dimensions, more than the limit of 16"),
         (refused(|model| model.inputs[0].shape[0] = -2), "tensor `x` has an extent of -2; an extent is -1 (any) or at least 0"),
         (refused(|model| model.live_max = Some(0)), "`live-max` is 0, so that no request could hold a value"),

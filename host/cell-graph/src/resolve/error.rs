@@ -98,6 +98,12 @@ pub(crate) fn short(name: &str) -> String {
     }
 }
 
+/// `2 inputs`, `2 to 3 inputs`.
+fn counted(least: usize, most: usize, what: &str) -> String {
+    let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
+    format!("{range} {what}{}", if most == 1 { "" } else { "s" })
+}
+
 /// What can be wrong with a cell.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[expect(missing_docs, reason = "the sentences say it")]
@@ -148,9 +154,9 @@ pub enum CellFault {
     ParameterTwice { name: &'static str },
     #[error("`{name}` must be a constant INT64 tensor of rank 0 or 1")]
     ParameterTensor { name: &'static str },
-    #[error("it takes {least} to {most} inputs, not {given}")]
+    #[error("it takes {}, not {given}", counted(*least, *most, "input"))]
     InputCount { given: usize, least: usize, most: usize },
-    #[error("it has 1 to {most} outputs, not {given}")]
+    #[error("it has {}, not {given}", counted(1, *most, "output"))]
     OutputCount { given: usize, most: usize },
     #[error("input {input} is missing")]
     InputMissing { input: usize },

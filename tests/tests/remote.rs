@@ -613,7 +613,8 @@ fn settings_have_one_precedence() {
         ("connections_max = 0\n", "line 1: connections_max: 0 is not in 1..="),
         ("body_bytes_max = 0\n", "line 1: body_bytes_max: 0 is not in 1..="),
         ("upload_bytes_max = 0\n", "line 1: upload_bytes_max: 0 is not in 1..="),
-        ("drain_seconds = -1\n", "line 1: drain_seconds: invalid value: integer `-1`, expected u64"),
+        ("body_bytes_max = \"64 MiB\"\n", "line 1: body_bytes_max: invalid type: string \"64 MiB\", expected a whole number from 0 on"),
+        ("drain_seconds = -1\n", "line 1: drain_seconds: invalid value: integer `-1`, expected a whole number from 0 on"),
     ] {
         std::fs::write(file, text).unwrap();
         let sentence = refused(cellwright(&["serve", "--config", file, "--print-config"], ""));

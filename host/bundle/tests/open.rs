@@ -166,7 +166,7 @@ fn a_wrong_key_or_value_is_named() {
         ),
         ("name = \"tiny\"\n", "", "line 1: missing field `name`"),
         ("\"tiny\"", "7", "line 1: name: invalid type: integer `7`, expected a string"),
-        ("nodes_max = 100", "nodes_max = -1", "line 13: limits.nodes_max: invalid value: integer `-1`, expected u64"),
+        ("nodes_max = 100", "nodes_max = -1", "line 13: limits.nodes_max: invalid value: integer `-1`, expected a whole number from 0 on"),
         ("nodes_max = 100", "nodes_max = 0", "line 13: limits.nodes_max is 0; it must be at least 1"),
         ("nodes_max = 100", "device_share = 1.5", "line 13: limits.device_share is 1.5; it must be more than 0 and at most 1"),
         ("batch_max = 8", "batch_max = 0", "line 16: cells.step.batch_max is 0; it must be at least 1"),

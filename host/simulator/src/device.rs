@@ -234,9 +234,9 @@ mod tests {
             ("[[1, 2], [4]]", "knot 2 has 1 number; a knot is two, [batch, microseconds]"),
             ("[[]]", "knot 1 has 0 numbers; a knot is two, [batch, microseconds]"),
             ("[1, 2]", "invalid type: integer `1`, expected a knot, [batch, microseconds]"),
-            ("[[1, \"2\"]]", "invalid type: string \"2\", expected f64"),
-            ("[[1.5, 2]]", "invalid type: floating point `1.5`, expected u32"),
-            ("[[-1, 2]]", "invalid value: integer `-1`, expected u32"),
+            ("[[1, \"2\"]]", "invalid type: string \"2\", expected a number"),
+            ("[[1.5, 2]]", "invalid type: floating point `1.5`, expected a whole number from 0 to 4294967295"),
+            ("[[-1, 2]]", "invalid value: integer `-1`, expected a whole number from 0 to 4294967295"),
             ("\"fast\"", "invalid type: string \"fast\", expected a list of knots, [[batch, microseconds], …]"),
             ("3", "invalid type: integer `3`, expected a list of knots, [[batch, microseconds], …]"),
         ];
@@ -252,7 +252,7 @@ mod tests {
             ("overhead_us = [[1, -2]]", "knot 1 has a time of -2, which is none from 0 to 3600000000 microseconds"),
             ("fill_first = 2", "invalid type: integer `2`, expected a boolean"),
             ("gather_us_per_row = nan", "NaN is no time from 0 to 1e9 microseconds"),
-            ("gather_us_per_row = \"a\"", "invalid type: string \"a\", expected f64"),
+            ("gather_us_per_row = \"a\"", "invalid type: string \"a\", expected a number"),
         ] {
             let key = field.split(' ').next().unwrap_or_default();
             let error = read(&format!("{}{field}\n", table("default", "[[1, 2]]"))).unwrap_err();

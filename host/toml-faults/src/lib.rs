@@ -44,7 +44,22 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
         let problem = format!("tables and lists stand in one another more than {LEVELS_MAX} deep");
         return Err(Fault { line: line_of(text, place), key: String::new(), problem });
     }
-    toml::from_str(text).map_err(|error| at(text, error.span().unwrap_or(0..text.len()), error.message().replace('\n', ", ")))
+    toml::from_str(text).map_err(|error| at(text, error.span().unwrap_or(0..text.len()), in_words(error.message().replace('\n', ", "))))
+}
+
+/// What was expected, in words of TOML: the parser names types of Rust.
+fn in_words(problem: String) -> String {
+    let Some((before, expected)) = problem.rsplit_once(", expected ") else { return problem };
+    let expected = match expected {
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number from 0 on",
+        "i32" => "a whole number from -2147483648 to 2147483647",
+        "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a sequence" => "a list",
+        _ => return problem,
+    };
+    format!("{before}, expected {expected}")
 }
 
 /// Where something stands below the last level. Taken apart from the top, so that dropping it is not recursive either.
@@ -166,14 +181,17 @@ mod tests {
             ("name = 3\n", "line 1: name: invalid type: integer `3`, expected a string"),
             ("name = \"x\"\nspeed = 3\n", "line 2: speed: unknown field `speed`, expected `name` or `cells`"),
             ("name = \"x\"\n[cells.a]\n", "line 2: cells.a: missing field `rows`"),
-            ("name = \"x\"\n[cells.a]\nrows = 3\n", "line 3: cells.a.rows: invalid type: integer `3`, expected a sequence"),
-            ("name = \"x\"\n[cells.\"a.b\"]\nrows = 3\n", "line 3: cells.\"a.b\".rows: invalid type: integer `3`, expected a sequence"),
+            ("name = \"x\"\n[cells.a]\nrows = 3\n", "line 3: cells.a.rows: invalid type: integer `3`, expected a list"),
+            ("name = \"x\"\n[cells.\"a.b\"]\nrows = 3\n", "line 3: cells.\"a.b\".rows: invalid type: integer `3`, expected a list"),
             (
                 "name = \"x\"\n[cells.a]\nrows = [\n  1,\n  \"two\",\n]\n",
-                "line 5: cells.a.rows: invalid type: string \"two\", expected u32",
+                "line 5: cells.a.rows: invalid type: string \"two\", expected a whole number from 0 to 4294967295",
             ),
-            ("name = \"x\"\n[cells]\na = { rows = [-1] }\n", "line 3: cells.a.rows: invalid value: integer `-1`, expected u32"),
-            ("name = \"x\"\ncells.a.rows = true\n", "line 2: cells.a.rows: invalid type: boolean `true`, expected a sequence"),
+            (
+                "name = \"x\"\n[cells]\na = { rows = [-1] }\n",
+                "line 3: cells.a.rows: invalid value: integer `-1`, expected a whole number from 0 to 4294967295",
+            ),
+            ("name = \"x\"\ncells.a.rows = true\n", "line 2: cells.a.rows: invalid type: boolean `true`, expected a list"),
             ("name = \"x\"\n[cells]\na = 3\n", "line 3: cells.a: invalid type: integer `3`, expected a table"),
             ("name = \"x\"\n[cells.a]\nrows = [1]\nrow = 2\n", "line 4: cells.a.row: unknown field `row`, expected `rows`"),
             ("name = \"x\"\n[cells.a]\nrows = [1]\nrows = [2]\n", "line 4: cells.a.rows: duplicate key"),

@@ -68,7 +68,11 @@ pub(crate) fn refused(refusal: types::Refusal, site: Box<Site>) -> CallError {
         types::Refusal::Unsupported(sentence) => (Fault::Unsupported, sentence),
         types::Refusal::Internal(sentence) => (Fault::Internal, sentence),
     };
-    CallError::Refused { fault, sentence: sentence::of(&sentence), site }
+    let mut sentence = sentence::of(&sentence);
+    if sentence.is_empty() {
+        sentence.push_str("the plugin refuses this and does not say why");
+    }
+    CallError::Refused { fault, sentence, site }
 }
 
 /// An answer that was read and cannot be taken.

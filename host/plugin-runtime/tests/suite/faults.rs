@@ -187,6 +187,15 @@ fn a_shadow_stack_that_leaves_memory_is_said_to_be_one() {
     assert!(cause.starts_with("out of bounds memory access (which is also how a stack ends"), "{cause}");
 }
 
+/// Whoever reads it is told nothing by an empty line.
+#[test]
+fn a_refusal_without_words_is_said_to_be_one() {
+    let data: String = words(&[1, 0, 3000, 3]).iter().map(|byte| format!("\\{byte:02x}")).collect();
+    let guest =
+        Guest::unfolding("(i32.const 2048)").with_extra(&format!(r#"(data (i32.const 2048) "{data}") (data (i32.const 3000) " \0a ")"#));
+    assert_eq!(unfold(&guest).to_string(), "the plugin refuses this and does not say why");
+}
+
 #[test]
 fn a_refusal_says_who_is_at_fault_in_the_plugins_words() {
     for (number, expected) in [(0, Fault::InvalidInput), (1, Fault::Unsupported), (2, Fault::Internal)] {

@@ -10,6 +10,8 @@ use crate::sentence;
 
 /// The engine's private error for answers that are too large says this.
 const TOO_MUCH_DATA: &str = "fuel allocated for hostcalls has been exhausted";
+/// And how it says that a call returned while it still had the request.
+const BORROW_KEPT: &str = "borrow handles still remain";
 
 /// The longest stack of a guest, as the engine was told.
 #[derive(Clone, Copy)]
@@ -53,6 +55,11 @@ fn cause(error: &Error) -> String {
     let mut cause = sentence::of(root.strip_prefix("wasm trap: ").unwrap_or(&root));
     if matches!(error.downcast_ref::<Trap>(), Some(Trap::MemoryOutOfBounds)) {
         cause.push_str(" (which is also how a stack ends that outgrows its memory)");
+    }
+    if root.contains(BORROW_KEPT) {
+        cause.push_str(
+            " (a call drops the request that it is given before it returns: in C with `cellwright_plugin_request_incoming_drop_borrow`)",
+        );
     }
     let function = error.downcast_ref::<WasmBacktrace>().and_then(|backtrace| backtrace.frames().first()?.func_name());
     if let Some(function) = function {

@@ -89,9 +89,9 @@ const RUN_EXAMPLES: &str = "Examples:
   cellwright run examples/dates --input requests.jsonl --stream
   head -1 requests.jsonl | cellwright run examples/listops --input - --trace
 
-The input holds one Open Inference Protocol v2 request per line; blank lines are skipped. All of them are in flight at once, up to
---in-flight-max; answers are printed in the order of the input, one line each. With --stream, parts and ends are printed as they come, whoever's
-they are: each line has its request's id (`line-N` for one without). A request that fails prints {\"id\":…,\"error\":…} and lets the others be; the
+The input holds one Open Inference Protocol v2 request per line; blank lines are skipped. All of them are in flight at once, up to \
+--in-flight-max; answers are printed in the order of the input, one line each. With --stream, parts and ends are printed as they come, whoever's \
+they are: each line has its request's id (`line-N` for one without). A request that fails prints {\"id\":…,\"error\":…} and lets the others be; the \
 exit status is 1 then.";
 
 #[derive(Debug, Args)]
@@ -135,9 +135,9 @@ const CHECK_EXAMPLES: &str = "Examples:
   cellwright check examples/digits --json | jq .cells
   cellwright check examples/digits --recalibrate
 
-Exit status 0 means that a server would take this bundle: it loads, its samples run, and their answers are the expected ones within the tolerance.
-The samples are also run at every precision: `error` is the largest difference of a float from what it is in f32, |a - b| / (1 + |b|); `same` counts
-samples whose other outputs are as in f32; `right` counts those with the labels they are expected to have, outputs that are no floats. That is for
+Exit status 0 means that a server would take this bundle: it loads, its samples run, and their answers are the expected ones within the tolerance. \
+The samples are also run at every precision: `error` is the largest difference of a float from what it is in f32, |a - b| / (1 + |b|); `same` counts \
+samples whose other outputs are as in f32; `right` counts those with the labels they are expected to have, outputs that are no floats. That is for \
 information: neither these figures nor a precision at which the bundle cannot be loaded changes the exit status.";
 
 #[derive(Debug, Args)]
@@ -207,8 +207,8 @@ const SCHEDULER_BENCH_EXAMPLES: &str = "Examples:
   cellwright bench scheduler
   cellwright bench scheduler --json | jq .chains.nodes_per_s
 
-Crowds of requests are kept in flight: chains of sentences' lengths (a batch limit of 512), trees of sentences (64), sentence pairs (512 and 256), and all
-of them by 200 models of 40 tenants. Only the time in the scheduler counts; of 50 parts of a crowd's time the middle one, by its cost, is reported. Bytes are those of
+Crowds of requests are kept in flight: chains of sentences' lengths (a batch limit of 512), trees of sentences (64), sentence pairs (512 and 256), and all \
+of them by 200 models of 40 tenants. Only the time in the scheduler counts; of 50 parts of a crowd's time the middle one, by its cost, is reported. Bytes are those of \
 requests that have just arrived, beside their graphs.";
 
 #[derive(Debug, Args)]
@@ -260,9 +260,9 @@ const SERVE_BENCH_EXAMPLES: &str = "Examples:
   cellwright bench serve examples/digits --rate 500,1000,2000 --connections 64 --server http://models.example:8000
   cellwright bench serve examples/dates --policy cellular,adaptive,graph:10 --rate 200,400
 
-Bundles are uploaded first; their samples are what is asked, again and again. Requests arrive at random (Poisson) whether or not earlier ones are
-done, and latency counts from the moment a request was meant to arrive; one that still waits at the end counts as long as it
-has. Of several policies each has a server of its own, all of them on this machine; they take turns at every rate, and the others have nothing to do
+Bundles are uploaded first; their samples are what is asked, again and again. Requests arrive at random (Poisson) whether or not earlier ones are \
+done, and latency counts from the moment a request was meant to arrive; one that still waits at the end counts as long as it \
+has. Of several policies each has a server of its own, all of them on this machine; they take turns at every rate, and the others have nothing to do \
 meanwhile.";
 
 #[derive(Debug, Args)]
@@ -376,10 +376,10 @@ const ENGINE_EXAMPLES: &str = "Examples:
   cellwright bench engine --model tree --hidden 128 --lengths file:shapes.tsv --rate 200
   cellwright bench engine --model tokens --precision bf16 --hidden 1024 --rate max --worker cuda:0
 
-Requests arrive at random (Poisson) whether or not earlier ones are done, and latency counts from the moment a request was meant to arrive, so that
-a stall delays everyone who would have come meanwhile. `--rate max` keeps --in-flight-max requests in flight instead, and finds the saturation
-throughput; `--rate half` finds it for the first policy and then offers half of it to each. `busy` is the share of the time in which workers had
-tasks, `of cells` the share that the same batches take by themselves, all of their mean size: run right after it as tasks of as many workers, a second for each
+Requests arrive at random (Poisson) whether or not earlier ones are done, and latency counts from the moment a request was meant to arrive, so that \
+a stall delays everyone who would have come meanwhile. `--rate max` keeps --in-flight-max requests in flight instead, and finds the saturation \
+throughput; `--rate half` finds it for the first policy and then offers half of it to each. `busy` is the share of the time in which workers had \
+tasks, `of cells` the share that the same batches take by themselves, all of their mean size: run right after it as tasks of as many workers, a second for each \
 cell (BatchMaker's figure 11 has 87 % for it; `-` of workers on GPUs, and with `--worker auto`).";
 
 #[derive(Debug, Args)]
@@ -431,4 +431,26 @@ pub(crate) struct EngineArguments {
 pub(crate) enum UnfoldMode {
     PerRequest,
     Prepared,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    fn check(command: &clap::Command) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let lines: Vec<&str> = help.lines().collect();
+        for [line, next] in lines.array_windows() {
+            let goes_on = !line.is_empty() && !line.starts_with(' ') && !next.is_empty() && !next.starts_with(' ');
+            assert!(!goes_on, "`{}` has a paragraph of several lines, which terminals break again:\n{line}\n{next}", command.get_name());
+        }
+        command.get_subcommands().for_each(check);
+    }
+
+    #[test]
+    fn paragraphs_are_broken_by_the_terminal_alone() {
+        check(&Cli::command());
+    }
 }

@@ -15,10 +15,10 @@ const CALIBRATE_EXAMPLES: &str = "Examples:
   cellwright calibrate examples/dates --http --worker cpu --worker cpu --output dates.toml
   cellwright calibrate examples/dates --http --policy graph:10 --worker cpu --worker cpu --output dates-graph.toml
 
-Load at every batch size goes through the engine, on all its workers at once, and then requests come by themselves at a quarter, half and three
-quarters of what was answered at most, so that what is measured is what a task takes in service: the mean by cell and batch size. Besides, what passes beside tasks: until the end of
-one is heard of, until a worker has woken up that had nothing to do, between two tasks, and on a request's and its answer's ways between client
-and scheduler (the mean at a quarter and half of the most). With --http connections and clients are on the same processors, as they are for
+Load at every batch size goes through the engine, on all its workers at once, and then requests come by themselves at a quarter, half and three \
+quarters of what was answered at most, so that what is measured is what a task takes in service: the mean by cell and batch size. Besides, what passes beside tasks: until the end of \
+one is heard of, until a worker has woken up that had nothing to do, between two tasks, and on a request's and its answer's ways between client \
+and scheduler (the mean at a quarter and half of the most). With --http connections and clients are on the same processors, as they are for \
 `bench serve`, and what they take of them is in these times. How much that is follows the policy: answers that leave together are sent while a worker has nothing to do, others while it computes.";
 
 #[derive(Debug, Args)]

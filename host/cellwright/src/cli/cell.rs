@@ -10,9 +10,9 @@ const CELL_EXAMPLES: &str = "Examples:
   cellwright bench cell --cell gru --batch 1,4,16,64,512 --plot roofline.svg
   cellwright bench cell --cell projection --vocabulary 30000 --batch 64 --json | jq .gflops
 
-Weights are random. A step gathers its rows from their slots, runs the cell and puts its results back, as in service, without an engine. What the processor can
-do at most is measured in turns with the steps, by as many threads: multiply-adds in registers, by the instruction that products at this precision use on this
-processor (that of 32-bit floats where these are loops), and reading a buffer as large as the cell's packed weights. Figures are medians of those turns, and shares
+Weights are random. A step gathers its rows from their slots, runs the cell and puts its results back, as in service, without an engine. What the processor can \
+do at most is measured in turns with the steps, by as many threads: multiply-adds in registers, by the instruction that products at this precision use on this \
+processor (that of 32-bit floats where these are loops), and reading a buffer as large as the cell's packed weights. Figures are medians of those turns, and shares \
 medians of the turns' shares. What gathering, products and the rest take are medians of further steps, after the turns, on a worker that keeps account of its time.";
 
 /// A cell of a stock plugin.

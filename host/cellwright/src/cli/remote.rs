@@ -27,7 +27,7 @@ const DEMO_EXAMPLES: &str = "Examples:
   cellwright demo
   cellwright demo --once --json | tail -1 | jq .ok
 
-Starts a server on this machine with its data in a temporary folder, uploads the models of `examples/` through the public API, shows their answers,
+Starts a server on this machine with its data in a temporary folder, uploads the models of `examples/` through the public API, shows their answers, \
 offers some load, and goes on serving until Ctrl-C.";
 
 #[derive(Debug, Args)]
@@ -145,8 +145,8 @@ const INFER_EXAMPLES: &str = "Examples:
   cellwright infer dates --input examples/dates/samples.jsonl --stream
   echo '{\"text\":\"28 agosto 1908\"}' | cellwright infer dates --input - --stream
 
-The input holds one Open Inference Protocol v2 request per line; answers are printed in the order of the input, one line each. With --stream a line may
-also be a request of `generate` (inputs by name), and parts of answers are printed as `generate_stream` gives them, one request after the other. A
+The input holds one Open Inference Protocol v2 request per line; answers are printed in the order of the input, one line each. With --stream a line may \
+also be a request of `generate` (inputs by name), and parts of answers are printed as `generate_stream` gives them, one request after the other. A \
 request that fails prints {\"id\":…,\"error\":…} and lets the others be; the exit status is 1 then.";
 
 #[derive(Debug, Args)]
@@ -195,7 +195,7 @@ const KEYS_EXAMPLES: &str = "Examples:
   cellwright keys create --tenant acme --scope infer --label 'the web shop'
   cellwright keys list --server https://models.example
 
-A key's secret is shown once, when it is made. The tenant `operator` holds the operator's keys: they see every tenant's
+A key's secret is shown once, when it is made. The tenant `operator` holds the operator's keys: they see every tenant's \
 models and may ask each of them, and with the scope `admin` change all of it.";
 
 #[derive(Debug, Args)]

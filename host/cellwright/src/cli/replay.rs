@@ -12,13 +12,13 @@ const REPLAY_EXAMPLES: &str = "Examples:
   cellwright replay monday.recording --policy graph:10,adaptive
   cellwright replay monday.recording --devices 4 --batch-max 128 --json
 
-A recording holds when requests came, their structure, how long tasks took and what was decided, but nothing of what requests contain. `replay` makes
-every decision again and says whether they are the recorded ones; then it meets the same requests in virtual time: as it was, and, where something
-else is asked for, with that. A task then takes as long as tasks of its size took in the same second, and its end is heard of as much later as ends
+A recording holds when requests came, their structure, how long tasks took and what was decided, but nothing of what requests contain. `replay` makes \
+every decision again and says whether they are the recorded ones; then it meets the same requests in virtual time: as it was, and, where something \
+else is asked for, with that. A task then takes as long as tasks of its size took in the same second, and its end is heard of as much later as ends \
 were. How far the same again in virtual time is from what was recorded is said as well: what is said of anything else is no better than that.
 
-A recording does not say who waits for whom. Where requests came right after answers, as those of clients do who ask again once they are answered, each
-comes as long after an answer in virtual time too, and that is said; otherwise requests come when they came, so that what is slower than they come has
+A recording does not say who waits for whom. Where requests came right after answers, as those of clients do who ask again once they are answered, each \
+comes as long after an answer in virtual time too, and that is said; otherwise requests come when they came, so that what is slower than they come has \
 a queue that grows. `--clients` says which of the two it is.";
 
 #[derive(Debug, Args)]

@@ -17,8 +17,8 @@ const EXAMPLES: &str = "Examples:
   cellwright serve --listen 0.0.0.0:8000 --tls-certificate server.pem --tls-key server.key
   cellwright serve --config cellwright.toml --print-config
 
-Every setting can be given as a flag, in the environment (CELLWRIGHT_LISTEN, …) or, but for `--log`, in the configuration file (`listen = \"127.0.0.1:8000\"`, with
-`_` for `-`); several workers are CELLWRIGHT_WORKERS and `workers`. A flag goes before the environment, the environment before the file. `--print-config` shows
+Every setting can be given as a flag, in the environment (CELLWRIGHT_LISTEN, …) or, but for `--log`, in the configuration file (`listen = \"127.0.0.1:8000\"`, with \
+`_` for `-`); several workers are CELLWRIGHT_WORKERS and `workers`. A flag goes before the environment, the environment before the file. `--print-config` shows \
 what holds and where it comes from.
 
 Without keys the server listens on loopback only, and everyone there may do everything. `cellwright keys create --admin` makes the first key.";

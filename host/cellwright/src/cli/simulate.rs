@@ -16,7 +16,7 @@ const SIMULATE_EXAMPLES: &str = "Examples:
   cellwright simulate --workload trees --leaves 16 --batch-max 64 --rate 8000
   cellwright simulate --device my-gpu.toml --trace arrivals.csv --timeline who-ran-when.svg
 
-The scheduler is the one that serves; only devices and time are made up. Its settings are those of BatchMaker's experiments; a server's are
+The scheduler is the one that serves; only devices and time are made up. Its settings are those of BatchMaker's experiments; a server's are \
 `--low-water 2 --release node`. A device is `v100` (BatchMaker's GPU), `npu` (LazyBatching's accelerator), or a TOML file of times by batch size:
 
   name = \"my-gpu\"
@@ -26,15 +26,15 @@ The scheduler is the one that serves; only devices and time are made up. Its set
   fill_first = true                             # a device's batch is full before another of the same memory begins one; optional
   overhead_us = [[64, 65], [512, 117]]          # scheduling and gathering of a task; optional
 
-and before the cells, if need be, handover_us (until the end of a task is heard of: a time, or a list of times that are equally likely),
-handover_busy_us (the same while every device is at work), wake_us (until a device begins that has had nothing to do: a time or a list), between_us (until
-one begins that goes on, from when it could), request_us (what a request and its answer take on their ways between client and scheduler; if it is not
-there, a request is heard of as the end of a task is), move_us (of a request's state to another device) and shares_memory = true (devices that need not
+and before the cells, if need be, handover_us (until the end of a task is heard of: a time, or a list of times that are equally likely), \
+handover_busy_us (the same while every device is at work), wake_us (until a device begins that has had nothing to do: a time or a list), between_us (until \
+one begins that goes on, from when it could), request_us (what a request and its answer take on their ways between client and scheduler; if it is not \
+there, a request is heard of as the end of a task is), move_us (of a request's state to another device) and shares_memory = true (devices that need not \
 move it).
 
-Lines of JSON have, for each run, policy, rate, throughput, mean_ms, p50_ms, p90_ms, p99_ms, queueing and computation (the same for the time
-before the first cell began, request_us included, and after it), mean_batch, utilisation, answered, failed, unfinished and sla_violations. Latencies
-are of requests that were answered, null where there are none; `failed` were given up (`given up` in the table), `unfinished` were still to be answered at
+Lines of JSON have, for each run, policy, rate, throughput, mean_ms, p50_ms, p90_ms, p99_ms, queueing and computation (the same for the time \
+before the first cell began, request_us included, and after it), mean_batch, utilisation, answered, failed, unfinished and sla_violations. Latencies \
+are of requests that were answered, null where there are none; `failed` were given up (`given up` in the table), `unfinished` were still to be answered at \
 the end (`open`): a policy with more of them has latencies of fewer requests.";
 
 #[derive(Debug, Args)]

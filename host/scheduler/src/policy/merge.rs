@@ -113,9 +113,11 @@ impl Scheduler {
         self.settle_failures();
     }
 
-    /// A set is complete when nothing of it is ready and nothing in flight; only now its requests are done.
+    /// A set is complete when nothing of it is ready and nothing in flight; only now its requests are done. One that was given up as a whole is over: its model
+    /// may be gone with its last request.
     fn end_set_if_over(&mut self, worker: WorkerId) -> bool {
-        let over = self.set(worker).is_some_and(|set| !self.has_ready(worker, set) && !self.any_flying(&set.members, worker));
+        let goes_on = |set: &Set| self.has_ready(worker, set) || self.any_flying(&set.members, worker);
+        let over = self.set(worker).is_some() && !self.live_set(worker).is_some_and(goes_on);
         let Some(set) = self.merge.0.get_mut(worker.index()).and_then(|set| set.take_if(|_| over)) else { return false };
         for member in set.members {
             self.leave_batch(&member, worker);

@@ -602,3 +602,31 @@ fn who_is_let_begin_all_the_same_corrects_a_wrong_table() {
     let mut timeline = adaptively(100, 100);
     assert_eq!(given_up_of(&mut timeline, 1000), 63);
 }
+
+/// All of a batch is given up between two of its tasks, and its model goes: the next task, of a model of another policy, asks nothing of what is gone.
+#[test]
+fn a_model_may_go_with_a_batch_that_was_given_up() {
+    let graph = PolicyKind::Graph { bucket_width: 1, window_ns: 0 };
+    let lazy = PolicyKind::Lazy { objective_ns: 1_000, percentile: 50 };
+    let policies = [PolicyKind::Cellular, PolicyKind::Adaptive, graph, PolicyKind::Serial, lazy, PolicyKind::Merge { requests: 2 }];
+    for policy in policies {
+        let config = Config { policy, low_water: 0, max_tasks_to_submit: 1, ..paper() };
+        let mut timeline = Timeline::new(config, 4);
+        let other = ModelInfo { model: ModelId(1), policy: Some(PolicyKind::Cellular), ..model(4) };
+        timeline.world = World::new(config, vec![model(4), other], &[(0, 0, 10_000)]);
+        let chain = growth(0, vec![lstm(3, &[])], None);
+        timeline.arrive(&chain);
+        timeline.arrive(&chain);
+        timeline.act();
+        timeline.complete();
+        for request in [RequestId(0), RequestId(1)] {
+            timeline.world.requests.get_mut(&request).expect("it runs").cancelled = true;
+            timeline.events.push(Event::Cancel(request));
+        }
+        timeline.events.push(Event::ModelDown(ModelId(0)));
+        let (_, event) = timeline.world.request(ModelId(1), &chain, Default::default());
+        timeline.events.push(event);
+        let lines = timeline.run();
+        assert!(lines.ends_with("request 2 leaves\n"), "{policy:?}:\n{lines}");
+    }
+}

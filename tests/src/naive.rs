@@ -1,4 +1,4 @@
-//! What a request's graph means, computed one node at a time in 64-bit floats: no batches, no slots, no order but that of chains, steps and stages.
+//! What a request's graph means, computed one node at a time, in 64-bit floats unless somebody else computes its cells: no batches, no slots, no order but that of chains, steps and stages.
 //!
 //! It reads the checked growth's sources by itself, and shares no code with the scheduler, the engine or any backend but the meaning of a cell.
 
@@ -10,7 +10,7 @@ use cellwright_backend::reference::{Elements, evaluate};
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Delivery, Source, UnfoldedChain};
-use cellwright_cell_graph::{Datatype, Tensor, UnfoldedGrowth};
+use cellwright_cell_graph::{Datatype, Tensor, TypedCell, UnfoldedGrowth};
 
 /// An output of a node: chain, stage, output, step.
 pub type At = (u32, u32, u32, u32);
@@ -24,6 +24,9 @@ pub enum NaiveFailure {
     Row(RowError),
 }
 
+/// What computes a cell's outputs from one row of each input.
+pub type Compute = Arc<dyn Fn(&Arc<TypedCell>, &[Elements]) -> Result<Vec<Elements>, RowError> + Send + Sync>;
+
 /// One chain's values: by step, stage and output.
 struct Computed {
     stages: Vec<u32>,
@@ -33,6 +36,7 @@ struct Computed {
 /// A request that is computed growth by growth.
 pub struct Naive {
     model: Arc<Model>,
+    compute: Compute,
     chains: Vec<Computed>,
     /// What leaves so far.
     pub delivered: BTreeMap<At, (Datatype, Elements)>,
@@ -57,7 +61,13 @@ impl Naive {
     /// A request without chains.
     #[must_use]
     pub fn new(model: Arc<Model>) -> Self {
-        Self { model, chains: Vec::new(), delivered: BTreeMap::new(), ended: BTreeMap::new() }
+        Self::by(Arc::new(|cell, inputs| evaluate(cell, inputs)), model)
+    }
+
+    /// The same, of whose cells that computes every row.
+    #[must_use]
+    pub fn by(compute: Compute, model: Arc<Model>) -> Self {
+        Self { model, compute, chains: Vec::new(), delivered: BTreeMap::new(), ended: BTreeMap::new() }
     }
 
     /// Computes one more growth.
@@ -91,7 +101,7 @@ impl Naive {
                     let elements: usize = port.shape.iter().map(|extent| *extent as usize).product();
                     inputs.push(scope.input(position, input, port.datatype, elements)?);
                 }
-                now.push(evaluate(cell, &inputs).map_err(NaiveFailure::Row)?);
+                now.push((self.compute)(cell, &inputs).map_err(NaiveFailure::Row)?);
             }
             let stops = chain.stop.is_some_and(|(stage, output)| match &now[stage as usize][output as usize] {
                 Elements::Integers(values) => values[0] != 0,

@@ -21,7 +21,7 @@ pub use cells::{CELLS, ModelShape, description, weights};
 pub use families::{Family, growth_of};
 pub use random::Rng;
 pub use session::{Chunk, session};
-pub use wild::{garble, wild, wild_pair};
+pub use wild::{garble, wild, wild_growths, wild_pair};
 
 /// A small model of all the generator's cells, with random widths and weights.
 ///

@@ -20,7 +20,7 @@ const ROWS: u32 = 6;
 #[must_use]
 pub fn wild(model: &Model, rng: &mut Rng) -> (Growth, Vec<Arc<Tensor>>) {
     let tensors = tensors(model, ROWS, rng);
-    let mut making = Making { model, rng, chains: Vec::new(), bounds: Vec::new() };
+    let mut making = Making { model, rng, chains: Vec::new(), bounds: Vec::new(), forgotten: Vec::new() };
     let mut growth = making.growth();
     let Making { bounds, .. } = making;
     if rng.one_in(3) {
@@ -36,16 +36,38 @@ pub fn wild(model: &Model, rng: &mut Rng) -> (Growth, Vec<Arc<Tensor>>) {
 #[must_use]
 pub fn wild_pair(model: &Model, rng: &mut Rng) -> ([Growth; 2], Vec<Arc<Tensor>>) {
     let tensors = tensors(model, ROWS, rng);
-    let mut making = Making { model, rng, chains: Vec::new(), bounds: Vec::new() };
+    let mut making = Making { model, rng, chains: Vec::new(), bounds: Vec::new(), forgotten: Vec::new() };
     let mut first = making.growth();
-    let keep = (0..).zip(&first.chains).flat_map(|(chain, of)| {
-        let outputs = making.producers(&of.stages.iter().map(|stage| stage.cell).collect::<Vec<_>>(), |_| true);
-        outputs.into_iter().map(move |(stage, number)| output(chain, stage, number))
-    });
-    let keep = keep.collect();
+    let keep = making.readable();
     first.next = Some(Continuation { watch: vec![], pace: Pace::All, keep, keep_tensors_from: 0, state: vec![] });
     let second = making.growth();
     ([first, second], tensors)
+}
+
+/// So many such growths of one request (at least 1), each of which refers to any chains that the one before keeps, cancels others, and watches some outputs.
+#[must_use]
+pub fn wild_growths(model: &Model, count: u32, rng: &mut Rng) -> (Vec<Growth>, Vec<Arc<Tensor>>) {
+    let tensors = tensors(model, ROWS, rng);
+    let mut making = Making { model, rng, chains: Vec::new(), bounds: Vec::new(), forgotten: Vec::new() };
+    let mut growths: Vec<Growth> = Vec::new();
+    for number in 0..count.max(1) {
+        let cancel = if number == 0 || !making.rng.one_in(3) { vec![] } else { vec![making.rng.below(making.chains.len() as u64) as u32] };
+        making.forgotten.extend(&cancel);
+        let mut growth = making.growth();
+        growth.cancel = cancel;
+        if number + 1 < count {
+            let chains = making.chains.len() as u32;
+            let forgets = making.rng.one_in(2);
+            let forgotten: Vec<u32> = (0..chains).filter(|_| forgets && making.rng.one_in(3)).collect();
+            making.forgotten.extend(forgotten);
+            let keep = making.readable();
+            let watch = keep.iter().copied().filter(|_| making.rng.one_in(8)).collect();
+            let pace = if making.rng.one_in(2) { Pace::All } else { Pace::Every(making.rng.between(1, 3)) };
+            growth.next = Some(Continuation { watch, pace, keep, keep_tensors_from: 0, state: vec![] });
+        }
+        growths.push(growth);
+    }
+    (growths, tensors)
 }
 
 struct Making<'a> {
@@ -53,6 +75,8 @@ struct Making<'a> {
     rng: &'a mut Rng,
     chains: Vec<Chain>,
     bounds: Vec<u32>,
+    /// Chains that nobody may refer to any more.
+    forgotten: Vec<u32>,
 }
 
 impl Making<'_> {
@@ -75,6 +99,7 @@ impl Making<'_> {
     fn chain(&mut self) {
         let number = self.chains.len() as u32;
         let like = if number > 0 && self.rng.one_in(4) { Some(self.rng.below(u64::from(number)) as u32) } else { None };
+        let like = like.filter(|chain| !self.forgotten.contains(chain));
         let bound = like.map_or_else(|| self.rng.between(1, 6), |like| self.bounds[like as usize]);
         let count = if self.rng.one_in(2) { 1 } else { self.rng.between(2, 4) };
         let cells: Vec<u32> = (0..count).map(|_| self.rng.below(u64::from(CELLS.internal) + 1) as u32).collect();
@@ -95,6 +120,16 @@ impl Making<'_> {
         let length = like.map_or(Extent::Fixed(bound), Extent::Like);
         self.chains.push(Chain { stages, length, feedback, stop });
         self.bounds.push(bound);
+    }
+
+    /// All outputs of all chains that may be referred to.
+    fn readable(&self) -> Vec<OutputRef> {
+        let chains = (0..).zip(&self.chains).filter(|(chain, _)| !self.forgotten.contains(chain));
+        let outputs = chains.flat_map(|(chain, of)| {
+            let outputs = self.producers(&of.stages.iter().map(|stage| stage.cell).collect::<Vec<_>>(), |_| true);
+            outputs.into_iter().map(move |(stage, number)| output(chain, stage, number))
+        });
+        outputs.collect()
     }
 
     /// Outputs `(stage, output)` of those cells that fit.
@@ -153,6 +188,9 @@ impl Making<'_> {
 
     fn other_chain(&mut self, reader: &Reader<'_>) -> Option<Source> {
         let chain = self.rng.below(self.chains.len() as u64) as u32;
+        if self.forgotten.contains(&chain) {
+            return None;
+        }
         let cells: Vec<u32> = self.chains.get(chain as usize)?.stages.iter().map(|stage| stage.cell).collect();
         let fitting = self.producers(&cells, |output| same(reader.port, output));
         let (stage, number) = self.choose(&fitting)?;
@@ -173,7 +211,8 @@ impl Making<'_> {
             let port = chain.stages.get(stage as usize).map(|stage| &self.model.cells[stage.cell as usize].outputs);
             port.and_then(|outputs| outputs.get(output as usize)).is_some_and(|found| same(reader.port, &found.port))
         };
-        let others: Vec<u32> = (0..reader.chain).filter(|chain| fits(&self.chains[*chain as usize])).collect();
+        let others: Vec<u32> =
+            (0..reader.chain).filter(|chain| fits(&self.chains[*chain as usize]) && !self.forgotten.contains(chain)).collect();
         let mut of = Vec::new();
         for step in 0..reader.steps {
             let other = self.choose(&others);

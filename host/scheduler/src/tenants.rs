@@ -118,9 +118,10 @@ impl Scheduler {
 
     #[cold]
     fn forget_model_that_is_over(&mut self, id: ModelId) {
+        // What has not been counted yet may name it, also if all of its requests came and went since it was last looked at.
+        self.settle_counts();
         if self.model(id).active {
             // It ran until just now.
-            self.settle_counts();
             self.turn(&[id]);
         }
         self.forget_model(id);

@@ -630,3 +630,31 @@ fn a_model_may_go_with_a_batch_that_was_given_up() {
         assert!(lines.ends_with("request 2 leaves\n"), "{policy:?}:\n{lines}");
     }
 }
+
+/// A request comes and is given up in one turn, and its model goes. The next one runs as if neither had been, also under the number of the one that went.
+#[test]
+fn a_model_may_go_in_the_turn_in_which_its_only_request_came() {
+    for next in [ModelId(0), ModelId(1)] {
+        let mut timeline = Timeline::new(paper(), 4);
+        let other = ModelInfo { model: ModelId(1), ..model(4) };
+        timeline.world = World::new(timeline.world.config, vec![model(4), other], &[(0, 0, 10_000)]);
+        let chain = growth(0, vec![lstm(3, &[])], None);
+        timeline.act();
+        // What the second one counts has the first one counted, and what the first one counts next is counted when it is gone.
+        for of in [ModelId(0), ModelId(1)] {
+            let (_, event) = timeline.world.request(of, &chain, Default::default());
+            timeline.events.push(event);
+        }
+        timeline.world.requests.get_mut(&RequestId(0)).expect("it came").cancelled = true;
+        timeline.events.push(Event::Cancel(RequestId(0)));
+        timeline.events.push(Event::ModelDown(ModelId(0)));
+        if next == ModelId(0) {
+            timeline.events.push(Event::ModelUp(model(4).into()));
+        }
+        let (_, event) = timeline.world.request(next, &chain, Default::default());
+        timeline.events.push(event);
+        let lines = timeline.run();
+        assert!(lines.contains("request 1 leaves\n") && lines.contains("request 2 leaves\n"), "{lines}");
+        assert!(!lines.contains("request 0 leaves"), "{lines}");
+    }
+}

@@ -5,6 +5,7 @@
 //! parts to see which fails.
 
 pub mod behaviour;
+pub mod bodies;
 pub mod cells;
 pub mod driver;
 pub mod families;

@@ -1,0 +1,89 @@
+//! Bodies at random on an emulated device: interpreted and compiled groups, with warpgroups and without, as graphs and as launches.
+
+use std::time::Duration;
+
+use cellwright_backend::Backend;
+use cellwright_backend::conformance::bodies::{Body, Company, Size};
+use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation};
+use cellwright_backend_cuda::{CudaOptions, CudaWorker};
+use cellwright_cell_graph::typed::Precision;
+use cellwright_cell_graph::unfolded::Retention;
+
+/// Small, for each thread of a kernel is one of the test's.
+const SIZE: Size = Size { elements_most: 400, operators_most: 20, rows: 12 };
+
+/// So many rows that tiles, and batches, have more than one part.
+const MANY: Size = Size { rows: 70, operators_most: 10, ..SIZE };
+
+const COMPANIES: [Company; 2] =
+    [Company { rows_most: 70, steps: 1, retention: Retention::Double }, Company { rows_most: 13, steps: 4, retention: Retention::All }];
+
+const fn size_of(seed: u64) -> Size {
+    if seed % 10 == 7 { MANY } else { SIZE }
+}
+
+fn worker(seed: u64, compiles: bool) -> Box<dyn Backend> {
+    let capability = if seed.is_multiple_of(4) { (8, 0) } else { (9, 0) };
+    let lag = Duration::from_micros(20);
+    let driver = Emulated::new(&Emulation { seed, lag, compiles, capability, memory_bytes: 256 << 20, ..Emulation::default() });
+    let options = CudaOptions {
+        arena_bytes: Some(32 << 20),
+        frame_bytes: Some(4 << 20),
+        ring_bytes: 1 << 20,
+        rows_most: 40,
+        graphs: !seed.is_multiple_of(3),
+        spin: Duration::from_millis(1),
+        ..CudaOptions::default()
+    };
+    Box::new(CudaWorker::new(Box::new(driver), options).expect("a device made of threads"))
+}
+
+fn check(seeds: std::ops::Range<u64>, precision: Precision, compiles: bool) {
+    let bodies = seeds.filter_map(|seed| Some((seed, Body::new(seed, precision, size_of(seed))?)));
+    bodies.for_each(|(seed, body)| body.check(&mut || worker(seed, compiles), &COMPANIES));
+}
+
+#[test]
+fn rows_are_what_their_bodies_say_in_f32() {
+    check(0..9, Precision::F32, false);
+}
+
+#[test]
+fn rows_are_what_their_bodies_say_in_bf16() {
+    check(0..9, Precision::Bf16, false);
+}
+
+#[test]
+fn rows_are_what_their_bodies_say_in_f16() {
+    check(0..9, Precision::F16, false);
+}
+
+#[test]
+fn rows_are_what_their_bodies_say_in_compiled_groups() {
+    check(20..22, Precision::F32, true);
+}
+
+/// More of them: `FROM`, `SECONDS_MOST`.
+#[test]
+#[ignore = "for as long as one likes"]
+fn many() {
+    let number = |name: &str, other: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(other);
+    let (from, most, compiles) = (number("FROM", 0), Duration::from_secs(number("SECONDS_MOST", 60)), number("COMPILES", 0) != 0);
+    let began = std::time::Instant::now();
+    let mut failed = Vec::new();
+    let (mut seed, mut ran) = (from, 0);
+    while began.elapsed() < most && failed.len() < 12 {
+        let precision = [Precision::F32, Precision::Bf16, Precision::F16][(seed % 3) as usize];
+        let done = std::panic::catch_unwind(|| {
+            let body = Body::new(seed, precision, size_of(seed));
+            body.iter().for_each(|body| body.check(&mut || worker(seed / 3, compiles), &COMPANIES));
+            body.is_some()
+        });
+        match done {
+            Ok(is_body) => ran += usize::from(is_body),
+            Err(_) => failed.push(seed),
+        }
+        seed += 1;
+    }
+    eprintln!("seeds {from}..{seed}: {ran} ran, failed {failed:?}");
+}

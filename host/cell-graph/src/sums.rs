@@ -96,38 +96,49 @@ impl Finder<'_> {
         }
     }
 
-    /// Adds what operation `index` sums up; whether it is nothing but products, constants and at most one row to begin with.
+    /// Adds what operation `index` sums up; whether it is nothing but products, constants and at most one row to begin with. A sum may be of thousands of
+    /// summands in a row, so that what is left to look at is in a list: a thread has no stack for as many calls.
     fn collect(&self, index: usize, whole: ValueId, sum: &mut Sum, inside: &mut Vec<usize>) -> bool {
-        let operation = &self.cell.operations[index];
-        match operation.compute {
-            Compute::Linear { beta, .. } => {
-                match operation.operands.get(2).copied() {
-                    Some(bias) if self.is_bias(bias, whole) => sum.constants.push((bias, beta)),
-                    Some(row) if sum.begin.is_none() && beta.to_bits() == 1.0_f32.to_bits() && self.is_beginning(row, whole) => {
-                        sum.begin = Some(row);
-                    }
-                    Some(_) => return false,
-                    None => {}
-                }
-                sum.linears.push(operation.clone());
-                true
-            }
-            Compute::Binary(BinaryKind::Add) => operation.operands.iter().all(|operand| {
-                let value = self.cell.value(*operand);
-                match value.origin {
-                    Origin::Constant(_) if self.is_bias(*operand, whole) => {
-                        sum.constants.push((*operand, 1.0));
-                        true
-                    }
-                    Origin::Operation(producer) if self.uses[operand.0 as usize] == 1 && value.shape == self.cell.value(whole).shape => {
-                        inside.push(producer as usize);
-                        self.collect(producer as usize, whole, sum, inside)
-                    }
-                    _ => false,
-                }
-            }),
-            _ => false,
+        let mut left = match self.cell.operations[index].compute {
+            Compute::Binary(BinaryKind::Add) => self.cell.operations[index].operands.iter().rev().copied().collect(),
+            _ => Vec::new(),
+        };
+        if left.is_empty() {
+            return self.is_product(index, whole, sum);
         }
+        while let Some(operand) = left.pop() {
+            let value = self.cell.value(operand);
+            match value.origin {
+                Origin::Constant(_) if self.is_bias(operand, whole) => sum.constants.push((operand, 1.0)),
+                Origin::Operation(producer) if self.uses[operand.0 as usize] == 1 && value.shape == self.cell.value(whole).shape => {
+                    inside.push(producer as usize);
+                    let operation = &self.cell.operations[producer as usize];
+                    if operation.compute == Compute::Binary(BinaryKind::Add) {
+                        left.extend(operation.operands.iter().rev());
+                    } else if !self.is_product(producer as usize, whole, sum) {
+                        return false;
+                    }
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Adds a product; whether it is one, and what it begins with can be added too.
+    fn is_product(&self, index: usize, whole: ValueId, sum: &mut Sum) -> bool {
+        let operation = &self.cell.operations[index];
+        let Compute::Linear { beta, .. } = operation.compute else { return false };
+        match operation.operands.get(2).copied() {
+            Some(bias) if self.is_bias(bias, whole) => sum.constants.push((bias, beta)),
+            Some(row) if sum.begin.is_none() && beta.to_bits() == 1.0_f32.to_bits() && self.is_beginning(row, whole) => {
+                sum.begin = Some(row);
+            }
+            Some(_) => return false,
+            None => {}
+        }
+        sum.linears.push(operation.clone());
+        true
     }
 
     /// Whether a constant is one number or one for each column.
@@ -142,5 +153,43 @@ impl Finder<'_> {
     fn is_beginning(&self, id: ValueId, whole: ValueId) -> bool {
         let value = self.cell.value(id);
         matches!(value.origin, Origin::Input(_)) && value.shape == self.cell.value(whole).shape && self.uses[id.0 as usize] == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::{Body, Cell, Operator, Port};
+    use crate::resolve::{CellLimits, ResolveContext, Weights};
+    use crate::typed::Precision;
+    use crate::{Datatype, Tensor};
+
+    /// x·w + c + c + … of as many summands as a cell may have operations, on a small stack.
+    #[test]
+    fn a_sum_may_have_thousands_of_summands() {
+        let port = |name: &str| Port { name: name.to_owned(), datatype: Datatype::Fp32, shape: vec![2], ragged: false, carried: false };
+        let operator = |kind: &str, inputs: [&str; 2], output: &str| {
+            let inputs = inputs.map(str::to_owned).to_vec();
+            Operator { kind: kind.to_owned(), inputs, outputs: vec![output.to_owned()], attributes: Vec::new() }
+        };
+        let mut body = vec![operator("MatMul", ["x", "w"], "v0")];
+        body.extend((1..4000).map(|at| operator("Add", [&format!("v{}", at - 1), "c"], &format!("v{at}"))));
+        let outputs = vec![port("v3999")];
+        let cell = Cell {
+            name: "long".to_owned(),
+            inputs: vec![port("x")],
+            outputs,
+            body: Body::Operators(body),
+            batch_max: None,
+            priority: None,
+        };
+        let weights: Weights = [Tensor::from_f32("w", &[2, 2], &[1.0; 4]), Tensor::from_f32("c", &[2], &[1.0; 2])].into_iter().collect();
+        let context = ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits: CellLimits::default() };
+        let cell = TypedCell::resolve(&cell, &context).expect("it resolves");
+        let found =
+            std::thread::Builder::new().stack_size(128 << 10).spawn(move || find(&cell)).expect("a thread").join().expect("it ends");
+        let Some(Summed::Whole(sum)) = found.last() else { panic!("the last one is the sum") };
+        assert_eq!((sum.linears.len(), sum.constants.len()), (1, 3999));
+        assert!(found[..3999].iter().all(|summed| matches!(summed, Summed::Inside)));
     }
 }

@@ -1,5 +1,6 @@
 //! Small timelines, checked by eye: what runs with what, and when.
 
+mod adaptive;
 mod growths;
 mod policies;
 

@@ -9,6 +9,7 @@ mod deadlines;
 mod http2;
 mod idle;
 mod leaving;
+mod logs;
 mod recording;
 mod slow;
 mod stopping;

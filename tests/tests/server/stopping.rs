@@ -1,8 +1,9 @@
 //! SIGTERM under load: what has begun is finished, nothing new is taken, and nobody gets half an answer.
 
-use std::io::{BufReader, Write as _};
+use std::io::{BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::server::{Answer, Server, is_sum, sum};
@@ -130,4 +131,38 @@ fn a_server_that_is_asked_to_stop_again_stops_at_once() {
     assert!(said.iter().any(|line| line.contains("it was asked again")), "{said:?}");
     assert!(asked.elapsed() < std::time::Duration::from_secs(60), "{:?}", asked.elapsed());
     drop(streams);
+}
+
+#[test]
+fn a_server_may_be_told_to_wait_for_ever() {
+    let server = Server::start(&["--drain-seconds", &u64::MAX.to_string()]);
+    server.signal(Signal::TERM);
+    let (status, said) = server.wait();
+    assert_eq!(status, Some(0), "{said:?}");
+    assert!(!said.iter().any(|line| line.contains("panicked")), "{said:?}");
+}
+
+/// Whatever asks a process and then its group to stop asks the process twice. What it has begun it still finishes.
+#[test]
+fn two_signals_of_one_moment_ask_once() {
+    let server = Server::start(&[]);
+    let mut connection = server.connect();
+    let head = "POST /v2/repository/index HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n";
+    connection.write_all(head.as_bytes()).unwrap();
+    let mut begun = [0; 25];
+    connection.read_exact(&mut begun).unwrap();
+    assert_eq!(&begun, b"HTTP/1.1 100 Continue\r\n\r\n");
+    server.signal(Signal::TERM);
+    server.signal(Signal::INT);
+    let told = |what: &str| server.said().iter().any(|line| line.contains(what));
+    let end = Instant::now() + Duration::from_secs(30);
+    while !told("stopping: ") {
+        assert!(Instant::now() < end, "{:?}", server.said());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    connection.write_all(b"{}").unwrap();
+    let answer = Answer::read(&mut BufReader::new(&mut connection)).unwrap().unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    drop(connection);
+    assert_eq!(server.wait().0, Some(0));
 }

@@ -203,6 +203,9 @@ const LONG: Duration = Duration::from_millis(1);
 /// For how many times as long as such a program took nobody gives way to it again: little of the time is lost to it, beside its own half.
 const KEEPS: u32 = 16;
 
+/// And for how long at most: a process that was stopped for hours was not kept from its processor by others.
+const KEEPS_MOST: Duration = Duration::from_secs(60);
+
 thread_local! {
     /// Until when this thread does not give way.
     static KEEPS_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -223,7 +226,7 @@ fn give_way() {
 
 /// This thread got its processor back then, after so long.
 fn came_back(back: Instant, away: Duration) {
-    KEEPS_UNTIL.set((away >= LONG).then(|| back + away * KEEPS));
+    KEEPS_UNTIL.set((away >= LONG).then(|| back + away.saturating_mul(KEEPS).min(KEEPS_MOST)));
 }
 
 #[cfg(test)]
@@ -238,7 +241,7 @@ mod tests {
         assert_eq!([left(1, 4), left(1, 16)], [Processors::Plenty; 2]);
     }
 
-    /// For sixteen times as long as others took the processor for, if that was a slice of time.
+    /// For sixteen times as long as others took the processor for, if that was a slice of time, but not for ever.
     #[test]
     fn nobody_gives_way_to_those_who_keep_the_processor() {
         let now = Instant::now();
@@ -251,6 +254,6 @@ mod tests {
         assert!(!gives_way_after(now, slice));
         assert!(!look_out(Some(now + slice), || false), "and then it waits to be woken, at once");
         assert!(gives_way_after(now, LONG - Duration::from_nanos(1)));
-        assert!(now.checked_sub(slice * (KEEPS + 1)).is_none_or(|past| gives_way_after(past, slice)));
+        assert!(now.checked_sub(slice).is_none_or(|past| gives_way_after(past, slice)), "a minute is the most");
     }
 }

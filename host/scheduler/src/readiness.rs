@@ -178,8 +178,8 @@ impl Scheduler {
         self.request(place.request).chain(place.chain).is_some_and(|chain| !chain.cancelled)
     }
 
-    /// Whether a node is executed for certain, once what it waits for is there.
-    pub(super) fn certain(&self, lane: LaneId, step: u32) -> bool {
+    /// Whether a node is executed for certain, once what it waits for is there: no stop of its own chain can still come before it.
+    pub(crate) fn certain(&self, lane: LaneId, step: u32) -> bool {
         let place = self.lane(lane);
         let request = self.request(place.request);
         let Some(own) = request.chain(place.chain) else { return false };

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cellwright_cell_graph::Tensor;
+use cellwright_engine::PolicyKind;
 use cellwright_protocol::{InferRequest, InferResponse};
 use cellwright_registry::TenantSettings;
 use cellwright_serving::{Call, Client, Deployed, ErrorKind, InferError, Platform, Readiness};
@@ -54,7 +55,10 @@ fn a_model_and_a_tenant_may_have_so_many_calls_in_flight() {
 #[test]
 fn a_call_whose_time_is_up_is_cancelled() {
     let folder = TempDir::new().unwrap();
-    let platform = start(folder.path());
+    let mut patient = options();
+    // The default refuses what cannot be in time before it runs, if it has learned how long that takes.
+    patient.serving.engine.scheduler.policy = PolicyKind::Cellular;
+    let platform = start_with(folder.path(), patient);
     platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
     let deployed = platform.find(&tenant(), "sums", None).unwrap();
     let within = |timeout, rows| Call { timeout: Some(timeout), ..call(requests::sum(1, rows)) };

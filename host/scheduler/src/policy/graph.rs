@@ -12,7 +12,7 @@ use cellwright_cell_graph::unfolded::{Dependency, Source};
 
 use crate::command::{Failure, Row};
 use crate::config::PolicyKind;
-use crate::id::{LaneId, ModelId, WorkerId};
+use crate::id::{ModelId, RequestId, WorkerId};
 use crate::lane::Status;
 use crate::policy::shelf::Member;
 use crate::queues::Key;
@@ -28,10 +28,12 @@ struct Batch {
     padded: Vec<u32>,
     /// Stages of each chain.
     stages: Vec<u32>,
+    /// Whether a stop of its own may end each chain early.
+    stops: Vec<bool>,
     chain: u32,
     step: u32,
     stage: u32,
-    /// Whether the current chain's inputs were looked at.
+    /// Whether it was looked at which steps the current chain names; if it may stop by itself, the current step.
     checked: bool,
 }
 
@@ -94,10 +96,11 @@ impl Scheduler {
             _ => graph.chains.iter().map(|chain| rounded(chain.length.bound, width)).collect(),
         };
         let stages = graph.chains.iter().map(|chain| chain.stages.len() as u32).collect();
+        let stops = graph.chains.iter().map(|chain| chain.stop.is_some()).collect();
         if worker.index() >= self.graph.0.len() {
             self.graph.0.resize_with(worker.index() + 1, || None);
         }
-        self.graph.0[worker.index()] = Some(Batch { model, members, padded, stages, chain: 0, step: 0, stage: 0, checked: false });
+        self.graph.0[worker.index()] = Some(Batch { model, members, padded, stages, stops, chain: 0, step: 0, stage: 0, checked: false });
     }
 
     fn batch(&self, worker: WorkerId) -> Option<&Batch> {
@@ -119,7 +122,7 @@ impl Scheduler {
     /// Whether a batch has to wait before it does anything else.
     fn peek(&self, worker: WorkerId, batch: &Batch) -> Next {
         let over = batch.chain as usize == batch.padded.len();
-        let waits = over || (!batch.checked && self.waits_for_stops(worker, batch, batch.chain));
+        let waits = over || (!batch.checked && self.waits_for_stops(worker, batch));
         if waits && self.any_flying(&batch.members, worker) { Next::Wait } else { Next::Task(batch.chain, batch.stage, batch.step) }
     }
 
@@ -134,7 +137,7 @@ impl Scheduler {
                 if self.peek(worker, batch) == Next::Wait {
                     return Next::Wait;
                 }
-                self.check_chain(worker, chain);
+                self.give_up_beyond(worker);
                 continue;
             }
             let length = self.batch_length(worker, batch, chain);
@@ -143,7 +146,7 @@ impl Scheduler {
                 if stage < batch.stages[chain as usize] {
                     return Next::Task(chain, stage, step);
                 }
-                (batch.stage, batch.step) = (0, step + 1);
+                (batch.stage, batch.step, batch.checked) = (0, step + 1, !batch.stops[chain as usize]);
             } else {
                 (batch.chain, batch.stage, batch.step, batch.checked) = (chain + 1, 0, 0, false);
             }
@@ -151,9 +154,13 @@ impl Scheduler {
         Next::Over
     }
 
-    /// Whether how long a chain is, or what it reads, depends on stops of earlier chains.
-    fn waits_for_stops(&self, worker: WorkerId, batch: &Batch, chain: u32) -> bool {
-        (0..chain).any(|chain| self.member_chains(worker, batch, chain).any(|(_, chain)| chain.stops))
+    /// Whether how long the current chain is, or what it reads, depends on stops of earlier chains; or whether its current step is executed on one of its own.
+    fn waits_for_stops(&self, worker: WorkerId, batch: &Batch) -> bool {
+        let earlier = |chain| self.member_chains(worker, batch, chain).any(|(_, chain)| chain.stops);
+        match batch.step {
+            0 => (0..batch.chain).any(earlier),
+            _ => self.beyond_end(worker, batch).next().is_some(),
+        }
     }
 
     fn member_chains<'a>(&'a self, worker: WorkerId, batch: &'a Batch, chain: u32) -> impl Iterator<Item = (&'a Member, &'a Chain)> {
@@ -177,17 +184,16 @@ impl Scheduler {
         longest
     }
 
-    /// A chain begins: whoever names steps in it that were never executed is given up.
-    fn check_chain(&mut self, worker: WorkerId, chain: u32) {
+    /// Who names steps that were never executed, and of which chain: in the current chain, or, if that may stop by itself, in its current step.
+    fn beyond_end<'a>(&'a self, worker: WorkerId, batch: &'a Batch) -> impl Iterator<Item = (RequestId, u32)> + 'a {
+        let present = self.member_chains(worker, batch, batch.chain).filter(|(_, chain)| !chain.cancelled);
+        present.filter_map(|(member, chain)| Some((member.request, self.names_beyond_end(chain, batch.step)?)))
+    }
+
+    /// Whoever names steps that were never executed is given up.
+    fn give_up_beyond(&mut self, worker: WorkerId) {
         let Some(batch) = self.batch(worker) else { return };
-        let beyond: Vec<_> = self
-            .member_chains(worker, batch, chain)
-            .filter(|(_, chain)| !chain.cancelled)
-            .filter_map(|(member, chain)| {
-                let mut lanes = (0..chain.stages()).map(|stage| chain.lane(stage));
-                Some((member.request, lanes.find_map(|lane| self.names_beyond_end(lane, chain.end))?))
-            })
-            .collect();
+        let beyond: Vec<_> = self.beyond_end(worker, batch).collect();
         for (id, chain) in beyond {
             self.doom(id, Failure::BeyondEnd { chain });
         }
@@ -197,9 +203,13 @@ impl Scheduler {
         }
     }
 
-    /// The chain of which one of a lane's steps names a step that was never executed.
-    pub(crate) fn names_beyond_end(&self, lane: LaneId, steps: u32) -> Option<u32> {
-        (0..steps).find_map(|step| self.named_steps(lane, step).find(|(_, status)| *status == Status::Never).map(|(chain, _)| chain))
+    /// The chain of which a chain names a step that was never executed: from the given step on, or, if a stop of its own may come before it is to be
+    /// executed, in that step.
+    pub(crate) fn names_beyond_end(&self, own: &Chain, step: u32) -> Option<u32> {
+        let steps = if own.stops_itself() { step..own.end.min(step + 1) } else { step..own.end };
+        let lanes = (0..own.stages()).map(|stage| own.lane(stage));
+        let mut named = lanes.flat_map(|lane| steps.clone().flat_map(move |step| self.named_steps(lane, step)));
+        named.find(|(_, status)| *status == Status::Never).map(|(chain, _)| chain)
     }
 
     /// A task: the same node of every request of the batch.

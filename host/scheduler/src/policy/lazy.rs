@@ -31,7 +31,7 @@ struct Rider {
     chain: u32,
     stage: u32,
     step: u32,
-    /// Whether the chain's inputs were looked at.
+    /// Whether it was looked at which steps the chain names; if it may stop by itself, the next step.
     checked: bool,
     /// How long the rest of it would take alone, nanoseconds.
     left_ns: u64,
@@ -136,7 +136,7 @@ impl Scheduler {
         }
     }
 
-    /// What a rider does next; `Wait` too if its chain is to be looked at first.
+    /// What a rider does next; `Wait` too if it is to be looked at first what its chain names.
     fn peek_rider(&self, rider: &Rider) -> Next {
         let mut at = *rider;
         while let Some(graph) = self.graph_of(&at.member).filter(|graph| (at.chain as usize) < graph.chains.len()) {
@@ -144,7 +144,7 @@ impl Scheduler {
                 at = Rider { chain: at.chain + 1, stage: 0, step: 0, checked: false, ..at };
                 continue;
             };
-            if !at.checked && self.waits_for_stop(&at, graph.first_chain) {
+            if !at.checked && self.waits_for_stop(&at, graph.first_chain, chain) {
                 return Next::Wait;
             }
             let cell_type = self.lane(chain.lane(at.stage)).cell_type;
@@ -153,11 +153,16 @@ impl Scheduler {
         Next::Over
     }
 
-    /// Whether how long a chain is, or what it reads, depends on stops of earlier chains that are not known.
-    fn waits_for_stop(&self, rider: &Rider, first: u32) -> bool {
+    /// Whether how long a chain is, or what it reads, depends on stops of earlier chains that are not known; or whether its next step is executed on one of
+    /// its own.
+    fn waits_for_stop(&self, rider: &Rider, first: u32, chain: &Chain) -> bool {
         let request = self.request(rider.member.request);
-        let before = (first..first + rider.chain).filter_map(|number| request.chain(number));
-        request.flying > 0 && before.into_iter().any(|chain| chain.stops && !chain.ended())
+        let mut before = (first..first + rider.chain).filter_map(|number| request.chain(number));
+        let mut unknown = || match rider.step {
+            0 => before.any(|chain| chain.stops && !chain.ended()),
+            _ => self.names_beyond_end(chain, rider.step).is_some(),
+        };
+        request.flying > 0 && unknown()
     }
 
     /// Moves a rider on to its next node: past chains that have ended. Whoever names steps there that were never executed is given up.
@@ -169,11 +174,10 @@ impl Scheduler {
                 rider.left_ns = rider.left_ns.min(self.alone_ns(model, &rider.member, rider.chain));
                 continue;
             };
-            if rider.checked || self.waits_for_stop(rider, first) {
+            if rider.checked || self.waits_for_stop(rider, first, chain) {
                 return;
             }
-            let mut lanes = (0..chain.stages()).map(|stage| chain.lane(stage));
-            if let Some(chain) = lanes.find_map(|lane| self.names_beyond_end(lane, chain.end)) {
+            if let Some(chain) = self.names_beyond_end(chain, rider.step) {
                 self.doom(rider.member.request, Failure::BeyondEnd { chain });
             }
             rider.checked = true;
@@ -189,10 +193,12 @@ impl Scheduler {
             if rows.len() >= most || !self.in_batch(&rider.member, worker) || self.node(rider) != Some(node) {
                 continue;
             }
-            let Some((lane, stages)) = self.chain_of(rider).map(|chain| (chain.lane(rider.stage), chain.stages())) else { continue };
+            let place = |chain: &Chain| (chain.lane(rider.stage), chain.stages(), chain.stops_itself());
+            let Some((lane, stages, stops)) = self.chain_of(rider).map(place) else { continue };
             rows.push(Row { lane, step: rider.step });
             rider.left_ns = rider.left_ns.saturating_sub(self.node_ns(model, node.cell_type));
-            (rider.stage, rider.step) = if rider.stage + 1 < stages { (rider.stage + 1, rider.step) } else { (0, rider.step + 1) };
+            (rider.stage, rider.step, rider.checked) =
+                if rider.stage + 1 < stages { (rider.stage + 1, rider.step, true) } else { (0, rider.step + 1, !stops) };
         }
         self.hand_over(worker, model, node.cell_type, &rows);
     }

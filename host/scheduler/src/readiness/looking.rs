@@ -119,7 +119,7 @@ impl Scheduler {
         match verdict {
             Verdict::No => {}
             Verdict::Ready(only) => self.set_ready(lane, step, only),
-            Verdict::Beyond(chain) if self.is_wanted(lane) && (self.subgraphs() || self.certain(lane, step)) => {
+            Verdict::Beyond(chain) if self.is_wanted(lane) && self.certain(lane, step) => {
                 self.doom(self.lane(lane).request, Failure::BeyondEnd { chain });
             }
             Verdict::Beyond(_) => {}
@@ -148,6 +148,8 @@ impl Scheduler {
             if step < place.limit {
                 match self.weigh(lane, step, false) {
                     Verdict::Ready(_) => {}
+                    // Nothing more will come: the step is not executed if a stop comes before it, and if none does, it fails when it is its turn.
+                    Verdict::Beyond(_) if !self.certain(lane, step) => {}
                     verdict => {
                         self.judge(lane, step, verdict);
                         return false;

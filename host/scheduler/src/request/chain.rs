@@ -160,6 +160,11 @@ impl Chain {
         self.life != Life::Goes
     }
 
+    /// Whether a stop of its own may end it early.
+    pub(crate) fn stops_itself(&self) -> bool {
+        self.stops && self.root().is_none()
+    }
+
     /// How many steps it executed, once all of them are complete. Of one that was cancelled nobody says.
     pub(crate) fn executed(&self) -> Option<u32> {
         (self.ended() && !self.cancelled).then_some(self.end)

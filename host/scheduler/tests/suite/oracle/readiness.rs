@@ -36,12 +36,13 @@ pub(super) fn whereabouts(request: &Request, node: NodeId, release: Release) -> 
         for member in members.filter(|member| request.nodes[member].state != State::Dropped) {
             match inputs(request, member, true, false) {
                 Where::Any => {}
+                Where::Beyond(_) if !certain(request, member) => {}
                 verdict => return verdict,
             }
         }
     }
     match inputs(request, node, strict, true) {
-        Where::Beyond(_) if !strict && !certain(request, node) => Where::No,
+        Where::Beyond(_) if !certain(request, node) => Where::No,
         verdict => verdict,
     }
 }

@@ -363,3 +363,36 @@ fn a_model_may_go_in_the_turn_in_which_its_only_request_came() {
         assert!(!lines.contains("request 0 leaves"), "{lines}");
     }
 }
+
+/// A chain that may stop names a step of another for each of its own, and that other executes two of four. Who stops before the third is answered, whatever
+/// batches it is in: no policy gives up a request for steps that its stop may come before.
+#[test]
+fn a_stop_may_come_before_what_was_never_executed() {
+    let stopping = |also: &[Dependency]| {
+        let mut chain = lstm(4, also);
+        chain.stages[0].retention = Retention::All;
+        UnfoldedChain { stop: Some((0, 0)), ..chain }
+    };
+    let graph = growth(0, vec![stopping(&[]), stopping(&[Dependency::Step { chain: 0, stage: 0, at: EVERY }])], None);
+    let policies =
+        ["cellular", "adaptive", "graph:1", "graph:0", "serial", "lazy", "merge:4"].map(|name| name.parse::<PolicyKind>().unwrap());
+    for (policy, release) in policies.into_iter().flat_map(|policy| [(policy, Release::Node), (policy, Release::Subgraph)]) {
+        for ahead in 1..4 {
+            let mut timeline =
+                Timeline::new(Config { policy, release, max_tasks_to_submit: ahead, low_water: ahead - 1, ..Config::default() }, 4);
+            for executed in 1..=4 {
+                let (_, event) = timeline.world.request(ModelId(0), &graph, [(0, 1), (1, executed - 1)].into());
+                timeline.events.push(event);
+            }
+            timeline.act();
+            while !timeline.world.requests.is_empty() {
+                assert!(timeline.world.now.0 < 100, "{policy} {release:?}: nothing happens any more");
+                timeline.tick();
+            }
+            let beyond = [2, 3].map(|request| (RequestId(request), Failure::BeyondEnd { chain: 0 }));
+            let mut failed = timeline.world.failed.clone();
+            failed.sort_by_key(|(id, _)| *id);
+            assert_eq!((failed.as_slice(), timeline.world.finished), (beyond.as_slice(), 2), "{policy} {release:?} {ahead}");
+        }
+    }
+}

@@ -45,6 +45,8 @@ pub struct Scheduler {
     /// Where tenants start that come back.
     pub(crate) tenants_start: Start,
     pub(crate) models: Vec<Option<Model>>,
+    /// Those of them that are closed and whose last request has left.
+    pub(crate) models_over: Vec<ModelId>,
     /// Those of them whose policies take requests into batches, not nodes.
     pub(crate) models_of_batches: u32,
     /// Changes of tallies that are put off.
@@ -103,6 +105,7 @@ impl Scheduler {
             tenants: Vec::new(),
             tenants_start: Start::default(),
             models: Vec::new(),
+            models_over: Vec::new(),
             models_of_batches: 0,
             uncounted: Uncounted::default(),
             alone: true,
@@ -146,6 +149,7 @@ impl Scheduler {
         for event in events.drain(..) {
             self.apply(event);
             self.settle();
+            self.forget_models_over();
         }
         self.freed = false;
         self.admit_all();
@@ -154,6 +158,7 @@ impl Scheduler {
         self.run();
         self.settle();
         self.settle_counts();
+        self.forget_models_over();
         if !self.late_lanes.is_empty() || (self.freed && self.requests_waiting > 0) {
             self.out.wake_at = Some(self.now);
         }

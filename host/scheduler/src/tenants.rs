@@ -64,14 +64,22 @@ impl Scheduler {
     pub(crate) fn model_down(&mut self, id: ModelId) {
         if let Some(Some(model)) = self.models.get_mut(id.index()) {
             model.closed = true;
-            self.forget_model_if_over(id);
+            self.note_if_over(id);
         }
     }
 
     /// A request of a model has left, and nothing in flight names it any more.
     pub(crate) fn request_left(&mut self, id: ModelId) {
         self.model_mut(id).requests -= 1;
-        self.forget_model_if_over(id);
+        self.note_if_over(id);
+    }
+
+    /// Models that are over are forgotten: when nothing is being changed, since whatever gave up the last request of one may go on to ask something of the model.
+    #[inline]
+    pub(crate) fn forget_models_over(&mut self) {
+        while let Some(id) = self.models_over.pop() {
+            self.forget_model_that_is_over(id);
+        }
     }
 
     pub(crate) fn tenant_weight(&mut self, id: TenantId, weight: u32) {
@@ -110,9 +118,9 @@ impl Scheduler {
     }
 
     #[inline]
-    fn forget_model_if_over(&mut self, id: ModelId) {
+    fn note_if_over(&mut self, id: ModelId) {
         if self.model(id).closed && self.model(id).requests == 0 {
-            self.forget_model_that_is_over(id);
+            self.models_over.push(id);
         }
     }
 
@@ -177,8 +185,10 @@ mod tests {
         scheduler.types[0].estimate_ns = 7;
         scheduler.model_up(model(1));
         scheduler.model_down(ModelId(0));
+        scheduler.forget_models_over();
         assert_eq!(scheduler.types[0].estimate_ns, 7, "another model uses the type");
         scheduler.model_down(ModelId(1));
+        scheduler.forget_models_over();
         scheduler.model_up(model(2));
         assert_eq!(scheduler.types[0].estimate_ns, 0, "the number was given to another type");
     }

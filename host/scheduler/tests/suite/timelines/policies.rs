@@ -1,5 +1,8 @@
 //! The other policies, small enough to be checked by eye: windows, merging, LazyBatching; and models that go with all of their requests.
 
+use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::{Source, UnfoldedInput};
+
 use super::*;
 
 /// With a window of three, a batch waits for others that long, or until it is full.
@@ -361,6 +364,39 @@ fn a_model_may_go_in_the_turn_in_which_its_only_request_came() {
         let lines = timeline.run();
         assert!(lines.contains("request 1 leaves\n") && lines.contains("request 2 leaves\n"), "{lines}");
         assert!(!lines.contains("request 0 leaves"), "{lines}");
+    }
+}
+
+/// A request grows by what names a step that was never executed, and is given up when a worker takes that: its model, which is to go, goes with it.
+#[test]
+fn a_model_may_go_with_what_a_worker_takes_of_it() {
+    let policies = ["cellular", "adaptive", "graph:1", "serial", "lazy", "merge:4"].map(|name| name.parse::<PolicyKind>().unwrap());
+    let mut stops = lstm(4, &[]);
+    stops.stages[0].retention = Retention::All;
+    let first = growth(0, vec![UnfoldedChain { stop: Some((0, 0)), ..stops }], watch(&[0]));
+    let at = Affine { first: 3, stride: 0, from_end: false };
+    let reads = UnfoldedInput { source: Source::Steps { chain: 0, stage: 0, output: 0, at }, feedback: None };
+    let reader = UnfoldedStage { inputs: vec![reads], ..stage(LEAF, &[Dependency::End { chain: 0 }]) };
+    let second = growth(1, vec![chain(1, vec![reader])], None);
+    for policy in policies {
+        let config = Config { policy, ..paper() };
+        let mut timeline = Timeline::new(config, 4);
+        let other = ModelInfo { model: ModelId(1), policy: Some(PolicyKind::Cellular), ..model(4) };
+        timeline.world = World::new(config, vec![model(4), other], &[(0, 0, 10_000)]);
+        timeline.arrive_stopping(&first, 0, 1);
+        timeline.act();
+        (0..6).for_each(|_| timeline.tick());
+        timeline.events.push(Event::ModelDown(ModelId(0)));
+        timeline.grow(&second);
+        let (_, event) = timeline.world.request(ModelId(1), &growth(0, vec![lstm(3, &[])], None), Default::default());
+        timeline.events.push(event);
+        timeline.act();
+        while !timeline.world.requests.is_empty() {
+            assert!(timeline.world.now.0 < 100, "{policy}: nothing happens any more");
+            timeline.tick();
+        }
+        assert_eq!(timeline.world.failed, [(RequestId(0), Failure::BeyondEnd { chain: 0 })], "{policy}");
+        assert_eq!(timeline.world.finished, 1, "{policy}");
     }
 }
 

@@ -13,7 +13,7 @@ use cellwright_scheduler::{
     TenantId, Time, WorkerId,
 };
 
-use super::dice::{Dice, for_seeds};
+use super::dice::{Dice, for_seeds, soak_seeds};
 use super::graphs;
 use super::world::World;
 
@@ -31,6 +31,8 @@ pub(crate) struct Scope {
     pub(crate) mixed: bool,
     /// Graphs of the checker's own generator instead of those made by hand.
     pub(crate) checked: bool,
+    /// Models go, and come back when their last request has left.
+    pub(crate) reloads: bool,
 }
 
 /// Cellular batching half of the time.
@@ -130,6 +132,8 @@ pub(crate) struct Run {
     ranks: u32,
     /// The generator's, with the model its graphs are of.
     checked: Option<(Arc<Model>, Rng)>,
+    /// Models that go or are gone.
+    down: Vec<ModelId>,
     /// What sessions still have to say.
     sessions: BTreeMap<RequestId, VecDeque<Arc<UnfoldedGrowth>>>,
 }
@@ -148,13 +152,19 @@ impl Run {
         let late = if scope.late { workers.split_off(1) } else { Vec::new() };
         let world = World::new(config, models, &workers);
         let ranks = if dice.once_in(2) { 1 } else { 3 };
-        Self { late, ranks, world, dice, events: Vec::new(), arrivals: scope.requests, scope, checked, sessions: BTreeMap::new() }
+        let (events, down, sessions) = Default::default();
+        Self { late, ranks, world, dice, events, arrivals: scope.requests, scope, checked, down, sessions }
     }
 
     fn arrive(&mut self) {
+        let models = self.world.models.iter().map(|known| known.model);
+        let up: Vec<ModelId> = models.filter(|model| !self.down.contains(model)).collect();
+        if up.is_empty() {
+            return;
+        }
         self.arrivals -= 1;
         self.world.deadline = self.dice.once_in(4).then(|| Time(self.world.now.0 + u64::from(self.dice.below(200))));
-        let model = ModelId(self.dice.below(self.world.models.len() as u32));
+        let model = *self.dice.pick(&up);
         if let Some((real, rng)) = &mut self.checked {
             let mut growths = if self.scope.growths && self.dice.once_in(4) {
                 session(real, self.dice.between(1, 4), rng)
@@ -251,6 +261,22 @@ impl Run {
         }
     }
 
+    /// A model goes; or comes back, if none of its requests is there.
+    fn reload(&mut self) {
+        let known = Arc::clone(self.dice.pick(&self.world.models));
+        match self.down.iter().position(|model| *model == known.model) {
+            None => {
+                self.down.push(known.model);
+                self.events.push(Event::ModelDown(known.model));
+            }
+            Some(at) if !self.world.requests.values().any(|request| request.model == known.model) => {
+                self.down.swap_remove(at);
+                self.events.push(Event::ModelUp(known));
+            }
+            Some(_) => {}
+        }
+    }
+
     fn lose(&mut self, id: WorkerId) {
         let worker = self.world.workers.remove(&id).expect("a worker that is up");
         self.world.lost_worker = true;
@@ -292,6 +318,7 @@ impl Run {
                 let tenant = self.dice.pick(&self.world.models).tenant;
                 self.events.push(Event::TenantWeight { tenant, weight: self.dice.between(1, 3) });
             }
+            7 if self.scope.reloads && self.dice.once_in(3) => self.reload(),
             _ if !busy.is_empty() => {
                 let worker = *self.dice.pick(&busy);
                 self.complete(worker);
@@ -351,12 +378,22 @@ fn scope(seed: u64) -> Scope {
         requests: 12,
         mixed: seed % 5 < 2,
         checked: seed % 4 == 3,
+        reloads: seed % 7 < 3,
     }
 }
 
 #[test]
 fn every_request_ends_once_and_nothing_is_left_over() {
     for_seeds(1000, |seed| {
+        let world = Run::new(seed, scope(seed), |_, _| {}).run();
+        assert_eq!(world.finished as usize + world.failed.len(), 12);
+    });
+}
+
+#[test]
+#[ignore = "as long as one likes: CELLWRIGHT_SEEDS=1000000 cargo test --release -p cellwright-scheduler -- --ignored soak"]
+fn soak() {
+    soak_seeds(|seed| {
         let world = Run::new(seed, scope(seed), |_, _| {}).run();
         assert_eq!(world.finished as usize + world.failed.len(), 12);
     });

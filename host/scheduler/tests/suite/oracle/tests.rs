@@ -30,6 +30,7 @@ fn compare(seed: u64, release: Release) {
         late: seed % 5 == 1,
         mixed: false,
         checked: seed % 8 == 7,
+        reloads: false,
     };
     let mut run = Run::new(seed, scope, |config, models| {
         (config.policy, config.release) = (PolicyKind::Cellular, release);

@@ -285,6 +285,8 @@ impl Run {
         }
         if !self.world.workers.values().any(|other| other.domain == worker.domain) {
             self.world.arenas.remove(&worker.domain);
+            // Nobody's any more, also if the domain comes back.
+            self.world.lanes.values_mut().filter(|lane| lane.domain == worker.domain).for_each(|lane| lane.slots = 0);
         }
         self.events.push(Event::WorkerDown(id));
     }
@@ -310,7 +312,11 @@ impl Run {
                     self.grow(id);
                 }
             }
-            6 if !self.late.is_empty() && self.dice.once_in(4) => {
+            // Not in the breath in which a domain is lost, of which placements would not say whether they are of before or after.
+            6 if !self.late.is_empty()
+                && self.dice.once_in(4)
+                && !self.events.iter().any(|event| matches!(event, Event::WorkerDown(_))) =>
+            {
                 let worker = self.late.remove(0);
                 self.events.push(self.world.worker_up(worker));
             }

@@ -340,17 +340,18 @@ impl World {
                 }
                 let slots = graph.retention.places(chain.length.bound) * model.cells[graph.cell as usize].slots;
                 assert_eq!(slots == 0, slot == Slot(u32::MAX));
+                let arena = self.arenas.get_mut(&placement.domain).filter(|_| slots > 0);
                 let info = LaneInfo {
                     request: placement.request,
                     chain: growth.first_chain + local as u32,
                     stage: stage as u32,
                     domain: placement.domain,
                     slot,
-                    slots,
+                    // A domain may be lost in the same breath.
+                    slots: if arena.is_some() { slots } else { 0 },
                     flying: 0,
                 };
-                // A domain may be lost in the same breath.
-                if let Some(arena) = self.arenas.get_mut(&placement.domain).filter(|_| slots > 0) {
+                if let Some(arena) = arena {
                     for slot in &mut arena[slot.index()..][..slots as usize] {
                         assert_eq!(*slot, None, "a slot lives in two lanes");
                         *slot = Some(lane);

@@ -198,6 +198,12 @@ impl Pending {
         self.values.recv_timeout(PATIENCE).expect("a value arrives")
     }
 
+    /// Whether a value has arrived that was not asked about before.
+    #[must_use]
+    pub fn saw_value(&self) -> bool {
+        self.values.try_recv().is_ok()
+    }
+
     /// The answer, if it is there.
     #[must_use]
     pub fn now(&self) -> Option<Answer> {

@@ -27,6 +27,8 @@ pub(crate) struct Request {
 pub(crate) struct Fate {
     /// Its client has left.
     pub(crate) left: bool,
+    /// Few may wait for a place.
+    pub(crate) crowded: bool,
     /// It has a deadline.
     pub(crate) hurries: bool,
     /// Its model goes.
@@ -88,6 +90,7 @@ impl Request {
             Outcome::Failed(RequestFailure::BeyondEnd { .. } | RequestFailure::Row(_)) if !self.sound => {}
             Outcome::Failed(RequestFailure::Cancelled) if fate.left => {}
             Outcome::Failed(RequestFailure::Late) if fate.hurries => {}
+            Outcome::Failed(RequestFailure::Overloaded) if fate.crowded => {}
             Outcome::Failed(RequestFailure::NoWorker) if fate.refused || fate.lost => {}
             Outcome::Failed(RequestFailure::WorkerLost) if fate.lost => {}
             Outcome::Failed(RequestFailure::GrewTooLarge { .. }) if self.growths.len() > 1 => {}
@@ -135,6 +138,13 @@ fn whole((growth, tensors): (Growth, Vec<Arc<Tensor>>)) -> Vec<Chunk> {
     vec![Chunk { growth, first_tensor: 0, tensors }]
 }
 
+/// Which bits stand for what is no number may depend on the instructions that it came out of.
 fn same(datatype: Datatype, value: &Elements, bytes: &[u8]) -> bool {
-    value.to_bytes(datatype) == bytes
+    let are_same = |wanted: &f64, given: &f64| wanted.to_bits() == given.to_bits() || (wanted.is_nan() && given.is_nan());
+    match (value, Elements::from_bytes(datatype, bytes)) {
+        (Elements::Floats(wanted), Elements::Floats(given)) => {
+            wanted.len() == given.len() && wanted.iter().zip(&given).all(|(wanted, given)| are_same(wanted, given))
+        }
+        _ => value.to_bytes(datatype) == bytes,
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellwright_backend::Backend;
+use cellwright_backend::conformance::bodies::cell_among;
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Level};
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::generate::{self, ModelShape, Rng};
@@ -16,6 +17,8 @@ use cellwright_tests::devices::{ALL_THREADS, Fuse, keeping, preferring};
 pub(crate) struct Settings {
     pub(crate) shape: ModelShape,
     pub(crate) precision: Precision,
+    /// Cells of random bodies in each model, at most.
+    pub(crate) bodies: u64,
     pub(crate) domain: DomainOptions,
     pub(crate) options: EngineOptions,
     /// The first worker has it, if one is to be lost.
@@ -60,8 +63,9 @@ impl Settings {
             max_tasks_to_submit: one_of(rng, &[1, 2, 5, 9]),
             low_water: one_of(rng, &[0, 1, 2, 6]),
             merge_steps: !rng.one_in(3),
-            ..Config::default()
+            waiting_max: one_of(rng, &[1 << 20, 1 << 20, 1 << 20, 3]),
         };
+        let bodies = one_of(rng, &[0, 2, 6]);
         let domain = DomainOptions {
             arena_bytes: Some(one_of(rng, &[1 << 18, 1 << 20, 1 << 24])),
             table_bytes: one_of(rng, &[None, Some(0), Some(1 << 12)]),
@@ -74,7 +78,7 @@ impl Settings {
         let (keep, lent, together) = (if rng.one_in(2) { 0 } else { ALL_THREADS }, rng.one_in(2), rng.one_in(3));
         let fuse = rng.one_in(8).then(|| Fuse::new(false));
         let words = format!(
-            "{shape:?}, {precision:?}, {scheduler:?}, {domain:?}, threads {threads:?} in {domains} domain(s), keep {keep}, lent {lent}, together {together}, \
+            "{shape:?}, {bodies} bodies, {precision:?}, {scheduler:?}, {domain:?}, threads {threads:?} in {domains} domain(s), keep {keep}, lent {lent}, together {together}, \
              fuse {}",
             fuse.is_some()
         );
@@ -91,7 +95,7 @@ impl Settings {
         };
         let backends = threads.iter().enumerate().map(|(number, threads)| device(number, threads)).collect();
         let options = EngineOptions { scheduler, in_flight_max: one_of(rng, &[8, 1 << 10]), batch_max: 64, ..EngineOptions::default() };
-        Self { shape, precision, domain, options, fuse, backends, words }
+        Self { shape, precision, bodies, domain, options, fuse, backends, words }
     }
 
     /// One of these models for the engine.
@@ -124,7 +128,18 @@ impl Settings {
     }
 }
 
-/// So many models of that shape, with other weights.
+/// So many models of that shape, with other weights, and at times with cells of random bodies beside the generator's.
 pub(crate) fn models(settings: &Settings, seed: u64, count: u64) -> Vec<Arc<Model>> {
-    (0..count).map(|number| generate::model_at(settings.shape, seed.wrapping_add(number << 40), settings.precision)).collect()
+    (0..count)
+        .map(|number| {
+            let seed = seed.wrapping_add(number << 40);
+            let mut model = Model::clone(&generate::model_at(settings.shape, seed, settings.precision));
+            let seeds = (0..settings.bodies).map(|body| seed.wrapping_add(body << 50));
+            for (cell, typed) in seeds.filter_map(|seed| cell_among(settings.shape, seed, settings.precision)) {
+                model.description.cells.push(cell);
+                model.cells.push(typed);
+            }
+            Arc::new(model)
+        })
+        .collect()
 }

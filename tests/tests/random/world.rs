@@ -84,6 +84,8 @@ struct Running {
     grown: usize,
     closed: bool,
     fate: Fate,
+    /// Whether it goes on when it has seen something, as a plugin that is told.
+    patient: bool,
     /// The place of its model among those that are served.
     model: usize,
 }
@@ -97,6 +99,7 @@ struct World {
     running: Vec<Running>,
     ends: Ends,
     steps_most: u32,
+    crowded: bool,
     lost: Option<Fuse>,
 }
 
@@ -108,6 +111,7 @@ pub(crate) fn run(seed: u64) -> Result<Ends, String> {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let backends = std::mem::take(&mut settings.backends);
         let options = std::mem::take(&mut settings.options);
+        let crowded = options.scheduler.waiting_max < 1 << 10;
         let engine = Arc::new(Engine::start(options, backends).unwrap());
         let count = 1 + rng.below(2);
         let made = models(&settings, seed, count);
@@ -115,8 +119,18 @@ pub(crate) fn run(seed: u64) -> Result<Ends, String> {
         let made = made.collect();
         let wide = settings.shape.hidden > 100;
         let steps_most = if wide { 12 } else { 60 };
-        let mut world =
-            World { rng, settings, engine, made, served: Vec::new(), running: Vec::new(), ends: Ends::default(), steps_most, lost: None };
+        let mut world = World {
+            rng,
+            settings,
+            engine,
+            made,
+            served: Vec::new(),
+            running: Vec::new(),
+            ends: Ends::default(),
+            steps_most,
+            crowded,
+            lost: None,
+        };
         world.live(if wide { 20 } else { 80 });
         world.ends
     }));
@@ -168,13 +182,20 @@ impl World {
         let hurries = self.rng.one_in(10);
         let deadline = hurries.then(|| Instant::now() + Duration::from_micros(self.rng.below(20_000)));
         let urgency = Urgency { rank: self.rng.between(0, 2), deadline };
-        let fate =
-            Fate { hurries, refused: served.leaving.is_some(), lost: self.lost.is_some(), may_not_grow: !served.grows, ..Fate::default() };
+        let fate = Fate {
+            hurries,
+            refused: served.leaving.is_some(),
+            lost: self.lost.is_some(),
+            may_not_grow: !served.grows,
+            crowded: self.crowded,
+            left: false,
+        };
         let (growth, tensors) = &request.growths[0];
         match submit_urgent(urgency, &self.engine, &served.loaded, (growth, tensors)) {
             Ok(pending) => {
                 let closed = growth.next.is_none();
-                self.running.push(Running { request, pending, grown: 1, closed, fate, model });
+                let patient = self.rng.one_in(2);
+                self.running.push(Running { request, pending, grown: 1, closed, fate, patient, model });
             }
             Err(SubmitError::Full) => {
                 self.reap();
@@ -182,8 +203,8 @@ impl World {
             }
             Err(SubmitError::Stopped) => panic!("the engine runs"),
         }
-        if self.rng.one_in(3) {
-            let last = self.running.len() - 1;
+        let last = self.running.len() - 1;
+        if !self.running[last].patient && self.rng.one_in(2) {
             while !self.running[last].closed {
                 self.grow(last);
             }
@@ -192,7 +213,10 @@ impl World {
     }
 
     fn advance(&mut self) {
-        if let Some(at) = self.any() {
+        // What a patient one waits for may never come.
+        if let Some(at) = self.any()
+            && (!self.running[at].patient || self.running[at].pending.saw_value() || self.rng.one_in(32))
+        {
             self.grow(at);
         }
     }

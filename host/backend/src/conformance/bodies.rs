@@ -6,17 +6,17 @@ mod making;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cellwright_cell_graph::generate::Rng;
+use cellwright_cell_graph::generate::{ModelShape, Rng};
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext, Weights};
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Retention, Source};
-use cellwright_cell_graph::{Datatype, Port, TypedCell};
+use cellwright_cell_graph::{Cell, Datatype, Port, TypedCell};
 
 use super::cells::Draft;
 use super::driver::{Driver, growth_of, independent};
 use crate::reference::{Elements, evaluate};
 use crate::{Backend, CellIndex};
-use making::{Making, TABLE_ROWS};
+use making::{Making, SHAPES, TABLE_ROWS};
 
 /// Steps of each row's chain.
 const STEPS: u32 = 4;
@@ -72,12 +72,26 @@ impl Company {
 /// What was delivered: by row, output and step.
 pub type Outputs = BTreeMap<(usize, u32, u32), Vec<u8>>;
 
+/// A cell whose body is that of the seed, for a model of the generator: what it reads and gives is in part what that model's cells pass on to one another. None if it
+/// is none that cells may have.
+#[must_use]
+pub fn cell_among(shape: ModelShape, seed: u64, precision: Precision) -> Option<(Cell, Arc<TypedCell>)> {
+    let [width, hidden] = [shape.width, shape.hidden].map(|extent| [extent as usize]);
+    let mut making = Making::new(Rng::new(seed), 600);
+    making.begin(&[&hidden, &hidden, &hidden, &width, &[2, 5]]);
+    (0..making.rng.between(1, 10)).for_each(|_| making.step());
+    making.vector_out(hidden[0]);
+    let draft = making.end().0.named(&format!("body {seed}"));
+    let (cell, _) = draft.clone().into_parts();
+    Some((cell, resolved(draft, precision)?))
+}
+
 impl Body {
     /// The body of that seed; none if it is none that cells may have.
     #[must_use]
     pub fn new(seed: u64, precision: Precision, size: Size) -> Option<Self> {
         let mut making = Making::new(Rng::new(seed), size.elements_most);
-        making.begin();
+        making.begin(&SHAPES);
         (0..making.rng.between(3, size.operators_most)).for_each(|_| making.step());
         let (draft, mut rng) = making.end();
         let (cell, exact) = (resolved(draft.clone(), precision)?, resolved(draft, Precision::F32)?);

@@ -53,6 +53,13 @@ impl Draft {
         Self { cell, weights: Vec::new(), precision: Precision::F32 }
     }
 
+    /// Under another name.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.cell.name);
+        self
+    }
+
     /// With an input (a carried one, so that a feedback may feed it).
     #[must_use]
     pub fn input(mut self, name: &str, datatype: Datatype, shape: &[usize]) -> Self {

@@ -102,7 +102,7 @@ impl Making<'_> {
         let like = like.filter(|chain| !self.forgotten.contains(chain));
         let bound = like.map_or_else(|| self.rng.between(1, 6), |like| self.bounds[like as usize]);
         let count = if self.rng.one_in(2) { 1 } else { self.rng.between(2, 4) };
-        let cells: Vec<u32> = (0..count).map(|_| self.rng.below(u64::from(CELLS.internal) + 1) as u32).collect();
+        let cells: Vec<u32> = (0..count).map(|_| self.rng.below(self.model.cells.len() as u64) as u32).collect();
         let feedback = self.feedback(&cells);
         let mut stages = Vec::new();
         for (stage, cell) in cells.iter().enumerate() {

@@ -10,7 +10,8 @@ use super::super::cells::Draft;
 /// Rows of the table.
 pub(super) const TABLE_ROWS: usize = 11;
 
-const SHAPES: [&[usize]; 11] = [&[1], &[7], &[33], &[300], &[2, 5], &[3, 1], &[256], &[130], &[16], &[24], &[]];
+/// Of inputs of a cell by itself.
+pub(super) const SHAPES: [&[usize]; 11] = [&[1], &[7], &[33], &[300], &[2, 5], &[3, 1], &[256], &[130], &[16], &[24], &[]];
 
 const COLUMNS: [usize; 11] = [1, 2, 3, 16, 33, 64, 130, 257, 300, 700, 2100];
 
@@ -105,11 +106,11 @@ impl Making {
         (!of.is_empty()).then(|| self.one_of(&of))
     }
 
-    /// The inputs: vectors and matrices, at times states of a recurrence, at times a number that is looked up.
-    pub(super) fn begin(&mut self) {
+    /// The inputs: vectors and matrices of these shapes, at times states of a recurrence, at times a number that is looked up.
+    pub(super) fn begin(&mut self, shapes: &[&[usize]]) {
         let carried = self.rng.below(3);
         for at in 0..self.rng.between(1, 4) {
-            let (shape, is_carried) = (self.one_of(&SHAPES), carried == 0 || (carried == 1 && self.rng.one_in(2)));
+            let (shape, is_carried) = (self.one_of(shapes), carried == 0 || (carried == 1 && self.rng.one_in(2)));
             self.input(&format!("in{at}"), Datatype::Fp32, shape, is_carried);
         }
         if self.rng.one_in(2) {
@@ -310,6 +311,15 @@ impl Making {
         let Some(width) = made.shape.last().copied() else { return };
         let [scale, bias] = [1.0; 2].map(|most| self.weight(&[width], most));
         self.add("LayerNormalization", &[&made.name, &scale, &bias], &made.shape, |draft| draft.with("epsilon", 0.1));
+    }
+
+    /// One of its outputs: so many elements, between -1 and 1, of some vector.
+    pub(super) fn vector_out(&mut self, elements: usize) {
+        if let Some(made) = self.pick_of(|made| made.shape.len() == 1) {
+            let sums = self.product(&made, elements);
+            let name = self.plain("Tanh", &[&sums]);
+            self.outputs.push((name, Datatype::Fp32, vec![elements]));
+        }
     }
 
     /// Its outputs: any values, and at times the best of one, or of a product that is read by nobody else.

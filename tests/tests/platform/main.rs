@@ -6,5 +6,6 @@ mod bounds;
 mod limits;
 mod line;
 mod lost;
+mod random;
 mod shares;
 mod versions;

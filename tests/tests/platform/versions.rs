@@ -67,6 +67,8 @@ fn a_version_that_is_not_active_waits_until_it_is_activated() {
     assert!(!uploaded.active);
     let sentence = infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap_err();
     assert_eq!(sentence, "model `sums` does not serve: none of its versions is active");
+    platform.unload(&tenant(), &model("sums")).unwrap();
+    assert_eq!(infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap_err(), sentence, "unloading is not what it lacks");
     platform.activate(&tenant(), &model("sums"), 1).unwrap();
     answered(&platform, 1.0);
     let error = platform.find(&tenant(), "sums", Some("7")).unwrap_err();

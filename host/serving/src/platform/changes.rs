@@ -229,8 +229,10 @@ impl Platform {
     /// If there is no such model.
     pub fn unload(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<(), ChangeError> {
         self.changing(tenant, model, |entry| {
-            self.registry.set_loaded(tenant, model, false)?;
-            self.retire(entry.take_out_of_service(Reason::Unloaded));
+            let known = self.registry.set_loaded(tenant, model, false)?;
+            // As the next start will say.
+            let reason = if known.active.is_some() { Reason::Unloaded } else { Reason::Nothing };
+            self.retire(entry.take_out_of_service(reason));
             Ok(())
         })
     }

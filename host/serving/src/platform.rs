@@ -19,7 +19,7 @@ use cellwright_registry::{Registry, TenantName};
 pub use self::changes::{Activated, NewUpload, Uploaded};
 pub use self::views::{CellFigures, Figures, IndexEntry, ModelFigures, ModelState};
 use crate::calls::{Call, Taken, Tracked};
-use crate::catalog::{Catalog, Deployed, Retiring};
+use crate::catalog::{Catalog, Deployed, Reason, Retiring};
 use crate::deadlines::{Deadline, Deadlines};
 use crate::error::{InferError, LookupError, PlatformError};
 use crate::reply::Client;
@@ -241,5 +241,7 @@ impl Drop for Platform {
     fn drop(&mut self) {
         // Those that run hear it from the engine.
         self.catalog.all_tenants().iter().for_each(|tenant| waiting::end_all(tenant));
+        // A model's entry and its version hold each other.
+        self.catalog.models(None).iter().for_each(|model| drop(model.take_out_of_service(Reason::Nothing)));
     }
 }

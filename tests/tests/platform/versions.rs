@@ -8,6 +8,7 @@ use cellwright_registry::{RegistryError, TenantSettings};
 use cellwright_serving::platform::ModelState;
 use cellwright_serving::{Abandoned, ChangeError, ErrorKind, NewUpload, Platform};
 use cellwright_tests::bundle_folder::BundleFolder;
+use cellwright_tests::graphs::wait_until;
 use cellwright_tests::platform::{archive, infer, model, other_tenant, registry, start, summing, tenant};
 use cellwright_tests::requests;
 use serde_json::json;
@@ -76,6 +77,18 @@ fn a_version_that_is_not_active_waits_until_it_is_activated() {
         (error.kind(), error.to_string().as_str()),
         (ErrorKind::NotFound, "version 7 of model `sums` does not serve; version 1 does")
     );
+}
+
+#[test]
+fn nothing_is_left_of_a_platform_that_has_gone() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    upload(&platform, &summing(1.0));
+    upload(&platform, &summing(2.0));
+    answered(&platform, 2.0);
+    let version = Arc::downgrade(&platform.find(&tenant(), "sums", None).unwrap());
+    drop(platform);
+    wait_until("its version has gone with it", || version.strong_count() == 0);
 }
 
 /// Ends within the plugin, which is the largest file by far.

@@ -54,8 +54,18 @@ impl Tensor {
         let Some(elements) = self.elements() else { return false };
         match self.datatype.size() {
             Some(size) => elements.checked_mul(size) == Some(self.data.len()),
-            None => self.texts().is_some_and(|texts| texts.len() == elements),
+            None => self.count_texts() == Some(elements),
         }
+    }
+
+    /// Elements of a `BYTES` tensor, without the memory that a list of them takes: many times their bytes if they are short.
+    fn count_texts(&self) -> Option<usize> {
+        let (mut count, mut rest) = (0, self.data.as_slice());
+        while !rest.is_empty() {
+            rest = split_text(rest)?.1;
+            count += 1;
+        }
+        Some(count)
     }
 
     /// The elements of an `FP32` tensor.
@@ -92,11 +102,31 @@ impl Tensor {
         let mut texts = Vec::new();
         let mut rest = self.data.as_slice();
         while !rest.is_empty() {
-            let (length, tail) = rest.split_first_chunk::<4>()?;
-            let (text, tail) = tail.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+            let (text, tail) = split_text(rest)?;
             texts.push(text);
             rest = tail;
         }
         Some(texts)
+    }
+}
+
+/// The first element of a `BYTES` tensor's data, and what stands behind it.
+fn split_text(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, tail) = data.split_first_chunk::<4>()?;
+    tail.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_as_many_as_the_shape_says() {
+        let texts = |extent| Tensor { shape: vec![extent], ..Tensor::from_texts("x", &[], &["", "two", ""]) };
+        assert!(texts(3).is_consistent() && !texts(2).is_consistent() && !texts(4).is_consistent());
+        let mut cut_off = texts(3);
+        cut_off.data.pop();
+        assert!(!cut_off.is_consistent());
+        assert!(Tensor::from_texts::<&str>("x", &[0], &[]).is_consistent());
     }
 }

@@ -54,11 +54,15 @@ impl Budget {
     }
 }
 
+/// A larger extent stands beside one of 0, where it says nothing and data does not bound it. Whoever puts tensors together adds extents up.
+const EXTENT_MAX: u64 = (1 << 32) - 1;
+
 /// A tensor whose data is what its datatype and shape say.
 fn tensor(from: types::Tensor) -> Result<Tensor, Unfit> {
     let name = from.name;
-    let shape = from.shape.iter().map(|extent| usize::try_from(*extent)).collect::<Result<_, _>>();
-    let shape = shape.map_err(|_| Unfit::Malformed(format!("tensor \"{name}\" has an extent beyond all memory")))?;
+    let extent = |extent: &u64| usize::try_from(*extent).ok().filter(|_| *extent <= EXTENT_MAX).ok_or(*extent);
+    let shape = from.shape.iter().map(extent).collect::<Result<_, _>>();
+    let shape = shape.map_err(|found| Unfit::Malformed(format!("tensor \"{name}\" has an extent of {found}, more than {EXTENT_MAX}")))?;
     let tensor = Tensor { name, datatype: datatype(from.datatype), shape, data: from.data };
     if tensor.is_consistent() {
         return Ok(tensor);
@@ -144,5 +148,14 @@ mod tests {
         let claimed = types::Tensor { name: "x".to_owned(), datatype: types::Datatype::Fp32, shape: vec![2], data: vec![0; 7] };
         let Err(Unfit::Malformed(sentence)) = tensor(claimed) else { panic!("accepted") };
         assert_eq!(sentence, "tensor \"x\" has 7 bytes, which do not make FP32 of shape [2]");
+    }
+
+    #[test]
+    fn an_extent_is_bounded_also_where_another_is_zero() {
+        let empty =
+            |extent| tensor(types::Tensor { name: "x".to_owned(), datatype: types::Datatype::Fp32, shape: vec![extent, 0], data: vec![] });
+        assert!(empty(u64::from(u32::MAX)).is_ok());
+        let Err(Unfit::Malformed(sentence)) = empty(1 << 32) else { panic!("accepted") };
+        assert_eq!(sentence, "tensor \"x\" has an extent of 4294967296, more than 4294967295");
     }
 }

@@ -105,7 +105,7 @@ fn are_texts(spec: &TensorSpec, before: &Piece, after: &Piece) -> bool {
     spec.datatype == Datatype::Bytes && before.shape == after.shape
 }
 
-/// The tensor of pieces each of which goes together with the next; none of none.
+/// The tensor of pieces each of which goes together with the next; none of none, and of more than can be counted.
 pub(crate) fn joined(spec: &TensorSpec, mut pieces: Vec<Piece>) -> Option<Tensor> {
     let stacked = match pieces.as_slice() {
         [before, after, ..] => are_stacked(spec, before, after),
@@ -114,7 +114,9 @@ pub(crate) fn joined(spec: &TensorSpec, mut pieces: Vec<Piece>) -> Option<Tensor
     let first = pieces.first()?;
     let mut whole = Piece { datatype: first.datatype, shape: first.shape.clone(), runs: Vec::new() };
     if stacked {
-        *whole.shape.first_mut()? = pieces.iter().filter_map(|piece| piece.shape.first()).sum();
+        // Of rows without bytes a plugin may claim any number.
+        let rows = pieces.iter().filter_map(|piece| piece.shape.first()).try_fold(0_usize, |sum, rows| sum.checked_add(*rows));
+        *whole.shape.first_mut()? = rows?;
         whole.runs = pieces.into_iter().flat_map(|piece| piece.runs).collect();
         return Some(whole.into_tensor(&spec.name));
     }
@@ -174,6 +176,13 @@ mod tests {
         assert_eq!(join(&spec(Datatype::Int64, &[-1]), &pieces), Tensor::from_i64("y", &[3], &[1, 2, 3]));
         let texts = [Tensor::from_texts("y", &[1], &["20"]), Tensor::from_texts("y", &[1], &["26-"])];
         assert_eq!(join(&spec(Datatype::Bytes, &[-1]), &texts), Tensor::from_texts("y", &[2], &["20", "26-"]));
+    }
+
+    #[test]
+    fn extents_that_nothing_stands_behind_add_up_to_no_panic() {
+        let spec = spec(Datatype::Fp32, &[-1, 0]);
+        let pieces = [usize::MAX, usize::MAX].map(|rows| Piece::from(Tensor::from_f32("y", &[rows, 0], &[])));
+        assert_eq!(joined(&spec, pieces.to_vec()), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use cellwright_backend::{LoadError, TableInfo};
 use cellwright_cell_graph::hoist::{self, ByInput, ByToken, Feed, Half, Hoisted, OfInput};
 use cellwright_cell_graph::{TypedCell, sums};
 
+use crate::held::Held;
 use crate::level::{Kernels, Level};
 use crate::matrix::Packs;
 use crate::plan::Plan;
@@ -225,14 +226,17 @@ impl Compiled {
         parts.fold(self.step.plan.products(), |sum, more| (sum.0 + more.0, sum.1 + more.1))
     }
 
-    /// Bytes of weights and constants. Halves share those of the whole.
+    /// Bytes of weights and constants, each counted once, however many products and halves share it.
     pub(crate) fn bytes(&self) -> usize {
-        let before = match &self.before {
-            Before::Nothing | Before::Ahead(_) => 0,
-            Before::Table(pre, _) => pre.plan.bytes(),
-            Before::Parts(parts) => parts.all.iter().map(|part| part.body.plan.bytes()).sum(),
-        };
-        before + self.step.plan.bytes()
+        let mut held = Held::default();
+        match &self.before {
+            Before::Nothing => {}
+            Before::Ahead(split) => [&split.pre, &split.step].into_iter().for_each(|half| half.plan.hold(&mut held)),
+            Before::Table(pre, _) => pre.plan.hold(&mut held),
+            Before::Parts(parts) => parts.all.iter().for_each(|part| part.body.plan.hold(&mut held)),
+        }
+        self.step.plan.hold(&mut held);
+        held.bytes()
     }
 }
 

@@ -12,6 +12,7 @@ mod arena;
 mod cache;
 mod compiled;
 mod domain;
+mod held;
 mod kernels;
 mod lending;
 mod level;

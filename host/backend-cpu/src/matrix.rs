@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use cellwright_cell_graph::Tensor;
 
+use crate::held::Held;
 use crate::level::{Kernels, Level};
 use crate::memory::Lines;
 
@@ -87,6 +88,12 @@ pub(crate) struct Packed {
     columns: Lines,
     /// Of digits: what numbers of a left-hand row are multiplied by before they are taken apart.
     factors: Lines,
+}
+
+impl Packed {
+    fn bytes(&self) -> usize {
+        self.data.bytes() + self.columns.bytes() + self.factors.bytes()
+    }
 }
 
 /// The weights and the bias of one product.
@@ -242,7 +249,12 @@ impl Product {
 
     /// Bytes of packed weights.
     pub(crate) fn bytes(&self) -> usize {
-        self.weights.iter().map(|weight| weight.data.bytes() + weight.columns.bytes() + weight.factors.bytes()).sum()
+        self.weights.iter().map(|weight| weight.bytes()).sum()
+    }
+
+    /// Adds them to what is held: another product may have the same.
+    pub(crate) fn hold(&self, held: &mut Held) {
+        self.weights.iter().for_each(|weight| held.share(weight, weight.bytes()));
     }
 
     /// In how many pieces columns can be given away.

@@ -26,6 +26,7 @@ pub(crate) use frame::{Frame, Memory};
 pub(crate) use run::{RefusedRow, share};
 
 use crate::cache;
+use crate::held::Held;
 use crate::kernels::element::{Element, Kernel};
 use crate::kernels::rows::{RowKernel, Shape};
 use crate::level::{Kernels, Level};
@@ -254,14 +255,16 @@ impl Plan {
         products.map(|(product, lead)| (product.flops() * lead, product.bytes())).fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1))
     }
 
-    /// Bytes of weights and constants.
-    pub(crate) fn bytes(&self) -> usize {
-        let weights = self.steps.iter().map(|step| match &step.kind {
-            StepKind::Lookup(lookup) => lookup.table.data.len(),
-            StepKind::Project(projection) => projection.bytes(),
-            kind => kind.product().map_or(0, |(product, _)| product.bytes()),
-        });
-        weights.sum::<usize>() + self.constants.iter().map(Lines::bytes).sum::<usize>()
+    /// Adds weights and constants to what is held.
+    pub(crate) fn hold(&self, held: &mut Held) {
+        for step in &self.steps {
+            match &step.kind {
+                StepKind::Lookup(lookup) => held.share(&lookup.table, lookup.table.data.len()),
+                StepKind::Project(projection) => projection.hold(held),
+                kind => kind.product().into_iter().for_each(|(product, _)| product.hold(held)),
+            }
+        }
+        self.constants.iter().for_each(|constant| held.own(constant.bytes()));
     }
 }
 

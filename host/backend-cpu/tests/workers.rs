@@ -150,6 +150,21 @@ fn weights_that_packed_take_more_than_there_is_are_refused() {
 }
 
 #[test]
+fn what_several_use_is_there_once() {
+    let named = |name: &str, shape: &[usize]| Tensor { name: name.to_owned(), ..random(42, shape, 0.1) };
+    let draft = Draft::new("tied").input("x", Datatype::Fp32, &[64]).weight(named("w", &[64, 64]));
+    let draft = draft.operator("MatMul", &["x", "w"], &["once"]).operator("MatMul", &["once", "w"], &["y"]);
+    let products = draft.output("y", Datatype::Fp32, &[64]).resolve();
+    let draft = Draft::new("pair").input("left", Datatype::Int64, &[]).input("right", Datatype::Int64, &[]).weight(named("w", &[64, 64]));
+    let draft = draft.operator("Gather", &["w", "left"], &["y"]).operator("Gather", &["w", "right"], &["z"]);
+    let lookups = draft.output("y", Datatype::Fp32, &[64]).output("z", Datatype::Fp32, &[64]).resolve();
+    for cell in [products, lookups] {
+        let options = DomainOptions { weight_bytes: Some(cell.weight_bytes + cell.weight_bytes / 2), ..DomainOptions::default() };
+        assert_eq!(worker(&domain(options), 1).load(CellIndex(0), &cell), Ok(()), "{}", cell.name);
+    }
+}
+
+#[test]
 fn screens_are_made_within_half_of_what_weights_may_take() {
     if Level::detect() < Level::Avx512Vnni {
         return;

@@ -9,6 +9,7 @@ use super::folding::Folding;
 use super::frame::Memory;
 use super::lower::{LowOp, Lowered, Val};
 use super::run::share;
+use crate::held::Held;
 use crate::kernels::rows::RowOp;
 use crate::kernels::running::Keeper;
 use crate::kernels::softmax::{BLOCK, Softmax};
@@ -99,9 +100,10 @@ fn merge(folding: &mut Folding, whole: usize, chain: &[usize]) {
 }
 
 impl Projection {
-    /// Bytes of weights, and of what was made of them.
-    pub(super) fn bytes(&self) -> usize {
-        self.product.bytes() + self.screen.as_ref().map_or(0, |screen| screen.bytes())
+    /// Adds weights, and what was made of them, to what is held.
+    pub(super) fn hold(&self, held: &mut Held) {
+        self.product.hold(held);
+        self.screen.iter().for_each(|screen| held.share(screen, screen.bytes()));
     }
 
     /// Bytes that each row adds to every thread's scratch memory, if they are many.

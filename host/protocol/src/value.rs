@@ -4,7 +4,7 @@ use std::fmt;
 
 use cellwright_cell_graph::{Attribute, AttributeValue};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::ser::{Error as _, Serialize, SerializeMap, Serializer};
 
 /// Parameters that a message may have, and a tensor or a requested output: each takes many times the bytes that it was written with.
 pub(crate) const OF_MESSAGE: usize = 1024;
@@ -108,9 +108,12 @@ pub(crate) struct PrintParameters<'a>(pub(crate) &'a [Attribute]);
 impl Serialize for PrintParameters<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for parameter in self.0 {
-            let name = &parameter.name;
-            match &parameter.value {
+        for Attribute { name, value } in self.0 {
+            if let Some(float) = odd(value) {
+                // `null`, as it would be written, is no value of a parameter.
+                return Err(S::Error::custom(format_args!("parameter `{name}` is {float}, and JSON has no such number")));
+            }
+            match value {
                 AttributeValue::Int(int) => map.serialize_entry(name, int)?,
                 AttributeValue::Float(float) => map.serialize_entry(name, float)?,
                 AttributeValue::Text(text) => map.serialize_entry(name, text)?,
@@ -122,4 +125,14 @@ impl Serialize for PrintParameters<'_> {
         }
         map.end()
     }
+}
+
+/// What JSON cannot say of a value.
+fn odd(value: &AttributeValue) -> Option<f64> {
+    let floats = match value {
+        AttributeValue::Float(float) => std::slice::from_ref(float),
+        AttributeValue::Floats(floats) => floats,
+        _ => return None,
+    };
+    floats.iter().copied().find(|float| !float.is_finite())
 }

@@ -62,6 +62,19 @@ fn what_json_has_no_number_for_passes_as_text() {
 }
 
 #[test]
+fn a_parameter_that_json_has_no_number_for_is_named() {
+    for (float, said) in [(f64::NAN, "NaN"), (f64::INFINITY, "inf"), (f64::NEG_INFINITY, "-inf")] {
+        let parameters = vec![Attribute { name: "score".into(), value: AttributeValue::Float(float) }];
+        let sentence = format!("the message has no form in JSON: parameter `score` is {said}, and JSON has no such number");
+        let response = InferResponse { parameters: parameters.clone(), ..InferResponse::default() };
+        assert_eq!(response.to_json().unwrap_err().to_string(), sentence);
+        let request = InferRequest { parameters, ..InferRequest::default() };
+        assert_eq!(request.to_json().unwrap_err().to_string(), sentence);
+        assert_eq!(request.to_generate().unwrap_err().to_string(), sentence);
+    }
+}
+
+#[test]
 fn nested_or_flat_or_empty() {
     for data in ["[1,2,3,4]", "[[1,2],[3,4]]"] {
         assert_eq!(read_tensor("INT64", "[2,2]", data).unwrap(), Tensor::from_i64("x", &[2, 2], &[1, 2, 3, 4]));

@@ -15,7 +15,7 @@ use crate::element::{self, PrintElement};
 use crate::fault::{BadRequest, BadResponse, RequestFault, TensorFault};
 use crate::request::{InferRequest, some, unique};
 use crate::response::InferResponse;
-use crate::value::{OF_MESSAGE, Parameters, Value};
+use crate::value::{OF_MESSAGE, Parameters, ValueOf};
 
 impl InferRequest {
     /// Reads the request of `generate`, for a model with these inputs.
@@ -146,7 +146,7 @@ impl<'de> Visitor<'de> for Reading<'_> {
             } else if name == "parameters" {
                 wire.parameters.append(map.next_value::<Option<Parameters<OF_MESSAGE>>>()?.unwrap_or_default())?;
             } else {
-                let value = map.next_value::<Value>().map_err(|cause| {
+                let value = map.next_value_seed(ValueOf(&name)).map_err(|cause| {
                     let inputs = self.inputs.iter().map(|input| format!("`{}`", input.name)).collect::<Vec<_>>().join(", ");
                     A::Error::custom(format_args!("`{name}` is none of the model's inputs ({inputs}), and no parameter either: {cause}"))
                 })?;

@@ -6,6 +6,7 @@ use cellwright_cell_graph::{Attribute, AttributeValue, Datatype, TensorSpec};
 
 use crate::fault::{OutputFault, RequestFault};
 use crate::request::{InferRequest, RequestedOutput};
+use crate::value::SEQUENCE_ID;
 
 /// What a request asks of the server rather than of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +44,7 @@ impl InferRequest {
                     options.timeout = (microseconds > 0).then(|| Duration::from_micros(microseconds));
                 }
                 "binary_data_output" => options.wanted.binary = truth(parameter)?,
-                "sequence_id" => in_sequence |= names_sequence(parameter)?,
+                SEQUENCE_ID => in_sequence |= names_sequence(parameter)?,
                 "sequence_start" | "sequence_end" => in_sequence |= truth(parameter)?,
                 name if is_reserved(name) => return Err(RequestFault::ReservedParameter { name: name.to_owned() }),
                 _ => {}
@@ -109,7 +110,7 @@ fn wanted(output: &RequestedOutput) -> Result<(String, Option<bool>), RequestFau
 }
 
 fn is_protocols(name: &str) -> bool {
-    matches!(name, "priority" | "timeout" | "binary_data_output" | "sequence_id" | "sequence_start" | "sequence_end")
+    matches!(name, "priority" | "timeout" | "binary_data_output" | SEQUENCE_ID | "sequence_start" | "sequence_end")
 }
 
 fn is_reserved(name: &str) -> bool {

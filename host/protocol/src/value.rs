@@ -3,12 +3,15 @@
 use std::fmt;
 
 use cellwright_cell_graph::{Attribute, AttributeValue};
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use serde::ser::{Error as _, Serialize, SerializeMap, Serializer};
 
 /// Parameters that a message may have, and a tensor or a requested output: each takes many times the bytes that it was written with.
 pub(crate) const OF_MESSAGE: usize = 1024;
 pub(crate) const OF_TENSOR: usize = 8;
+
+/// The parameter that names the sequence of which a request is part.
+pub(crate) const SEQUENCE_ID: &str = "sequence_id";
 
 /// The parameters of a message, a tensor or a requested output, so many at most, in the order in which they were written.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +55,8 @@ impl<'de, const MOST: usize> Visitor<'de> for ParametersVisitor<MOST> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut parameters = Parameters::default();
-        while let Some((name, value)) = map.next_entry::<String, Value>()? {
+        while let Some(name) = map.next_key::<String>()? {
+            let value = map.next_value_seed(ValueOf(&name))?;
             parameters.push(name, value)?;
         }
         Ok(parameters)
@@ -62,15 +66,22 @@ impl<'de, const MOST: usize> Visitor<'de> for ParametersVisitor<MOST> {
 /// One parameter's value.
 pub(crate) struct Value(AttributeValue);
 
-impl<'de> Deserialize<'de> for Value {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValueVisitor).map(Self)
+/// Reads the value of the parameter of that name.
+pub(crate) struct ValueOf<'a>(pub(crate) &'a str);
+
+impl<'de> DeserializeSeed<'de> for ValueOf<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(ValueVisitor { name: self.0 }).map(Value)
     }
 }
 
-struct ValueVisitor;
+struct ValueVisitor<'a> {
+    name: &'a str,
+}
 
-impl Visitor<'_> for ValueVisitor {
+impl Visitor<'_> for ValueVisitor<'_> {
     type Value = AttributeValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,7 +97,12 @@ impl Visitor<'_> for ValueVisitor {
     }
 
     fn visit_u64<E: Error>(self, int: u64) -> Result<AttributeValue, E> {
-        i64::try_from(int).map(AttributeValue::Int).map_err(|_| E::invalid_value(serde::de::Unexpected::Unsigned(int), &self))
+        match i64::try_from(int) {
+            Ok(int) => Ok(AttributeValue::Int(int)),
+            // An unsigned number in the protocol, of which nothing matters but that it names a sequence, as a text does too.
+            Err(_) if self.name == SEQUENCE_ID => Ok(AttributeValue::Text(int.to_string())),
+            Err(_) => Err(E::invalid_value(serde::de::Unexpected::Unsigned(int), &self)),
+        }
     }
 
     fn visit_f64<E: Error>(self, float: f64) -> Result<AttributeValue, E> {

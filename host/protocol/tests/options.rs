@@ -59,6 +59,7 @@ fn what_is_not_served_is_told_from_what_is_wrong() {
     for fault in [
         refused(r#""sequence_id":7,"sequence_start":true"#, ""),
         refused(r#""sequence_id":"s""#, ""),
+        refused(r#""sequence_id":18446744073709551615"#, ""),
         refused(r#""sequence_start":true"#, ""),
         refused(r#""sequence_end":true,"sequence_id":0"#, ""),
         refused("", &output(r#""classification":3"#)),

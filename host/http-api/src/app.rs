@@ -21,6 +21,9 @@ const UPLOADS_WAITING_MAX: usize = 64;
 /// Changes of one tenant's models that may be made at once, and those that may wait for their turn.
 const CHANGES_MAX: usize = 4;
 const CHANGES_WAITING_MAX: usize = 64;
+/// Lists of one tenant's models, versions and keys that may be made at once, and those that may wait for their turn: each may be of a million versions.
+const LISTS_MAX: usize = 2;
+const LISTS_WAITING_MAX: usize = 256;
 /// Calls of one tenant that may wait for their turn to be begun by a plugin that takes its time: as many as a model usually has under way, for a busy machine
 /// can make any plugin take its time for a moment. What their bodies hold has a bound of its own.
 const SLOW_WAITING_MAX: usize = 16_384;
@@ -38,6 +41,8 @@ pub(crate) struct App {
     pub(crate) slow_begins: Turns,
     /// Changes of models, each of which may wait for others of the same model.
     changes: Turns,
+    /// Answers that are read from the registry and may be long.
+    lists: Turns,
     /// Held while a tenant's settings are read, merged with what is asked for and written, and while one is deleted: of two changes at once neither
     /// takes the other back, and none is made to a tenant that came under the same name meanwhile.
     tenant_changes: Mutex<()>,
@@ -68,6 +73,7 @@ impl App {
             tenant_uploads,
             slow_begins,
             changes,
+            lists: Turns::new(LISTS_MAX, LISTS_WAITING_MAX),
             tenant_changes: Mutex::default(),
             figures: HttpFigures::default(),
             cut_off: AtomicBool::new(false),
@@ -101,6 +107,22 @@ impl App {
             changed
         });
         changing.await
+    }
+
+    /// Looks up what may be much and writes it down, in the tenant's turn, on a thread that may block.
+    pub(crate) async fn listing<T: Send + 'static>(
+        self: &Arc<Self>,
+        tenant: &TenantName,
+        list: impl FnOnce(&Self) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let full = || Refusal::new(ErrorKind::Busy, "too many lists for this tenant wait for their turn: try again later");
+        let turn = self.lists.take(tenant).await.ok_or_else(full)?;
+        let listing = self.blocking(move |app| {
+            let listed = list(app);
+            drop(turn);
+            listed
+        });
+        listing.await
     }
 
     /// Runs what may block, on a thread that may.

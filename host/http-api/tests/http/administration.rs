@@ -63,6 +63,28 @@ fn an_upload_that_breaks_off_is_never_taken_for_a_whole_one() {
     assert!(server.host.upload_broke_off.load(Ordering::Acquire));
 }
 
+/// A tenant may have a million versions, and nobody bounds how often it lists them.
+#[test]
+fn few_of_a_tenants_lists_are_made_at_once_and_others_do_not_wait_for_them() {
+    let server = Running::start();
+    server.host.slow_index.store(true, Ordering::Release);
+    let ask = |path: &str| {
+        let mut stream = server.connect();
+        stream.write_all(&request("GET", path, &[], b"")).unwrap();
+        stream
+    };
+    let mut streams: Vec<_> = ["/v1/models", "/v1/models", "/v1/models", "/v1/models/echo"].map(ask).into();
+    server.host.waiting.reaches(2);
+    streams[3].set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(streams[3].read(&mut [0; 1]).is_err());
+    assert_eq!(server.host.waiting.now(), 2, "all of them were begun at once");
+    assert_eq!(server.send("GET", "/v1/models?tenant=operator", &[], b"").status, 200, "another tenant does not wait for them");
+    server.host.unblocked.add();
+    streams[3].set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let statuses: Vec<_> = streams.iter_mut().map(|stream| Answer::read(stream).status).collect();
+    assert_eq!(statuses, [200, 200, 200, 404]);
+}
+
 #[test]
 fn an_upload_that_stands_still_is_given_up() {
     let server = Running::with(Limits { body_grace: Duration::from_millis(200), ..Limits::default() }, None);

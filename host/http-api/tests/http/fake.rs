@@ -66,6 +66,8 @@ pub(crate) struct Fake {
     pub(crate) uploaded_bytes: AtomicUsize,
     pub(crate) upload_broke_off: AtomicBool,
     pub(crate) draining: Arc<AtomicBool>,
+    /// Whether its index of the tenant `default` takes until something is unblocked.
+    pub(crate) slow_index: AtomicBool,
 }
 
 impl Fake {
@@ -83,6 +85,7 @@ impl Fake {
             uploaded_bytes: AtomicUsize::new(0),
             upload_broke_off: AtomicBool::new(false),
             draining: Arc::default(),
+            slow_index: AtomicBool::new(false),
         }
     }
 
@@ -254,6 +257,10 @@ impl Host for Fake {
 
     fn index(&self, tenant: Option<&TenantName>) -> Vec<IndexEntry> {
         let own = tenant.is_none_or(|tenant| *tenant == TenantName::default_tenant());
+        if own && self.slow_index.load(Ordering::Acquire) {
+            self.waiting.add();
+            self.unblocked.reaches(1);
+        }
         let entry = |name: &&str| IndexEntry {
             tenant: TenantName::default_tenant(),
             name: (*name).to_owned(),

@@ -18,8 +18,12 @@ use crate::routes::{Named, done, json, ok};
 
 pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
     caller.require(registry::Scope::Admin)?;
-    let keys = app.blocking(move |app| Ok(app.host.registry().keys(caller.sees())?)).await?;
-    ok(&KeyList { keys: keys.into_iter().map(key).collect() })
+    let tenant = caller.tenant.clone();
+    let listing = app.listing(&tenant, move |app| {
+        let keys = app.host.registry().keys(caller.sees())?;
+        ok(&KeyList { keys: keys.into_iter().map(key).collect() })
+    });
+    listing.await
 }
 
 pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Result<Response, Refusal> {

@@ -17,17 +17,23 @@ use crate::refusal::Refusal;
 use crate::routes::{Target, done, ok};
 
 pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
-    let listing = app.blocking(move |app| Ok((app.host.registry().models(caller.sees())?, app.host.index(caller.sees()))));
-    let (models, states) = listing.await?;
-    ok(&ModelList { models: models.into_iter().map(|found| model(found, &states)).collect() })
+    let tenant = caller.tenant.clone();
+    let listing = app.listing(&tenant, move |app| {
+        let (models, states) = (app.host.registry().models(caller.sees())?, app.host.index(caller.sees()));
+        ok(&ModelList { models: models.into_iter().map(|found| model(found, &states)).collect() })
+    });
+    listing.await
 }
 
 pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     let name = target.name()?;
-    let missing = Refusal::not_found(format!("there is no model `{name}`"));
-    let looking = app.blocking(move |app| Ok((app.host.registry().model(&caller.tenant, &name)?, app.host.index(Some(&caller.tenant)))));
-    let (found, states) = looking.await?;
-    ok(&model(found.ok_or(missing)?, &states))
+    let tenant = caller.tenant.clone();
+    let looking = app.listing(&tenant, move |app| {
+        let (found, states) = (app.host.registry().model(&caller.tenant, &name)?, app.host.index(Some(&caller.tenant)));
+        let found = found.ok_or_else(|| Refusal::not_found(format!("there is no model `{name}`")))?;
+        ok(&model(found, &states))
+    });
+    looking.await
 }
 
 pub(in crate::routes) async fn activate(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {

@@ -17,8 +17,11 @@ use crate::routes::{Named, done, json, ok};
 
 pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
     caller.require_operator()?;
-    let tenants = app.blocking(|app| Ok(app.host.registry().tenants()?)).await?;
-    ok(&TenantList { tenants: tenants.into_iter().map(tenant).collect() })
+    let listing = app.listing(&caller.tenant, |app| {
+        let tenants = app.host.registry().tenants()?;
+        ok(&TenantList { tenants: tenants.into_iter().map(tenant).collect() })
+    });
+    listing.await
 }
 
 /// A tenant's own admin may look, too.

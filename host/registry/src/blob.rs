@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +27,13 @@ pub struct Collected {
     pub blobs: u64,
     /// Bytes they had.
     pub bytes: u64,
+}
+
+impl AddAssign for Collected {
+    fn add_assign(&mut self, more: Self) {
+        self.blobs += more.blobs;
+        self.bytes += more.bytes;
+    }
 }
 
 /// The blobs of a folder, and who holds which.
@@ -72,18 +80,29 @@ impl BlobStore {
                 let entry = entry.map_err(failed)?;
                 // What is not named like a blob is not ours to remove.
                 let Some(digest) = entry.file_name().to_str().and_then(|name| name.parse::<Digest>().ok()) else { continue };
-                let pins = self.pins();
-                if pins.contains_key(&digest) || is_named(&digest)? {
-                    continue;
-                }
-                let bytes = entry.metadata().map_err(failed)?.len();
-                fs::remove_file(entry.path()).map_err(|error| RegistryError::io("remove a blob", error))?;
-                drop(pins);
-                collected.blobs += 1;
-                collected.bytes += bytes;
+                collected += self.collect_one(&digest, &mut is_named)?;
             }
         }
         Ok(collected)
+    }
+
+    /// Removes one, if it is there, and neither pinned nor named, of which [`Self::collect`] says how it is asked.
+    pub(crate) fn collect_one(
+        &self,
+        digest: &Digest,
+        is_named: impl FnOnce(&Digest) -> Result<bool, RegistryError>,
+    ) -> Result<Collected, RegistryError> {
+        let path = self.folder.blob(digest);
+        let pins = self.pins();
+        if pins.contains_key(digest) || is_named(digest)? {
+            return Ok(Collected::default());
+        }
+        let removed = fs::metadata(&path).and_then(|metadata| fs::remove_file(&path).map(|()| metadata.len()));
+        match removed {
+            Ok(bytes) => Ok(Collected { blobs: 1, bytes }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Collected::default()),
+            Err(error) => Err(RegistryError::io("remove a blob", error)),
+        }
     }
 
     fn pins(&self) -> MutexGuard<'_, HashMap<Digest, usize>> {

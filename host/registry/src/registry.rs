@@ -25,6 +25,9 @@ pub use versions::REPORT_BYTES_MAX;
 
 use keys::KnownKeys;
 
+/// Whether a version has that blob. Asked outside a transaction, so that each answer knows every commit before it.
+const IS_NAMED: &str = "SELECT EXISTS (SELECT 1 FROM file WHERE blob = ?1)";
+
 type Result<T, E = RegistryError> = std::result::Result<T, E>;
 
 /// Tenants, keys, models, versions and blobs of one folder. Every call may block on the disk; what it returned survives a crash.
@@ -128,18 +131,30 @@ impl Registry {
                 Err(TryLockError::WouldBlock) => break,
             };
             self.is_garbage_left.store(false, Ordering::SeqCst);
-            let found = self.collect_all()?;
-            collected = Collected { blobs: collected.blobs + found.blobs, bytes: collected.bytes + found.bytes };
+            collected += self.collect_all()?;
             drop(turn);
         }
         tracing::debug!(blobs = collected.blobs, bytes = collected.bytes, "garbage was collected");
         Ok(collected)
     }
 
+    /// Removes those of these blobs that no version names and nobody pins: what whoever stored them leaves behind, without a look at all the others.
+    ///
+    /// # Errors
+    /// The disk fails; what was removed before stays removed.
+    pub fn collect_garbage_of(&self, stored: &[Digest]) -> Result<Collected> {
+        let reader = self.database.reader();
+        let mut is_named = reader.prepare_cached(IS_NAMED)?;
+        let mut collected = Collected::default();
+        for digest in stored {
+            collected += self.blobs.collect_one(digest, |digest| Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?))?;
+        }
+        Ok(collected)
+    }
+
     fn collect_all(&self) -> Result<Collected> {
         let reader = self.database.reader();
-        let mut is_named = reader.prepare("SELECT EXISTS (SELECT 1 FROM file WHERE blob = ?1)")?;
-        // Outside a transaction, so that each answer knows every commit before it.
+        let mut is_named = reader.prepare_cached(IS_NAMED)?;
         self.blobs.collect(|digest| Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?))
     }
 }

@@ -104,9 +104,7 @@ fn what_fails_its_checks_changes_nothing() {
     upload(&platform, &summing(1.0));
     let kept = blobs(folder.path());
 
-    let wrong = summing(2.0);
-    wrong.edit("model.toml", "requests = \"samples.jsonl\"", "requests = \"samples.jsonl\"\nexpected = \"expected.jsonl\"");
-    wrong.write("expected.jsonl", br#"{"id":"one","outputs":[{"name":"sum","datatype":"FP32","shape":[4],"data":[0,0,0,0]}]}"#);
+    let wrong = broken();
     let missing = summing(2.0);
     missing.remove("weights.safetensors");
     let cases = [
@@ -125,6 +123,28 @@ fn what_fails_its_checks_changes_nothing() {
     assert_eq!(platform.index(None).len(), 1, "a model whose first upload failed was never there");
     assert_eq!(blobs(folder.path()), kept, "what was refused leaves nothing on the disk");
     assert_eq!(upload(&platform, &summing(3.0)).version, 2);
+}
+
+#[test]
+fn what_an_upload_that_fails_costs_does_not_grow_with_what_others_stored() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    upload(&platform, &summing(1.0));
+    let kept = blobs(folder.path());
+    // Whoever looks at all blobs finds this one.
+    drop(platform.registry().new_blob().unwrap().finish().unwrap());
+    for bytes in [archive(&broken()), half(archive(&summing(2.0)))] {
+        platform.upload(&tenant(), &model("sums"), bytes.as_slice(), true).unwrap_err();
+        assert_eq!(blobs(folder.path()), kept + 1, "its own files are gone, and nobody looked for others");
+    }
+}
+
+/// With a sample that is not answered as it says.
+fn broken() -> BundleFolder {
+    let bundle = summing(2.0);
+    bundle.edit("model.toml", "requests = \"samples.jsonl\"", "requests = \"samples.jsonl\"\nexpected = \"expected.jsonl\"");
+    bundle.write("expected.jsonl", br#"{"id":"one","outputs":[{"name":"sum","datatype":"FP32","shape":[4],"data":[0,0,0,0]}]}"#);
+    bundle
 }
 
 #[test]

@@ -94,8 +94,8 @@ impl Platform {
         let mut receiving = Receiving::new(&self.registry, &owner, room);
         if let Err(error) = unpack(archive, &limits, &mut receiving) {
             let fault = receiving.fault.take();
-            drop(receiving);
-            self.collect_garbage();
+            let stored = receiving::stored(&receiving.into_files());
+            self.collect_garbage_of(&stored);
             return Err(match (fault, error) {
                 (Some(fault), _) => fault.into(),
                 (None, ArchiveError::TooLarge { .. }) if limits.bytes_max < self.archive.bytes_max => {
@@ -106,12 +106,13 @@ impl Platform {
             });
         }
         let files = receiving.into_files();
+        let stored = receiving::stored(&files);
         for _ in 0..ENTRIES_MAX {
             let entry = match self.enter(tenant, model) {
                 Ok(entry) => entry,
                 Err(error) => {
                     drop(files);
-                    self.collect_garbage();
+                    self.collect_garbage_of(&stored);
                     return Err(error.into());
                 }
             };
@@ -125,13 +126,13 @@ impl Platform {
                 Ok(_) => entry.is_there(),
                 Err(_) => {
                     self.forget_if_unknown(&entry);
-                    self.collect_garbage();
+                    self.collect_garbage_of(&stored);
                 }
             }
             return uploaded;
         }
         drop(files);
-        self.collect_garbage();
+        self.collect_garbage_of(&stored);
         Err(ChangeError::Contended { model: model.clone() })
     }
 
@@ -433,6 +434,13 @@ impl Platform {
 
     fn collect_garbage(&self) {
         if let Err(error) = self.registry.collect_garbage() {
+            tracing::warn!("garbage was not collected: {error}");
+        }
+    }
+
+    /// What an upload that failed has stored, and nothing else: uploads may fail as often as somebody likes, and there may be any number of blobs.
+    fn collect_garbage_of(&self, stored: &[Digest]) {
+        if let Err(error) = self.registry.collect_garbage_of(stored) {
             tracing::warn!("garbage was not collected: {error}");
         }
     }

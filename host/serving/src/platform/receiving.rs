@@ -62,9 +62,9 @@ impl Unpack for Receiving<'_> {
     fn keep(&mut self, name: String, file: BlobWriter) -> io::Result<()> {
         let blob = self.note(file.finish())?;
         let counted = self.count(&blob);
-        self.note(counted)?;
+        // Also if it is one too many: it is stored, and whoever clears up must know.
         self.files.push(VersionFile { path: name, blob });
-        Ok(())
+        self.note(counted)
     }
 }
 
@@ -72,6 +72,11 @@ impl Unpack for Receiving<'_> {
 pub(super) fn digest(files: &[VersionFile]) -> Digest {
     let listed: Vec<(&str, Digest)> = files.iter().map(|file| (file.path.as_str(), file.blob.digest)).collect();
     Digest::of_version(&listed)
+}
+
+/// The blobs that they are stored as.
+pub(super) fn stored(files: &[VersionFile]) -> Vec<Digest> {
+    files.iter().map(|file| file.blob.digest).collect()
 }
 
 /// Where each file is.

@@ -334,7 +334,7 @@ impl Backend for CpuWorker {
 
     fn read(&mut self, first: Slot, count: u32) -> Result<Vec<u8>, DeviceLost> {
         let mut bytes = vec![0; count as usize * SLOT_BYTES];
-        // SAFETY: nothing that writes these slots is outstanding (the engine's promise).
+        // SAFETY: nothing that writes these slots is outstanding, and until they were read they are nobody else's, whichever worker is lost (the engine's promise).
         unsafe { self.domain.arena.read(first.index() * SLOT_BYTES, bytes.as_mut_ptr(), bytes.len()) };
         Ok(bytes)
     }

@@ -182,10 +182,14 @@ fn the_domain_that_is_moved_to_may_die_before_the_state_comes() {
         let what = format!("panics: {panics}");
         let fuse = Fuse::new(panics);
         let bench = Bench::new(Release::Node, |number, device| if number == 1 { fuse.on(device) } else { device });
+        let left_behind = || bench.engine.snapshot().domains[0].slots_used;
+        let before = left_behind();
         fuse.light(0);
         // There is more room in the second domain: it runs there.
         let last = bench.cases[0].submit(&bench.engine, &bench.loaded);
         assert_eq!(last.wait().outcome, LOST, "{what}");
+        // The first worker has yet to read it: another worker of its domain may not write there.
+        assert_eq!(left_behind(), before, "{what}: somebody else may have what is still to be read");
         bench.first.open();
         assert_eq!(bench.lost(&what), 1, "{what}");
         bench.is_whole_again(&what);

@@ -1,8 +1,8 @@
 //! State on its way from one memory domain to another. Where the target's device reaches the source's memory, it takes it there by itself. Elsewhere it passes
 //! through the host: the source's worker reads, hands over to the target's, which writes and says so.
 //!
-//! A worker that is lost may have had a part in it; then its request fails, and the scheduler hears that the move is over all the same: while the target lives,
-//! only when nothing writes in its slots any more, for they are another request's then.
+//! A worker that is lost may have had a part in it; then its request fails, and the scheduler hears that the move is over all the same: while the other worker lives,
+//! only when that does nothing more with the request's slots, for they are another's then.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -121,17 +121,23 @@ impl Core {
         self.state.moves.under_way = rest;
         for moving in lost {
             self.lose(&moving);
-            // Who is to have the state of a device that is lost may write still, and says when that is over.
-            if let Some((_, target, way)) = moving.told.filter(|(_, target, _)| *target != worker) {
-                if way == Way::Host {
-                    // What was read lies in its queue, if anywhere: this lies behind that, and is all there is to say if there is nothing. Were the target lost
-                    // too, it will be found here again.
-                    let _ = self.workers[target.index()].sender.send(ToWorker::Write { runs: Vec::new(), number: moving.number });
-                }
-                self.state.moves.under_way.push(moving);
-            } else {
+            let busy = moving.told.and_then(|(source, target, way)| {
+                let other = if target == worker { source } else { target };
+                // It may write still, or read what was left behind. What a lost device took from another by itself goes nowhere any more.
+                let has_part = target != worker || way == Way::Host;
+                (has_part && self.workers[other.index()].up).then_some((other, way))
+            });
+            let Some((other, way)) = busy else {
                 self.state.events.push(Event::Moved(moving.request));
+                continue;
+            };
+            if way == Way::Host {
+                // What it has to do for the move lies in its queue, if anywhere: this lies behind that, and is all there is to say if there is nothing. Were it
+                // lost too, the move will be found here again.
+                let _ = self.workers[other.index()].sender.send(ToWorker::Write { runs: Vec::new(), number: moving.number });
             }
+            // It says when it is done.
+            self.state.moves.under_way.push(moving);
         }
         self.start_moves();
     }

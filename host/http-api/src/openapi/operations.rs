@@ -121,8 +121,8 @@ const REPOSITORY_OPERATIONS: [Operation; 3] = [
 ];
 
 const MODEL_OPERATIONS: [Operation; 7] = [
-    operation!("get" "/v1/models", MODELS, "The models and their versions", ANY, Body::None, Answer::Json(200, "ModelList"), &[]),
-    operation!("get" "/v1/models/{model}", MODELS, "A model and its versions", ANY, Body::None, Answer::Json(200, "Model"), &[404]),
+    operation!("get" "/v1/models", MODELS, "The models and their versions", ANY, Body::None, Answer::Json(200, "ModelList"), &[429]),
+    operation!("get" "/v1/models/{model}", MODELS, "A model and its versions", ANY, Body::None, Answer::Json(200, "Model"), &[404, 429]),
     operation!("put" "/v1/models/{model}", MODELS, "Upload a bundle (.tar or .tar.zst) as the model's next version; its samples must pass", BY_UPLOAD, Body::Archive, Answer::JsonOr(201, 200, "Uploaded"), CHANGES, &[ACTIVATE]),
     operation!("delete" "/v1/models/{model}", MODELS, "Delete a model and all its versions", BY_UPLOAD, Body::None, Answer::Empty(204), &[404, 429, 503]),
     operation!("post" "/v1/models/{model}/rollback", MODELS, "Let the version answer that did before", BY_UPLOAD, Body::None, Answer::Json(200, "Activated"), CHANGES),
@@ -131,12 +131,12 @@ const MODEL_OPERATIONS: [Operation; 7] = [
 ];
 
 const ACCESS_OPERATIONS: [Operation; 8] = [
-    operation!("get" "/v1/tenants", ACCESS, "The tenants", BY_OPERATOR, Body::None, Answer::Json(200, "TenantList"), &[]),
+    operation!("get" "/v1/tenants", ACCESS, "The tenants", BY_OPERATOR, Body::None, Answer::Json(200, "TenantList"), &[429]),
     operation!("post" "/v1/tenants", ACCESS, "Make a tenant", BY_OPERATOR, Body::Json("NewTenant"), Answer::Json(201, "Tenant"), &[409, 503]),
     operation!("get" "/v1/tenants/{tenant}", ACCESS, "A tenant and what it may use", BY_ADMIN, Body::None, Answer::Json(200, "Tenant"), &[404]),
     operation!("put" "/v1/tenants/{tenant}", ACCESS, "Change what a tenant may use", BY_OPERATOR, Body::Json("TenantSettings"), Answer::Json(200, "Tenant"), &[404, 503]),
     operation!("delete" "/v1/tenants/{tenant}", ACCESS, "Delete a tenant that has no models, and its keys", BY_OPERATOR, Body::None, Answer::Empty(204), &[404, 409, 503]),
-    operation!("get" "/v1/keys", ACCESS, "The keys", BY_ADMIN, Body::None, Answer::Json(200, "KeyList"), &[]),
+    operation!("get" "/v1/keys", ACCESS, "The keys", BY_ADMIN, Body::None, Answer::Json(200, "KeyList"), &[429]),
     operation!("post" "/v1/keys", ACCESS, "Make a key; a server without keys asks for one from then on", BY_ADMIN, Body::Json("NewKey"), Answer::Json(201, "CreatedKey"), &[404, 409, 503]),
     operation!("delete" "/v1/keys/{key}", ACCESS, "End a key", BY_ADMIN, Body::None, Answer::Empty(204), &[404, 503]),
 ];

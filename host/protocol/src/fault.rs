@@ -39,6 +39,8 @@ pub enum RequestFault {
     RawInputs(usize),
     #[error("none of the model's inputs ({names}) is given")]
     NothingGiven { names: String },
+    #[error("input `{name}` is missing: the model takes {takes}; taken for parameters: {beside}")]
+    InputMissing { name: String, beside: String, takes: String },
     #[error("requested output `{name}`: {fault}")]
     Output { name: String, fault: OutputFault },
     #[error("sequences (parameter `sequence_id`) are not served; send the whole sequence in one request")]

@@ -13,6 +13,7 @@ use crate::binary;
 use crate::data::Data;
 use crate::element::{self, PrintElement};
 use crate::fault::{BadRequest, BadResponse, RequestFault, TensorFault};
+use crate::options;
 use crate::request::{InferRequest, some, unique};
 use crate::response::InferResponse;
 use crate::value::{OF_MESSAGE, Parameters, ValueOf};
@@ -24,7 +25,8 @@ impl InferRequest {
     /// is one flat list, where at most one dimension is open.
     ///
     /// # Errors
-    /// If it is no JSON object, or a value cannot be that input.
+    /// If it is no JSON object, a value cannot be that input, or an input is missing where other keys are given. Inputs that are missing
+    /// otherwise, some but not all, are left to whoever reads the request.
     pub fn from_generate(inputs: &[TensorSpec], body: &[u8]) -> Result<Self, BadRequest> {
         let mut reader = serde_json::Deserializer::from_slice(body);
         let read = Reading { inputs }.deserialize(&mut reader).and_then(|read| reader.end().map(|()| read));
@@ -65,7 +67,12 @@ struct WireGenerate {
     parameters: Parameters<OF_MESSAGE>,
     /// By position in the model's inputs.
     values: Vec<(usize, Data)>,
+    /// The first keys that were taken for parameters: one of them may be an input's name, misspelt.
+    beside: Vec<String>,
 }
+
+/// So many of them are told.
+const BESIDE_MAX: usize = 4;
 
 impl WireGenerate {
     fn request(self, specs: &[TensorSpec]) -> Result<InferRequest, RequestFault> {
@@ -77,12 +84,26 @@ impl WireGenerate {
             }
             inputs.push(read(spec, &data).map_err(|fault| RequestFault::Tensor { role: "input", name: spec.name.clone(), fault })?);
         }
-        if inputs.is_empty() {
-            let names = specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(RequestFault::NothingGiven { names });
+        let parameters = unique(Some(self.parameters))?;
+        let missing = specs.iter().find(|spec| inputs.iter().all(|input| input.name != spec.name));
+        match missing {
+            Some(spec) if !self.beside.is_empty() => {
+                let beside = quoted(self.beside.iter().map(String::as_str));
+                return Err(RequestFault::InputMissing { name: spec.name.clone(), beside, takes: names(specs) });
+            }
+            _ if inputs.is_empty() => return Err(RequestFault::NothingGiven { names: names(specs) }),
+            _ => {}
         }
-        Ok(InferRequest { id: self.id, parameters: unique(Some(self.parameters))?, inputs, outputs: Vec::new() })
+        Ok(InferRequest { id: self.id, parameters, inputs, outputs: Vec::new() })
     }
+}
+
+fn names(specs: &[TensorSpec]) -> String {
+    quoted(specs.iter().map(|spec| spec.name.as_str()))
+}
+
+fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 fn read(spec: &TensorSpec, data: &Data) -> Result<Tensor, TensorFault> {
@@ -147,9 +168,12 @@ impl<'de> Visitor<'de> for Reading<'_> {
                 wire.parameters.append(map.next_value::<Option<Parameters<OF_MESSAGE>>>()?.unwrap_or_default())?;
             } else {
                 let value = map.next_value_seed(ValueOf(&name)).map_err(|cause| {
-                    let inputs = self.inputs.iter().map(|input| format!("`{}`", input.name)).collect::<Vec<_>>().join(", ");
+                    let inputs = names(self.inputs);
                     A::Error::custom(format_args!("`{name}` is none of the model's inputs ({inputs}), and no parameter either: {cause}"))
                 })?;
+                if wire.beside.len() < BESIDE_MAX && !options::is_protocols(&name) {
+                    wire.beside.push(name.clone());
+                }
                 wire.parameters.push(name, value)?;
             }
         }

@@ -109,7 +109,7 @@ fn wanted(output: &RequestedOutput) -> Result<(String, Option<bool>), RequestFau
     Ok((output.name.clone(), binary))
 }
 
-fn is_protocols(name: &str) -> bool {
+pub(crate) fn is_protocols(name: &str) -> bool {
     matches!(name, "priority" | "timeout" | "binary_data_output" | SEQUENCE_ID | "sequence_start" | "sequence_end")
 }
 

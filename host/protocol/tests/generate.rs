@@ -15,9 +15,10 @@ fn read(text: &str) -> Result<InferRequest, String> {
 
 #[test]
 fn keys_are_inputs_or_parameters() {
-    let request = read(r#"{"id":"r","beam":4,"text":"hé","parameters":{"greedy":true},"rows":[[1,2],[3,4]]}"#).unwrap();
+    let request = read(r#"{"id":"r","beam":4,"text":"hé","parameters":{"greedy":true},"rows":[[1,2],[3,4]],"open":7}"#).unwrap();
     assert_eq!(request.id.as_deref(), Some("r"));
-    assert_eq!(request.inputs, [Tensor::from_texts("text", &[1], &["hé"]), Tensor::from_f32("rows", &[2, 2], &[1.0, 2.0, 3.0, 4.0])]);
+    let rows = Tensor::from_f32("rows", &[2, 2], &[1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(request.inputs, [Tensor::from_texts("text", &[1], &["hé"]), rows, Tensor::from_i64("open", &[1, 1], &[7])]);
     let parameters: Vec<_> = request.parameters.iter().map(|parameter| (parameter.name.as_str(), parameter.value.clone())).collect();
     assert_eq!(parameters, [("beam", AttributeValue::Int(4)), ("greedy", AttributeValue::Truth(true))]);
 }
@@ -50,7 +51,13 @@ fn each_fault_has_its_sentence() {
         (r#"{"open":[[1,2],[3]]}"#, "input `open`: the nested lists of `data` are ragged"),
         (r#"{"text":["a","b"]}"#, "input `text`: the value has shape [2], the model takes [1]"),
         (r#"{"text":5}"#, "input `text`: element 0 is 5, which is no BYTES"),
-        (r#"{"txt":"a"}"#, "none of the model's inputs (text, rows, open) is given"),
+        ("{}", "none of the model's inputs (`text`, `rows`, `open`) is given"),
+        (r#"{"timeout":5}"#, "none of the model's inputs (`text`, `rows`, `open`) is given"),
+        (r#"{"txt":"a"}"#, "input `text` is missing: the model takes `text`, `rows`, `open`; taken for parameters: `txt`"),
+        (
+            r#"{"text":"a","beam":4,"row":1,"open":7}"#,
+            "input `rows` is missing: the model takes `text`, `rows`, `open`; taken for parameters: `beam`, `row`",
+        ),
         (r#"{"text":"a","text":"b"}"#, "input `text` is given twice"),
         (r#"{"text":"a","beam":1,"parameters":{"beam":2}}"#, "parameter `beam` is given twice"),
         (

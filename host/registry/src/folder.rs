@@ -1,7 +1,7 @@
 //! The folder a registry lives in: its layout, its lock, and who may read it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,10 @@ const DATABASE: &str = "registry.sqlite";
 const BLOBS: &str = "blobs";
 const INCOMING: &str = "incoming";
 const LOCK: &str = "lock";
+const RESERVE: &str = "reserve";
+
+/// What a deletion writes before it frees anything: the pages that name a model's versions and files. Those of a thousand versions have a few megabytes.
+const RESERVE_BYTES: usize = 4 << 20;
 
 /// Random bytes in the name of a file that is still arriving.
 const INCOMING_NAME_BYTES: usize = 16;
@@ -101,6 +105,28 @@ impl Folder {
             }
         }
         Ok(())
+    }
+
+    /// Keeps some space for deleting, as far as there is some.
+    pub(crate) fn keep_reserve(&self) {
+        let path = self.root.join(RESERVE);
+        if fs::metadata(&path).is_ok_and(|found| found.len() == RESERVE_BYTES as u64) {
+            return;
+        }
+        let mut bytes = vec![0; RESERVE_BYTES];
+        // No file system stores these as fewer.
+        blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        if let Err(error) = file.and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all())) {
+            tracing::warn!(folder = %self.root.display(), %error, "no space could be kept for deleting where the disk is full");
+            // What was written of it is of more use to others; if it cannot be removed, the next attempt writes over it.
+            let _ = fs::remove_file(&path);
+        }
+    }
+
+    /// Gives that space back to the disk; whether there was some.
+    pub(crate) fn give_up_reserve(&self) -> bool {
+        fs::remove_file(self.root.join(RESERVE)).is_ok()
     }
 
     /// Whether any blob is stored.

@@ -8,6 +8,7 @@
 //! registry.sqlite   metadata (write-ahead log, synced on every commit)
 //! blobs/ab/abcd…    bytes, by their hash
 //! incoming/         bytes still arriving; emptied at every start
+//! reserve           room for deleting where the disk is full
 //! lock              held while a process has the folder open
 //! ```
 

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rusqlite::Transaction;
+
 use crate::blob::{BlobStore, BlobWriter, Collected};
 use crate::database::Database;
 use crate::digest::Digest;
@@ -60,6 +62,7 @@ impl Registry {
             collecting: Mutex::default(),
             is_garbage_left: AtomicBool::new(false),
         };
+        registry.blobs.folder().keep_reserve();
         registry.make_built_in_tenants()?;
         registry.database.read(|database| registry.known.read(database))?;
         Ok(registry)
@@ -78,6 +81,26 @@ impl Registry {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether a change may use the space that is kept for deleting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Space {
+    Ordinary,
+    Reserved,
+}
+
+impl Registry {
+    /// Changes the database. Even what frees space has to be written first: where the disk is full, the reserve is given up for it, once.
+    fn write<T>(&self, space: Space, change: impl Fn(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        match self.database.write(&change) {
+            Err(RegistryError::DatabaseFull(_)) if space == Space::Reserved && self.blobs.folder().give_up_reserve() => {
+                tracing::warn!("the disk is full: the space that is kept for deleting is used now");
+                self.database.write(change)
+            }
+            done => done,
+        }
     }
 }
 
@@ -134,6 +157,7 @@ impl Registry {
             collected += self.collect_all()?;
             drop(turn);
         }
+        self.blobs.folder().keep_reserve();
         tracing::debug!(blobs = collected.blobs, bytes = collected.bytes, "garbage was collected");
         Ok(collected)
     }
@@ -241,6 +265,28 @@ mod tests {
             });
             assert_eq!(collected, 20, "round {round}");
         }
+    }
+
+    /// What is deleted is written before anything is freed.
+    #[test]
+    fn on_a_full_disk_what_is_kept_for_it_is_enough_to_delete() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = Registry::open(folder.path()).unwrap();
+        commit(&registry, "m", 0).unwrap();
+        let is_kept = || folder.path().join("reserve").exists();
+        // A disk that is full as long as that is there.
+        let delete = |database: &Transaction<'_>| match is_kept() {
+            true => Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL), None).into()),
+            false => Ok(database.execute("DELETE FROM version", [])?),
+        };
+        assert!(is_kept());
+        assert_eq!(registry.write(Space::Ordinary, delete).unwrap_err().kind(), ErrorKind::Full);
+        assert!(is_kept(), "whoever adds may not have it");
+        assert!(registry.write(Space::Reserved, delete).is_err(), "the version is active");
+        assert!(!is_kept());
+        registry.delete_model(&TenantName::default_tenant(), &ModelName::parse("m").unwrap()).unwrap();
+        registry.collect_garbage().unwrap();
+        assert!(is_kept(), "it is kept again when there is room");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock};
 use rusqlite::{Connection, Row};
 
 use super::tenants::require_tenant;
-use super::{Registry, Result, now_ms, unsigned};
+use super::{Registry, Result, Space, now_ms, unsigned};
 use crate::error::RegistryError;
 use crate::key::{Identity, Key, KeyId, NewKey, Scopes, Secret};
 use crate::name::TenantName;
@@ -58,8 +58,8 @@ impl KnownKeys {
 
 impl Registry {
     /// Changes which keys there are, in the database and as they are known.
-    pub(super) fn change_keys<T>(&self, change: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        let changed = self.database.write(|database| {
+    pub(super) fn change_keys<T>(&self, space: Space, change: impl Fn(&Connection) -> Result<T>) -> Result<T> {
+        let changed = self.write(space, |database| {
             let changed = change(database)?;
             self.known.read(database)?;
             Ok(changed)
@@ -84,7 +84,7 @@ impl Registry {
         }
         let secret = Secret::random().map_err(RegistryError::Random)?;
         let now = now_ms();
-        self.change_keys(|database| {
+        self.change_keys(Space::Ordinary, |database| {
             let id = require_tenant(database, tenant)?.id;
             let keys: i64 = database.query_row("SELECT count(*) FROM key WHERE tenant = ?1", [id], |row| row.get(0))?;
             if unsigned(keys, "a negative count")? >= KEYS_MAX {
@@ -119,7 +119,7 @@ impl Registry {
     /// # Errors
     /// There is no such key.
     pub fn revoke_key(&self, id: &KeyId) -> Result<()> {
-        self.change_keys(|database| {
+        self.change_keys(Space::Reserved, |database| {
             let ended = database.execute("DELETE FROM key WHERE id = ?1", [id.as_str()])?;
             if ended == 0 { Err(RegistryError::KeyMissing(id.clone())) } else { Ok(()) }
         })

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::models::{ModelRow, activate, find_model, find_version, require_model, require_version};
 use super::tenants::{TenantRow, require_tenant};
-use super::{Registry, Result, now_ms, unsigned};
+use super::{Registry, Result, Space, now_ms, unsigned};
 use crate::blob::{Blob, BlobStore};
 use crate::digest::Digest;
 use crate::error::{FilesFault, RegistryError};
@@ -141,7 +141,7 @@ impl Registry {
     /// # Errors
     /// There is no such version, or it is active.
     pub fn delete_version(&self, tenant: &TenantName, name: &ModelName, version: u64) -> Result<()> {
-        self.database.write(|database| {
+        self.write(Space::Reserved, |database| {
             let model = require_model(database, tenant, name)?;
             let row = require_version(database, &model, version)?;
             if model.active == Some(row.id) {
@@ -157,7 +157,7 @@ impl Registry {
     /// # Errors
     /// There is no such model.
     pub fn delete_model(&self, tenant: &TenantName, name: &ModelName) -> Result<()> {
-        self.database.write(|database| {
+        self.write(Space::Reserved, |database| {
             let tenant = require_tenant(database, tenant)?;
             let model = require_model(database, &tenant.tenant.name, name)?;
             database.execute("UPDATE model SET active = NULL WHERE id = ?1", [model.id])?;

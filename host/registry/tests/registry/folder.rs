@@ -53,7 +53,7 @@ fn nobody_else_may_look_into_a_new_folder() {
             }
         }
     }
-    assert_eq!(files, 6, "lock, the database's three, a blob, and one that arrives");
+    assert_eq!(files, 7, "lock, reserve, the database's three, a blob, and one that arrives");
     drop(writer);
 }
 

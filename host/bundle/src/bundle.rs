@@ -84,7 +84,7 @@ impl Bundle {
             }
             None => Weights::default(),
         };
-        let samples = Samples::read(&folder, &manifest.samples, manifest.precision)?;
+        let samples = Samples::read(&folder, manifest.samples()?, manifest.precision)?;
         Ok(Self {
             name: manifest.name,
             plugin,

@@ -58,6 +58,10 @@ pub enum ManifestFault {
     Zero { line: usize, key: String },
     #[error("line {line}: limits.device_share is {share}; it must be more than 0 and at most 1")]
     DeviceShare { line: usize, share: String },
+    #[error(
+        "the table [samples] is missing: write `[samples]` and below it `requests = \"samples.jsonl\"`, the name of a file of at least one request, one a line, which each version is tested with"
+    )]
+    NoSamples,
     #[error("line {line}: samples.tolerance is {tolerance}; it must be a number from 0 to 1")]
     Tolerance { line: usize, tolerance: String },
     #[error("parameter `{name}` is {what}; parameters are integers, floats, texts, booleans, and lists of integers, of floats or of texts")]

@@ -37,7 +37,8 @@ pub(crate) struct Manifest {
     pub(crate) limits: LimitSettings,
     #[serde(default)]
     pub(crate) cells: BTreeMap<String, CellSettings>,
-    pub(crate) samples: SampleSettings,
+    #[serde(default)]
+    pub(crate) samples: Option<SampleSettings>,
 }
 
 /// Limits a model sets for itself. Each may only lower what the server allows; what is not set is the server's.
@@ -115,6 +116,14 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// Where its samples are.
+    ///
+    /// # Errors
+    /// It does not say.
+    pub(crate) fn samples(&self) -> Result<&SampleSettings, ManifestFault> {
+        self.samples.as_ref().ok_or(ManifestFault::NoSamples)
+    }
+
     /// `line_of` knows where a key is.
     fn check(&self, line_of: impl Fn(&[&str]) -> usize) -> Result<(), ManifestFault> {
         if !is_name(&self.name) {
@@ -143,7 +152,7 @@ impl Manifest {
         if let Some(share) = limits.device_share.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
             return Err(ManifestFault::DeviceShare { line: line_of(&["limits", "device_share"]), share: share.to_string() });
         }
-        match self.samples.tolerance {
+        match self.samples()?.tolerance {
             Some(tolerance) if !(0.0..=1.0).contains(&tolerance) => {
                 Err(ManifestFault::Tolerance { line: line_of(&["samples", "tolerance"]), tolerance: tolerance.to_string() })
             }

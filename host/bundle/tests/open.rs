@@ -164,6 +164,12 @@ fn a_wrong_key_or_value_is_named() {
             "request =",
             "line 20: samples.request: unknown field `request`, expected one of `requests`, `expected`, `tolerance`",
         ),
+        (
+            "[samples]\nrequests = \"samples.jsonl\"\nexpected = \"expected.jsonl\"\n",
+            "",
+            "the table [samples] is missing: write `[samples]` and below it `requests = \"samples.jsonl\"`, the name of a file",
+        ),
+        ("requests = \"samples.jsonl\"\n", "", "line 19: samples: missing field `requests`"),
         ("name = \"tiny\"\n", "", "line 1: missing field `name`"),
         ("\"tiny\"", "7", "line 1: name: invalid type: integer `7`, expected a string"),
         ("nodes_max = 100", "nodes_max = -1", "line 13: limits.nodes_max: invalid value: integer `-1`, expected a whole number from 0 on"),

@@ -45,6 +45,8 @@ pub enum ModelError {
     Extent { name: String, extent: i64 },
     #[error("input tensor `{name}` has no leading dimension, which `rows-are-requests` counts")]
     NoRows { name: String },
+    #[error("cell `{cell}` has a `batch-max` of 0, so that it could never run")]
+    NoBatch { cell: String },
     #[error("`live-max` is 0, so that no request could hold a value")]
     NothingLives,
 }
@@ -66,6 +68,9 @@ impl Model {
         }
         if description.live_max == Some(0) {
             return Err(ModelError::NothingLives);
+        }
+        if let Some(cell) = description.cells.iter().find(|cell| cell.batch_max == Some(0)) {
+            return Err(ModelError::NoBatch { cell: short(&cell.name) });
         }
         let cells = description.cells.iter().map(|cell| TypedCell::resolve(cell, context).map(Arc::new));
         let cells = cells.collect::<Result<_, _>>()?;

@@ -62,13 +62,13 @@ fn tensor(from: types::Tensor) -> Result<Tensor, Unfit> {
     let name = from.name;
     let extent = |extent: &u64| usize::try_from(*extent).ok().filter(|_| *extent <= EXTENT_MAX).ok_or(*extent);
     let shape = from.shape.iter().map(extent).collect::<Result<_, _>>();
-    let shape = shape.map_err(|found| Unfit::Malformed(format!("tensor \"{name}\" has an extent of {found}, more than {EXTENT_MAX}")))?;
+    let shape = shape.map_err(|found| Unfit::Malformed(format!("tensor `{name}` has an extent of {found}, more than {EXTENT_MAX}")))?;
     let tensor = Tensor { name, datatype: datatype(from.datatype), shape, data: from.data };
     if tensor.is_consistent() {
         return Ok(tensor);
     }
     let Tensor { name, datatype, shape, data } = tensor;
-    Err(Unfit::Malformed(format!("tensor \"{name}\" has {} bytes, which do not make {datatype} of shape {shape:?}", data.len())))
+    Err(Unfit::Malformed(format!("tensor `{name}` has {} bytes, which do not make {datatype} of shape {shape:?}", data.len())))
 }
 
 pub(crate) fn tensor_to_guest(from: Tensor) -> types::Tensor {
@@ -147,7 +147,7 @@ mod tests {
     fn a_tensor_that_contradicts_itself_is_named() {
         let claimed = types::Tensor { name: "x".to_owned(), datatype: types::Datatype::Fp32, shape: vec![2], data: vec![0; 7] };
         let Err(Unfit::Malformed(sentence)) = tensor(claimed) else { panic!("accepted") };
-        assert_eq!(sentence, "tensor \"x\" has 7 bytes, which do not make FP32 of shape [2]");
+        assert_eq!(sentence, "tensor `x` has 7 bytes, which do not make FP32 of shape [2]");
     }
 
     #[test]
@@ -156,6 +156,6 @@ mod tests {
             |extent| tensor(types::Tensor { name: "x".to_owned(), datatype: types::Datatype::Fp32, shape: vec![extent, 0], data: vec![] });
         assert!(empty(u64::from(u32::MAX)).is_ok());
         let Err(Unfit::Malformed(sentence)) = empty(1 << 32) else { panic!("accepted") };
-        assert_eq!(sentence, "tensor \"x\" has an extent of 4294967296, more than 4294967295");
+        assert_eq!(sentence, "tensor `x` has an extent of 4294967296, more than 4294967295");
     }
 }

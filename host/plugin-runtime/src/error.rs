@@ -198,7 +198,7 @@ pub enum CallError {
         site: Box<Site>,
     },
     /// The plugin trapped, asked for what there is not, or answered with what cannot be read.
-    #[error("plugin \"{}\" failed in {}: {cause}{}", site.plugin, site.export, site.said())]
+    #[error("plugin `{}` failed in {}: {cause}{}", site.plugin, site.export, site.said())]
     Failed {
         /// Where.
         site: Box<Site>,
@@ -206,7 +206,7 @@ pub enum CallError {
         cause: String,
     },
     /// The plugin ran into a limit.
-    #[error("plugin \"{}\" {limit} in {}{}", site.plugin, site.export, site.said())]
+    #[error("plugin `{}` {limit} in {}{}", site.plugin, site.export, site.said())]
     Limit {
         /// Where.
         site: Box<Site>,
@@ -214,7 +214,7 @@ pub enum CallError {
         limit: LimitReached,
     },
     /// No instance could be had: too many calls at once.
-    #[error("plugin \"{}\" could not be called: all instances are in use", site.plugin)]
+    #[error("plugin `{}` could not be called: all instances are in use", site.plugin)]
     Busy {
         /// Which call.
         site: Box<Site>,

@@ -74,7 +74,7 @@ impl RequestView {
         match tensor.to_i64() {
             Some(values) => Ok(values),
             None if tensor.datatype == Datatype::Uint64 => {
-                Err(Blame::request(format!("tensor \"{}\" has elements above the largest 64-bit signed integer", tensor.name)))
+                Err(Blame::request(format!("tensor `{}` has elements above the largest 64-bit signed integer", tensor.name)))
             }
             None => Err(wrong()),
         }
@@ -95,10 +95,10 @@ impl RequestView {
         }
         fits(tensor, tensor.data.len(), 2, bytes_max)?;
         let name = &tensor.name;
-        let texts = tensor.texts().ok_or_else(|| Blame::request(format!("the lengths in tensor \"{name}\" do not add up")))?;
+        let texts = tensor.texts().ok_or_else(|| Blame::request(format!("the lengths in tensor `{name}` do not add up")))?;
         let utf8 = |text: &[u8]| std::str::from_utf8(text).map(str::to_owned);
         let texts = texts.into_iter().map(utf8).collect::<Result<_, _>>();
-        texts.map_err(|error| Blame::request(format!("tensor \"{name}\" is not UTF-8 text: {error}")))
+        texts.map_err(|error| Blame::request(format!("tensor `{name}` is not UTF-8 text: {error}")))
     }
 }
 
@@ -112,7 +112,7 @@ fn fits(tensor: &Tensor, elements: usize, size: usize, bytes_max: usize) -> Resu
         return Ok(());
     }
     let (name, bytes) = (&tensor.name, tensor.data.len());
-    Err(Blame::request(format!("tensor \"{name}\" has {bytes} bytes, more than the plugin can read into its memory of {bytes_max} bytes")))
+    Err(Blame::request(format!("tensor `{name}` has {bytes} bytes, more than the plugin can read into its memory of {bytes_max} bytes")))
 }
 
 /// The resource that stands for the request of the call that is under way; there is only ever one.

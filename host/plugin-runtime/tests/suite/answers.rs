@@ -145,5 +145,5 @@ fn a_literal_that_contradicts_itself_is_an_error() {
     let data =
         [words(&[4132, 1, 0, 1, 0, 0, 0, 0, 0]), words(&[0, 4144, 1]), words(&[1, 0, 0, 11, 4176, 1, 4176, 4]), words(&[2, 0])].concat();
     let sentence = failure(&Guest::answering(&chains(1), &data));
-    assert_eq!(sentence, "tensor \"\" has 4 bytes, which do not make FP32 of shape [2]");
+    assert_eq!(sentence, "tensor `` has 4 bytes, which do not make FP32 of shape [2]");
 }

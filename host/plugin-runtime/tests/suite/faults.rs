@@ -23,9 +23,9 @@ fn limit(error: &CallError) -> LimitReached {
 #[test]
 fn a_trap_names_plugin_export_and_cause() {
     let error = unfold(&Guest::unfolding("(unreachable)"));
-    assert_eq!(error.to_string(), "plugin \"testee\" failed in unfold: wasm `unreachable` instruction executed");
+    assert_eq!(error.to_string(), "plugin `testee` failed in unfold: wasm `unreachable` instruction executed");
     let error = unfold(&Guest::unfolding("(i32.div_u (i32.const 1) (i32.const 0))"));
-    assert_eq!(error.to_string(), "plugin \"testee\" failed in unfold: integer divide by zero");
+    assert_eq!(error.to_string(), "plugin `testee` failed in unfold: integer divide by zero");
     let named = Guest::unfolding("(call $culprit)").with_extra("(func $culprit (result i32) (i32.load (i32.const -1)))");
     let sentence = unfold(&named).to_string();
     assert!(sentence.contains("out of bounds memory access") && sentence.ends_with("in function \"culprit\""), "{sentence}");
@@ -41,7 +41,7 @@ fn the_text_of_a_panic_is_handed_back() {
         .with_import(r#"(import "cellwright:plugin/host@0.1.0" "note" (func $note (param i32 i32)))"#)
         .with_extra(r#"(data (i32.const 3000) "no weight")"#);
     let error = unfold(&guest);
-    assert_eq!(error.to_string(), "plugin \"testee\" failed in unfold: wasm `unreachable` instruction executed (it noted: no weight)");
+    assert_eq!(error.to_string(), "plugin `testee` failed in unfold: wasm `unreachable` instruction executed (it noted: no weight)");
     let CallError::Failed { site, .. } = error else { panic!("{error}") };
     assert_eq!((site.export, site.notes), (Export::Unfold, vec!["no weight".to_owned()]));
 }
@@ -89,7 +89,7 @@ fn an_endless_loop_ends_in_time() {
     let model = model_with(&Guest::unfolding("(loop $again (br $again)) (unreachable)"), &limits);
     let begin = Instant::now();
     let error = model.unfold(&nothing()).unwrap_err();
-    assert_eq!(error.to_string(), "plugin \"testee\" used more than 30 ms of processor time in unfold");
+    assert_eq!(error.to_string(), "plugin `testee` used more than 30 ms of processor time in unfold");
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(28) && took < Duration::from_secs(5), "{took:?}");
 }
@@ -132,9 +132,9 @@ fn describe_and_the_start_of_an_instance_have_a_time_of_their_own() {
         plugin.with_parameters(&[], Arc::new(NoFiles), &limits).err().map(|error| error.to_string())
     };
     let looping = Guest { describe: "(loop $again (br $again)) (unreachable)".to_owned(), ..Guest::default() };
-    assert_eq!(describe(&looping).as_deref(), Some("plugin \"testee\" used more than 20 ms of processor time in describe"));
+    assert_eq!(describe(&looping).as_deref(), Some("plugin `testee` used more than 20 ms of processor time in describe"));
     let starting = Guest::default().with_extra("(func $start (loop $again (br $again))) (start $start)");
-    assert_eq!(describe(&starting).as_deref(), Some("plugin \"testee\" used more than 20 ms of processor time in its start"));
+    assert_eq!(describe(&starting).as_deref(), Some("plugin `testee` used more than 20 ms of processor time in its start"));
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_hoarder_of_memory_is_stopped_at_the_limit_of_its_model() {
     assert_eq!(limit(&unfold(&hoarding)), LimitReached::Memory(64 << 20));
     let limits = Limits { memory_bytes: 1 << 20, ..Limits::default() };
     let error = model_with(&hoarding, &limits).unfold(&nothing()).unwrap_err();
-    assert_eq!(error.to_string(), "plugin \"testee\" asked for more than 1048576 bytes of memory in unfold");
+    assert_eq!(error.to_string(), "plugin `testee` asked for more than 1048576 bytes of memory in unfold");
     let two_mib = Guest::unfolding("(drop (memory.grow (i32.const 32))) (i32.const 1024)");
     assert_eq!(limit(&model_with(&two_mib, &limits).unfold(&nothing()).unwrap_err()), LimitReached::Memory(1 << 20));
     model(&two_mib).unfold(&nothing()).unwrap();
@@ -171,7 +171,7 @@ fn deep_recursion_ends_at_the_stacks_limit() {
         .with_extra("(func $deeper (param i32) (result i32) (i32.add (call $deeper (i32.add (local.get 0) (i32.const 1))) (i32.const 1)))");
     let error = unfold(&recursing);
     assert_eq!(limit(&error), LimitReached::Stack(512 << 10));
-    assert_eq!(error.to_string(), "plugin \"testee\" used more than 524288 bytes of stack in unfold");
+    assert_eq!(error.to_string(), "plugin `testee` used more than 524288 bytes of stack in unfold");
 }
 
 #[test]

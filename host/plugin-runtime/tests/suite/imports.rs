@@ -50,7 +50,7 @@ fn contents_of_another_type_or_number_end_the_call_with_a_sentence() {
     let floats = request(Tensor::from_f32("x", &[1], &[1.0]));
     let ints = request(Tensor::from_i64("x", &[1], &[1]));
     let ask = |what, request| model(&asking(what, "")).unfold(request).unwrap_err().to_string();
-    let prefix = "plugin \"testee\" failed in unfold: it asked for the";
+    let prefix = "plugin `testee` failed in unfold: it asked for the";
     assert_eq!(ask("ints", &floats), format!("{prefix} ints of tensor 0, which is FP32"));
     assert_eq!(ask("floats", &ints), format!("{prefix} floats of tensor 0, which is INT64"));
     assert_eq!(ask("texts", &ints), format!("{prefix} texts of tensor 0, which is INT64"));
@@ -62,7 +62,7 @@ fn a_clients_bad_bytes_are_the_clients_fault() {
     let bad = request(Tensor::from_texts("x", &[1], &[[0xff_u8, 0xfe]]));
     let error = model(&asking("texts", "")).unfold(&bad).unwrap_err();
     assert!(matches!(error, CallError::Refused { fault: Fault::InvalidInput, .. }), "{error}");
-    assert!(error.to_string().starts_with("tensor \"x\" is not UTF-8 text: "), "{error}");
+    assert!(error.to_string().starts_with("tensor `x` is not UTF-8 text: "), "{error}");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn contents_that_the_guest_could_not_hold_are_not_converted() {
     for (kind, tensor, bytes) in [("ints", huge, 9 << 20), ("texts", text, (33 << 20) + 4)] {
         let error = model(&asking(kind, "")).unfold(&request(tensor)).unwrap_err();
         assert!(matches!(error, CallError::Refused { fault: Fault::InvalidInput, .. }), "{error}");
-        let sentence = format!("tensor \"x\" has {bytes} bytes, more than the plugin can read into its memory of 67108864 bytes");
+        let sentence = format!("tensor `x` has {bytes} bytes, more than the plugin can read into its memory of 67108864 bytes");
         assert!(error.to_string().starts_with(&sentence), "{error}");
     }
 }

@@ -108,6 +108,6 @@ fn calls_beyond_all_instances_are_told_so() {
     assert!(outcomes.iter().any(|error| matches!(error, CallError::Limit { .. })), "{outcomes:?}");
     let busy: Vec<_> = outcomes.iter().filter(|error| matches!(error, CallError::Busy { .. })).collect();
     assert!(!busy.is_empty(), "{outcomes:?}");
-    assert_eq!(busy[0].to_string(), "plugin \"testee\" could not be called: all instances are in use");
+    assert_eq!(busy[0].to_string(), "plugin `testee` could not be called: all instances are in use");
     assert!(matches!(model.unfold(&nothing()), Err(CallError::Limit { .. })), "the instances came back");
 }

@@ -255,7 +255,10 @@ impl Client {
             return ClientError::Nobody { address };
         }
         let what = trust::fault(cause).unwrap_or_else(|| causes(cause));
-        ClientError::Connection { address, what }
+        match cause.downcast_ref::<hyper_util::client::legacy::Error>() {
+            Some(cause) if cause.is_connect() => ClientError::Connection { address, what },
+            _ => ClientError::Broken { address, what },
+        }
     }
 
     /// What a refusal says. How a key is sent is this client's business, not its user's.

@@ -38,9 +38,17 @@ pub enum ClientError {
         /// Where it was looked for.
         address: String,
     },
-    /// The server was not reached, or the connection broke.
+    /// The server was not reached.
     #[error("{address}: {what}")]
     Connection {
+        /// The server.
+        address: String,
+        /// What happened, cause by cause.
+        what: String,
+    },
+    /// The connection broke when something had been sent, or could have been.
+    #[error("{address}: {what}")]
+    Broken {
         /// The server.
         address: String,
         /// What happened, cause by cause.
@@ -83,6 +91,14 @@ impl ClientError {
             Self::Status { status, .. } => Some(*status),
             _ => None,
         }
+    }
+
+    /// Whether what was asked for may have been done all the same: nobody heard how it ended.
+    #[must_use]
+    pub fn is_undecided(&self) -> bool {
+        /// Of something between here and the server, which waits no longer.
+        const GATEWAY_TIMEOUT: u16 = 504;
+        matches!(self, Self::Broken { .. } | Self::Answer(_) | Self::Status { status: GATEWAY_TIMEOUT, .. })
     }
 }
 

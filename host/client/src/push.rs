@@ -56,7 +56,8 @@ impl Client {
     /// Sends a folder as a new version of a model. `progress` hears, from another thread, how far it is.
     ///
     /// # Errors
-    /// If the folder cannot be read, or the server refuses the bundle; then the version that served goes on serving.
+    /// If the folder cannot be read, or the server refuses the bundle; then the version that served goes on serving. Where the connection broke, the version
+    /// may be there ([`ClientError::is_undecided`]).
     pub async fn push(
         &self,
         model: &str,

@@ -27,9 +27,16 @@ pub(crate) fn push(arguments: &PushArguments) -> anyhow::Result<ExitCode> {
         }
     };
     let options = PushOptions { activate: !arguments.no_activate };
-    let uploaded = remote::block_on(async { Ok(client.push(&name, &arguments.bundle, options, report).await?) });
+    let uploaded = remote::block_on(async { Ok(client.push(&name, &arguments.bundle, options, report).await) })?;
     bar.finish_and_clear();
-    let uploaded = uploaded.with_context(|| format!("model `{name}` has no new version"))?;
+    let uploaded = uploaded.map_err(|error| {
+        let outcome = if error.is_undecided() {
+            format!("it is not known whether model `{name}` has a new version (`cellwright models show {name}` tells)")
+        } else {
+            format!("model `{name}` has no new version")
+        };
+        anyhow::Error::new(error).context(outcome)
+    })?;
     let mut out = stdout();
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string(&uploaded)?)?;

@@ -1,4 +1,4 @@
-//! What the verbs say of servers that break off.
+//! What the verbs say of servers that break off, and of those that are older than they.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -57,4 +57,16 @@ fn nobody_is_told_that_there_is_no_new_version_where_that_is_not_known() {
     assert_eq!(wrong, format!("{known}it will not do (status 400)\n"));
     let nowhere = refused(cellwright(&["push", "examples/digits", "--server", "http://nowhere.invalid"], ""));
     assert!(nowhere.starts_with(known), "{nowhere}");
+}
+
+#[test]
+fn what_an_older_server_does_not_say_of_samples_is_not_made_up() {
+    let uploaded = |samples: &str| {
+        format!(r#"{{"model":"digits","version":1,"digest":"ab","samples":[{samples}],"existed":false,"activated":true}}"#)
+    };
+    let older = push_to(|stream| answer(stream, "200 OK", &uploaded(r#"{"name":"a","ok":true},{"name":"b","ok":true}"#)));
+    assert_eq!(older.stdout, "digits version 1 serves now\ndigest ab\n2 samples passed\n", "{}", older.stderr);
+    let newer = r#"{"name":"a","ok":true,"compared":true},{"name":"b","ok":true,"compared":false}"#;
+    let newer = push_to(|stream| answer(stream, "200 OK", &uploaded(newer)));
+    assert!(newer.stdout.ends_with("\n2 samples passed; 1 compared with expected answers, 1 only run\n"), "{}", newer.stdout);
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use cellwright_bundle::Bundle;
 use cellwright_client::PushOptions;
+use cellwright_protocol::messages::admin::SampleResult;
 
 use super::remote;
 use crate::cli::PushArguments;
@@ -51,9 +52,16 @@ pub(crate) fn push(arguments: &PushArguments) -> anyhow::Result<ExitCode> {
     writeln!(out, "{} version {} {state}", uploaded.model, uploaded.version)?;
     writeln!(out, "digest {}", uploaded.digest)?;
     if !uploaded.existed {
-        let passed = uploaded.samples.len();
-        let compared = uploaded.samples.iter().filter(|sample| sample.compared == Some(true)).count();
-        writeln!(out, "{passed} samples passed; {compared} compared with expected answers, {} only run", passed - compared)?;
+        writeln!(out, "{}", samples(&uploaded.samples))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn samples(samples: &[SampleResult]) -> String {
+    let passed = samples.len();
+    // Older servers do not say which they compared.
+    let Some(compared) = samples.iter().map(|sample| sample.compared.map(usize::from)).sum::<Option<usize>>() else {
+        return format!("{passed} samples passed");
+    };
+    format!("{passed} samples passed; {compared} compared with expected answers, {} only run", passed - compared)
 }

@@ -335,6 +335,7 @@ fn wrong_usage_is_status_2_and_says_what_to_do() {
         (&["serve", "--body-bytes-max", "0"], "no whole number from 1 on"),
         (&["serve", "--upload-bytes-max", "0"], "--upload-bytes-max"),
         (&["serve", "--connections-max", "0"], "no whole number from 1 on"),
+        (&["serve", "--drain-seconds", "1.5"], "`1.5` is no whole number of seconds"),
         (&["tenants", "set", "acme", "--device-share", "nan"], "a share is a number from 0"),
         (&["run", "examples/digits", "--input", "-", "--in-flight-max", "0"], "--in-flight-max"),
         (&[], "Usage"),

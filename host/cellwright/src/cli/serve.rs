@@ -72,7 +72,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "CELLWRIGHT_UPLOAD_BYTES_MAX", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) upload_bytes_max: Option<u64>,
     /// How long a stopping server waits for what it has begun [default: 30]
-    #[arg(long, env = "CELLWRIGHT_DRAIN_SECONDS", value_name = "SECONDS")]
+    #[arg(long, env = "CELLWRIGHT_DRAIN_SECONDS", value_name = "SECONDS", value_parser = whole_seconds)]
     pub(crate) drain_seconds: Option<u64>,
     /// How logs are written: for people, or one JSON object a line [default: human]
     #[arg(long, env = "CELLWRIGHT_LOG_FORMAT", value_enum)]
@@ -83,6 +83,10 @@ pub(crate) struct ServeArguments {
     /// Record every event of the scheduler in a new file, for `cellwright replay`: structures and times, nothing of what requests contain. It ends early, and the log says so, if the disk cannot keep up [default: none]
     #[arg(long, env = "CELLWRIGHT_RECORD", value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+}
+
+fn whole_seconds(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("`{text}` is no whole number of seconds"))
 }
 
 /// Where to listen.

@@ -347,6 +347,16 @@ fn wrong_usage_is_status_2_and_says_what_to_do() {
     }
 }
 
+#[test]
+fn a_setting_of_the_environment_that_is_empty_counts_as_none() {
+    let nowhere = [("CELLWRIGHT_SERVER", ""), ("CELLWRIGHT_CA", ""), ("CELLWRIGHT_KEY", ""), ("CELLWRIGHT_DATA", "/nowhere/at all")];
+    assert_error(&cellwright_in(&nowhere, &["keys", "list"], ""), &["there is no data folder of a server at /nowhere/at all"]);
+    let ran = cellwright_in(&[("CELLWRIGHT_DRAIN_SECONDS", ""), ("CELLWRIGHT_LISTEN", "")], &["serve", "--print-config"], "");
+    assert_status(&ran, 0);
+    let setting = ran.stdout.lines().find(|line| line.starts_with("drain_seconds = ")).unwrap_or_default();
+    assert!(setting.ends_with("# default"), "{}", ran.stdout);
+}
+
 /// Nobody is there, and `--worker` is for a server that is started.
 #[test]
 fn a_benchmark_asks_no_server_that_the_environment_names() {

@@ -3,7 +3,7 @@
 //! This crate owns arguments, output, progress and the load that benchmarks make. It holds no logic of serving: what it does with a model, any other
 //! front end can do through the same crates.
 
-#![expect(unsafe_code, reason = "an allocator that counts is an allocator")]
+#![expect(unsafe_code, reason = "an allocator that counts is an allocator, and the environment is changed before there are threads")]
 
 mod allocations;
 mod bound_lines;
@@ -32,6 +32,7 @@ use commands::serve::Settings;
 static ALLOCATOR: allocations::Counting = allocations::Counting(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
+    forget_empty_settings();
     let matches = Cli::command().get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
@@ -42,6 +43,15 @@ fn main() -> ExitCode {
         // Whoever reads our output has had enough of it (`cellwright … | head`).
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => complain(&error),
+    }
+}
+
+/// `CELLWRIGHT_SERVER= cellwright …` is how a shell takes a setting back: an empty one counts as none.
+fn forget_empty_settings() {
+    let empty = std::env::vars_os().filter(|(name, value)| value.is_empty() && name.as_encoded_bytes().starts_with(b"CELLWRIGHT_"));
+    for (name, _) in empty.collect::<Vec<_>>() {
+        // SAFETY: it is the first thing that the program does, on its only thread: nobody else reads the environment meanwhile.
+        unsafe { std::env::remove_var(name) };
     }
 }
 

@@ -19,7 +19,7 @@ const EXAMPLES: &str = "Examples:
 
 Every setting can be given as a flag, in the environment (CELLWRIGHT_LISTEN, …) or, but for `--log`, in the configuration file (`listen = \"127.0.0.1:8000\"`, with \
 `_` for `-`); several workers are CELLWRIGHT_WORKERS and `workers`. A flag goes before the environment, the environment before the file. `--print-config` shows \
-what holds and where it comes from.
+what holds and where it comes from. A variable that is set to nothing counts as not set.
 
 Without keys the server listens on loopback only, and everyone there may do everything. `cellwright keys create --admin` makes the first key.";
 

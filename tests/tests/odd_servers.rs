@@ -61,9 +61,8 @@ fn nobody_is_told_that_there_is_no_new_version_where_that_is_not_known() {
 
 #[test]
 fn what_an_older_server_does_not_say_of_samples_is_not_made_up() {
-    let uploaded = |samples: &str| {
-        format!(r#"{{"model":"digits","version":1,"digest":"ab","samples":[{samples}],"existed":false,"activated":true}}"#)
-    };
+    let uploaded =
+        |samples: &str| format!(r#"{{"model":"digits","version":1,"digest":"ab","samples":[{samples}],"existed":false,"activated":true}}"#);
     let older = push_to(|stream| answer(stream, "200 OK", &uploaded(r#"{"name":"a","ok":true},{"name":"b","ok":true}"#)));
     assert_eq!(older.stdout, "digits version 1 serves now\ndigest ab\n2 samples passed\n", "{}", older.stderr);
     let newer = r#"{"name":"a","ok":true,"compared":true},{"name":"b","ok":true,"compared":false}"#;

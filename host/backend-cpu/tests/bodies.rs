@@ -1,7 +1,7 @@
 //! Bodies at random, by every kind of kernels, on one thread and on several, with weights in tables and without, ahead of their steps or within them.
 
 use cellwright_backend::Backend;
-use cellwright_backend::conformance::bodies::{Body, Company, Size};
+use cellwright_backend::conformance::bodies::{self, Body, Company, Size};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::Retention;
@@ -34,11 +34,19 @@ fn make() -> impl FnMut() -> Box<dyn Backend> {
     }
 }
 
+fn check(seed: u64) {
+    let precision = if seed.is_multiple_of(3) { Precision::ALL[(seed / 3 % 4) as usize] } else { Precision::F32 };
+    let body = Body::new(seed, precision, SIZE);
+    body.iter().for_each(|body| body.check(&mut make(), &COMPANIES));
+}
+
 #[test]
 fn rows_are_what_their_bodies_say() {
-    for seed in 0..BODIES {
-        let precision = if seed % 3 == 0 { Precision::ALL[(seed / 3 % 4) as usize] } else { Precision::F32 };
-        let body = Body::new(seed, precision, SIZE);
-        body.iter().for_each(|body| body.check(&mut make(), &COMPANIES));
-    }
+    (0..BODIES).for_each(check);
+}
+
+#[test]
+#[ignore = "as long as one likes: CELLWRIGHT_SEEDS=10000 cargo test --release -p cellwright-backend-cpu --test bodies -- --ignored"]
+fn soak() {
+    bodies::soak(check);
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cellwright_backend::Backend;
-use cellwright_backend::conformance::bodies::{Body, Company, Size};
+use cellwright_backend::conformance::bodies::{self, Body, Company, Size};
 use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::typed::Precision;
@@ -63,28 +63,13 @@ fn rows_are_what_their_bodies_say_in_compiled_groups() {
     check(20..22, Precision::F32, true);
 }
 
-/// More of them: `FROM`, `SECONDS_MOST`.
 #[test]
-#[ignore = "for as long as one likes"]
-fn many() {
-    let number = |name: &str, other: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(other);
-    let (from, most, compiles) = (number("FROM", 0), Duration::from_secs(number("SECONDS_MOST", 60)), number("COMPILES", 0) != 0);
-    let began = std::time::Instant::now();
-    let mut failed = Vec::new();
-    let (mut seed, mut ran) = (from, 0);
-    while began.elapsed() < most && failed.len() < 12 {
+#[ignore = "as long as one likes: CELLWRIGHT_SEEDS=1000 cargo test --release -p cellwright-backend-cuda --test bodies -- --ignored"]
+fn soak() {
+    bodies::soak(|seed| {
         let precision = [Precision::F32, Precision::Bf16, Precision::F16][(seed % 3) as usize];
-        let done = std::panic::catch_unwind(|| {
-            let body = Body::new(seed, precision, size_of(seed));
-            body.iter().for_each(|body| body.check(&mut || worker(seed / 3, compiles), &COMPANIES));
-            body.is_some()
-        });
-        match done {
-            Ok(is_body) => ran += usize::from(is_body),
-            Err(_) => failed.push(seed),
-        }
-        seed += 1;
-    }
-    eprintln!("seeds {from}..{seed}: {ran} ran");
-    assert!(failed.is_empty(), "failed: {failed:?}");
+        // Which takes long.
+        let compiles = seed.is_multiple_of(32);
+        check(seed..seed + 1, precision, compiles);
+    });
 }

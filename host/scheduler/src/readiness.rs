@@ -179,7 +179,7 @@ impl Scheduler {
     }
 
     /// Whether a node is executed for certain, once what it waits for is there: no stop of its own chain can still come before it.
-    pub(crate) fn certain(&self, lane: LaneId, step: u32) -> bool {
+    pub(super) fn certain(&self, lane: LaneId, step: u32) -> bool {
         let place = self.lane(lane);
         let request = self.request(place.request);
         let Some(own) = request.chain(place.chain) else { return false };

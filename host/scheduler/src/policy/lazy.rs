@@ -106,12 +106,14 @@ impl Scheduler {
         riders.retain(|rider| self.in_batch(&rider.member, worker));
         riders.iter_mut().for_each(|rider| self.settle_rider(rider));
         self.settle_failures();
+        // Others may come in their place.
+        let given_up = riders.iter().any(|rider| !self.in_batch(&rider.member, worker));
         let behind = riders.iter().filter(|rider| self.in_batch(&rider.member, worker)).filter_map(|rider| self.node(rider)).min();
         if let Some(node) = behind {
             self.submit_node(worker, model, node, riders);
         }
         self.lazy.tables.insert((worker, model), table);
-        self.end_riders(worker, model) || behind.is_some()
+        self.end_riders(worker, model) || behind.is_some() || given_up
     }
 
     fn riders(&self, worker: WorkerId, model: ModelId) -> &[Rider] {

@@ -67,6 +67,17 @@ impl Request {
         cancelled(chain) || self.graph.root(chain).is_some_and(cancelled)
     }
 
+    /// Whether a step that is executed names one of that chain that never is.
+    fn names_beyond(&self, chain: u32) -> bool {
+        let nodes = (0..self.graph.chains()).flat_map(|own| self.graph.nodes(own)).filter(|node| node.step < self.executed(node.chain));
+        nodes.flat_map(|node| self.graph.needs(node)).any(|need| match need {
+            Need::Node { node, .. } => node.chain == chain && (node.step >= self.executed(chain) || self.given_up(chain)),
+            // One that follows a cancelled chain has the steps that were submitted whole.
+            Need::Counted { chain: counts, counted } => counts == chain && (counted > self.executed(chain) || self.given_up(chain)),
+            Need::End(_) | Need::Followed(_) => false,
+        })
+    }
+
     pub(crate) fn over(&self) -> bool {
         (0..self.graph.chains()).all(|chain| self.chain_over(chain))
     }
@@ -301,6 +312,7 @@ impl World {
                     assert_eq!(policy, PolicyKind::Adaptive, "nobody else minds deadlines");
                 }
                 Failure::Row => assert!(request.row_failed),
+                Failure::BeyondEnd { chain } => assert!(request.names_beyond(*chain), "{id:?} names nothing beyond the end of {chain}"),
                 Failure::WorkerLost | Failure::NoWorker => assert!(self.lost_worker),
                 _ => {}
             }
@@ -308,6 +320,17 @@ impl World {
         }
         self.requests.retain(|_, request| !(request.ended && request.lanes == 0));
         self.commands = commands;
+        self.check_somebody_goes_on();
+    }
+
+    /// Where nothing is under way and nobody is to be woken, whoever has a place has nothing to do: no event would come for it.
+    fn check_somebody_goes_on(&self) {
+        if self.wake || !self.moves.is_empty() || self.workers.values().any(|worker| !worker.tasks.is_empty()) {
+            return;
+        }
+        let waits = |request: &Request| request.ended || request.placed < request.graph.growths.len() || request.over();
+        let forgotten: Vec<_> = self.requests.iter().filter(|(_, request)| !waits(request)).map(|(id, _)| *id).collect();
+        assert!(forgotten.is_empty(), "nobody goes on with {forgotten:?}:\n{}", self.left_over());
     }
 
     fn release(&mut self, lane: LaneId) {

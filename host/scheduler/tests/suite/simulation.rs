@@ -7,7 +7,7 @@ use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
 use cellwright_cell_graph::generate::{self, Rng};
 use cellwright_cell_graph::graph::Affine;
-use cellwright_cell_graph::unfolded::Dependency;
+use cellwright_cell_graph::unfolded::{Dependency, Source};
 use cellwright_scheduler::{
     BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, Knot, ModelId, ModelInfo, NumericClass, PolicyKind, Release, RequestId,
     TenantId, Time, WorkerId,
@@ -225,7 +225,13 @@ impl Run {
         let keeps: Vec<u32> = keep.into_iter().chain(first..first + chains.len() as u32).filter(|_| self.dice.once_in(2)).collect();
         let goes_on = self.dice.once_in(2);
         let mut growth = UnfoldedGrowth::clone(&graphs::growth(first, chains, if goes_on { graphs::watch(&keeps) } else { None }));
-        let live: Vec<u32> = (0..first).filter(|chain| !request.chain_over(*chain) && Some(*chain) != counted).collect();
+        // Nor what an earlier growth counts steps of.
+        let inputs = || {
+            request.graph.growths.iter().flat_map(|growth| &growth.chains).flat_map(|chain| &chain.stages).flat_map(|stage| &stage.inputs)
+        };
+        let is_counted = |number: u32| inputs().any(|input| matches!(&input.source, Source::Steps { chain, .. } if *chain == number));
+        let live: Vec<u32> =
+            (0..first).filter(|chain| !request.chain_over(*chain) && Some(*chain) != counted && !is_counted(*chain)).collect();
         if !live.is_empty() && self.dice.once_in(2) {
             growth.cancel.push(*self.dice.pick(&live));
         }

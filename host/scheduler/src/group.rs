@@ -364,8 +364,11 @@ impl Scheduler {
         if let Some(chain) = request.chain_mut(number) {
             chain.remaining -= done;
         }
-        let model = self.model_mut(model);
-        model.flying = model.flying + flying - 1;
+        let known = self.model_mut(model);
+        known.flying = known.flying + flying - 1;
+        if !known.is_busy() {
+            self.touched.push(model);
+        }
         if let Some(state) = self.workers[worker.index()].as_mut().filter(|_| flying > 0) {
             let tasks = state.tasks.iter_mut().filter(|task| task.cell_type == cell_type && task.tick > member.joined);
             tasks.for_each(|task| task.walk = true);

@@ -351,6 +351,13 @@ impl Scheduler {
         self.tenants.iter().flatten().count()
     }
 
+    /// Whether whatever made a model active, or idle, is known or will be looked at in the next turn: if not, its tenant saves idleness up.
+    #[must_use]
+    pub fn activity_is_noted(&self) -> bool {
+        let models = self.models.iter().flatten();
+        models.filter(|model| model.active != model.is_busy()).all(|model| self.touched.contains(&model.info.model))
+    }
+
     /// Bytes that say how each node of the requests in flight stands, and in what order those that are ready go: as many as their graphs are large.
     #[must_use]
     pub fn bytes_of_nodes(&self) -> usize {

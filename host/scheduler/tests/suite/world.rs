@@ -320,6 +320,7 @@ impl World {
         }
         self.requests.retain(|_, request| !(request.ended && request.lanes == 0));
         self.commands = commands;
+        assert!(self.scheduler.activity_is_noted(), "a model came or went, and nobody has noted it");
         self.check_somebody_goes_on();
     }
 

@@ -99,14 +99,8 @@ impl App {
         tenant: &TenantName,
         change: impl FnOnce(&Self) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let full = || Refusal::new(ErrorKind::Busy, "too many changes of this tenant's models wait for their turn: try again later");
-        let turn = self.changes.take(tenant).await.ok_or_else(full)?;
-        let changing = self.blocking(move |app| {
-            let changed = change(app);
-            drop(turn);
-            changed
-        });
-        changing.await
+        let full = "too many changes of this tenant's models wait for their turn: try again later";
+        self.in_turn(&self.changes, tenant, full, change).await
     }
 
     /// Looks up what may be much and writes it down, in the tenant's turn, on a thread that may block.
@@ -115,14 +109,24 @@ impl App {
         tenant: &TenantName,
         list: impl FnOnce(&Self) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let full = || Refusal::new(ErrorKind::Busy, "too many lists for this tenant wait for their turn: try again later");
-        let turn = self.lists.take(tenant).await.ok_or_else(full)?;
-        let listing = self.blocking(move |app| {
-            let listed = list(app);
+        self.in_turn(&self.lists, tenant, "too many lists for this tenant wait for their turn: try again later", list).await
+    }
+
+    /// Does what may block in a turn of the tenant's, which whoever leaves keeps until it is done; `full` says that too many wait.
+    async fn in_turn<T: Send + 'static>(
+        self: &Arc<Self>,
+        turns: &Turns,
+        tenant: &TenantName,
+        full: &'static str,
+        work: impl FnOnce(&Self) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let turn = turns.take(tenant).await.ok_or_else(|| Refusal::new(ErrorKind::Busy, full))?;
+        let working = self.blocking(move |app| {
+            let done = work(app);
             drop(turn);
-            listed
+            done
         });
-        listing.await
+        working.await
     }
 
     /// Runs what may block, on a thread that may.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Progress, Slot, Task};
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Progress, Slot, Task};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_cell_graph::TypedCell;
 
@@ -99,7 +99,13 @@ impl Gate {
     /// A worker that must pass.
     #[must_use]
     pub fn before(&self, inner: Box<dyn Backend>) -> Box<dyn Backend> {
-        Box::new(Wrapped { inner, trouble: Trouble::Gate(self.0.clone()) })
+        Box::new(Wrapped { inner, trouble: Trouble::Gate(self.0.clone(), Doing::Tasks) })
+    }
+
+    /// A worker whose cells must pass before they are made ready, and whose tasks need not.
+    #[must_use]
+    pub fn before_cells_of(&self, inner: Box<dyn Backend>) -> Box<dyn Backend> {
+        Box::new(Wrapped { inner, trouble: Trouble::Gate(self.0.clone(), Doing::Preparing) })
     }
 }
 
@@ -109,7 +115,7 @@ impl Drop for Gate {
     }
 }
 
-/// What a device is doing when it goes away.
+/// What a device is doing when it is held up or goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     /// Completing a task.
@@ -118,6 +124,8 @@ pub enum Doing {
     Reading,
     /// Writing state that came from elsewhere.
     Writing,
+    /// Having cells made ready, on other threads than its own: it cannot be lost meanwhile, but a panic there is one.
+    Preparing,
 }
 
 /// When and how a device goes away.
@@ -233,9 +241,10 @@ pub fn preferring(lent: bool, together: bool, inner: Box<dyn Backend>) -> Box<dy
     Box::new(Wrapped { inner, trouble: Trouble::Preferences { lent, together } })
 }
 
+#[derive(Clone)]
 enum Trouble {
     Preferences { lent: bool, together: bool },
-    Gate(Arc<Barrier>),
+    Gate(Arc<Barrier>, Doing),
     Fuse(Fuse),
     Crew(Crew),
     Stopwatch(Stopwatch),
@@ -247,10 +256,23 @@ struct Wrapped {
     trouble: Trouble,
 }
 
-impl Wrapped {
+/// Makes cells ready for such a device.
+struct Preparer {
+    inner: Arc<dyn Prepare>,
+    trouble: Trouble,
+}
+
+impl Prepare for Preparer {
+    fn prepare(&self, cell: &Arc<TypedCell>) -> Result<Prepared, LoadError> {
+        let _ = self.trouble.pass(Doing::Preparing);
+        self.inner.prepare(cell)
+    }
+}
+
+impl Trouble {
     fn pass(&self, doing: Doing) -> Result<(), DeviceLost> {
-        match &self.trouble {
-            Trouble::Gate(barrier) if doing == Doing::Tasks => {
+        match self {
+            Self::Gate(barrier, at) if doing == *at => {
                 let mut queue = barrier.queue.lock().unwrap_or_else(PoisonError::into_inner);
                 queue.waiting += 1;
                 queue = barrier.opened.wait_while(queue, |queue| queue.left == 0).unwrap_or_else(PoisonError::into_inner);
@@ -260,7 +282,7 @@ impl Wrapped {
                 }
                 Ok(())
             }
-            Trouble::Fuse(fuse) if doing == fuse.at => {
+            Self::Fuse(fuse) if doing == fuse.at => {
                 let burnt = |left: u32| (left < u32::MAX).then(|| left.saturating_sub(1));
                 match fuse.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, burnt) {
                     Ok(0) if fuse.panics => panic!("the device is made to panic"),
@@ -268,15 +290,10 @@ impl Wrapped {
                     _ => Ok(()),
                 }
             }
-            Trouble::Crew(crew) if doing == Doing::Tasks && !crew.is_whole() => {
+            Self::Crew(crew) if doing == Doing::Tasks && !crew.is_whole() => {
                 Err(DeviceLost { device: "a test's device".to_owned(), cause: "it was waited for".to_owned() })
             }
-            Trouble::Gate(_)
-            | Trouble::Fuse(_)
-            | Trouble::Crew(_)
-            | Trouble::Stopwatch(_)
-            | Trouble::Threads(_)
-            | Trouble::Preferences { .. } => Ok(()),
+            Self::Gate(..) | Self::Fuse(_) | Self::Crew(_) | Self::Stopwatch(_) | Self::Threads(_) | Self::Preferences { .. } => Ok(()),
         }
     }
 }
@@ -290,8 +307,12 @@ impl Backend for Wrapped {
         }
     }
 
-    fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError> {
-        self.inner.load(index, cell)
+    fn preparer(&self) -> Arc<dyn Prepare> {
+        Arc::new(Preparer { inner: self.inner.preparer(), trouble: self.trouble.clone() })
+    }
+
+    fn install(&mut self, index: CellIndex, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
+        self.inner.install(index, cell, prepared)
     }
 
     fn steps_together(&self, index: CellIndex) -> bool {
@@ -306,7 +327,7 @@ impl Backend for Wrapped {
     }
 
     fn submit(&mut self, task: Task) -> Result<(), DeviceLost> {
-        if let Trouble::Gate(barrier) = &self.trouble {
+        if let Trouble::Gate(barrier, _) = &self.trouble {
             barrier.zeroed.fetch_add(task.scrub.iter().map(|(_, count)| u64::from(*count)).sum(), Ordering::AcqRel);
         }
         self.inner.submit(task)?;
@@ -326,20 +347,20 @@ impl Backend for Wrapped {
     }
 
     fn complete(&mut self) -> Result<Option<Completed>, DeviceLost> {
-        self.pass(Doing::Tasks)?;
+        self.trouble.pass(Doing::Tasks)?;
         self.inner.complete()
     }
 
     fn read(&mut self, first: Slot, count: u32) -> Result<Vec<u8>, DeviceLost> {
-        self.pass(Doing::Reading)?;
-        if let Trouble::Gate(barrier) = &self.trouble {
+        self.trouble.pass(Doing::Reading)?;
+        if let Trouble::Gate(barrier, _) = &self.trouble {
             barrier.read.fetch_add(u64::from(count), Ordering::AcqRel);
         }
         self.inner.read(first, count)
     }
 
     fn write(&mut self, first: Slot, bytes: &[u8]) -> Result<(), DeviceLost> {
-        self.pass(Doing::Writing)?;
+        self.trouble.pass(Doing::Writing)?;
         self.inner.write(first, bytes)
     }
 

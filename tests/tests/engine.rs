@@ -8,6 +8,8 @@ mod beside;
 mod ends;
 #[path = "engine/figures.rs"]
 mod figures;
+#[path = "engine/loads.rs"]
+mod loads;
 #[path = "engine/losses.rs"]
 mod losses;
 #[path = "engine/measured.rs"]

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod epilogue;
+mod prepare;
 mod timing;
 mod transfer;
 
@@ -14,7 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cellwright_backend::{
-    Backend, CellIndex, Completed, DeviceInfo, DeviceLost, Lane, LoadError, NodeLayout, Row, SLOT_BYTES, Slot, TableInfo, Task,
+    Backend, CellIndex, Completed, DeviceInfo, DeviceLost, Lane, LoadError, NodeLayout, Prepare, Prepared, Row, SLOT_BYTES, Slot,
+    TableInfo, Task,
 };
 use cellwright_cell_graph::TypedCell;
 
@@ -24,6 +26,7 @@ use crate::level::Kernels;
 use crate::plan::{Frame, RefusedRow};
 use crate::team::Team;
 use crate::topology::Processors;
+use prepare::Preparer;
 use timing::Clock;
 
 /// Completions kept to be used again: more than an engine has outstanding.
@@ -40,7 +43,7 @@ pub struct CpuOptions {
     /// How long a helper thread without work looks for more before it sleeps: what a step has to wait for it is less, what others get of its
     /// core is less too.
     pub spin: Duration,
-    /// Where its threads run, the one included that loads its cells; none: wherever the system puts them.
+    /// Where its threads run, those included that make its cells ready; none: wherever the system puts them.
     pub processors: Option<Processors>,
 }
 
@@ -97,8 +100,9 @@ struct Active {
 pub struct CpuWorker {
     domain: Arc<CpuDomain>,
     team: Team,
-    /// Until its own thread keeps to them.
     processors: Option<Processors>,
+    /// Whether its own thread keeps to them already.
+    is_placed: bool,
     cells: Vec<Option<Loaded>>,
     lanes: Vec<Option<Arc<Lane>>>,
     queue: VecDeque<Task>,
@@ -122,6 +126,7 @@ impl CpuWorker {
             domain,
             team,
             processors: options.processors,
+            is_placed: false,
             cells: Vec::new(),
             lanes: Vec::new(),
             queue: VecDeque::new(),
@@ -279,17 +284,20 @@ impl Backend for CpuWorker {
         }
     }
 
-    fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError> {
+    fn preparer(&self) -> Arc<dyn Prepare> {
+        Arc::new(Preparer { domain: Arc::clone(&self.domain), processors: self.processors.clone() })
+    }
+
+    fn install(&mut self, index: CellIndex, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
         // The first thing that a worker is told, on the thread that it has for good: whatever memory it touches from now on is near to it.
-        if let Some(processors) = self.processors.take() {
+        if let Some(processors) = self.processors.as_ref().filter(|_| !std::mem::replace(&mut self.is_placed, true)) {
             processors.keep_thread();
         }
-        // Packing takes this thread for a while, which is not to be lent meanwhile.
+        let plan = prepare::plan_of(prepared);
+        // Nobody is to borrow its threads meanwhile.
         self.domain.lending.begin(&mut self.team);
-        let plan = self.domain.plan(cell);
-        let missing_row = plan.as_ref().ok().and_then(|plan| Some(self.time_missing(plan.table()?.0))).unwrap_or_default();
+        let missing_row = plan.table().map(|(pre, _)| self.time_missing(pre)).unwrap_or_default();
         self.domain.lending.end(&mut self.team);
-        let plan = plan?;
         if index.index() >= self.cells.len() {
             self.cells.resize_with(index.index() + 1, || None);
         }

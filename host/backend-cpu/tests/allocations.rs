@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
 use cellwright_backend::conformance::{cells, trees};
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Slot, Task};
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Slot, Task};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::graph::Affine;
@@ -67,8 +67,12 @@ impl Backend for Counted {
         self.0.info()
     }
 
-    fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError> {
-        self.0.load(index, cell)
+    fn preparer(&self) -> Arc<dyn Prepare> {
+        self.0.preparer()
+    }
+
+    fn install(&mut self, index: CellIndex, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
+        self.0.install(index, cell, prepared)
     }
 
     fn unload(&mut self, index: CellIndex) {

@@ -3,6 +3,7 @@
 use cellwright_backend::Backend;
 use cellwright_backend::conformance::bodies::{self, Body, Company, Size};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
+use cellwright_cell_graph::generate::{more_seeds, seeds, try_each};
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::Retention;
 
@@ -42,11 +43,11 @@ fn check(seed: u64) {
 
 #[test]
 fn rows_are_what_their_bodies_say() {
-    (0..BODIES).for_each(check);
+    try_each(seeds(BODIES), check);
 }
 
 #[test]
 #[ignore = "as long as one likes: CELLWRIGHT_SEEDS=10000 cargo test --release -p cellwright-backend-cpu --test bodies -- --ignored"]
 fn soak() {
-    bodies::soak(check);
+    try_each(more_seeds(1000), check);
 }

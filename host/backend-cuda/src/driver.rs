@@ -4,6 +4,7 @@
 //! one another unless events order them. What is *not* promised: that work has begun when a call returns, that a fault shows in the call that caused
 //! it, that memory holds anything in particular when it is allocated.
 
+mod compiler;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(feature = "testing")]
@@ -20,6 +21,7 @@ pub(crate) mod waiting;
 
 use std::time::Duration;
 
+pub use compiler::Compiler;
 pub use peer::Peer;
 pub use pinned::Pinned;
 pub use products::Products;
@@ -186,14 +188,14 @@ pub trait Driver: Send {
     /// A kernel by its name in `kernels/`. The same name gives the same kernel.
     fn kernel(&mut self, name: &'static str) -> Done<Kernel>;
 
-    /// Who compiles what is given to [`Driver::compiled`], by name.
+    /// Who compiles what is given to [`Driver::compiled`].
     ///
     /// # Errors
     /// Why nobody does, in words that may follow "because".
-    fn compiler(&self) -> Result<String, String>;
+    fn compiler(&self) -> Result<Compiler, String>;
 
     /// A kernel that was written while the program runs: text that includes `group_stretches.cuh` of `kernels/` and defines `compiled_group`. None if
-    /// nobody compiles here, or the compiler does not take it, which is said in the log. Waits for the compiler.
+    /// nobody compiles here, or the compiler does not take it, which is said in the log. Waits for the compiler, unless [`Compiler::takes`] was asked before.
     fn compiled(&mut self, source: &str) -> Done<Option<Kernel>>;
 
     /// Gives a kernel back that was compiled. Waits until nothing that is queued needs it.
@@ -294,14 +296,4 @@ pub trait Driver: Send {
 
     /// Copies bytes from the device behind what is queued on that stream, and waits for it.
     fn read(&mut self, stream: Stream, from: DeviceAddress, into: &mut [u8]) -> Done;
-}
-
-/// Says once in a process what a compiler does not take: it is this program's fault, and what follows is the same again.
-#[cfg(any(feature = "cuda", feature = "testing"))]
-fn refused_by_compiler(said: &str) {
-    /// Bytes that are told of it.
-    const SAID_MAX: usize = 2000;
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    let end = (0..=SAID_MAX.min(said.len())).rev().find(|end| said.is_char_boundary(*end)).unwrap_or_default();
-    ONCE.call_once(|| tracing::warn!("a group is interpreted because the compiler does not take it; it says: {}", said[..end].trim()));
 }

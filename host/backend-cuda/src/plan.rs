@@ -23,7 +23,7 @@ use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 use crate::abi::{GroupInstruction, Outlet, Port, RowRecord};
-pub(crate) use generate::generate;
+pub(crate) use generate::{Generated, generate};
 
 pub(crate) use ahead::Ahead;
 pub(crate) use arithmetic::Arithmetic;

@@ -20,6 +20,7 @@ mod joined;
 mod lanes;
 mod options;
 mod peers;
+mod prepare;
 mod queue;
 mod recurrent;
 mod resident;
@@ -36,11 +37,12 @@ mod words;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cellwright_backend::{
-    Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LaneIndex, LoadError, Peer, Progress, SLOT_BYTES, Slot, TableInfo, Taken, Task,
+    Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LaneIndex, LoadError, Peer, Prepare, Prepared, Progress, SLOT_BYTES, Slot,
+    TableInfo, Taken, Task,
 };
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
 
@@ -55,6 +57,7 @@ use lanes::Lanes;
 pub use options::CudaOptions;
 use options::Sizes;
 use peers::Peers;
+use prepare::{Preparer, ReadyCell};
 use resident::Resident;
 use ring::Ring;
 use words::Words;
@@ -90,6 +93,8 @@ pub struct CudaWorker {
     executed: (DeviceAddress, u32),
     cells: Vec<Option<Arc<Resident>>>,
     residents: Vec<(CellTypeKey, Arc<Resident>)>,
+    /// What their weights leave to those of cells to come, for whoever makes these ready.
+    weights_left: Arc<AtomicU64>,
     lanes: Lanes,
     /// In the order in which they were submitted.
     tasks: VecDeque<InFlight>,
@@ -138,6 +143,7 @@ impl CudaWorker {
             ahead: Ahead::default(),
             cells: Vec::new(),
             residents: Vec::new(),
+            weights_left: Arc::new(AtomicU64::new(sizes.weight_bytes)),
             lanes: Lanes::default(),
             tasks: VecDeque::new(),
             spares: Vec::new(),
@@ -222,19 +228,16 @@ impl CudaWorker {
             // A device that is lost says so to the next task.
             let _ = self.device.held(freed);
         }
+        let taken = self.residents.iter().map(|(_, resident)| resident.bytes).sum();
+        self.weights_left.store(self.sizes.weight_bytes.saturating_sub(taken), Ordering::Relaxed);
     }
 
     /// The cell's plan on the device: the one that another index has already, or a new one.
-    fn resident_of(&mut self, cell: &TypedCell) -> Result<Arc<Resident>, LoadError> {
+    fn resident_of(&mut self, cell: &TypedCell, ready: ReadyCell) -> Result<Arc<Resident>, LoadError> {
         if let Some((_, resident)) = self.residents.iter().find(|(key, _)| *key == cell.key) {
             return Ok(Arc::clone(resident));
         }
-        let taken: u64 = self.residents.iter().map(|(_, resident)| resident.bytes).sum();
-        let available = self.sizes.weight_bytes.saturating_sub(taken);
-        if cell.weight_bytes > available {
-            return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: cell.weight_bytes, available });
-        }
-        let mut resident = Resident::new(cell, &mut self.device, available)?;
+        let mut resident = Resident::new(cell, ready, &mut self.device, self.weights_left.load(Ordering::Relaxed))?;
         let made = self.make_room(&resident).and_then(|()| self.make_room_ahead(&mut resident));
         match made {
             Ok(()) => {
@@ -270,8 +273,18 @@ impl Backend for CudaWorker {
         }
     }
 
-    fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError> {
-        let resident = self.resident_of(cell)?;
+    fn preparer(&self) -> Arc<dyn Prepare> {
+        Arc::new(Preparer {
+            tf32: self.device.tf32,
+            is_hopper: self.device.kernels.wide.is_some(),
+            compiler: self.device.driver.compiler().ok(),
+            weights_left: Arc::clone(&self.weights_left),
+        })
+    }
+
+    fn install(&mut self, index: CellIndex, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
+        let Ok(ready) = prepared.downcast::<ReadyCell>() else { unreachable!("a worker is given what its own preparer made") };
+        let resident = self.resident_of(cell, *ready)?;
         if index.index() >= self.cells.len() {
             self.cells.resize_with(index.index() + 1, || None);
         }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use cellwright_backend::Backend;
-use cellwright_backend::conformance::bodies::{self, Body, Company, Size};
+use cellwright_backend::conformance::bodies::{Body, Company, Size};
 use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
+use cellwright_cell_graph::generate::{more_seeds, try_each};
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::Retention;
 
@@ -66,7 +67,7 @@ fn rows_are_what_their_bodies_say_in_compiled_groups() {
 #[test]
 #[ignore = "as long as one likes: CELLWRIGHT_SEEDS=1000 cargo test --release -p cellwright-backend-cuda --test bodies -- --ignored"]
 fn soak() {
-    bodies::soak(|seed| {
+    try_each(more_seeds(1000), |seed| {
         let precision = [Precision::F32, Precision::Bf16, Precision::F16][(seed % 3) as usize];
         // Which takes long.
         let compiles = seed.is_multiple_of(32);

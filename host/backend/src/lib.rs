@@ -1,4 +1,4 @@
-//! What the engine asks of a device: load cells, take tasks in order, say what is done.
+//! What the engine asks of a device: take cells that were made ready, take tasks in order, say what is done.
 //!
 //! A [`Backend`] is one worker's device. It owns the bytes (arenas, weights); the scheduler owns the numbers (slots, lanes, tasks). The suite in
 //! `conformance` is what every backend must pass.
@@ -9,6 +9,7 @@ pub mod lane;
 pub mod layout;
 pub mod machine;
 pub mod peer;
+pub mod prepare;
 #[cfg(feature = "testing")]
 pub mod reference;
 pub mod resolve;
@@ -23,6 +24,7 @@ use cellwright_cell_graph::TypedCell;
 pub use lane::{EarlierChain, FirstSlots, Lane, PlacedGrowth, RequestFlags};
 pub use layout::{NodeLayout, SLOT_BYTES};
 pub use peer::{Peer, Taken};
+pub use prepare::{AsItIs, Prepare, Prepared};
 pub use resolve::{Giver, InputRef};
 pub use task::{CellIndex, Completed, Delivered, LaneIndex, Refused, Row, RowError, Slot, Stopped, Task};
 
@@ -109,11 +111,26 @@ pub trait Backend: Send {
     /// What it is.
     fn info(&self) -> DeviceInfo;
 
-    /// Makes a cell ready to run under that index: weights packed, plan built. Loading an index again replaces it.
+    /// Who makes cells ready for it. Asked before the worker's own thread has it.
+    fn preparer(&self) -> Arc<dyn Prepare> {
+        Arc::new(AsItIs)
+    }
+
+    /// Takes a cell that its own [`Backend::preparer`] made ready, to run under that index. Nothing that takes long is left to do. An index that is taken again
+    /// names the new one.
     ///
     /// # Errors
     /// If the device cannot run the cell or has no room for it.
-    fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError>;
+    fn install(&mut self, index: CellIndex, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError>;
+
+    /// Both, on the calling thread.
+    ///
+    /// # Errors
+    /// As [`Prepare::prepare`] and [`Backend::install`].
+    fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError> {
+        let prepared = self.preparer().prepare(cell)?;
+        self.install(index, cell, prepared)
+    }
 
     /// The tables by which the device looks up what a loaded cell computes of a token, if it has some or may come to.
     fn table(&self, index: CellIndex) -> Option<Arc<TableInfo>> {

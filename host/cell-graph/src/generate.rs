@@ -5,6 +5,7 @@
 mod cells;
 mod families;
 mod random;
+mod seeds;
 mod session;
 mod wild;
 
@@ -20,6 +21,7 @@ use crate::unfolded::UnfoldedGrowth;
 pub use cells::{CELLS, ModelShape, description, weights};
 pub use families::{Family, growth_of};
 pub use random::Rng;
+pub use seeds::{more_seeds, seeds, try_each};
 pub use session::{Chunk, session};
 pub use wild::{garble, wild, wild_growths, wild_pair};
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Progress, Slot, Taken, Task};
+use cellwright_backend::{
+    Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Progress, Slot, Taken, Task,
+};
 use cellwright_cell_graph::TypedCell;
 use cellwright_scheduler::WorkerId;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
@@ -21,8 +23,8 @@ pub(crate) type Runs = Vec<(Slot, Slot, u32)>;
 pub(crate) enum ToWorker {
     /// Run this, and take back what a completion before it no longer needs.
     Task(Task, Option<Completed>),
-    /// Load a cell, and say how it runs.
-    Load { index: CellIndex, cell: Arc<TypedCell>, reply: Sender<Result<Running, LoadError>> },
+    /// Take a cell that was made ready for it, and say how it runs.
+    Install { index: CellIndex, cell: Arc<TypedCell>, prepared: Prepared, reply: Sender<Result<Running, LoadError>> },
     /// Forget a cell.
     Unload { index: CellIndex, reply: Sender<()> },
     /// Measure a batch, with what idle workers lend or without.
@@ -65,6 +67,8 @@ impl ToEngine {
 /// The engine's end of a worker.
 pub(crate) struct WorkerLink {
     pub(crate) info: DeviceInfo,
+    /// Makes cells ready for it.
+    pub(crate) preparer: Arc<dyn Prepare>,
     pub(crate) sender: Sender<ToWorker>,
     pub(crate) thread: Option<JoinHandle<()>>,
 }
@@ -72,7 +76,7 @@ pub(crate) struct WorkerLink {
 impl WorkerLink {
     /// Starts the thread. `queue` bounds what may be sent to it without waiting.
     pub(crate) fn start(id: WorkerId, backend: Box<dyn Backend>, queue: usize, engine: ToEngine) -> std::io::Result<Self> {
-        let info = backend.info();
+        let (info, preparer) = (backend.info(), backend.preparer());
         let (sender, receiver) = bounded(queue);
         let device = info.name.clone();
         let thread = std::thread::Builder::new().name(format!("worker-{}", id.0)).spawn(move || {
@@ -97,7 +101,7 @@ impl WorkerLink {
                 }
             });
         })?;
-        Ok(Self { info, sender, thread: Some(thread) })
+        Ok(Self { info, preparer, sender, thread: Some(thread) })
     }
 }
 
@@ -183,13 +187,13 @@ impl Worker {
     /// Replies may find nobody waiting any more; that is theirs to decide.
     fn control(&mut self, control: ToWorker) -> Result<(), DeviceLost> {
         // State may be read or measured only when nothing runs that writes it.
-        while self.outstanding > 0 && !matches!(control, ToWorker::Load { .. } | ToWorker::Unload { .. }) {
+        while self.outstanding > 0 && !matches!(control, ToWorker::Install { .. } | ToWorker::Unload { .. }) {
             self.complete()?;
         }
         match control {
             ToWorker::Task(..) | ToWorker::Take { .. } => unreachable!("`run` takes these"),
-            ToWorker::Load { index, cell, reply } => {
-                let loaded = self.backend.load(index, &cell);
+            ToWorker::Install { index, cell, prepared, reply } => {
+                let loaded = self.backend.install(index, &cell, prepared);
                 let running = |()| Running { table: self.backend.table(index), steps_together: self.backend.steps_together(index) };
                 let _ = reply.send(loaded.map(running));
             }
@@ -247,7 +251,7 @@ mod tests {
             DeviceInfo { name, numeric_class, domain, arena_slots: 1, hardware, threads: 0 }
         }
 
-        fn load(&mut self, _: CellIndex, _: &Arc<TypedCell>) -> Result<(), LoadError> {
+        fn install(&mut self, _: CellIndex, _: &Arc<TypedCell>, _: Prepared) -> Result<(), LoadError> {
             Ok(())
         }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Slot, TableInfo, Task};
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Prepared, Slot, TableInfo, Task};
 use cellwright_cell_graph::{TypedCell, generate};
 use cellwright_engine::{Engine, EngineOptions, ModelSpec, TableCounts};
 
@@ -22,7 +22,7 @@ impl Backend for Device {
         DeviceInfo { name, numeric_class, domain: self.domain.clone(), arena_slots: 1, hardware, threads: 0 }
     }
 
-    fn load(&mut self, _: CellIndex, _: &Arc<TypedCell>) -> Result<(), LoadError> {
+    fn install(&mut self, _: CellIndex, _: &Arc<TypedCell>, _: Prepared) -> Result<(), LoadError> {
         Ok(())
     }
 

@@ -15,7 +15,6 @@ use cellwright_scheduler::{
 };
 
 #[path = "../tests/suite/dice.rs"]
-#[expect(dead_code, reason = "shared with the tests")]
 mod dice;
 #[path = "../tests/suite/graphs.rs"]
 #[expect(dead_code, reason = "shared with the tests")]

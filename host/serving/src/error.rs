@@ -467,6 +467,7 @@ impl LoadError {
             Self::Describe(CallError::Refused { fault: Fault::Unsupported, .. }) => ErrorKind::Unsupported,
             Self::Describe(CallError::Busy { .. }) => ErrorKind::Busy,
             Self::Describe(_) => ErrorKind::PluginFault,
+            Self::Engine(cellwright_engine::ModelError::Panicked { .. }) => ErrorKind::Internal,
             Self::Engine(_) => ErrorKind::Unavailable,
         }
     }

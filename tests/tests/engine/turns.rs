@@ -10,6 +10,9 @@ use cellwright_scheduler::{Commands, Event, Time};
 use cellwright_tests::devices::{ALL_THREADS, domain, keeping, worker};
 use cellwright_tests::graphs::{Case, Outcome, spec};
 
+/// How often a request is made at most until somebody is seen to hear of one of its tasks.
+const ROUNDS: usize = 100;
+
 /// Notes the threads on which ends of tasks are heard of, and panics there from some moment on.
 #[derive(Clone, Default)]
 struct Hearing {
@@ -43,10 +46,14 @@ fn workers_decide_only_where_they_leave_no_processor() {
         let options = EngineOptions { observer, ..EngineOptions::default() };
         let engine = Engine::start(options, vec![keeping(threads, worker(&domain(64)))]).unwrap();
         let loaded = engine.load(&spec(&model, 0, 8)).unwrap();
-        case.check(&case.submit(&engine, &loaded).wait()).unwrap();
-        let heard = std::mem::take(&mut *hearing.threads.lock().unwrap());
-        assert!(heard.iter().any(|name| name == who), "ends were heard of on {heard:?}");
-        assert!(threads > 0 || heard.iter().all(|name| name == who), "ends were heard of on {heard:?}");
+        // On a busy machine the engine's thread may be the first to look for a while.
+        let heard = (0..ROUNDS).find_map(|_| {
+            case.check(&case.submit(&engine, &loaded).wait()).unwrap();
+            let heard = std::mem::take(&mut *hearing.threads.lock().unwrap());
+            assert!(threads > 0 || heard.iter().all(|name| name == who), "ends were heard of on {heard:?}");
+            heard.iter().any(|name| name == who).then_some(heard)
+        });
+        assert!(heard.is_some(), "no end was heard of on {who}");
 
         // Whoever panics takes the engine along: everybody hears of it, also who comes later or is on the way, and nobody waits.
         hearing.panics.store(true, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cellwright_cell_graph::generate::Rng;
+use cellwright_cell_graph::generate::{Rng, more_seeds, seeds, try_each};
 use cellwright_protocol::InferRequest;
 use cellwright_registry::{ModelName, TenantName, TenantSettings};
 use cellwright_serving::{Call, ChangeError, ErrorKind, Platform, PlatformOptions};
@@ -193,13 +193,15 @@ fn run(seed: u64) {
     }
 }
 
-/// Or the one in `CELLWRIGHT_SEED`, or as many as `CELLWRIGHT_SEEDS` says.
+/// Or the one in `CELLWRIGHT_SEED`.
 #[test]
 fn any_changes_and_any_calls() {
-    let said = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
-    let seeds = said("CELLWRIGHT_SEED").map_or(0..said("CELLWRIGHT_SEEDS").unwrap_or(WORLDS), |seed| seed..seed + 1);
-    for seed in seeds {
-        let passed = std::panic::catch_unwind(|| run(seed)).is_ok();
-        assert!(passed, "failed with CELLWRIGHT_SEED={seed}");
-    }
+    try_each(seeds(WORLDS), run);
+}
+
+/// As many more as `CELLWRIGHT_SEEDS` says (100 if it says nothing), none of which the other test tries.
+#[test]
+#[ignore = "as long as one likes: CELLWRIGHT_SEEDS=1000 cargo test --release -p cellwright-tests --test platform -- --ignored"]
+fn soak() {
+    try_each(more_seeds(100), run);
 }

@@ -19,7 +19,7 @@ const NOTHING: &str = "#include \"group_stretches.cuh\"\n\nextern \"C\" __global
 pub(crate) fn both_ways(place: Where, precision: Precision) -> Value {
     let open = |groups| place.open_with(groups).unwrap_or_else(|why| panic!("{why}"));
     let compiler = match open(Groups::Compiled).compiler() {
-        Ok(compiler) => compiler,
+        Ok(compiler) => compiler.name().to_owned(),
         Err(why) => return json!({ "left_out": format!("there is no compiler: {why}") }),
     };
     let taken = open(Groups::Compiled).compiled(NOTHING).unwrap_or_else(|fault| panic!("{fault}"));

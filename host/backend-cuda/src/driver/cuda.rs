@@ -26,7 +26,8 @@ pub use images::{Form, IMAGES, Image, choose};
 pub use probe::{Absent, devices};
 
 use super::{
-    DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream, WAIT_MAX,
+    Compiler, DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream,
+    WAIT_MAX,
 };
 use fault::{fault, told};
 use kernels::Loaded;
@@ -241,7 +242,7 @@ impl Driver for CudaDriver {
         self.embedded(name)
     }
 
-    fn compiler(&self) -> Result<String, String> {
+    fn compiler(&self) -> Result<Compiler, String> {
         if self.interprets { Err("it was told to have none".to_owned()) } else { compile::compiler(self.facts.capability) }
     }
 

@@ -23,10 +23,10 @@ use std::time::Duration;
 pub use control::{Control, Injection, Ran, What};
 
 use super::{
-    DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream,
-    refused_by_compiler,
+    Compiler, DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream,
 };
 use crate::abi::{Arguments, CompiledGroupArguments};
+use crate::driver::compiler::refused;
 use device::{Device, Work};
 use graphs::Graphs;
 use memory::Block;
@@ -231,8 +231,11 @@ impl Driver for Emulated {
         Ok(Kernel(self.kernels.len() as u32 - 1))
     }
 
-    fn compiler(&self) -> Result<String, String> {
-        if self.compiles { Ok("the CPU's compiler".to_owned()) } else { Err("it was told to have no compiler".to_owned()) }
+    fn compiler(&self) -> Result<Compiler, String> {
+        if !self.compiles {
+            return Err("it was told to have no compiler".to_owned());
+        }
+        Ok(Compiler::new("the CPU's compiler".to_owned(), |source| compile::library(source).map(drop)))
     }
 
     fn compiled(&mut self, source: &str) -> Done<Option<Kernel>> {
@@ -248,7 +251,7 @@ impl Driver for Emulated {
                 Ok(Some(Kernel(self.kernels.len() as u32 - 1)))
             }
             Err(said) => {
-                refused_by_compiler(&said);
+                refused(&said);
                 Ok(None)
             }
         }

@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream};
+use super::{
+    Compiler, DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream,
+};
 
 /// Bytes on either side of an allocation: what it begins at multiples of, so that it still does.
 const GUARD: usize = 256;
@@ -139,7 +141,7 @@ impl Driver for GuardedDriver {
         self.driver.kernel(name)
     }
 
-    fn compiler(&self) -> Result<String, String> {
+    fn compiler(&self) -> Result<Compiler, String> {
         self.driver.compiler()
     }
 

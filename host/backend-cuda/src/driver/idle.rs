@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::peer::Known;
-use super::{DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream};
+use super::{
+    Compiler, DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream,
+};
 use crate::abi::{Arguments, BatchHead, FinishArguments, RowStatus, read, status};
 
 /// What memory is aligned to.
@@ -145,7 +147,7 @@ impl Driver for Idle {
         Ok(kernel)
     }
 
-    fn compiler(&self) -> Result<String, String> {
+    fn compiler(&self) -> Result<Compiler, String> {
         Err("the device computes nothing".to_owned())
     }
 

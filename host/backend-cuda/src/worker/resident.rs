@@ -1,24 +1,24 @@
 //! Plans on the device: weights, constants, tables and instructions, uploaded once for all cells of one key.
 
+use std::iter;
+
 use cellwright_backend::{LoadError, NodeLayout};
 use cellwright_cell_graph::TypedCell;
 
 use super::ahead;
 use super::device::Device;
 use super::frame::FrameMemory;
+use super::prepare::ReadyCell;
 use super::recurrent::{Direct, DirectPorts, Recurrent};
 use crate::abi::{
     BEST_THREADS, BatchHead, BestArguments, CompiledGroupArguments, GroupArguments, GroupInstruction, LstmRows, Port, ProductArguments,
     ProductBestArguments, ProductTerm, WideArguments, bytes_of_all,
 };
 use crate::driver::{DeviceAddress, Done, Fault, Kernel, Launch};
-use crate::plan::{Arithmetic, Best, BlobId, Kept, Kind, Plan, Product, Step, generate};
+use crate::plan::{Arithmetic, Best, BlobId, Kept, Kind, Plan, Product, Step};
 
 /// Every piece begins at a multiple of so many bytes.
 const PIECE: usize = 256;
-
-/// Groups of a cell that are compiled, at most: each takes a compiler a moment, and the worker waits for it.
-const COMPILED_MAX: usize = 16;
 
 /// A launch that knows everything but where the frame is.
 #[derive(Clone, Debug)]
@@ -91,13 +91,12 @@ impl<'a> Rows<'a> {
 }
 
 impl Resident {
-    /// Compiles a cell and uploads it, if it takes no more than that.
-    pub(super) fn new(cell: &TypedCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
-        let (compile, is_hopper) = (if device.tf32 { Plan::compile_in_tf32 } else { Plan::compile }, device.kernels.wide.is_some());
-        let plan = compile(cell, available, is_hopper)?;
+    /// Uploads a cell, if it takes no more than that.
+    pub(super) fn new(cell: &TypedCell, ready: ReadyCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
+        let plan = &ready.plan;
         // Of a group that is compiled the addresses of what it reads instead, which take less.
         let instruction_bytes = plan.instructions().count() * size_of::<GroupInstruction>() + plan.steps.len() * PIECE;
-        let [early, late] = ports_ahead(&plan);
+        let [early, late] = ports_ahead(plan);
         let tables = [bytes_of_all(&plan.inputs), bytes_of_all(&plan.outlets), bytes_of_all(&early), bytes_of_all(&late)];
         let table_bytes: usize = tables.iter().map(|bytes| bytes.len().next_multiple_of(PIECE)).sum();
         let bytes = plan.blob_bytes(PIECE) + instruction_bytes + table_bytes + PIECE;
@@ -105,14 +104,14 @@ impl Resident {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: bytes as u64, available });
         }
         let layout = NodeLayout::of(cell);
-        Self::upload(cell, plan, layout, (device, bytes), available).map_err(|fault| fault_of_load(&cell.name, device, &fault))
+        Self::upload(cell, ready, layout, (device, bytes), available).map_err(|fault| fault_of_load(&cell.name, device, &fault))
     }
 
-    fn upload(cell: &TypedCell, plan: Plan, layout: NodeLayout, (device, bytes): (&mut Device, usize), available: u64) -> Done<Self> {
+    fn upload(cell: &TypedCell, ready: ReadyCell, layout: NodeLayout, (device, bytes): (&mut Device, usize), available: u64) -> Done<Self> {
         let memory = device.driver.allocate(bytes)?;
         device.call(memory, &format!("cell `{}`", cell.name));
         let mut compiled = Vec::new();
-        let uploaded = Self::upload_to(memory, cell, plan, layout, (device, bytes), &mut compiled).and_then(|mut resident| {
+        let uploaded = Self::upload_to(memory, cell, ready, layout, (device, bytes), &mut compiled).and_then(|mut resident| {
             resident.make_table(device, available.saturating_sub(bytes as u64))?;
             Ok(resident)
         });
@@ -126,7 +125,7 @@ impl Resident {
     fn upload_to(
         memory: DeviceAddress,
         cell: &TypedCell,
-        mut plan: Plan,
+        ReadyCell { mut plan, generated }: ReadyCell,
         layout: NodeLayout,
         (device, bytes): (&mut Device, usize),
         compiled: &mut Vec<Kernel>,
@@ -147,12 +146,8 @@ impl Resident {
         let [early, late] = ports_ahead(&plan);
         let (early_ports, late_ports) = (put(bytes_of_all(&early), device)?, put(bytes_of_all(&late), device)?);
         let mut ready = Vec::new();
-        // Nobody waits for texts that a compiler does not take: after one of them the cell's other groups are interpreted too.
-        let mut compiles = device.driver.compiler().is_ok();
-        for (number, step) in plan.steps.iter().enumerate() {
-            let generated = if compiles && compiled.len() < COMPILED_MAX { generate(&plan, number) } else { None };
+        for (step, generated) in plan.steps.iter().zip(generated.into_iter().chain(iter::repeat(None))) {
             let kernel = generated.as_ref().map(|generated| device.driver.compiled(&generated.source)).transpose()?;
-            compiles &= kernel != Some(None);
             if let (Some(Some(kernel)), Some(generated), Step::Group { threads, .. }) = (kernel, generated, step) {
                 compiled.push(kernel);
                 let addresses: Vec<u64> = generated.blobs.iter().map(|blob| blobs[*blob]).collect();

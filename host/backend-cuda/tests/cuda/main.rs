@@ -423,8 +423,11 @@ fn has_a_compiler_without_a_function() {
 #[ignore = "run by others, with a library of its own"]
 fn has_a_compiler() {
     let mut driver = open();
-    assert_eq!(driver.compiler(), Ok("NVRTC 13.0".to_owned()));
+    assert_eq!(driver.compiler().unwrap().name(), "NVRTC 13.0");
     assert_eq!(driver.compiled("this is refused"), Ok(None));
+    let compiler = driver.compiler().unwrap();
+    let elsewhere = std::thread::spawn(move || (compiler.takes("one"), compiler.takes("this is refused")));
+    assert_eq!(elsewhere.join().unwrap(), (true, false));
     let stream = driver.stream().unwrap();
     let kernels = [driver.compiled("one").unwrap().unwrap(), driver.compiled("one").unwrap().unwrap()];
     assert_ne!(kernels[0], kernels[1], "each is given back alone");

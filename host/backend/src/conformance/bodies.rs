@@ -72,20 +72,6 @@ impl Company {
 /// What was delivered: by row, output and step.
 pub type Outputs = BTreeMap<(usize, u32, u32), Vec<u8>>;
 
-/// Tries bodies that no other test does, as many as `CELLWRIGHT_SEEDS` says (1,000 if it says nothing), or the one in `CELLWRIGHT_SEED`.
-///
-/// # Panics
-/// If one fails; it says which.
-pub fn soak(try_seed: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    const FIRST: u64 = 1 << 32;
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let many = FIRST..FIRST.saturating_add(number("CELLWRIGHT_SEEDS").unwrap_or(1000));
-    for seed in number("CELLWRIGHT_SEED").map_or(many, |seed| seed..seed + 1) {
-        let passed = std::panic::catch_unwind(|| try_seed(seed)).is_ok();
-        assert!(passed, "failed with CELLWRIGHT_SEED={seed}");
-    }
-}
-
 /// A cell whose body is that of the seed, for a model of the generator: what it reads and gives is in part what that model's cells pass on to one another. None if it
 /// is none that cells may have.
 #[must_use]

@@ -1,11 +1,12 @@
 //! Models come and go: their cells on every worker that is up, shared where they are the same, measured once.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{CellIndex, DeviceInfo, LoadError, NodeLayout};
+use cellwright_backend::{CellIndex, DeviceInfo, LoadError, NodeLayout, Prepared};
 use cellwright_cell_graph::TypedCell;
 use cellwright_cell_graph::typed::CellTypeKey;
 use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
@@ -48,6 +49,14 @@ pub enum ModelError {
         took: Duration,
         /// How long it may.
         bound: Duration,
+    },
+    /// Making it ready failed in a way that nobody foresaw.
+    #[error("cell `{cell}` could not be made ready for {device}: an error within this program, which its log tells of")]
+    Panicked {
+        /// Which.
+        cell: String,
+        /// For which device.
+        device: String,
     },
     /// A worker is gone.
     #[error("worker {0} is lost and cannot load a cell")]
@@ -223,7 +232,8 @@ impl Engine {
         let (mut first, mut tables): (Option<(usize, Running)>, _) = (None, Tables::default());
         let mut loaded_by = Vec::with_capacity(self.workers.len());
         for (number, worker) in self.workers.iter().enumerate() {
-            match ask(worker, number, |reply| ToWorker::Load { index, cell: cell.clone(), reply }) {
+            let prepared = prepare(worker, cell)?;
+            match ask(worker, number, |reply| ToWorker::Install { index, cell: cell.clone(), prepared, reply }) {
                 Ok(loaded) => {
                     let running = loaded?;
                     tables.add(running.table.as_ref());
@@ -282,6 +292,13 @@ impl Engine {
             let _ = ask(worker, number, |reply| ToWorker::Unload { index, reply });
         }
     }
+}
+
+/// Makes a cell ready for a worker, whose own thread has others' tasks to run meanwhile.
+fn prepare(worker: &WorkerLink, cell: &Arc<TypedCell>) -> Result<Prepared, ModelError> {
+    // Whoever uploaded the cell must not end more than its load.
+    let prepared = catch_unwind(AssertUnwindSafe(|| worker.preparer.prepare(cell)));
+    Ok(prepared.map_err(|_| ModelError::Panicked { cell: cell.name.clone(), device: worker.info.name.clone() })??)
 }
 
 /// Asks a worker and waits for its reply.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, Lane, LoadError, SLOT_BYTES, Slot, Task};
+use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, Lane, LoadError, Prepared, SLOT_BYTES, Slot, Task};
 use cellwright_cell_graph::TypedCell;
 
 /// Nothing in these tests takes nearly as long.
@@ -100,7 +100,7 @@ impl Backend for Device {
         self.scripted.info.clone()
     }
 
-    fn load(&mut self, _: CellIndex, _: &Arc<TypedCell>) -> Result<(), LoadError> {
+    fn install(&mut self, _: CellIndex, _: &Arc<TypedCell>, _: Prepared) -> Result<(), LoadError> {
         Ok(())
     }
 

@@ -34,26 +34,3 @@ impl Dice {
         &from[self.below(from.len() as u32) as usize]
     }
 }
-
-/// Runs a test for many seeds, or for the one in `CELLWRIGHT_SEED`; a failure names its seed.
-pub(crate) fn for_seeds(count: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    if let Some(seed) = std::env::var("CELLWRIGHT_SEED").ok().and_then(|seed| seed.parse().ok()) {
-        test(seed);
-        return;
-    }
-    try_seeds(0..count, test);
-}
-
-/// As many more as `CELLWRIGHT_SEEDS` says (100,000 if it says nothing), none of which the other tests try.
-pub(crate) fn soak_seeds(test: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    const FIRST: u64 = 1 << 32;
-    let count = std::env::var("CELLWRIGHT_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(100_000);
-    try_seeds(FIRST..FIRST.saturating_add(count), test);
-}
-
-fn try_seeds(seeds: std::ops::Range<u64>, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    for seed in seeds {
-        let passed = std::panic::catch_unwind(|| test(seed)).is_ok();
-        assert!(passed, "failed with CELLWRIGHT_SEED={seed}");
-    }
-}

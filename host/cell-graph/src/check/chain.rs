@@ -82,7 +82,7 @@ impl Draft<'_> {
         super::draft::limit("stages", chain.stages.len(), STAGES_MAX)?;
         self.nodes = self.nodes.saturating_add(u64::from(bound).saturating_mul(chain.stages.len() as u64));
         let limit = self.limits.nodes_max;
-        if self.nodes > limit { Err(GraphFault::Limit { what: "nodes", count: self.nodes, limit }) } else { Ok(()) }
+        if self.nodes > limit { Err(GraphFault::Sum { what: "nodes", count: self.nodes, limit }) } else { Ok(()) }
     }
 
     /// The stages' cells, with room for their inputs.

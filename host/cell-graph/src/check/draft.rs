@@ -189,7 +189,7 @@ impl<'a> Draft<'a> {
     pub(super) fn charge_edges(&mut self, count: u32) -> Result<(), GraphFault> {
         self.edges = self.edges.saturating_add(u64::from(count));
         let limit = self.limits.edges_max;
-        if self.edges > limit { Err(GraphFault::Limit { what: "edges", count: self.edges, limit }) } else { Ok(()) }
+        if self.edges > limit { Err(GraphFault::Sum { what: "edges", count: self.edges, limit }) } else { Ok(()) }
     }
 
     /// Counts what the scheduler lists of a chain's readings.
@@ -202,7 +202,7 @@ impl<'a> Draft<'a> {
             }
         }
         let (count, limit) = (self.blocks, BLOCKS_MAX);
-        if count > limit { Err(GraphFault::Limit { what: "blocks of steps that are read here and there", count, limit }) } else { Ok(()) }
+        if count > limit { Err(GraphFault::Sum { what: "blocks of steps that are read here and there", count, limit }) } else { Ok(()) }
     }
 }
 

@@ -61,6 +61,8 @@ impl fmt::Display for GraphPlace {
 pub enum GraphFault {
     #[error("it has {count} {what}, more than the limit of {limit}")]
     Limit { what: &'static str, count: u64, limit: u64 },
+    #[error("up to here there are {count} {what}, more than the limit of {limit}")]
+    Sum { what: &'static str, count: u64, limit: u64 },
     #[error("{what} is not supported yet")]
     Unsupported { what: &'static str },
     #[error("it has no stages")]

@@ -92,8 +92,12 @@ fn chains() {
         (refusal(|g| g.chains[0].length = Extent::Fixed(0)), "chain 0: it has no steps; a chain has at least 1"),
         (refusal(|g| g.chains[0].stages.clear()), "chain 0: it has no stages"),
         (refusal(|g| g.chains[0].stages = vec![g.chains[0].stages[0].clone(); 65]), "chain 0: it has 65 stages, more than the limit of 64"),
-        (refusal(|g| g.chains[0].length = Extent::Fixed(101)), "chain 0: it has 101 nodes, more than the limit of 100"),
-        (refusal(|g| g.chains[0].length = Extent::Fixed(u32::MAX)), "chain 0: it has 4294967295 nodes, more than the limit of 100"),
+        (refusal(|g| g.chains[0].length = Extent::Fixed(101)), "chain 0: up to here there are 101 nodes, more than the limit of 100"),
+        (
+            refusal(|g| g.chains[0].length = Extent::Fixed(u32::MAX)),
+            "chain 0: up to here there are 4294967295 nodes, more than the limit of 100",
+        ),
+        (refusal(|g| g.chains[1].length = Extent::Fixed(98)), "chain 1: up to here there are 103 nodes, more than the limit of 100"),
         (refusal(|g| g.chains = vec![g.chains[0].clone(); 9]), "the graph: it has 9 chains, more than the limit of 8"),
         (
             refusal(|g| g.chains[0].length = Extent::Like(0)),
@@ -116,7 +120,7 @@ fn chains() {
         assert_eq!(given, wanted);
     }
     let edges = refusal(|g| g.chains[1].length = Extent::Fixed(80));
-    assert_eq!(edges, "chain 1, feedback 2: it has 245 edges, more than the limit of 200");
+    assert_eq!(edges, "chain 1, feedback 2: up to here there are 245 edges, more than the limit of 200");
 }
 
 #[test]
@@ -329,7 +333,7 @@ fn what_is_read_here_and_there_has_its_bound() {
         growth.chains.extend((0..readers).map(|_| head(stride, steps)));
         Unfolding::new(model(), limits).grow(growth, 0, &tensors).map_err(|error| error.to_string())
     };
-    let fault = "chain 18: it has 135000 blocks of steps that are read here and there, more than the limit of 131072";
+    let fault = "chain 18: up to here there are 135000 blocks of steps that are read here and there, more than the limit of 131072";
     assert_eq!(unfolded(66, 7_500, 20).unwrap_err(), fault);
     assert!(unfolded(66, 7_500, 17).is_ok());
     assert!(unfolded(1, 20_000, 20).is_ok(), "one after the other");

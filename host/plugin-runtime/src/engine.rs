@@ -29,7 +29,9 @@ fn code_settings() -> Config {
     let mut config = Config::new();
     config
         .epoch_interruption(true)
-        .memory_init_cow(true)
+        // An image to copy on write is a descriptor for each plugin that is loaded, and those are for connections. Writing what instances begin with
+        // takes no longer.
+        .memory_init_cow(false)
         .generate_address_map(false)
         // A plugin is deterministic, on whatever machine it runs.
         .cranelift_nan_canonicalization(true)

@@ -37,6 +37,18 @@ fn every_instance_knows_its_models_parameters() {
     }
 }
 
+/// Descriptors are what connections need, and a server may have thousands of models.
+#[test]
+fn models_hold_no_descriptors() {
+    let plugin = runtime().compile("testee", &Guest::answering(&[0; 64], b"bytes that every instance begins with").wasm()).unwrap();
+    let models = [with_parameter(&plugin, 1), with_parameter(&plugin, 2)];
+    models.iter().for_each(|model| drop(model.unfold(&nothing()).unwrap()));
+    // Some are other tests', and may be closed meanwhile.
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    let memory: Vec<_> = open.filter(|file| file.to_string_lossy().starts_with("/memfd:")).collect();
+    assert!(memory.is_empty(), "{memory:?}");
+}
+
 #[test]
 fn a_plugin_may_refuse_its_parameters() {
     let answer: String = words(&[1, 0, 3000, 3]).iter().map(|byte| format!("\\{byte:02x}")).collect();

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use cellwright_backend::Backend;
 use cellwright_backend_cpu::{CpuDomain, DomainOptions};
@@ -125,7 +126,7 @@ pub fn model(name: &str) -> ModelName {
 /// A call as most are.
 #[must_use]
 pub fn call(request: InferRequest) -> Call {
-    Call { request, delivery: Delivery::Whole, timeout: None, priority: 0 }
+    Call { request, delivery: Delivery::Whole, since: Instant::now(), timeout: None, priority: 0 }
 }
 
 struct Waiting(crossbeam_channel::Sender<Result<InferResponse, InferError>>);

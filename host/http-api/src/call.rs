@@ -6,16 +6,15 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use axum::body::Body;
 use bytes::Bytes;
 use cellwright_cell_graph::Tensor;
 use cellwright_protocol::InferResponse;
-use cellwright_registry::TenantName;
 use cellwright_serving::reply::part_bytes;
 use cellwright_serving::{AnswerShare, Call, Client, ErrorKind, InferError};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use crate::app::App;
 use crate::budget::Share;
@@ -70,7 +69,7 @@ async fn begin(app: &App, model: Arc<dyn Endpoint>, call: Call, client: Box<dyn 
     if !model.is_slow_to_begin() {
         return Ok(keeping(|| model.infer(call, client))?);
     }
-    let (call, turn) = turn(app, model.tenant(), call).await?;
+    let turn = turn(app, &*model, &call).await?;
     // If nobody waits any more when it has begun, what it gives is dropped, which cancels it.
     let span = tracing::Span::current();
     let begun = tokio::task::spawn_blocking(move || {
@@ -81,17 +80,43 @@ async fn begin(app: &App, model: Arc<dyn Endpoint>, call: Call, client: Box<dyn 
     Ok(begun.await.map_err(Refusal::internal)??)
 }
 
-/// Waits until the tenant may have one more call begun; that is part of the time its client gave it.
-async fn turn(app: &App, tenant: &TenantName, call: Call) -> Result<(Call, Turn), Refusal> {
-    let since = Instant::now();
-    let turn = app.slow_begins.take(tenant);
+/// Waits until the tenant may have one more call begun; that is part of the time its client gave it, and of what is told of its version.
+async fn turn(app: &App, model: &dyn Endpoint, call: &Call) -> Result<Turn, Refusal> {
+    let mut waiting = Waiting { model, since: call.since, end: Some(ErrorKind::Cancelled) };
+    let turn = app.slow_begins.take(model.tenant());
     let turn = match call.timeout {
-        Some(timeout) => tokio::time::timeout(timeout, turn).await.map_err(|_| Refusal::from(InferError::Late))?,
-        None => turn.await,
+        Some(timeout) => tokio::time::timeout(timeout.saturating_sub(call.since.elapsed()), turn).await,
+        None => Ok(turn.await),
     };
-    let full = || Refusal::new(ErrorKind::Busy, "too many calls of this tenant wait for plugins that take their time: try again later");
-    let timeout = call.timeout.map(|timeout| timeout.saturating_sub(since.elapsed()));
-    Ok((Call { timeout, ..call }, turn.ok_or_else(full)?))
+    match turn {
+        Ok(Some(turn)) => {
+            waiting.end = None;
+            Ok(turn)
+        }
+        Ok(None) => {
+            waiting.end = Some(ErrorKind::Busy);
+            Err(Refusal::new(ErrorKind::Busy, "too many calls of this tenant wait for plugins that take their time: try again later"))
+        }
+        Err(_) => {
+            waiting.end = Some(ErrorKind::Deadline);
+            Err(InferError::Late.into())
+        }
+    }
+}
+
+/// A call that waits for its turn. If it comes to no more than that, its version hears how it ended: unless something else is said, by its client leaving.
+struct Waiting<'a> {
+    model: &'a dyn Endpoint,
+    since: Instant,
+    end: Option<ErrorKind>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(kind) = self.end {
+            self.model.ended_before(kind, self.since);
+        }
+    }
 }
 
 struct Whole {

@@ -5,13 +5,13 @@
 use std::fmt;
 use std::io::Read;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::Description;
 use cellwright_protocol::messages::admin::{Activated, Uploaded};
 use cellwright_protocol::messages::repository::ModelState;
 use cellwright_registry::{ModelName, Registry, Tenant, TenantName, TenantSettings};
-use cellwright_serving::{Call, Client, InferError, NewUpload, Readiness};
+use cellwright_serving::{Call, Client, ErrorKind, InferError, NewUpload, Readiness};
 
 use crate::figures::Figures;
 use crate::refusal::Refusal;
@@ -134,6 +134,9 @@ pub trait Endpoint: Send + Sync {
 
     /// Whether taking a request takes so long that others would wait for the thread.
     fn is_slow_to_begin(&self) -> bool;
+
+    /// A call that was to be handed to it ended before, that way: it came then.
+    fn ended_before(&self, kind: ErrorKind, since: Instant);
 
     /// Takes a request; the answer goes to `client`, on another thread, unless it is refused here.
     ///

@@ -3,14 +3,16 @@
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::Description;
 use cellwright_protocol::messages::admin::{Activated, SampleResult, Uploaded};
 use cellwright_protocol::messages::repository::ModelState;
 use cellwright_registry::{ModelName, Registry, Tenant, TenantName, TenantSettings};
 use cellwright_serving::figures::{CallFiguresView, TotalView, latency_bound};
-use cellwright_serving::{Call, ChangeError, Client, Deployed, InferError, LookupError, NewUpload, Platform, Readiness, platform};
+use cellwright_serving::{
+    Call, ChangeError, Client, Deployed, ErrorKind, InferError, LookupError, NewUpload, Platform, Readiness, platform,
+};
 
 use crate::figures::{CellFigures, DomainFigures, Figures, ModelFigures, TableFigures, Total, WorkerFigures};
 use crate::host::{Answering, Endpoint, Host, IndexEntry};
@@ -179,6 +181,10 @@ impl Endpoint for OnDeployed {
 
     fn is_slow_to_begin(&self) -> bool {
         self.deployed.unfold_usual() > UNFOLD_QUICK_MAX
+    }
+
+    fn ended_before(&self, kind: ErrorKind, since: Instant) {
+        self.deployed.ended_before(kind, since);
     }
 
     fn infer(self: Arc<Self>, call: Call, client: Box<dyn Client>) -> Result<Answering, InferError> {

@@ -24,6 +24,8 @@ pub struct Call {
     pub request: InferRequest,
     /// How streamed outputs are wanted.
     pub delivery: Delivery,
+    /// When it came: its timeout counts from then, and so does what is told of how long it took.
+    pub since: Instant,
     /// How long its client waits for it.
     pub timeout: Option<Duration>,
     /// Its rank: 1 goes first; 0 is the default, and goes last.

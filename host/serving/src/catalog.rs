@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::bounds::{Bounds, Settings, ShareUsed};
 use crate::calls::Place;
-use crate::error::{InferError, LookupError, Whose};
+use crate::error::{ErrorKind, InferError, LookupError, Whose};
 use crate::figures::UsualTime;
 use crate::model::{CellSummary, ServedModel};
 use crate::version_figures::{VersionFigures, Versions};
@@ -179,6 +179,11 @@ impl Deployed {
     #[must_use]
     pub fn unfold_usual(&self) -> Duration {
         self.unfold_usual.get()
+    }
+
+    /// A call that was given this version ended, that way, before it began: it came then.
+    pub fn ended_before(&self, kind: ErrorKind, since: Instant) {
+        self.figures.calls.failed(kind, since.elapsed());
     }
 
     /// Takes a place for a call that begins now.

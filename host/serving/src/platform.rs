@@ -160,15 +160,16 @@ impl Platform {
     /// # Errors
     /// If the call is refused before anything of it runs or waits; `client` hears nothing then.
     pub fn infer(&self, model: &Arc<Deployed>, call: Call, client: Box<dyn Client>) -> Result<Running, InferError> {
-        let started = Instant::now();
-        let begun = self.begin(model, call, client, started);
+        let since = call.since;
+        let begun = self.begin(model, call, client);
         if let Err(error) = &begun {
-            model.figures.calls.failed(error.kind(), started.elapsed());
+            model.ended_before(error.kind(), since);
         }
         begun
     }
 
-    fn begin(&self, model: &Arc<Deployed>, call: Call, client: Box<dyn Client>, started: Instant) -> Result<Running, InferError> {
+    fn begin(&self, model: &Arc<Deployed>, call: Call, client: Box<dyn Client>) -> Result<Running, InferError> {
+        let started = call.since;
         if self.draining.load(Ordering::Acquire) {
             return Err(InferError::Draining);
         }
@@ -191,6 +192,8 @@ impl Platform {
             Joined::Now(call, tracked) => {
                 let urgency = call.urgency(until);
                 let unfolding = Instant::now();
+                // Somebody may have kept it until now; of one that stood in line, that is told by whoever took it out.
+                model.figures.calls.waited(unfolding.saturating_duration_since(started));
                 let begun = self.serving.begin_urgent(&model.served, (call.request, urgency), call.delivery, tracked);
                 let took = unfolding.elapsed();
                 // A plugin that only fails keeps its caller's thread as well.

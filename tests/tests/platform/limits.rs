@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::Tensor;
 use cellwright_engine::PolicyKind;
@@ -67,6 +67,25 @@ fn a_call_whose_time_is_up_is_cancelled() {
     begin(&platform, &deployed, within(Duration::from_secs(600), 1)).unwrap().recv().unwrap().unwrap();
     let calls = platform.figures(None).models[0].calls.clone();
     assert_eq!((calls.expired, calls.failure.count, calls.success.count), (1, 1, 1));
+}
+
+#[test]
+fn a_calls_time_and_its_figures_begin_when_it_came() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    let deployed = platform.find(&tenant(), "sums", None).unwrap();
+    let minute = Duration::from_secs(60);
+    let kept = |timeout| Call { timeout, since: Instant::now().checked_sub(minute).unwrap(), ..call(requests::sum(1, 3)) };
+    begin(&platform, &deployed, kept(None)).unwrap().recv().unwrap().unwrap();
+    let late = begin(&platform, &deployed, kept(Some(minute))).and_then(|answer| answer.recv().unwrap());
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::Deadline);
+    deployed.ended_before(ErrorKind::Busy, Instant::now().checked_sub(minute).unwrap());
+    let calls = platform.figures(None).models[0].calls.clone();
+    assert_eq!((calls.success.count, calls.expired, calls.shed, calls.failure.count), (1, 1, 1, 2));
+    for (total, times) in [(calls.success, 1), (calls.failure, 2), (calls.queue, 1)] {
+        assert!(u128::from(total.ns) >= (minute * times).as_nanos(), "{calls:?}");
+    }
 }
 
 #[test]

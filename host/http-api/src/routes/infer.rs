@@ -1,6 +1,7 @@
 //! `infer`: the path that everything else exists for.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -51,7 +52,7 @@ async fn answer(
 /// What a call's options mean to whoever runs it.
 pub(super) fn call_of(request: InferRequest, options: &RequestOptions, delivery: Delivery) -> Call {
     let priority = u32::try_from(options.priority).unwrap_or(u32::MAX);
-    Call { request, delivery, timeout: options.timeout, priority }
+    Call { request, delivery, since: Instant::now(), timeout: options.timeout, priority }
 }
 
 /// Writes an answer where that disturbs nobody: a large one on a thread of its own.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::{Datatype, Description, Tensor, TensorSpec};
 use cellwright_http_api::figures::{CellFigures, DomainFigures, Figures, ModelFigures, TableFigures, Total, WorkerFigures};
@@ -61,6 +61,8 @@ pub(crate) struct Fake {
     pub(crate) unblocked: Arc<Counter>,
     /// What requests asked for beside their tensors.
     pub(crate) last_call: LastCall,
+    /// How requests ended that were not handed over, and how many there were.
+    pub(crate) ended_before: Arc<(Mutex<Vec<ErrorKind>>, Counter)>,
     /// Clients of the model `wait`, so that a test can answer them.
     pub(crate) held: Arc<Mutex<Vec<Box<dyn Client>>>>,
     pub(crate) uploaded_bytes: AtomicUsize,
@@ -81,6 +83,7 @@ impl Fake {
             cancelled: Arc::default(),
             unblocked: Arc::default(),
             last_call: Arc::default(),
+            ended_before: Arc::default(),
             held: Arc::default(),
             uploaded_bytes: AtomicUsize::new(0),
             upload_broke_off: AtomicBool::new(false),
@@ -126,6 +129,7 @@ struct FakeEndpoint {
     cancelled: Arc<Counter>,
     unblocked: Arc<Counter>,
     last_call: LastCall,
+    ended_before: Arc<(Mutex<Vec<ErrorKind>>, Counter)>,
     held: Arc<Mutex<Vec<Box<dyn Client>>>>,
     draining: Arc<AtomicBool>,
 }
@@ -157,6 +161,11 @@ impl Endpoint for FakeEndpoint {
 
     fn is_slow_to_begin(&self) -> bool {
         self.name == "slow"
+    }
+
+    fn ended_before(&self, kind: ErrorKind, _: Instant) {
+        self.ended_before.0.lock().unwrap().push(kind);
+        self.ended_before.1.add();
     }
 
     fn infer(self: Arc<Self>, call: Call, mut client: Box<dyn Client>) -> Result<Answering, InferError> {
@@ -250,6 +259,7 @@ impl Host for Fake {
             cancelled: self.cancelled.clone(),
             unblocked: self.unblocked.clone(),
             last_call: self.last_call.clone(),
+            ended_before: self.ended_before.clone(),
             held: self.held.clone(),
             draining: self.draining.clone(),
         }))

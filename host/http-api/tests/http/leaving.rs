@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
 use cellwright_http_api::Limits;
+use cellwright_serving::ErrorKind;
 
 use crate::harness::{Answer, Running, request};
 
@@ -149,6 +150,16 @@ fn plugins_that_take_their_time_hold_up_nobody_else() {
     let late = br#"{"parameters":{"timeout":20000},"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1]}]}"#;
     server.send("POST", "/v2/models/slow/infer", &[], late).refused(504, "timeout passed");
     assert_eq!(server.host.waiting.now(), 3, "a tenant may have so many at once");
+    let mut leaves = server.connect();
+    leaves.write_all(&request("POST", "/v2/models/slow/infer", &[], WAIT)).unwrap();
+    leaves.shutdown(std::net::Shutdown::Both).unwrap();
+    let (ends, ended) = &*server.host.ended_before;
+    ended.reaches(2);
+    assert_eq!(
+        *ends.lock().unwrap(),
+        [ErrorKind::Deadline, ErrorKind::Cancelled],
+        "its version hears of those that came to no more than waiting"
+    );
     server.host.unblocked.add();
     slow.into_iter().for_each(|mut stream| assert_eq!(Answer::read(&mut stream).status, 200));
 }

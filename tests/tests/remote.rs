@@ -90,7 +90,20 @@ fn a_model_is_pushed_asked_switched_and_deleted() {
     );
     assert_eq!(wrong.stdout.lines().count(), 2);
     assert!(json(&wrong.stdout)["error"].as_str().unwrap().contains("`y`"), "{}", wrong.stdout);
-    assert!(refused(wrong).contains("2 requests failed"));
+    assert!(refused(wrong).contains("error: 2 of 2 requests failed;"));
+    let wrong = server.ask_with(&["infer", "digits", "--input", "-"], "\n{\n");
+    assert!(wrong.stdout.starts_with("{\"id\":null,\"error\":\"line 2: "), "{}", wrong.stdout);
+    assert!(wrong.stdout.contains("; each line of the input is one request\"}"), "{}", wrong.stdout);
+    assert_eq!(server.ask_with(&["infer", "digits", "--input", "-"], "\n").stderr, "the input holds no requests\n");
+
+    // Whoever asks for one thing after the other has each answer before the input ends.
+    let samples = std::fs::read_to_string(root().join("examples/digits/samples.jsonl")).unwrap();
+    let mut asking = Running::start(&["infer", "digits", "--input", "-", "--server", &server.url]);
+    for sample in samples.lines().take(3) {
+        asking.say(&format!("{sample}\n"));
+        assert_eq!(json(&asking.line())["id"], json(sample)["id"]);
+    }
+    drop(asking);
 
     let shown = done(server.ask(&["models", "show", "digits"]));
     for piece in ["active", "input ", "output ", "logits", "FP32"] {

@@ -14,5 +14,6 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 
+mod outcome;
 mod remote;
 pub(crate) mod replay;

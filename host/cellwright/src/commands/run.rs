@@ -6,7 +6,7 @@ mod requests;
 mod session;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write, stderr, stdin, stdout};
+use std::io::{BufRead, BufReader, BufWriter, IsTerminal, stdin, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use std::sync::Arc;
 use anyhow::Context;
 use cellwright_serving::{Delivery, ServedModel, Serving};
 use indicatif::ProgressBar;
-use serde_json::json;
 
 use crate::bound_lines::Lines;
 use crate::cli::RunArguments;
+use crate::commands::outcome::Outcome;
 use crate::host::{self, Setup};
 use crate::progress;
 use crate::trace::{Roll, Tracer};
 
-use answers::{Answers, Outcome};
+use answers::Answers;
 use requests::Desk;
 
 pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         Some(tracer) => tracer.beside(&model, arguments.json, |roll| answer(arguments, &serving, &model, input, Some(roll)))?,
         None => answer(arguments, &serving, &model, input, None)?,
     };
-    summarize(arguments.json, outcome)
+    Ok(outcome.tell(arguments.json)?)
 }
 
 fn answer(
@@ -77,17 +77,4 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead + Send>> {
     }
     let file = File::open(path).with_context(|| format!("the input {} cannot be read", path.display()))?;
     Ok(Box::new(BufReader::new(file)))
-}
-
-fn summarize(json: bool, outcome: Outcome) -> anyhow::Result<ExitCode> {
-    let Outcome { answered, failed } = outcome;
-    let total = answered + failed;
-    if json {
-        writeln!(stderr(), "{}", json!({ "requests": total, "answered": answered, "failed": failed }))?;
-    } else if failed > 0 {
-        writeln!(stderr(), "error: {failed} of {total} requests failed; each one's line of output says why")?;
-    } else if total == 0 {
-        writeln!(stderr(), "the input holds no requests")?;
-    }
-    Ok(if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -4,14 +4,8 @@ use std::io::Write;
 
 use cellwright_cell_graph::Tensor;
 use cellwright_protocol::InferResponse;
-use serde_json::json;
 
-/// How many requests ended how.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Outcome {
-    pub(crate) answered: u64,
-    pub(crate) failed: u64,
-}
+use crate::commands::outcome::{Outcome, error_line};
 
 /// Prints answers, and counts them.
 pub(crate) struct Answers<W> {
@@ -42,7 +36,7 @@ impl<W: Write> Answers<W> {
     pub(crate) fn result(&mut self, id: Option<&str>, result: Result<InferResponse, String>) -> std::io::Result<()> {
         match result.and_then(|response| response.to_json().map_err(|bad| bad.to_string())) {
             Ok(line) => {
-                self.outcome.answered += 1;
+                self.outcome.count(true);
                 writeln!(self.out, "{line}")
             }
             Err(message) => self.failure(id, &message),
@@ -50,16 +44,11 @@ impl<W: Write> Answers<W> {
     }
 
     pub(crate) fn failure(&mut self, id: Option<&str>, message: &str) -> std::io::Result<()> {
-        self.outcome.failed += 1;
+        self.outcome.count(false);
         writeln!(self.out, "{}", error_line(id, message))
     }
 
     pub(crate) fn flush(&mut self) -> std::io::Result<()> {
         self.out.flush()
     }
-}
-
-/// The protocol's error body, with the request's id in front.
-fn error_line(id: Option<&str>, message: &str) -> String {
-    format!("{{\"id\":{},\"error\":{}}}", json!(id), json!(message))
 }

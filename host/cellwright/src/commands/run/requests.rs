@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::bail;
-use cellwright_protocol::{InferRequest, RequestFault};
+use cellwright_protocol::InferRequest;
 use cellwright_serving::{Delivery, ServedModel, Serving};
 use indicatif::ProgressBar;
 
 use crate::bound_lines::Lines;
+use crate::commands::outcome::no_request;
 use crate::trace::Roll;
 
 use super::answers::Answers;
@@ -66,8 +67,7 @@ impl Desk<'_> {
         let mut request = match InferRequest::from_json(line) {
             Ok(request) => request,
             Err(bad) => {
-                let hint = if matches!(bad.fault, RequestFault::Json(_)) { "; each line of the input is one request" } else { "" };
-                let message = format!("line {line_number}: {bad}{hint}");
+                let message = no_request(line_number, &bad);
                 return inbox.handed_over(&Asked::new(number, named(bad.id)), Err(message));
             }
         };

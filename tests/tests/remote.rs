@@ -402,6 +402,23 @@ fn a_port_for_tls_says_nothing_in_clear_and_goes_on() {
 }
 
 #[test]
+fn a_server_goes_on_where_nobody_can_read_what_it_says() {
+    let full = || Stdio::from(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    for errors in [full(), Stdio::piped()] {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let data = TempDir::new().unwrap();
+        let mut server = Command::new(program());
+        server.args(["serve", "--listen", &free, "--data"]).arg(data.path()).stderr(errors);
+        let mut server = server.spawn().unwrap();
+        drop(server.stderr.take());
+        let listed = cellwright(&["models", "--server", &format!("http://{free}")], "");
+        let _ = server.kill();
+        let ended = server.wait().unwrap();
+        assert!(done(listed).starts_with("there are no models"), "{ended:?}");
+    }
+}
+
+#[test]
 fn a_server_that_is_only_starting_is_waited_for() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let url = format!("http://{free}");

@@ -77,9 +77,40 @@ pub(crate) fn step_by_step(specs: &[WorkerSpec]) -> anyhow::Result<Option<Vec<Bo
     cpu::backends(&on_cpu, DomainOptions { ahead_weights_least: Some(u64::MAX), ..DomainOptions::default() }).map(Some)
 }
 
+/// Settings behind a worker's name, none of them twice: of two values one would count, and whoever wrote both has forgotten the other.
+fn settings(text: &str) -> Result<Vec<&str>, String> {
+    let settings: Vec<&str> = text.split(',').filter(|setting| !setting.is_empty()).collect();
+    let name = |setting: &&str| setting.split_once('=').map_or(*setting, |(name, _)| name).to_owned();
+    for (at, setting) in settings.iter().enumerate() {
+        if settings[..at].iter().any(|earlier| name(earlier) == name(setting)) {
+            return Err(format!("a worker has one `{}`, and this is a second: `{setting}`", name(setting)));
+        }
+    }
+    Ok(settings)
+}
+
+/// Names of devices, of those that follow one another alike only once.
+pub(crate) fn alike(names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut alike: Vec<(String, usize)> = Vec::new();
+    for name in names {
+        match alike.last_mut() {
+            Some((last, count)) if *last == name => *count += 1,
+            _ => alike.push((name, 1)),
+        }
+    }
+    alike.into_iter().map(|(name, count)| if count == 1 { name } else { format!("{count} × {name}") }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_that_are_alike_are_named_once() {
+        let of = |names: &[&str]| alike(names.iter().map(|name| (*name).to_owned()));
+        assert_eq!(of(&["gpu", "cpu", "cpu", "cpu"]), ["gpu", "3 × cpu"]);
+        assert_eq!(of(&["cpu"]), ["cpu"]);
+    }
 
     #[test]
     fn workers_are_read_as_they_are_written() {
@@ -118,6 +149,8 @@ mod tests {
         assert!(refused("cpu:node=all").contains("`all` is no number of a NUMA node"));
         assert!(refused("cpu:amx=yes").contains("`yes` is neither `true` nor `false`"));
         assert!(refused("cpu:cores=2").contains("no setting `cores=2`"));
+        assert!(refused("cpu:threads=2,threads=3").contains("one `threads`, and this is a second: `threads=3`"));
+        assert!(refused("cuda:0,tf32=true,debug=true,tf32=false").contains("one `tf32`"));
     }
 
     #[test]

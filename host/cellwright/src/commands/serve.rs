@@ -48,7 +48,7 @@ pub(crate) fn serve(settings: &Settings, arguments: &ServeArguments, log: &str) 
         let stop_asked = stop_asked(temporary.is_some())?;
         let bound = Server::bind(server_options(settings), cellwright_http_api::host_of(platform.clone())).await;
         let server = bound.inspect_err(|_| forget_recording(settings)).map_err(|fault| refused(fault, settings))?;
-        announce(&server, settings)?;
+        announce(&server, settings);
         let watch = tokio::task::spawn_blocking({
             let platform = platform.clone();
             move || say_when_ready(&platform, started)
@@ -65,7 +65,7 @@ pub(crate) fn serve(settings: &Settings, arguments: &ServeArguments, log: &str) 
         tracing::info!("everything that was begun is finished");
         Ok(ExitCode::SUCCESS)
     } else {
-        writeln!(stderr(), "error: stopped with requests unanswered, after {} s", settings.drain_seconds.value)?;
+        say(&format!("error: stopped with requests unanswered, after {} s", settings.drain_seconds.value));
         Ok(ExitCode::FAILURE)
     }
 }
@@ -110,21 +110,8 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<Arc<Platform>> {
         archive: ArchiveLimits { bytes_max: settings.upload_bytes_max.value, entries_max: BUNDLE_FILES_MAX },
         model_in_flight_max: settings.in_flight_max.value,
     };
-    writeln!(stderr(), "computing on {}", devices(backends.iter().map(|backend| backend.info().name)))?;
+    say(&format!("computing on {}", worker::alike(backends.iter().map(|backend| backend.info().name)).join("; ")));
     Ok(Platform::start(options, registry, backends)?)
-}
-
-/// Their names, of those that follow one another alike only once.
-fn devices(names: impl Iterator<Item = String>) -> String {
-    let mut alike: Vec<(String, usize)> = Vec::new();
-    for name in names {
-        match alike.last_mut() {
-            Some((last, count)) if *last == name => *count += 1,
-            _ => alike.push((name, 1)),
-        }
-    }
-    let told = alike.into_iter().map(|(name, count)| if count == 1 { name } else { format!("{count} × {name}") });
-    told.collect::<Vec<_>>().join("; ")
 }
 
 /// The engine's observer that records.
@@ -168,12 +155,16 @@ pub(crate) fn server_options(settings: &Settings) -> ServerOptions {
     ServerOptions { addresses: settings.listen.value.iter().map(|address| address.0).collect(), tls, limits }
 }
 
-fn announce(server: &Server, settings: &Settings) -> anyhow::Result<()> {
+/// For whoever reads along. That nobody does, or that a disk for it is full, ends no server.
+fn say(line: &str) {
+    let _ = writeln!(stderr(), "{line}");
+}
+
+fn announce(server: &Server, settings: &Settings) {
     let scheme = scheme(settings);
     for address in server.addresses() {
-        writeln!(stderr(), "listening on {scheme}://{address} (documentation: {scheme}://{address}/docs)")?;
+        say(&format!("listening on {scheme}://{address} (documentation: {scheme}://{address}/docs)"));
     }
-    Ok(())
 }
 
 fn say_when_ready(platform: &Platform, started: Instant) {
@@ -181,7 +172,7 @@ fn say_when_ready(platform: &Platform, started: Instant) {
         std::thread::sleep(Duration::from_millis(5));
     }
     let serving = platform.index(None).iter().filter(|model| model.version.is_some()).count();
-    let _ = writeln!(stderr(), "ready after {} ms, {serving} models serve", started.elapsed().as_millis());
+    say(&format!("ready after {} ms, {serving} models serve", started.elapsed().as_millis()));
 }
 
 /// Ends when the process is asked to, from now on: by a service manager, by Ctrl-C, or, of a server that is somebody's own, when there is nobody any more at
@@ -195,7 +186,7 @@ fn stop_asked(with_input: bool) -> anyhow::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
             () = input_ended(), if with_input => {}
         }
-        let _ = writeln!(stderr(), "stopping: nothing new is taken, what has begun is finished; asked again, it stops at once");
+        say("stopping: nothing new is taken, what has begun is finished; asked again, it stops at once");
         let asked = Instant::now();
         tokio::spawn(async move {
             loop {
@@ -207,7 +198,7 @@ fn stop_asked(with_input: bool) -> anyhow::Result<impl Future<Output = ()>> {
                     break;
                 }
             }
-            let _ = writeln!(stderr(), "error: stopped at once, because it was asked again: what was not finished has no answer");
+            say("error: stopped at once, because it was asked again: what was not finished has no answer");
             std::process::exit(1);
         });
     })
@@ -243,17 +234,5 @@ impl Drop for Temporary<'_> {
         if getppid() != self.parent {
             let _ = std::fs::remove_dir_all(self.folder);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_that_are_alike_are_named_once() {
-        let of = |names: &[&str]| devices(names.iter().map(|name| (*name).to_owned()));
-        assert_eq!(of(&["gpu", "cpu", "cpu", "cpu"]), "gpu; 3 × cpu");
-        assert_eq!(of(&["cpu"]), "cpu");
     }
 }

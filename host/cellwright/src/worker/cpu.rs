@@ -52,7 +52,7 @@ impl FromStr for CpuSpec {
     /// Of what stands behind `cpu:`.
     fn from_str(settings: &str) -> Result<Self, String> {
         let mut spec = Self::default();
-        for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
+        for setting in super::settings(settings)? {
             match setting.split_once('=') {
                 Some(("threads", number)) => match number.parse() {
                     Ok(number @ 1..=THREADS_MAX) => spec.threads = Some(number),

@@ -63,7 +63,7 @@ impl FromStr for CudaSpec {
             _ => return Err(format!("`{device}` is no GPU; write `{FORM}`, with a number from 0 on, or `cuda:all`")),
         };
         let mut spec = Self { gpus, settings: Settings::default() };
-        for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
+        for setting in super::settings(settings)? {
             let (name, whether) = setting.split_once('=').unwrap_or((setting, ""));
             let set = match name {
                 "tf32" => &mut spec.settings.tf32,

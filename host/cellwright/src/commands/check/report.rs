@@ -9,6 +9,8 @@ use cellwright_serving::samples::{PrecisionReport, SampleReport};
 use cellwright_serving::{CellSummary, ServedModel, Serving};
 use serde_json::{Map, Value, json};
 
+use crate::worker;
+
 /// Everything `check` found.
 pub(crate) struct Report<'a> {
     pub(crate) bundle: &'a Bundle,
@@ -84,8 +86,9 @@ impl Report<'_> {
         writeln!(out, "model    {} (plugin {})", self.model.name(), self.bundle.plugin_name())?;
         let parameters: Vec<String> = self.bundle.parameters().iter().map(parameter_text).collect();
         writeln!(out, "         {}", parameters.join(", "))?;
-        for device in self.serving.engine().devices() {
-            writeln!(out, "device   {}", device.name)?;
+        let devices = worker::alike(self.serving.engine().devices().map(|device| device.name.clone()));
+        for device in devices {
+            writeln!(out, "device   {device}")?;
         }
         for (role, specs) in [("input", &description.inputs), ("output", &description.outputs)] {
             for spec in specs {

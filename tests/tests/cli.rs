@@ -493,3 +493,24 @@ fn a_cell_is_measured_against_the_processor_and_drawn() {
     let taken = folder.path().display().to_string();
     assert!(refused(&["--seconds", "0.05", "--hidden", "16", "--plot", &taken]).contains(&format!("{taken} cannot be drawn")));
 }
+
+#[test]
+fn a_check_looks_at_the_whole_folder_that_would_be_sent() {
+    let bundle = BundleFolder::summing();
+    let check = || cellwright(&["check", path(&bundle), "--worker", "cpu", "--worker", "cpu"], "");
+    let ran = check();
+    assert_status(&ran, 0);
+    assert!(ran.stdout.contains("\ndevice   2 × cpu: "), "{}", ran.stdout);
+    let link = bundle.path().join("other");
+    std::os::unix::fs::symlink("model.toml", &link).expect("a link");
+    let ran = check();
+    assert_status(&ran, 1);
+    assert_error(&ran, &["no server would be sent this bundle", "other: it is a link; a bundle holds only files and folders"]);
+    std::fs::remove_file(&link).expect("a link");
+    for number in 0..1000 {
+        bundle.write(&format!("{number}.txt"), b"");
+    }
+    let ran = check();
+    assert_status(&ran, 1);
+    assert_error(&ran, &["no server would take this bundle", "files, more than 1000"]);
+}

@@ -19,5 +19,5 @@ pub use client::{Client, ClientOptions, ModelRef};
 pub use error::ClientError;
 pub use events::EventStream;
 pub use infer::{Form, Generated};
-pub use push::{Progress, PushOptions};
+pub use push::{Extent, Progress, PushOptions};
 pub use trust::Trust;

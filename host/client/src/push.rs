@@ -52,6 +52,29 @@ pub struct Progress {
     pub total: u64,
 }
 
+/// What there is of a folder to send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// Files, those left out whose names begin with a dot.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Extent {
+    /// Looks through a folder, as [`Client::push`] does before it sends anything.
+    ///
+    /// # Errors
+    /// If it could not be sent: it cannot be read, or holds what is neither file nor folder.
+    pub fn of(folder: &Path) -> Result<Self, ClientError> {
+        match list(folder) {
+            Ok(entries) => Ok(Self { files: entries.len(), bytes: entries.iter().map(|entry| entry.bytes).sum() }),
+            Err(Stop::Folder { path, source }) => Err(ClientError::Folder { path, source }),
+            Err(Stop::Unwanted) => unreachable!("nothing is sent"),
+        }
+    }
+}
+
 impl Client {
     /// Sends a folder as a new version of a model. `progress` hears, from another thread, how far it is.
     ///
@@ -155,6 +178,8 @@ fn walk(folder: &Path, prefix: &str, depth: usize, entries: &mut Vec<Entry>) -> 
             walk(&path, &format!("{name}/"), depth + 1, entries)?;
         } else if metadata.is_file() {
             entries.push(Entry { path, name, bytes: metadata.len() });
+        } else if metadata.is_symlink() {
+            return Err(refuse(&path, "it is a link; a bundle holds only files and folders"));
         } else {
             return Err(refuse(&path, "it is neither a file nor a folder; a bundle holds only those"));
         }

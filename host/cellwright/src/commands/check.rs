@@ -3,12 +3,16 @@
 mod report;
 
 use std::io::{Write, stdout};
+use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::{Context, ensure};
+use cellwright_client::Extent;
 use cellwright_scheduler::Config;
 use cellwright_serving::samples;
 
 use crate::cli::CheckArguments;
+use crate::commands::serve::BUNDLE_FILES_MAX;
 use crate::host::{self, Setup};
 use crate::progress;
 
@@ -19,6 +23,7 @@ const IN_FLIGHT_MAX: u32 = 1 << 14;
 
 pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     let bundle = host::open(&arguments.bundle)?;
+    could_be_sent(&arguments.bundle)?;
     let setup = Setup {
         scheduler: Config::default(),
         in_flight_max: IN_FLIGHT_MAX,
@@ -40,4 +45,11 @@ pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     let text = if arguments.json { report.to_json().to_string() + "\n" } else { report.to_text() };
     stdout().write_all(text.as_bytes())?;
     Ok(if report.failures() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A server has what is sent to it, and that is the whole folder: also what the bundle would load without.
+fn could_be_sent(folder: &Path) -> anyhow::Result<()> {
+    let Extent { files, .. } = Extent::of(folder).context("no server would be sent this bundle")?;
+    ensure!(files <= BUNDLE_FILES_MAX, "no server would take this bundle: it has {files} files, more than {BUNDLE_FILES_MAX}");
+    Ok(())
 }

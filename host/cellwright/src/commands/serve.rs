@@ -27,7 +27,7 @@ use crate::worker;
 pub(crate) use settings::{Settings, data_folder};
 
 /// Files of one bundle.
-const BUNDLE_FILES_MAX: usize = 1000;
+pub(crate) const BUNDLE_FILES_MAX: usize = 1000;
 /// No stopping server waits for longer: a year, which a clock can still add to any moment.
 const DRAIN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// What asks a process and its group to stop (`timeout`, Ctrl-C behind a wrapper that passes it on) asks the process twice, within a moment. That is once.

@@ -71,7 +71,7 @@ async fn what_cannot_be_read_is_named_and_never_arrives_whole() {
     write(folder.path(), "model.toml", b"name");
     std::os::unix::fs::symlink("/etc/passwd", folder.path().join("vocabulary")).unwrap();
     let link = server.client().push("m", folder.path(), PushOptions::default(), |_| {}).await.unwrap_err();
-    assert!(link.to_string().ends_with("vocabulary: it is neither a file nor a folder; a bundle holds only those"), "{link}");
+    assert!(link.to_string().ends_with("vocabulary: it is a link; a bundle holds only files and folders"), "{link}");
     assert!(server.asked().iter().all(|asked| asked.body.is_none()), "the server took a broken archive for a whole one");
 }
 

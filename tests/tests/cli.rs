@@ -495,6 +495,25 @@ fn a_cell_is_measured_against_the_processor_and_drawn() {
 }
 
 #[test]
+fn options_that_would_not_be_heeded_are_refused() {
+    for (arguments, said) in [
+        (
+            &["simulate", "--seconds", "0.01", "--rate", "100", "--faster", "2"][..],
+            "'--rate <RATE>' cannot be used with '--faster <FACTOR>'",
+        ),
+        (&["simulate", "--seconds", "0.01", "--clients", "2", "--faster", "2"], "'--clients <N>' cannot be used with '--faster <FACTOR>'"),
+        (&["calibrate", "--http", "--hidden", "8"], "'--http' cannot be used with '--hidden <HIDDEN>'"),
+        (&["calibrate", "--input", "requests.jsonl", "--model", "tree"], "'--input <FILE>' cannot be used with '--model <MODEL>'"),
+        (&["calibrate", "--input", "requests.jsonl", "--lengths", "fixed:3"], "'--input <FILE>' cannot be used with '--lengths <SOURCE>'"),
+        (&["check", "examples/digits", "--worker", "cpu:threads=1,threads=2"], "a worker has one `threads`"),
+    ] {
+        let ran = cellwright(arguments, "");
+        assert_status(&ran, 2);
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn a_check_looks_at_the_whole_folder_that_would_be_sent() {
     let bundle = BundleFolder::summing();
     let check = || cellwright(&["check", path(&bundle), "--worker", "cpu", "--worker", "cpu"], "");

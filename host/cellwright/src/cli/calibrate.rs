@@ -21,16 +21,19 @@ one is heard of, until a worker has woken up that had nothing to do, between two
 and scheduler (the mean at a quarter and half of the most). With --http connections and clients are on the same processors, as they are for \
 `bench serve`, and what they take of them is in these times. How much that is follows the policy: answers that leave together are sent while a worker has nothing to do, others while it computes.";
 
+/// What is said of a model that is made here: a bundle has its own. An option that requires a bundle is not held to it beside these, which a bundle excludes.
+const OF_RANDOM_WEIGHTS: [&str; 3] = ["model", "hidden", "lengths"];
+
 #[derive(Debug, Args)]
 #[command(after_help = CALIBRATE_EXAMPLES)]
 pub(crate) struct CalibrateArguments {
     /// A bundle whose cells are to be measured, with its samples as requests [default: a model with random weights]
     pub(crate) bundle: Option<PathBuf>,
     /// Requests for it, one JSON object per line [default: the bundle's samples]
-    #[arg(long, alias = "requests", value_name = "FILE", requires = "bundle")]
+    #[arg(long, alias = "requests", value_name = "FILE", requires = "bundle", conflicts_with_all = OF_RANDOM_WEIGHTS)]
     pub(crate) input: Option<PathBuf>,
     /// Ask by HTTP, from clients in this process
-    #[arg(long, requires = "bundle")]
+    #[arg(long, requires = "bundle", conflicts_with_all = OF_RANDOM_WEIGHTS)]
     pub(crate) http: bool,
     /// The model with random weights: sequences for an LSTM, or trees for a binary TreeLSTM
     #[arg(long, value_enum, default_value_t = ModelKind::Chain, conflicts_with = "bundle")]

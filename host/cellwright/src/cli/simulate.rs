@@ -69,7 +69,7 @@ pub(crate) struct SimulateArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     /// Play a trace so many times as fast
-    #[arg(long, default_value_t = 1.0, value_name = "FACTOR", value_parser = factor, requires = "trace")]
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR", value_parser = factor, requires = "trace", conflicts_with_all = ["rate", "clients"])]
     pub(crate) faster: f64,
     /// For how long requests arrive, in seconds of virtual time, a fifth of them a warm-up [default: 4, or the whole trace without a warm-up]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]

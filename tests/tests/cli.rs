@@ -491,7 +491,7 @@ fn a_cell_is_measured_against_the_processor_and_drawn() {
     assert!(refused(&["--batch", "0"]).contains("0 is not in 1..=4096"));
     assert!(refused(&["--cell", "gate"]).contains("invalid value 'gate'"));
     let taken = folder.path().display().to_string();
-    assert!(refused(&["--seconds", "0.05", "--hidden", "16", "--plot", &taken]).contains(&format!("{taken} cannot be drawn")));
+    assert!(refused(&["--seconds", "0.05", "--hidden", "16", "--plot", &taken]).contains("it is no name of a file"));
 }
 
 #[test]
@@ -510,6 +510,33 @@ fn options_that_would_not_be_heeded_are_refused() {
         let ran = cellwright(arguments, "");
         assert_status(&ran, 2);
         assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn what_can_be_seen_beforehand_is_not_first_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (taken, file) = (folder.path().display().to_string(), folder.path().join("plot.svg").display().to_string());
+    let empty = folder.path().join("empty.jsonl");
+    std::fs::write(&empty, "\n").expect("a file");
+    let empty = empty.display().to_string();
+    let no_file = "it is no name of a file";
+    let seconds = "give a number of seconds from 0.1 to 3600";
+    for (arguments, status, said) in [
+        (&["simulate", "--seconds", "0.01", "--plot", ""][..], 2, no_file),
+        (&["simulate", "--seconds", "0.01", "--timeline", &taken], 2, no_file),
+        (&["calibrate", "--hidden", "8", "--output", &taken], 2, no_file),
+        (&["calibrate", "--hidden", "8", "--seconds", "NaN"], 2, seconds),
+        (&["bench", "engine", "--hidden", "8", "--seconds", "0"], 2, seconds),
+        (&["bench", "serve", "examples/digits", "--seconds", "0.1", "--plot", &file], 1, "nothing to draw of `--rate max` alone"),
+        (&["bench", "serve", "examples/digits", "--seconds", "0.1", "--input", &empty], 1, "cannot be used: it holds none"),
+        (&["calibrate", "examples/digits", "--seconds", "0.1", "--input", &empty], 1, "cannot be used: it holds none"),
+        (&["bench", "unfold", "nowhere"], 1, "the bundle nowhere cannot be used"),
+    ] {
+        let ran = cellwright(arguments, "");
+        assert_status(&ran, status);
+        assert!(ran.stderr.contains(said) && !ran.stderr.contains("a server on this machine"), "{arguments:?}: {}", ran.stderr);
+        assert_eq!(ran.stdout, "", "{arguments:?}");
     }
 }
 

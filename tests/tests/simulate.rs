@@ -304,7 +304,7 @@ fn a_machine_that_was_measured_is_a_device() {
     let said = cellwright(&["calibrate", "examples/digits", "--http", "--input", "no/such/file"], "").stderr;
     assert!(said.contains("the requests in no/such/file cannot be used"), "{said}");
     let said = cellwright(&["calibrate", "--seconds", "0"], "").stderr;
-    assert!(said.contains("--seconds is 0; give 0.1 to 3600 seconds"), "{said}");
+    assert!(said.contains("give a number of seconds from 0.1 to 3600"), "{said}");
     let said = cellwright(&["calibrate", "no/such/bundle"], "").stderr;
     assert!(said.contains("the bundle no/such/bundle cannot be used"), "{said}");
 }

@@ -232,6 +232,9 @@ fn file_to_write(text: &str) -> Result<PathBuf, String> {
         Some(folder) => Err(format!("there is no folder {}", folder.display())),
         None => Ok(file),
     }
+    if text.is_empty() || file.is_dir() {
+        return Err("it is no name of a file".to_owned());
+    }
 }
 
 fn one_or_more(text: &str) -> Result<usize, String> {
@@ -243,6 +246,13 @@ fn one_or_more(text: &str) -> Result<usize, String> {
 
 fn at_most_a_week(text: &str) -> Result<f64, String> {
     seconds(text, 604_800.0)
+}
+
+fn a_tenth_to_an_hour(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give a number of seconds from 0.1 to 3600".to_owned()),
+    }
 }
 
 fn at_most_an_hour(text: &str) -> Result<f64, String> {
@@ -402,7 +412,7 @@ pub(crate) struct EngineArguments {
     #[arg(long, default_value = "half")]
     pub(crate) rate: Rate,
     /// Seconds to measure, after a warm-up of a fifth of it
-    #[arg(long, alias = "duration", default_value_t = 10.0, value_name = "SECONDS")]
+    #[arg(long, alias = "duration", default_value_t = 10.0, value_name = "SECONDS", value_parser = a_tenth_to_an_hour)]
     pub(crate) seconds: f64,
     /// Whether each request is unfolded by its plugin, or graphs are prepared beforehand
     #[arg(long, value_enum, default_value_t = UnfoldMode::PerRequest)]

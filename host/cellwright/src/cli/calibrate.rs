@@ -48,7 +48,7 @@ pub(crate) struct CalibrateArguments {
     #[arg(long, value_name = "POLICY", default_value_t = PolicySpec::default())]
     pub(crate) policy: PolicySpec,
     /// Seconds for each load: one request alone, 1, 2, 4, … in flight for every worker, up to four times the batch limit, and three rates
-    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS", value_parser = super::a_tenth_to_an_hour)]
     pub(crate) seconds: f64,
     /// Where to write the table [default: standard output]
     #[arg(long, value_name = "FILE.toml", value_parser = super::file_to_write)]

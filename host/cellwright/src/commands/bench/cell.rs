@@ -57,10 +57,17 @@ pub(crate) fn cell(arguments: &CellArguments) -> anyhow::Result<()> {
     let mut all = Vec::new();
     for batch in &arguments.batch {
         bar.set_message(format!("steps of {batch} rows"));
-        all.push(bench.measure(*batch)?);
+        let figures = bench.measure(*batch)?;
+        if arguments.json {
+            // Whoever breaks it off has what was measured until then.
+            bar.suspend(|| bench.print_line(&figures))?;
+        }
+        all.push(figures);
     }
     bar.finish_and_clear();
-    bench.print(&all)?;
+    if !arguments.json {
+        bench.print(&all)?;
+    }
     if let Some(file) = &arguments.plot {
         roofline::draw(file, &bench.title(), &all).with_context(|| format!("the plot {} cannot be drawn", file.display()))?;
     }
@@ -169,23 +176,21 @@ impl<'a> Bench<'a> {
         format!("{kind}, hidden {}, {}, {}", self.arguments.hidden, self.arguments.precision, self.name)
     }
 
-    fn print(&self, all: &[Figures]) -> anyhow::Result<()> {
-        if self.arguments.json {
-            for figures in all {
-                let mut line = Map::new();
-                let kind = self.arguments.cell.to_possible_value().map(|value| value.get_name().to_owned());
-                line.insert("cell".to_owned(), kind.into());
-                line.insert("hidden".to_owned(), self.arguments.hidden.into());
-                line.insert("precision".to_owned(), self.arguments.precision.name().into());
-                line.insert("threads".to_owned(), self.arguments.threads.into());
-                line.insert("device".to_owned(), self.name.clone().into());
-                if let Value::Object(figures) = serde_json::to_value(figures)? {
-                    line.extend(figures);
-                }
-                writeln!(stdout(), "{}", Value::Object(line))?;
-            }
-            return Ok(());
+    fn print_line(&self, figures: &Figures) -> anyhow::Result<()> {
+        let mut line = Map::new();
+        let kind = self.arguments.cell.to_possible_value().map(|value| value.get_name().to_owned());
+        line.insert("cell".to_owned(), kind.into());
+        line.insert("hidden".to_owned(), self.arguments.hidden.into());
+        line.insert("precision".to_owned(), self.arguments.precision.name().into());
+        line.insert("threads".to_owned(), self.arguments.threads.into());
+        line.insert("device".to_owned(), self.name.clone().into());
+        if let Value::Object(figures) = serde_json::to_value(figures)? {
+            line.extend(figures);
         }
+        Ok(writeln!(stdout(), "{}", Value::Object(line))?)
+    }
+
+    fn print(&self, all: &[Figures]) -> anyhow::Result<()> {
         let limits = ["GFLOP/s", "of peak", "%", "GB/s", "of reading", "%", "of both %"];
         let head = [&["rows", "µs", "rows/s"][..], &limits, &["gather µs", "GEMM µs", "element µs"]].concat();
         let rows: Vec<_> = all.iter().map(row).collect();

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cellwright_bundle::Bundle;
 use cellwright_cell_graph::Tensor;
 use cellwright_engine::RequestTensors;
@@ -31,8 +31,6 @@ use super::shapes::{self, Drawn};
 const SLACK: u32 = 1024;
 
 pub(crate) fn engine(arguments: &EngineArguments) -> anyhow::Result<ExitCode> {
-    let seconds = arguments.seconds;
-    ensure!((0.1..=3600.0).contains(&seconds), "--seconds is {seconds}; give 0.1 to 3600 seconds");
     let mut random = Random::new(arguments.seed);
     let drawn = shapes::draw(&arguments.lengths, arguments.model, &mut random)?;
     let bundle = models::bundle(arguments.model, arguments.hidden, &mut random)?.with_precision(arguments.precision);
@@ -43,9 +41,11 @@ pub(crate) fn engine(arguments: &EngineArguments) -> anyhow::Result<ExitCode> {
         Rate::PerSecond(rate) => Some(rate),
         Rate::Max | Rate::Half => None,
     };
-    bench.print_head()?;
-    for policy in &arguments.policy {
+    for (number, policy) in arguments.policy.iter().enumerate() {
         let host = bench.start(*policy)?;
+        if number == 0 {
+            bench.print_head()?;
+        }
         if rate.is_none() {
             let seen = bench.run(&host, None)?;
             bench.print(*policy, None, &seen)?;

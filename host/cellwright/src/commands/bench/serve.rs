@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use cellwright_bundle::Bundle;
 use cellwright_client::load::{self, Arrivals, Plan, Report, Target};
 use cellwright_client::{Address, ClientOptions, Form, PushOptions};
@@ -51,6 +51,8 @@ struct Point {
 
 pub(crate) fn serve(arguments: &ServeBenchArguments) -> anyhow::Result<()> {
     let asked = arguments.bundles.iter().map(|folder| asked(folder, arguments.input.as_deref())).collect::<anyhow::Result<Vec<_>>>()?;
+    let drawn = arguments.plot.is_none() || arguments.rate.iter().any(|rate| *rate != SweepRate::Max);
+    ensure!(drawn, "--plot has nothing to draw of `--rate max` alone: give several rates, or `--rate sweep`");
     let folder = tempfile::tempdir().context("a temporary folder for data of servers")?;
     let contenders = contenders(arguments, folder.path())?;
     for contender in &contenders {
@@ -111,7 +113,12 @@ pub(crate) fn asked(folder: &Path, requests: Option<&Path>) -> anyhow::Result<As
     let bundle = Bundle::open(folder).with_context(|| format!("the bundle {} cannot be used", folder.display()))?;
     let requests = match requests {
         None => bundle.samples().all.iter().map(|sample| sample.request.clone()).collect(),
-        Some(file) => read(file).with_context(|| format!("the requests in {} cannot be used", file.display()))?,
+        Some(file) => {
+            let cannot = || format!("the requests in {} cannot be used", file.display());
+            let requests = read(file).with_context(cannot)?;
+            ensure!(!requests.is_empty(), "{}: it holds none", cannot());
+            requests
+        }
     };
     Ok(Asked { name: bundle.name().to_owned(), requests })
 }
@@ -153,7 +160,17 @@ impl Bench<'_> {
 
     /// Offers each server a rate, in the same arrivals.
     fn turn(&self, rate: &dyn Fn(usize) -> Option<f64>, seed: u64) -> anyhow::Result<Vec<Point>> {
-        self.contenders.iter().enumerate().map(|(number, contender)| self.point(contender, rate(number), seed)).collect()
+        let turns = self.contenders.iter().enumerate();
+        turns
+            .map(|(number, contender)| {
+                let point = self.point(contender, rate(number), seed)?;
+                // Whoever breaks it off has what was measured until then.
+                if self.arguments.json {
+                    self.print_line(&point)?;
+                }
+                Ok(point)
+            })
+            .collect()
     }
 
     fn point(&self, contender: &Contender, rate: Option<f64>, seed: u64) -> anyhow::Result<Point> {
@@ -187,20 +204,20 @@ impl Bench<'_> {
         Ok(Point { policy: contender.policy.clone(), rate, report })
     }
 
+    fn print_line(&self, Point { policy, rate, report }: &Point) -> std::io::Result<()> {
+        let connections = self.arguments.connections;
+        writeln!(stdout(), "{}", json!({ "policy": policy, "rate": rate, "connections": connections, "report": report }))
+    }
+
     fn print(&self, points: &[Point]) -> anyhow::Result<()> {
-        let mut out = stdout();
         if self.arguments.json {
-            for Point { policy, rate, report } in points {
-                let connections = self.arguments.connections;
-                writeln!(out, "{}", json!({ "policy": policy, "rate": rate, "connections": connections, "report": report }))?;
-            }
             return Ok(());
         }
         let head = ["policy", "offered/s", "model", "answered/s", "p50 us", "p90 us", "p99 us", "p99.9 us", ""];
         // Of one server it goes without saying.
         let first = usize::from(self.contenders.len() == 1);
         let rows: Vec<Vec<String>> = points.iter().flat_map(rows).map(|row| row[first..].to_vec()).collect();
-        out.write_all(table(&head[first..], &rows).as_bytes())?;
+        stdout().write_all(table(&head[first..], &rows).as_bytes())?;
         Ok(())
     }
 }

@@ -30,10 +30,11 @@ const HIDDEN: u32 = 16;
 pub(crate) fn unfold(arguments: &UnfoldArguments) -> anyhow::Result<ExitCode> {
     let setup = Setup { scheduler: Config::default(), in_flight_max: 64, trace: None, observer: None, recalibrate: false };
     let serving = arguments.host.start(setup)?;
+    let cases = cases(arguments)?;
     if !arguments.json {
         writeln!(stdout(), "{:<24} {:>10} {:>10} {:>10} {:>10}", "", "warm p50", "warm p99", "fresh p50", "fresh p99")?;
     }
-    for case in cases(arguments)? {
+    for case in cases {
         let model = host::load_bundle(&serving, &case.bundle)?;
         measure(&model, &case, arguments).with_context(|| format!("{} cannot be unfolded", case.name))?;
     }

@@ -4,6 +4,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -555,14 +556,38 @@ fn settings_have_one_precedence() {
         ("body_bytes_max = 0\n", "line 1: body_bytes_max: 0 is not in 1..="),
         ("upload_bytes_max = 0\n", "line 1: upload_bytes_max: 0 is not in 1..="),
         ("body_bytes_max = \"64 MiB\"\n", "line 1: body_bytes_max: invalid type: string \"64 MiB\", expected a whole number from 0 on"),
+        ("policy = \"serial\"\ndata = \"\"\n", "line 2: data: it is empty"),
+        ("record = \"\"\n", "line 1: record: it is empty"),
         ("drain_seconds = -1\n", "line 1: drain_seconds: invalid value: integer `-1`, expected a whole number from 0 on"),
     ] {
         std::fs::write(file, text).unwrap();
         let sentence = refused(cellwright(&["serve", "--config", file, "--print-config"], ""));
         assert!(sentence.contains(&format!("the configuration file {file} cannot be used: {said}")), "{sentence}");
     }
+    let endless = refused(cellwright(&["serve", "--config", "/dev/zero", "--print-config"], ""));
+    assert!(endless.contains("it has more than 1048576 bytes"), "{endless}");
     let open = refused(cellwright(&["serve", "--listen", "0.0.0.0:0", "--data", folder.path().to_str().unwrap()], ""));
     assert!(open.contains(&format!("create one with `cellwright keys create --admin --data {}`", folder.path().display())), "{open}");
+}
+
+#[test]
+fn any_path_that_is_text_can_be_printed_and_read_again() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("cellwright.toml");
+    let file = file.to_str().unwrap();
+    for path in ["a\u{200b}b", "a\u{1b}[31m", "a\"b\\c", "a\u{7f}b", "données", "a b # c"] {
+        let printed = done(cellwright(&["serve", "--data", path, "--record", path, "--print-config"], ""));
+        assert!(!printed.contains(['\u{1b}', '\u{7f}']), "{printed:?}");
+        std::fs::write(file, &printed).unwrap();
+        let again = done(cellwright(&["serve", "--config", file, "--print-config"], ""));
+        let settings = |text: &str| text.lines().map(|line| line.rsplit_once("  # ").unwrap().0.trim_end().to_owned()).collect::<Vec<_>>();
+        assert_eq!(settings(&again), settings(&printed));
+    }
+    let mut command = Command::new(program());
+    command.args(["serve", "--print-config", "--data"]).arg(std::ffi::OsStr::from_bytes(b"a\xff"));
+    let refused = command.output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is not UTF-8, and so in no configuration file"), "{refused:?}");
 }
 
 #[test]

@@ -35,7 +35,7 @@ const ASKED_ONCE: Duration = Duration::from_millis(500);
 
 pub(crate) fn serve(settings: &Settings, arguments: &ServeArguments, log: &str) -> anyhow::Result<ExitCode> {
     if arguments.print_config {
-        stdout().write_all(settings.to_text().as_bytes())?;
+        stdout().write_all(settings.to_text()?.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     let traces = start_telemetry(settings, log)?;

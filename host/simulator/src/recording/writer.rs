@@ -56,7 +56,11 @@ impl Recorder {
         };
         let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| cannot(&error))?;
         let mut frames = Frames { file: BufWriter::new(file), growths: BTreeMap::new(), growths_bytes: 0, body: Vec::new() };
-        frames.begin(config).map_err(|error| cannot(&error))?;
+        frames.begin(config).map_err(|error| {
+            // Nothing is in it, and it would be in the way of the next one.
+            let _ = std::fs::remove_file(path);
+            cannot(&error)
+        })?;
         let (calls, queue) = sync_channel(QUEUE);
         let label = name.clone();
         let run = move || {

@@ -1,6 +1,7 @@
 //! What holds: flags before the environment, the environment before the file, the file before defaults.
 
-use std::fmt::{Debug, Display, Write};
+use std::fmt::{Display, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
@@ -58,6 +59,7 @@ pub(crate) struct Settings {
 struct File {
     #[serde(deserialize_with = "texts")]
     listen: Option<Vec<ListenAddress>>,
+    #[serde(deserialize_with = "path")]
     data: Option<PathBuf>,
     #[serde(deserialize_with = "texts", alias = "worker")]
     workers: Option<Vec<WorkerSpec>>,
@@ -65,7 +67,9 @@ struct File {
     policy: Option<PolicySpec>,
     #[serde(deserialize_with = "text")]
     release: Option<ReleaseRule>,
+    #[serde(deserialize_with = "path")]
     tls_certificate: Option<PathBuf>,
+    #[serde(deserialize_with = "path")]
     tls_key: Option<PathBuf>,
     in_flight_max: Option<u32>,
     connections_max: Option<usize>,
@@ -74,6 +78,7 @@ struct File {
     drain_seconds: Option<u64>,
     log_format: Option<LogFormat>,
     otlp_endpoint: Option<CollectorUrl>,
+    #[serde(deserialize_with = "path")]
     record: Option<PathBuf>,
 }
 
@@ -94,6 +99,12 @@ fn texts<'de, T: std::str::FromStr<Err: Display>, D: Deserializer<'de>>(from: D)
         OneOrMore::More(texts) => texts,
     };
     texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect::<Result<_, _>>().map(Some)
+}
+
+/// As the flags have it: an empty name would be that of the current folder to some, and of nothing to others.
+fn path<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+    let path = PathBuf::deserialize(from)?;
+    if path.as_os_str().is_empty() { Err(serde::de::Error::custom("it is empty")) } else { Ok(Some(path)) }
 }
 
 /// Chooses among what was said of a setting.
@@ -145,16 +156,23 @@ impl Settings {
     }
 
     /// As a configuration file that says the same, with the sources as comments.
-    pub(crate) fn to_text(&self) -> String {
+    ///
+    /// # Errors
+    /// If a path is not UTF-8, which no such file can say.
+    pub(crate) fn to_text(&self) -> anyhow::Result<String> {
         let mut text = String::new();
+        let data = in_toml(&self.data.value)?;
+        let optional = |path: &Option<PathBuf>| path.as_deref().map(in_toml).transpose().map(Option::unwrap_or_default);
+        let [certificate, key, record] = [&self.tls_certificate, &self.tls_key, &self.record].map(|setting| optional(&setting.value));
+        let (certificate, key, record) = (certificate?, key?, record?);
         let lines = [
             line("listen", &self.listen, |addresses| quoted(addresses)),
-            line("data", &self.data, |path| format!("{path:?}")),
+            line("data", &self.data, |_| data),
             line("workers", &self.workers, |workers| quoted(workers)),
             line("policy", &self.policy, |policy| format!("\"{policy}\"")),
             line("release", &self.release, |release| format!("\"{release}\"")),
-            line("tls_certificate", &self.tls_certificate, optional),
-            line("tls_key", &self.tls_key, optional),
+            line("tls_certificate", &self.tls_certificate, |_| certificate),
+            line("tls_key", &self.tls_key, |_| key),
             line("in_flight_max", &self.in_flight_max, ToString::to_string),
             line("connections_max", &self.connections_max, ToString::to_string),
             line("body_bytes_max", &self.body_bytes_max, ToString::to_string),
@@ -162,14 +180,14 @@ impl Settings {
             line("drain_seconds", &self.drain_seconds, ToString::to_string),
             line("log_format", &self.log_format, |format| format!("\"{}\"", format!("{format:?}").to_lowercase())),
             line("otlp_endpoint", &self.otlp_endpoint, |url| url.as_ref().map(|url| format!("\"{url}\"")).unwrap_or_default()),
-            line("record", &self.record, optional),
+            line("record", &self.record, |_| record),
         ];
         let width = lines.iter().map(|(setting, _)| setting.len()).max().unwrap_or(0);
         for (setting, source) in lines {
             // Writing to a String does not fail.
             let _ = writeln!(text, "{setting:width$}  # {source}");
         }
-        text
+        Ok(text)
     }
 }
 
@@ -190,17 +208,20 @@ fn quoted<T: Display>(values: &[T]) -> String {
     format!("[{}]", values.join(", "))
 }
 
-fn optional<T: Debug>(value: &Option<T>) -> String {
-    value.as_ref().map(|value| format!("{value:?}")).unwrap_or_default()
+/// A path as a text of TOML, whose escapes are those of JSON, but that it has one more character which must not stand by itself.
+fn in_toml(path: &Path) -> anyhow::Result<String> {
+    let text = path.to_str().with_context(|| format!("{} is not UTF-8, and so in no configuration file", path.display()))?;
+    Ok(serde_json::to_string(text)?.replace('\u{7f}', "\\u007f"))
 }
 
 fn read(path: &Path) -> anyhow::Result<File> {
     let cannot = || format!("the configuration file {} cannot be used", path.display());
-    let length = std::fs::metadata(path).with_context(cannot)?.len();
-    if length > FILE_BYTES_MAX {
-        bail!("{}: it has {length} bytes, more than {FILE_BYTES_MAX}", cannot());
+    let mut text = String::new();
+    // Of devices and pipes nobody knows beforehand how much they have.
+    let length = std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)).with_context(cannot)?;
+    if length as u64 > FILE_BYTES_MAX {
+        bail!("{}: it has more than {FILE_BYTES_MAX} bytes", cannot());
     }
-    let text = std::fs::read_to_string(path).with_context(cannot)?;
     let file: File = toml_faults::read(&text).map_err(|fault| anyhow!("{}: {fault}", cannot()))?;
     // As the flags have it.
     let bounds = [

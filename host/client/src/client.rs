@@ -254,7 +254,13 @@ impl Client {
         if all.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|fault| fault.kind() == io::ErrorKind::ConnectionRefused)) {
             return ClientError::Nobody { address };
         }
-        let what = trust::fault(cause).unwrap_or_else(|| causes(cause));
+        let mut all = std::iter::successors(Some(cause), |cause| cause.source());
+        let no_http = all.any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse));
+        let what = match trust::fault(cause) {
+            Some(fault) => fault,
+            None if no_http && !self.address.is_tls() => "it does not answer in HTTP; perhaps its address begins with https://".to_owned(),
+            None => causes(cause),
+        };
         match cause.downcast_ref::<hyper_util::client::legacy::Error>() {
             Some(cause) if cause.is_connect() => ClientError::Connection { address, what },
             _ => ClientError::Broken { address, what },

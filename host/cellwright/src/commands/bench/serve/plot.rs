@@ -14,7 +14,8 @@ type Quantile = fn(&Latency) -> f64;
 /// Draws latencies of all models together against the answers per second, as an SVG: p50, p90 and p99 of one server, p90 of each of several.
 pub(super) fn draw(file: &Path, points: &[Point]) -> anyhow::Result<()> {
     let mut points: Vec<&Point> = points.iter().filter(|point| point.rate.is_some() && point.report.total.ok > 0).collect();
-    points.sort_by(|a, b| a.report.total.throughput.total_cmp(&b.report.total.throughput));
+    // Beyond what a server can do the line goes back: it answers fewer, later. By what was answered such places would stand among those of lower rates.
+    points.sort_by(|a, b| a.rate.unwrap_or_default().total_cmp(&b.rate.unwrap_or_default()));
     let mut policies: Vec<&Option<String>> = points.iter().map(|point| &point.policy).collect();
     policies.sort_unstable();
     policies.dedup();

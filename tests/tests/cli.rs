@@ -560,3 +560,27 @@ fn a_check_looks_at_the_whole_folder_that_would_be_sent() {
     assert_status(&ran, 1);
     assert_error(&ran, &["no server would take this bundle", "files, more than 1000"]);
 }
+
+#[test]
+fn what_several_verbs_have_stands_behind_a_verbs_own_options() {
+    for verb in
+        [&["run"][..], &["serve"], &["push"], &["infer"], &["keys", "create"], &["tenants", "set"], &["bench", "cell"], &["simulate"]]
+    {
+        let ran = cellwright(&[verb, &["--help"]].concat(), "");
+        assert_status(&ran, 0);
+        let options: Vec<&str> = ran.stdout.lines().filter_map(|line| line.trim_start().strip_prefix("--")).collect();
+        let at = |name: &str| options.iter().position(|option| option.split_whitespace().next() == Some(name));
+        assert_eq!(at("log"), Some(options.len() - 1), "{verb:?}: {options:?}");
+        let own = [at("label"), at("name"), at("bytes-max"), at("in-flight-max")].into_iter().flatten().max();
+        assert!(own.is_none() || at("server").is_none() || own < at("server"), "{verb:?}: {options:?}");
+    }
+}
+
+#[test]
+fn shells_complete_policies_and_precisions() {
+    let ran = cellwright(&["completions", "bash"], "");
+    assert_status(&ran, 0);
+    for names in ["adaptive cellular lazy merge graph serial", "f32 f16 bf16 int8"] {
+        assert!(ran.stdout.contains(&format!("compgen -W \"{names}\"")), "{names}");
+    }
+}

@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod cell;
+mod completed;
 mod remote;
 mod replay;
 mod serve;
@@ -29,12 +30,15 @@ pub(crate) use replay::ReplayArguments;
 pub(crate) use serve::{IN_FLIGHT_MAX, ListenAddress, LogFormat, ServeArguments};
 pub(crate) use simulate::{FiguresArguments, SimulateArguments, WorkloadKind};
 
+/// Where options that several verbs have stand in a verb's help: behind its own, before `--help`.
+pub(crate) const BEHIND_ITS_OWN: usize = 800;
+
 /// Serves recurrent and dynamically structured neural networks, batched cell by cell.
 #[derive(Debug, Parser)]
 #[command(name = "cellwright", version, max_term_width = 120, propagate_version = true)]
 pub(crate) struct Cli {
     /// What to log to standard error: `error`, `warn`, `info`, `debug`, `trace`, or such a level for single crates (`cellwright_engine=debug`)
-    #[arg(long, global = true, env = "CELLWRIGHT_LOG", value_name = "FILTER", default_value = "warn")]
+    #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 100, env = "CELLWRIGHT_LOG", value_name = "FILTER", default_value = "warn")]
     pub(crate) log: String,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -103,7 +107,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) input: PathBuf,
     /// Compute at this precision, whatever the bundle says: `f32`, `f16`, `bf16` or `int8`
-    #[arg(long, value_name = "PRECISION")]
+    #[arg(long, value_name = "PRECISION", value_parser = completed::precision(), hide_possible_values = true)]
     pub(crate) precision: Option<Precision>,
     /// Take the lines as the chunks of one session, not as requests of their own
     #[arg(long)]
@@ -121,7 +125,7 @@ pub(crate) struct RunArguments {
     #[arg(long, alias = "max-in-flight", value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) in_flight_max: u32,
     /// Who decides what runs together: `adaptive`, `cellular`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`)
-    #[arg(long, value_name = "POLICY", default_value_t = PolicySpec::default())]
+    #[arg(long, value_name = "POLICY", hide_possible_values = true, default_value_t = PolicySpec::default())]
     pub(crate) policy: PolicySpec,
     /// When a cell may be queued behind cells it waits for: one by one (`node`), or when its whole subgraph may run (`subgraph`)
     #[arg(long, value_enum, default_value_t = ReleaseRule::Node)]
@@ -228,12 +232,12 @@ pub(crate) struct SchedulerBenchArguments {
 /// A file that is written when everything has been measured, which would be in vain without a folder for it.
 fn file_to_write(text: &str) -> Result<PathBuf, String> {
     let file = PathBuf::from(text);
+    if text.is_empty() || file.is_dir() {
+        return Err("it is no name of a file".to_owned());
+    }
     match file.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
         Some(folder) => Err(format!("there is no folder {}", folder.display())),
         None => Ok(file),
-    }
-    if text.is_empty() || file.is_dir() {
-        return Err("it is no name of a file".to_owned());
     }
 }
 
@@ -244,15 +248,15 @@ fn one_or_more(text: &str) -> Result<usize, String> {
     }
 }
 
-fn at_most_a_week(text: &str) -> Result<f64, String> {
-    seconds(text, 604_800.0)
-}
-
 fn a_tenth_to_an_hour(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
         _ => Err("give a number of seconds from 0.1 to 3600".to_owned()),
     }
+}
+
+fn at_most_a_week(text: &str) -> Result<f64, String> {
+    seconds(text, 604_800.0)
 }
 
 fn at_most_an_hour(text: &str) -> Result<f64, String> {
@@ -321,7 +325,7 @@ pub(crate) struct ServeBenchArguments {
     #[arg(long = "worker", value_name = "SPEC", conflicts_with = "server")]
     pub(crate) workers: Vec<WorkerSpec>,
     /// The policy of the server that is started; of several, with commas between them, each has a server, and they take turns
-    #[arg(long, value_name = "POLICY", default_values_t = [PolicySpec::default()], value_delimiter = ',', conflicts_with = "server")]
+    #[arg(long, value_name = "POLICY", hide_possible_values = true, default_values_t = [PolicySpec::default()], value_delimiter = ',', conflicts_with = "server")]
     pub(crate) policy: Vec<PolicySpec>,
 }
 
@@ -399,7 +403,7 @@ pub(crate) struct EngineArguments {
     #[arg(long, value_enum, default_value_t = ModelKind::Chain)]
     pub(crate) model: ModelKind,
     /// How cells are computed
-    #[arg(long, default_value = "f32")]
+    #[arg(long, value_parser = completed::precision(), default_value = "f32")]
     pub(crate) precision: Precision,
     /// Hidden size, and the size of an element of the input
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
@@ -428,7 +432,7 @@ pub(crate) struct EngineArguments {
     pub(crate) json: bool,
     /// Who decides what runs together: `adaptive`, `cellular`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`); several, with commas
     /// between them, are measured one after the other
-    #[arg(long, value_name = "POLICY", default_values_t = [PolicySpec::default()], value_delimiter = ',')]
+    #[arg(long, value_name = "POLICY", hide_possible_values = true, default_values_t = [PolicySpec::default()], value_delimiter = ',')]
     pub(crate) policy: Vec<PolicySpec>,
     /// When a cell may be queued behind cells it waits for: one by one (`node`), or when its whole subgraph may run (`subgraph`)
     #[arg(long, value_enum, default_value_t = ReleaseRule::Node)]

@@ -45,7 +45,7 @@ pub(crate) struct CalibrateArguments {
     #[arg(long, default_value = "lognormal", value_name = "SOURCE", conflicts_with = "bundle")]
     pub(crate) lengths: LengthSource,
     /// Who decides what runs together meanwhile, as for `serve`
-    #[arg(long, value_name = "POLICY", default_value_t = PolicySpec::default())]
+    #[arg(long, value_name = "POLICY", hide_possible_values = true, default_value_t = PolicySpec::default())]
     pub(crate) policy: PolicySpec,
     /// Seconds for each load: one request alone, 1, 2, 4, … in flight for every worker, up to four times the batch limit, and three rates
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS", value_parser = super::a_tenth_to_an_hour)]

@@ -48,7 +48,7 @@ pub(crate) struct CellArguments {
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(2..=200_000))]
     pub(crate) vocabulary: u32,
     /// How it is computed
-    #[arg(long, value_name = "PRECISION", default_value = "f32")]
+    #[arg(long, value_name = "PRECISION", value_parser = super::completed::precision(), default_value = "f32")]
     pub(crate) precision: Precision,
     /// Threads of the worker
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]

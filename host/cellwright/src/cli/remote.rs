@@ -4,22 +4,23 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::BEHIND_ITS_OWN;
 use crate::worker::WorkerSpec;
 
 /// Which server, and who is asking.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServerArguments {
     /// The server's address
-    #[arg(long, global = true, env = "CELLWRIGHT_SERVER", value_name = "URL", default_value = "http://127.0.0.1:8000")]
+    #[arg(long, global = true, display_order = BEHIND_ITS_OWN, env = "CELLWRIGHT_SERVER", value_name = "URL", default_value = "http://127.0.0.1:8000")]
     pub(crate) server: String,
     /// The key to show it (better given in the environment, where other users do not see it)
-    #[arg(long, global = true, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
+    #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 1, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
     pub(crate) key: Option<String>,
     /// Authorities (PEM) whose certificates are trusted, instead of the system's, where the address begins with https://
-    #[arg(long, global = true, env = "CELLWRIGHT_CA", value_name = "FILE")]
+    #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 2, env = "CELLWRIGHT_CA", value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
     /// The tenant whose models are meant, which an operator's key may choose [default: the key's own, or `default`]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 3, value_name = "NAME")]
     pub(crate) tenant: Option<String>,
 }
 
@@ -94,7 +95,7 @@ pub(crate) struct ModelsArguments {
     #[command(subcommand)]
     pub(crate) action: Option<ModelsAction>,
     /// Print JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 5)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) server: ServerArguments,
@@ -174,19 +175,19 @@ pub(crate) struct InferArguments {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AdminArguments {
     /// A server's address; without one, or where `--data` is given, the data folder is changed, which no server may have open
-    #[arg(long, global = true, env = "CELLWRIGHT_SERVER", value_name = "URL")]
+    #[arg(long, global = true, display_order = BEHIND_ITS_OWN, env = "CELLWRIGHT_SERVER", value_name = "URL")]
     pub(crate) server: Option<String>,
     /// The key to show it
-    #[arg(long, global = true, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
+    #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 1, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
     pub(crate) key: Option<String>,
     /// Authorities (PEM) whose certificates are trusted, instead of the system's, where the address begins with https://
-    #[arg(long, global = true, env = "CELLWRIGHT_CA", value_name = "FILE")]
+    #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 2, env = "CELLWRIGHT_CA", value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
     /// The data folder [default: the user's]
-    #[arg(long, env = "CELLWRIGHT_DATA", value_name = "FOLDER", global = true)]
+    #[arg(long, env = "CELLWRIGHT_DATA", value_name = "FOLDER", global = true, display_order = BEHIND_ITS_OWN + 4)]
     pub(crate) data: Option<PathBuf>,
     /// Print JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 5)]
     pub(crate) json: bool,
 }
 
@@ -284,25 +285,25 @@ pub(crate) enum TenantsAction {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SettingsArguments {
     /// Its share of contended device time, relative to other tenants' weights
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub(crate) weight: Option<u32>,
     /// Requests that may be in flight at once
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub(crate) in_flight_max: Option<u32>,
     /// Requests beyond those that may wait; more are refused
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub(crate) queued_max: Option<u32>,
     /// Fraction of device time it may use at most, its plugins' time included, even if nobody else wants it; its requests wait for it; 0: no bound
-    #[arg(long, value_parser = share)]
+    #[arg(long, value_name = "FRACTION", value_parser = share)]
     pub(crate) device_share: Option<f64>,
     /// Models it may have
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub(crate) models_max: Option<u32>,
     /// Versions that each of its models may have
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub(crate) versions_max: Option<u32>,
     /// Bytes that its versions may hold together
-    #[arg(long)]
+    #[arg(long, value_name = "BYTES")]
     pub(crate) bytes_max: Option<u64>,
 }
 

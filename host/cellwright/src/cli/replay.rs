@@ -28,7 +28,7 @@ pub(crate) struct ReplayArguments {
     #[arg(value_name = "FILE")]
     pub(crate) recording: PathBuf,
     /// What another policy would have come to, for all models; several with commas between them
-    #[arg(long, value_name = "POLICY", value_delimiter = ',')]
+    #[arg(long, value_name = "POLICY", hide_possible_values = true, value_delimiter = ',')]
     pub(crate) policy: Vec<PolicySpec>,
     /// What another batch limit for all cells would have come to
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=65_536))]

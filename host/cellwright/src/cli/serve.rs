@@ -48,7 +48,7 @@ pub(crate) struct ServeArguments {
     #[arg(long = "worker", env = "CELLWRIGHT_WORKERS", value_name = "SPEC", value_delimiter = ' ')]
     pub(crate) workers: Option<Vec<WorkerSpec>>,
     /// Who decides what runs together: `adaptive`, `cellular`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`) [default: adaptive]
-    #[arg(long, env = "CELLWRIGHT_POLICY", value_name = "POLICY")]
+    #[arg(long, env = "CELLWRIGHT_POLICY", value_name = "POLICY", hide_possible_values = true)]
     pub(crate) policy: Option<PolicySpec>,
     /// When a cell may be queued behind cells it waits for: one by one, or when its whole subgraph may run [default: node]
     #[arg(long, env = "CELLWRIGHT_RELEASE", value_enum)]

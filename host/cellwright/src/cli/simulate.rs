@@ -41,7 +41,7 @@ the end (`open`): a policy with more of them has latencies of fewer requests.";
 #[command(after_help = SIMULATE_EXAMPLES)]
 pub(crate) struct SimulateArguments {
     /// Who decides what runs together; several, with commas between them, meet the same requests one after the other
-    #[arg(long, value_name = "POLICY", default_values_t = [PolicySpec::default()], value_delimiter = ',')]
+    #[arg(long, value_name = "POLICY", hide_possible_values = true, default_values_t = [PolicySpec::default()], value_delimiter = ',')]
     pub(crate) policy: Vec<PolicySpec>,
     /// What batches cost: `v100` (the cells of lstm, seq2seq and trees), `npu` (those of resnet, deepspeech, transformer and gnmt), or a file
     #[arg(long, default_value = "v100", value_name = "NAME|FILE.toml")]

@@ -64,11 +64,11 @@ pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain(head.get(column).map(|cell| cell.len())).max().unwrap_or(0)
+        cells.chain(head.get(column).map(|cell| cell.chars().count())).max().unwrap_or(0)
     };
     let is_number = |column: usize| {
-        let mut cells = rows.iter().filter_map(|row| row.get(column)).filter(|cell| !cell.is_empty()).peekable();
-        cells.peek().is_some() && cells.all(|cell| cell.bytes().all(|byte| byte.is_ascii_digit()))
+        let cells = || rows.iter().filter_map(|row| row.get(column)).filter(|cell| !cell.is_empty() && *cell != "-");
+        cells().next().is_some() && cells().all(|cell| cell.strip_suffix(" %").unwrap_or(cell).parse::<f64>().is_ok())
     };
     let line = |cells: Vec<&str>| {
         let padded = cells.iter().enumerate().map(|(column, cell)| {
@@ -89,5 +89,9 @@ mod tests {
     fn columns_are_aligned() {
         let rows = [vec!["digits".to_owned(), "7".to_owned(), "ready".to_owned()], vec!["d".to_owned(), "12".to_owned(), String::new()]];
         assert_eq!(table(&["name", "version", "state"], &rows), "name    version  state\ndigits        7  ready\nd            12\n");
+        let rows = [["max", "0.94", "7 %", "-"], ["200", "103.40", "12 %", "-"], ["400", "-", "0 %", "-"]]
+            .map(|row| row.map(str::to_owned).to_vec());
+        let aligned = "rate  p50 µs  busy  late\nmax     0.94   7 %  -\n200   103.40  12 %  -\n400        -   0 %  -\n";
+        assert_eq!(table(&["rate", "p50 µs", "busy", "late"], &rows), aligned);
     }
 }

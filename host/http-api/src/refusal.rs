@@ -191,15 +191,7 @@ impl From<BadResponse> for Refusal {
 
 impl From<RegistryError> for Refusal {
     fn from(error: RegistryError) -> Self {
-        use cellwright_registry::ErrorKind as Kind;
-        let kind = match error.kind() {
-            Kind::NotFound => ErrorKind::NotFound,
-            Kind::Conflict | Kind::Quota => ErrorKind::Conflict,
-            Kind::Invalid => ErrorKind::BadInput,
-            Kind::Full => ErrorKind::Full,
-            Kind::Internal => ErrorKind::Internal,
-        };
-        Self::new(kind, with_causes(&error))
+        Self::new(error.kind().into(), with_causes(&error))
     }
 }
 

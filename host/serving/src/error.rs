@@ -40,6 +40,20 @@ pub enum ErrorKind {
     Internal,
 }
 
+impl From<cellwright_registry::ErrorKind> for ErrorKind {
+    fn from(kind: cellwright_registry::ErrorKind) -> Self {
+        use cellwright_registry::ErrorKind as Kind;
+        match kind {
+            Kind::NotFound => Self::NotFound,
+            // It would do if something else were deleted first: what came is none too large.
+            Kind::Conflict | Kind::Quota => Self::Conflict,
+            Kind::Invalid => Self::BadInput,
+            Kind::Full => Self::Full,
+            Kind::Internal => Self::Internal,
+        }
+    }
+}
+
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum InferError {
@@ -443,14 +457,7 @@ impl ChangeError {
             Self::NotTried { kind, .. } => *kind,
             Self::Abandoned => ErrorKind::Cancelled,
             Self::NoActiveVersion { .. } | Self::Contended { .. } => ErrorKind::Conflict,
-            Self::Registry(error) => match error.kind() {
-                cellwright_registry::ErrorKind::NotFound => ErrorKind::NotFound,
-                cellwright_registry::ErrorKind::Conflict => ErrorKind::Conflict,
-                cellwright_registry::ErrorKind::Invalid => ErrorKind::BadInput,
-                cellwright_registry::ErrorKind::Quota => ErrorKind::TooLarge,
-                cellwright_registry::ErrorKind::Full => ErrorKind::Full,
-                cellwright_registry::ErrorKind::Internal => ErrorKind::Internal,
-            },
+            Self::Registry(error) => error.kind().into(),
         }
     }
 }

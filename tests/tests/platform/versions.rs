@@ -400,6 +400,7 @@ fn an_upload_beyond_what_its_tenant_may_have_is_refused_before_it_has_come() {
         second.len() - left.len()
     };
     let settings = TenantSettings::default;
+        assert_eq!(error.kind(), ErrorKind::Conflict);
     let stored = platform.registry().model(&tenant(), &model("sums")).unwrap().unwrap().versions[0].bytes;
     assert_eq!(refused(TenantSettings { models_max: 1, ..settings() }, "other"), 0);
     assert!(refused(TenantSettings { bytes_max: 10, ..settings() }, "sums") < second.len());

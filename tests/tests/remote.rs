@@ -236,7 +236,7 @@ fn nobody_closes_a_server_without_a_key_that_opens_all_of_it() {
     drop(server);
     let (folder, new) = (data.path().to_str().unwrap(), TempDir::new().unwrap());
     let early = refused(cellwright(&["keys", "create", "--tenant", "default", "--data", new.path().to_str().unwrap()], ""));
-    assert!(early.contains("make an operator's first (`cellwright keys create --admin`)"), "{early}");
+    assert!(early.contains("make an operator's with the scope `admin` first (`cellwright keys create --admin`)"), "{early}");
     let made = done(cellwright(&["keys", "create", "--admin", "--data", folder], ""));
     assert!(made.contains(&format!("for the server of the data folder {folder}")), "{made}");
 }

@@ -17,6 +17,7 @@ mod host;
 mod io;
 mod lent;
 mod limits;
+pub mod messages;
 mod metrics;
 mod openapi;
 mod platform;

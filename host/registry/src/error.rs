@@ -126,6 +126,12 @@ pub enum RegistryError {
     /// A key that would open nothing.
     #[error("a key needs at least one scope: infer, upload or admin")]
     NoScopes,
+    /// A first key that would lock its maker out.
+    #[error(
+        "the first key closes a server to whoever has none: make an operator's with the scope `admin` first (`cellwright keys create --admin`), and \
+         then this one"
+    )]
+    FirstKey,
     /// A label that cannot be listed.
     #[error("a key's label has at most {LABEL_CHARACTERS_MAX} characters and no control characters")]
     Label,
@@ -208,7 +214,8 @@ impl RegistryError {
             | Self::TenantHasModels { .. }
             | Self::TenantBuiltIn(_)
             | Self::VersionActive { .. }
-            | Self::NothingToRollBack(_) => ErrorKind::Conflict,
+            | Self::NothingToRollBack(_)
+            | Self::FirstKey => ErrorKind::Conflict,
             Self::Name(_) | Self::Settings(_) | Self::Files(_) | Self::NoScopes | Self::Label | Self::ReportTooLarge { .. } => {
                 ErrorKind::Invalid
             }

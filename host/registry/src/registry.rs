@@ -200,6 +200,7 @@ mod tests {
 
     use super::*;
     use crate::error::ErrorKind;
+    use crate::key::Scopes;
     use crate::model::{NewVersion, VersionFile};
     use crate::name::ModelName;
 
@@ -222,8 +223,7 @@ mod tests {
     fn nobody_waits_for_the_database_to_be_recognised() {
         let folder = tempfile::tempdir().unwrap();
         let registry = Registry::open(folder.path()).unwrap();
-        let scopes = [crate::key::Scope::Infer].into_iter().collect();
-        let secret = registry.create_key(&TenantName::default_tenant(), scopes, "").unwrap().secret;
+        let secret = registry.create_key(&TenantName::operator(), Scopes::all(), "").unwrap().secret;
         drop(registry);
         let registry = Registry::open(folder.path()).unwrap();
         let _all: Vec<_> = (0..4).map(|_| registry.database.reader()).collect();

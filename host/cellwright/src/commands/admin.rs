@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use cellwright_client::{Client, ClientOptions};
+use cellwright_http_api::messages;
 use cellwright_protocol::messages::admin::{CreatedKey, Key, NewKey, NewTenant, Scope, Tenant, TenantSettings};
 use cellwright_registry as registry;
 use cellwright_registry::{KeyId, Registry, TenantName};
@@ -141,14 +142,8 @@ impl Place {
             Self::Server(client) => block_on(async { Ok(client.create_key(&new).await?) }),
             Self::Folder(folder) => {
                 let tenant = TenantName::parse(new.tenant.as_deref().unwrap_or_default())?;
-                let scopes: registry::Scopes = new.scopes.iter().map(|scope| scope_of_registry(*scope)).collect();
-                // As a server has it.
-                anyhow::ensure!(
-                    folder.has_keys()? || tenant.is_operator() && scopes.contains(registry::Scope::Admin),
-                    "the first key closes a server to whoever has none: make an operator's first (`cellwright keys create --admin`), and then this one"
-                );
-                let created = folder.create_key(&tenant, scopes, &new.label)?;
-                Ok(CreatedKey { key: key_of_registry(&created.key), secret: created.secret })
+                let created = folder.create_key(&tenant, messages::scopes(&new.scopes), &new.label)?;
+                Ok(CreatedKey { key: messages::key(created.key), secret: created.secret })
             }
         }
     }
@@ -158,7 +153,7 @@ impl Place {
             Self::Server(client) => block_on(async { Ok(client.keys(tenant).await?) }),
             Self::Folder(folder) => {
                 let tenant = tenant.map(TenantName::parse).transpose()?;
-                Ok(folder.keys(tenant.as_ref())?.iter().map(key_of_registry).collect())
+                Ok(folder.keys(tenant.as_ref())?.into_iter().map(messages::key).collect())
             }
         }
     }
@@ -173,7 +168,7 @@ impl Place {
     fn tenants(&self) -> anyhow::Result<Vec<Tenant>> {
         match self {
             Self::Server(client) => block_on(async { Ok(client.tenants().await?) }),
-            Self::Folder(folder) => Ok(folder.tenants()?.iter().map(tenant_of_registry).collect()),
+            Self::Folder(folder) => Ok(folder.tenants()?.into_iter().map(messages::tenant).collect()),
         }
     }
 
@@ -181,8 +176,8 @@ impl Place {
         match self {
             Self::Server(client) => block_on(async { Ok(client.create_tenant(&NewTenant { name: name.to_owned(), settings }).await?) }),
             Self::Folder(folder) => {
-                let settings = merged(registry::TenantSettings::default(), &settings);
-                Ok(tenant_of_registry(&folder.create_tenant(&TenantName::parse(name)?, &settings)?))
+                let settings = messages::changed(registry::TenantSettings::default(), &settings);
+                Ok(messages::tenant(folder.create_tenant(&TenantName::parse(name)?, &settings)?))
             }
         }
     }
@@ -193,7 +188,7 @@ impl Place {
             Self::Folder(folder) => {
                 let name = TenantName::parse(name)?;
                 let before = folder.tenant(&name)?.with_context(|| format!("there is no tenant `{name}`"))?.settings;
-                Ok(tenant_of_registry(&folder.set_tenant(&name, &merged(before, &settings))?))
+                Ok(messages::tenant(folder.set_tenant(&name, &messages::changed(before, &settings))?))
             }
         }
     }
@@ -203,61 +198,6 @@ impl Place {
             Self::Server(client) => block_on(async { Ok(client.delete_tenant(name).await?) }),
             Self::Folder(folder) => Ok(folder.delete_tenant(&TenantName::parse(name)?)?),
         }
-    }
-}
-
-const fn scope_of_registry(scope: Scope) -> registry::Scope {
-    match scope {
-        Scope::Infer => registry::Scope::Infer,
-        Scope::Upload => registry::Scope::Upload,
-        Scope::Admin => registry::Scope::Admin,
-    }
-}
-
-const fn scope_of_protocol(scope: registry::Scope) -> Scope {
-    match scope {
-        registry::Scope::Infer => Scope::Infer,
-        registry::Scope::Upload => Scope::Upload,
-        registry::Scope::Admin => Scope::Admin,
-    }
-}
-
-fn key_of_registry(key: &registry::Key) -> Key {
-    Key {
-        id: key.id.as_str().to_owned(),
-        tenant: key.tenant.to_string(),
-        scopes: key.scopes.iter().map(scope_of_protocol).collect(),
-        label: key.label.clone(),
-        created_ms: key.created_ms,
-    }
-}
-
-fn tenant_of_registry(tenant: &registry::Tenant) -> Tenant {
-    let settings = &tenant.settings;
-    Tenant {
-        name: tenant.name.to_string(),
-        settings: TenantSettings {
-            weight: Some(settings.weight),
-            in_flight_max: Some(settings.in_flight_max),
-            queued_max: Some(settings.queued_max),
-            device_share: settings.device_share,
-            models_max: Some(settings.models_max),
-            versions_max: Some(settings.versions_max),
-            bytes_max: Some(settings.bytes_max),
-        },
-        created_ms: tenant.created_ms,
-    }
-}
-
-fn merged(before: registry::TenantSettings, said: &TenantSettings) -> registry::TenantSettings {
-    registry::TenantSettings {
-        weight: said.weight.unwrap_or(before.weight),
-        in_flight_max: said.in_flight_max.unwrap_or(before.in_flight_max),
-        queued_max: said.queued_max.unwrap_or(before.queued_max),
-        device_share: said.device_share_after(before.device_share),
-        models_max: said.models_max.unwrap_or(before.models_max),
-        versions_max: said.versions_max.unwrap_or(before.versions_max),
-        bytes_max: said.bytes_max.unwrap_or(before.bytes_max),
     }
 }
 

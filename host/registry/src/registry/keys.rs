@@ -11,7 +11,7 @@ use rusqlite::{Connection, Row};
 use super::tenants::require_tenant;
 use super::{Registry, Result, Space, now_ms, unsigned};
 use crate::error::RegistryError;
-use crate::key::{Identity, Key, KeyId, NewKey, Scopes, Secret};
+use crate::key::{Identity, Key, KeyId, NewKey, Scope, Scopes, Secret};
 use crate::name::TenantName;
 
 pub(crate) const LABEL_CHARACTERS_MAX: usize = 200;
@@ -73,8 +73,10 @@ impl Registry {
 
     /// Makes a key. Its secret is in the answer and nowhere else.
     ///
+    /// The first must be an operator's with the scope `admin`: it closes a server to everybody else, who could make no other then.
+    ///
     /// # Errors
-    /// There is no such tenant, it has as many keys as it may, there is no scope, or the label cannot be kept.
+    /// There is no such tenant, it has as many keys as it may, there is no scope, the label cannot be kept, or another has to be the first.
     pub fn create_key(&self, tenant: &TenantName, scopes: Scopes, label: &str) -> Result<NewKey> {
         if scopes.is_empty() {
             return Err(RegistryError::NoScopes);
@@ -86,6 +88,9 @@ impl Registry {
         let now = now_ms();
         self.change_keys(Space::Ordinary, |database| {
             let id = require_tenant(database, tenant)?.id;
+            if !(tenant.is_operator() && scopes.contains(Scope::Admin)) && !had_keys(database)? {
+                return Err(RegistryError::FirstKey);
+            }
             let keys: i64 = database.query_row("SELECT count(*) FROM key WHERE tenant = ?1", [id], |row| row.get(0))?;
             if unsigned(keys, "a negative count")? >= KEYS_MAX {
                 return Err(RegistryError::Quota { tenant: tenant.clone(), what: "keys", max: KEYS_MAX });
@@ -138,10 +143,14 @@ impl Registry {
     /// # Errors
     /// The database fails.
     pub fn has_keys(&self) -> Result<bool> {
-        // SQLite's own memory of the last number that a key was given, which outlives the key.
-        let ever = "SELECT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'key' AND seq > 0)";
-        self.database.read(|database| Ok(database.query_row(ever, [], |row| row.get(0))?))
+        self.database.read(had_keys)
     }
+}
+
+fn had_keys(database: &Connection) -> Result<bool> {
+    // SQLite's own memory of the last number that a key was given, which outlives the key.
+    let ever = "SELECT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'key' AND seq > 0)";
+    Ok(database.query_row(ever, [], |row| row.get(0))?)
 }
 
 type RawKey = (String, String, i64, String, i64);

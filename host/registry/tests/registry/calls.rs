@@ -40,6 +40,7 @@ fn tenants_are_made_changed_and_removed() {
     let other = TenantSettings { weight: 4, ..settings };
     assert_eq!(registry.set_tenant(&acme, &other).unwrap().settings, other);
 
+    registry.create_key(&TenantName::operator(), Scopes::all(), "first").unwrap();
     let key = registry.create_key(&acme, infer(), "").unwrap();
     assert!(registry.authenticate(&key.secret).is_some());
     let files = vec![VersionFile { path: "model.toml".to_owned(), blob: store(&registry, b"1") }];
@@ -122,7 +123,7 @@ fn a_revoked_key_is_never_recognised_again_however_many_ask() {
     let folder = temporary();
     let registry = Registry::open(folder.path()).unwrap();
     for _ in 0..100 {
-        let new = registry.create_key(&TenantName::default_tenant(), infer(), "").unwrap();
+        let new = registry.create_key(&TenantName::operator(), Scopes::all(), "").unwrap();
         let is_over = AtomicBool::new(false);
         let until_over = |ask: &dyn Fn()| (0..1_000_000).take_while(|_| !is_over.load(Ordering::Relaxed)).for_each(|_| ask());
         let found = thread::scope(|scope| {
@@ -149,14 +150,33 @@ fn that_there_was_a_key_is_never_forgotten() {
     registry.create_tenant(&acme, &TenantSettings::default()).unwrap();
     assert_eq!(kind(registry.create_key(&tenant("nobody"), infer(), "")), ErrorKind::NotFound);
     assert!(!registry.has_keys().unwrap(), "a key that was refused is none");
-    let key = registry.create_key(&acme, infer(), "").unwrap().key;
-    registry.revoke_key(&key.id).unwrap();
+    let first = registry.create_key(&TenantName::operator(), Scopes::all(), "").unwrap().key;
+    registry.create_key(&acme, infer(), "").unwrap();
+    registry.revoke_key(&first.id).unwrap();
     assert!(registry.has_keys().unwrap());
     registry.delete_tenant(&acme).unwrap();
     drop(registry);
     let registry = Registry::open(folder.path()).unwrap();
     assert_eq!(registry.keys(None).unwrap(), []);
     assert!(registry.has_keys().unwrap());
+}
+
+/// Whoever makes another closes the server to everybody who could make more.
+#[test]
+fn the_first_key_is_an_operators_with_the_scope_admin() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let (operator, default) = (TenantName::operator(), TenantName::default_tenant());
+    for (tenant, scopes) in [(&operator, infer()), (&default, infer()), (&default, Scopes::all())] {
+        let error = registry.create_key(tenant, scopes, "").unwrap_err();
+        assert!(matches!(error, RegistryError::FirstKey) && error.kind() == ErrorKind::Conflict, "{error}");
+    }
+    assert!(!registry.has_keys().unwrap());
+    let first = registry.create_key(&operator, [Scope::Admin].into_iter().collect(), "").unwrap().key;
+    registry.create_key(&default, infer(), "").unwrap();
+    // Others are no first ones, whatever has become of it.
+    registry.revoke_key(&first.id).unwrap();
+    registry.create_key(&default, infer(), "").unwrap();
 }
 
 #[test]

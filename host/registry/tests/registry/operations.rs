@@ -9,7 +9,6 @@ use std::io::Write as _;
 use cellwright_registry::{Digest, Model, ModelName, NewVersion, Registry, RegistryError, Scope, TenantName, VersionFile};
 
 use crate::oracle::{ModelView, View};
-use crate::tenant;
 
 /// One of few models, so that operations meet.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,8 +110,9 @@ pub(crate) fn apply(registry: &Registry, operation: &Operation) -> String {
         }
         Operation::DeleteModel { model } => answer(registry.delete_model(&tenant, &name(model)).map(|()| "deleted".to_owned())),
         Operation::CreateKey { number } => {
-            let scopes = [Scope::Infer].into_iter().collect();
-            let new = registry.create_key(&tenant, scopes, &label(*number)).unwrap();
+            // An operator's: any may be the first.
+            let scopes = [Scope::Admin].into_iter().collect();
+            let new = registry.create_key(&TenantName::operator(), scopes, &label(*number)).unwrap();
             assert_eq!(registry.authenticate(&new.secret).map(|identity| identity.key), Some(new.key.id));
             "key".to_owned()
         }
@@ -154,7 +154,7 @@ pub(crate) fn view(registry: &Registry) -> View {
         let view = ModelView { versions, active: model.active, previous: model.previous, loaded: model.loaded };
         (model.name.to_string(), view)
     };
-    let keys = registry.keys(Some(&tenant("default"))).unwrap();
+    let keys = registry.keys(Some(&TenantName::operator())).unwrap();
     View { models: registry.models(None).unwrap().into_iter().map(model).collect(), keys: keys.into_iter().map(|key| key.label).collect() }
 }
 

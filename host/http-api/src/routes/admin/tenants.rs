@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use cellwright_protocol::messages::admin::{NewTenant, Tenant, TenantList, TenantSettings};
+use cellwright_protocol::messages::admin::{NewTenant, TenantList, TenantSettings};
 use cellwright_registry as registry;
 use cellwright_registry::{Scope, TenantName};
 use http::StatusCode;
@@ -12,6 +12,7 @@ use http::StatusCode;
 use super::message;
 use crate::app::App;
 use crate::auth::Caller;
+use crate::messages::{changed, tenant};
 use crate::refusal::Refusal;
 use crate::routes::{Named, done, json, ok};
 
@@ -79,31 +80,4 @@ fn parse(named: &Named) -> Result<TenantName, Refusal> {
 fn find(app: &App, name: &TenantName) -> Result<registry::Tenant, Refusal> {
     let found = app.host.registry().tenant(name)?;
     found.ok_or_else(|| Refusal::not_found(format!("there is no tenant `{name}`")))
-}
-
-fn tenant(tenant: registry::Tenant) -> Tenant {
-    let settings = tenant.settings;
-    let settings = TenantSettings {
-        weight: Some(settings.weight),
-        in_flight_max: Some(settings.in_flight_max),
-        queued_max: Some(settings.queued_max),
-        device_share: settings.device_share,
-        models_max: Some(settings.models_max),
-        versions_max: Some(settings.versions_max),
-        bytes_max: Some(settings.bytes_max),
-    };
-    Tenant { name: tenant.name.into(), settings, created_ms: tenant.created_ms }
-}
-
-/// Settings, but for what is asked for.
-fn changed(settings: registry::TenantSettings, asked: &TenantSettings) -> registry::TenantSettings {
-    registry::TenantSettings {
-        weight: asked.weight.unwrap_or(settings.weight),
-        in_flight_max: asked.in_flight_max.unwrap_or(settings.in_flight_max),
-        queued_max: asked.queued_max.unwrap_or(settings.queued_max),
-        device_share: asked.device_share_after(settings.device_share),
-        models_max: asked.models_max.unwrap_or(settings.models_max),
-        versions_max: asked.versions_max.unwrap_or(settings.versions_max),
-        bytes_max: asked.bytes_max.unwrap_or(settings.bytes_max),
-    }
 }

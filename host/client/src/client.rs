@@ -105,7 +105,7 @@ impl Call {
     }
 
     pub(crate) fn json<T: Serialize>(mut self, message: &T) -> Result<Self, ClientError> {
-        let text = serde_json::to_vec(message).map_err(|cause| ClientError::Answer(cause.to_string()))?;
+        let text = serde_json::to_vec(message).map_err(|cause| ClientError::Message(cause.to_string()))?;
         self.headers.push((CONTENT_TYPE, HeaderValue::from_static("application/json")));
         self.body = whole(text.into());
         Ok(self)
@@ -287,4 +287,19 @@ pub(crate) fn authorization(key: &str) -> Result<HeaderValue, ClientError> {
     let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| ClientError::Key)?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_message_that_cannot_be_written_was_not_sent() {
+        let message = BTreeMap::from([([1, 2], 3)]);
+        let error = Call::new(Method::POST, "/").json(&message).map(drop).unwrap_err();
+        assert!(!error.is_undecided());
+        assert_eq!(error.to_string(), "the message cannot be written as JSON: key must be a string");
+    }
 }

@@ -70,6 +70,9 @@ pub enum ClientError {
     /// The answer is not of the form that the protocol asks for.
     #[error("the server's answer cannot be read: {0}")]
     Answer(String),
+    /// A message cannot be written, so that nothing was sent.
+    #[error("the message cannot be written as JSON: {0}")]
+    Message(String),
     /// The request has no form on the wire.
     #[error(transparent)]
     Request(#[from] cellwright_protocol::BadResponse),

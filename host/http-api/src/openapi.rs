@@ -279,6 +279,14 @@ mod tests {
     }
 
     #[test]
+    fn only_what_takes_a_body_can_be_too_large() {
+        for operation in operations::all() {
+            let takes = !matches!(operation.body, Body::None);
+            assert_eq!(refusals(&operation).contains(&413), takes, "{} {}", operation.method, operation.path);
+        }
+    }
+
+    #[test]
     fn operations_have_names_of_their_own() {
         let mut names: Vec<String> = operations::all().iter().map(id_of).collect();
         let all = names.len();

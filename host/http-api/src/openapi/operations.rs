@@ -77,7 +77,10 @@ macro_rules! operation {
 
 const GONE: &[u16] = &[404, 503];
 const RUNS: &[u16] = &[404, 429, 501, 502, 503, 504];
-const CHANGES: &[u16] = &[404, 409, 413, 429, 501, 502, 503];
+/// An upload.
+const UPLOADS: &[u16] = &[404, 409, 413, 429, 501, 502, 503];
+/// What loads a version that was taken once.
+const LOADS: &[u16] = &[404, 409, 429, 501, 502, 503];
 
 macro_rules! of_model {
     ($model:literal) => {
@@ -116,18 +119,18 @@ const SERVER_OPERATIONS: [Operation; 7] = [
 
 const REPOSITORY_OPERATIONS: [Operation; 3] = [
     operation!("post" "/v2/repository/index", REPOSITORY, "Which models there are", ANY, Body::OptionalJson("IndexRequest"), Answer::Json(200, "Index"), &[]),
-    operation!("post" "/v2/repository/models/{model}/load", REPOSITORY, "Put a model's active version into service", BY_UPLOAD, Body::OptionalJson("LoadRequest"), Answer::Empty(200), &[404, 409, 429, 501, 502, 503]),
+    operation!("post" "/v2/repository/models/{model}/load", REPOSITORY, "Put a model's active version into service", BY_UPLOAD, Body::OptionalJson("LoadRequest"), Answer::Empty(200), LOADS),
     operation!("post" "/v2/repository/models/{model}/unload", REPOSITORY, "Take a model out of service", BY_UPLOAD, Body::OptionalJson("UnloadRequest"), Answer::Empty(200), &[404, 429, 503]),
 ];
 
 const MODEL_OPERATIONS: [Operation; 7] = [
     operation!("get" "/v1/models", MODELS, "The models and their versions", ANY, Body::None, Answer::Json(200, "ModelList"), &[429]),
     operation!("get" "/v1/models/{model}", MODELS, "A model and its versions", ANY, Body::None, Answer::Json(200, "Model"), &[404, 429]),
-    operation!("put" "/v1/models/{model}", MODELS, "Upload a bundle (.tar or .tar.zst) as the model's next version; its samples must pass", BY_UPLOAD, Body::Archive, Answer::JsonOr(201, 200, "Uploaded"), CHANGES, &[ACTIVATE]),
+    operation!("put" "/v1/models/{model}", MODELS, "Upload a bundle (.tar or .tar.zst) as the model's next version; its samples must pass", BY_UPLOAD, Body::Archive, Answer::JsonOr(201, 200, "Uploaded"), UPLOADS, &[ACTIVATE]),
     operation!("delete" "/v1/models/{model}", MODELS, "Delete a model and all its versions", BY_UPLOAD, Body::None, Answer::Empty(204), &[404, 429, 503]),
-    operation!("post" "/v1/models/{model}/rollback", MODELS, "Let the version answer that did before", BY_UPLOAD, Body::None, Answer::Json(200, "Activated"), CHANGES),
-    operation!("delete" "/v1/models/{model}/versions/{version}", MODELS, "Delete a version that does not answer", BY_UPLOAD, Body::None, Answer::Empty(204), CHANGES),
-    operation!("post" "/v1/models/{model}/versions/{version}/activate", MODELS, "Let a version answer", BY_UPLOAD, Body::None, Answer::Json(200, "Activated"), CHANGES),
+    operation!("post" "/v1/models/{model}/rollback", MODELS, "Let the version answer that did before", BY_UPLOAD, Body::None, Answer::Json(200, "Activated"), LOADS),
+    operation!("delete" "/v1/models/{model}/versions/{version}", MODELS, "Delete a version that does not answer", BY_UPLOAD, Body::None, Answer::Empty(204), &[404, 409, 429, 503]),
+    operation!("post" "/v1/models/{model}/versions/{version}/activate", MODELS, "Let a version answer", BY_UPLOAD, Body::None, Answer::Json(200, "Activated"), LOADS),
 ];
 
 const ACCESS_OPERATIONS: [Operation; 8] = [

@@ -50,7 +50,7 @@ pub enum FileFault {
 pub enum ManifestFault {
     #[error(transparent)]
     Toml(#[from] cellwright_toml_faults::Fault),
-    #[error("line {line}: the name `{name}` does not do: 1 to 64 letters, digits, `_`, `.` and `-`, beginning with a letter or a digit")]
+    #[error("line {line}: the name `{name}` does not do: 1 to 128 letters, digits, `_`, `.` and `-`, not beginning with `.`")]
     Name { line: usize, name: String },
     #[error("line {line}: the plugin `{plugin}` does not exist; the built-in ones are {known}", known = crate::builtin::names())]
     UnknownBuiltin { line: usize, plugin: String },

@@ -15,7 +15,7 @@ use crate::error::ManifestFault;
 pub(crate) const FILE: &str = "model.toml";
 /// Longer ones are refused unread.
 pub(crate) const BYTES_MAX: u64 = 1 << 20;
-const NAME_LENGTH_MAX: usize = 64;
+const NAME_LENGTH_MAX: usize = 128;
 
 /// `model.toml` as it is written.
 #[derive(Debug, Deserialize)]
@@ -161,8 +161,8 @@ impl Manifest {
     }
 }
 
-/// Names of models go into addresses and file names.
+/// Names of models go into addresses and file names. The rule is the registry's, by whose names they are served.
 fn is_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-    name.len() <= NAME_LENGTH_MAX && name.bytes().all(allowed) && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+    (1..=NAME_LENGTH_MAX).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(allowed)
 }

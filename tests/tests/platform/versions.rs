@@ -4,7 +4,8 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cellwright_registry::{RegistryError, TenantSettings};
+use cellwright_bundle::Bundle;
+use cellwright_registry::{ModelName, RegistryError, TenantSettings};
 use cellwright_serving::platform::ModelState;
 use cellwright_serving::{Abandoned, ChangeError, ErrorKind, NewUpload, Platform};
 use cellwright_tests::bundle_folder::BundleFolder;
@@ -425,4 +426,15 @@ fn tenants_do_not_see_each_other() {
     assert_eq!(platform.index(Some(&other)).len(), 1);
     platform.delete_model(&other, &model("sums")).unwrap();
     answered(&platform, 1.0);
+}
+
+/// Whatever `model.toml` calls a model it can be pushed as.
+#[test]
+fn bundles_and_the_registry_have_one_rule_for_names() {
+    for name in ["m", "0", "-", "_m", "m.1-x_y", &"m".repeat(128), "", ".m", "..", "m/n", "m n", "ü", &"m".repeat(129)] {
+        let bundle = BundleFolder::summing();
+        bundle.edit("model.toml", "\"sums\"", &format!("{name:?}"));
+        let (taken, known) = (Bundle::open(bundle.path()).is_ok(), ModelName::parse(name).is_ok());
+        assert_eq!(taken, known, "{name:?}");
+    }
 }

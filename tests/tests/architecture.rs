@@ -27,7 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cellwright-bundle", &["cellwright-cell-graph", "cellwright-plugin-runtime", "cellwright-protocol", "cellwright-toml-faults"]),
     (
         "cellwright-serving",
-        // Of `backend` the trait alone, to hand devices on to the engine.
+        // Of `backend` the trait, to hand devices on to the engine, and how much memory the machine has.
         &[
             "cellwright-backend",
             "cellwright-bundle",

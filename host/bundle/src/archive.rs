@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, BufReader, Read, Write};
 
+use cellwright_protocol::messages::admin::BUNDLE_FILES_MAX;
 use tar::{Archive, Entry, EntryType, PaxExtensions};
 
 use crate::error::ArchiveError;
@@ -32,7 +33,7 @@ pub struct ArchiveLimits {
 
 impl Default for ArchiveLimits {
     fn default() -> Self {
-        Self { bytes_max: 9 << 30, entries_max: 1000 }
+        Self { bytes_max: 16 << 30, entries_max: BUNDLE_FILES_MAX }
     }
 }
 

@@ -32,6 +32,22 @@ pub(crate) struct Setup {
     pub(crate) recalibrate: bool,
 }
 
+impl Default for Setup {
+    fn default() -> Self {
+        let EngineOptions { scheduler, in_flight_max, .. } = EngineOptions::default();
+        Self { scheduler, in_flight_max, trace: None, observer: None, recalibrate: false }
+    }
+}
+
+impl From<ReleaseRule> for Release {
+    fn from(rule: ReleaseRule) -> Self {
+        match rule {
+            ReleaseRule::Node => Self::Node,
+            ReleaseRule::Subgraph => Self::Subgraph,
+        }
+    }
+}
+
 /// The scheduler's configuration under that policy and rule.
 pub(crate) fn scheduler(policy: PolicySpec, release: ReleaseRule) -> Config {
     let release = match release {

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use cellwright_protocol::messages::admin::Uploaded;
+use cellwright_protocol::messages::admin::{BUNDLE_FILES_MAX, Uploaded};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use hyper::Method;
@@ -27,8 +27,6 @@ const PIECE_BYTES: usize = 256 << 10;
 const PIECES_MAX: usize = 4;
 /// Deeper folders are refused.
 const DEPTH_MAX: usize = 32;
-/// More files are refused.
-const FILES_MAX: usize = 100_000;
 
 /// How to send a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,8 +181,8 @@ fn walk(folder: &Path, prefix: &str, depth: usize, entries: &mut Vec<Entry>) -> 
         } else {
             return Err(refuse(&path, "it is neither a file nor a folder; a bundle holds only those"));
         }
-        if entries.len() > FILES_MAX {
-            return Err(refuse(folder, "it has too many files for a bundle"));
+        if entries.len() > BUNDLE_FILES_MAX {
+            return Err(refuse(folder, &format!("a bundle has at most {BUNDLE_FILES_MAX} files")));
         }
     }
     Ok(())

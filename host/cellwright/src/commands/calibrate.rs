@@ -100,7 +100,7 @@ pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
         in_flight_max: IN_FLIGHT_MAX as u32 + SLACK,
         trace: None,
         observer: Some(Box::new(Watching(Arc::clone(&watching.0)))),
-        recalibrate: false,
+        ..Setup::default()
     };
     let Measured { bundle, model, device, workers, request } = match &arguments.bundle {
         Some(folder) if arguments.http => over_http(arguments, folder, setup, &watching)?,

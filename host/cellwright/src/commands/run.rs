@@ -33,10 +33,9 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let tracer = arguments.trace.then(Tracer::default);
     let setup = Setup {
         scheduler: host::scheduler(arguments.policy, arguments.release),
-        in_flight_max: arguments.in_flight_max.saturating_mul(2).max(1 << 14),
+        in_flight_max: arguments.in_flight_max.saturating_mul(2).max(Setup::default().in_flight_max),
         trace: tracer.as_ref().map(Tracer::hook),
-        observer: None,
-        recalibrate: false,
+        ..Setup::default()
     };
     let serving = arguments.host.start(setup)?;
     let loading = progress::spinner(format!("loading {}", bundle.name()));

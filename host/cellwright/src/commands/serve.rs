@@ -26,8 +26,6 @@ use crate::worker;
 
 pub(crate) use settings::{Settings, data_folder};
 
-/// Files of one bundle.
-pub(crate) const BUNDLE_FILES_MAX: usize = 1000;
 /// No stopping server waits for longer: a year, which a clock can still add to any moment.
 const DRAIN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// What asks a process and its group to stop (`timeout`, Ctrl-C behind a wrapper that passes it on) asks the process twice, within a moment. That is once.
@@ -101,13 +99,12 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<Arc<Platform>> {
     let setup = Setup {
         scheduler,
         in_flight_max: settings.in_flight_max.value,
-        trace: None,
         observer: settings.record.value.as_deref().map(|file| recorder(file, &scheduler)).transpose()?,
-        recalibrate: false,
+        ..Setup::default()
     };
     let options = PlatformOptions {
         serving: host::serving_options(setup, Some(data.join("cache")))?,
-        archive: ArchiveLimits { bytes_max: settings.upload_bytes_max.value, entries_max: BUNDLE_FILES_MAX },
+        archive: ArchiveLimits { bytes_max: settings.upload_bytes_max.value, ..ArchiveLimits::default() },
         model_in_flight_max: settings.in_flight_max.value,
     };
     say(&format!("computing on {}", worker::alike(backends.iter().map(|backend| backend.info().name)).join("; ")));

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use cellwright_client::{ClientError, Progress, PushOptions};
+use cellwright_protocol::messages::admin::BUNDLE_FILES_MAX;
 
 use crate::server::{Server, answer};
 
@@ -73,6 +74,20 @@ async fn what_cannot_be_read_is_named_and_never_arrives_whole() {
     let link = server.client().push("m", folder.path(), PushOptions::default(), |_| {}).await.unwrap_err();
     assert!(link.to_string().ends_with("vocabulary: it is a link; a bundle holds only files and folders"), "{link}");
     assert!(server.asked().iter().all(|asked| asked.body.is_none()), "the server took a broken archive for a whole one");
+}
+
+#[tokio::test]
+async fn more_files_than_a_server_takes_are_not_sent() {
+    let server = Server::start(|_| answer(200, UPLOADED)).await;
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..BUNDLE_FILES_MAX {
+        write(folder.path(), &format!("{number}"), b"");
+    }
+    assert_eq!(server.client().push("m", folder.path(), PushOptions::default(), |_| {}).await.unwrap().version, 1);
+    write(folder.path(), "more", b"");
+    let sent = |_| panic!("it is on its way");
+    let error = server.client().push("m", folder.path(), PushOptions::default(), sent).await.unwrap_err();
+    assert!(error.to_string().ends_with(": a bundle has at most 1000 files") && !error.is_undecided(), "{error}");
 }
 
 #[tokio::test]

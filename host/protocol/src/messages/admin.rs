@@ -3,6 +3,9 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+/// Files that a bundle may have which is sent to a server.
+pub const BUNDLE_FILES_MAX: usize = 1000;
+
 /// The answer to `PUT /v1/models/{m}`: the version is committed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uploaded {

@@ -78,7 +78,7 @@ impl Bench<'_> {
     fn start(&self, policy: PolicySpec) -> anyhow::Result<Host> {
         let in_flight_max = self.arguments.in_flight_max + SLACK;
         let scheduler = host::scheduler(policy, self.arguments.release);
-        let serving = self.arguments.host.start(Setup { scheduler, in_flight_max, trace: None, observer: None, recalibrate: false })?;
+        let serving = self.arguments.host.start(Setup { scheduler, in_flight_max, ..Setup::default() })?;
         let spinner = progress::spinner(format!("loading the model under {policy}"));
         let model = host::load_bundle(&serving, &self.bundle)?;
         spinner.finish_and_clear();

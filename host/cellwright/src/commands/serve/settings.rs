@@ -5,6 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
+use cellwright_engine::EngineOptions;
+use cellwright_http_api::Limits;
 use cellwright_toml_faults as toml_faults;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
@@ -129,6 +131,7 @@ impl Settings {
         let file = arguments.config.as_deref().map(read).transpose()?.unwrap_or_default();
         let from = Chooser(matches);
         let said = arguments;
+        let limits = Limits::default();
         let settings = Self {
             listen: from.choose("listen", said.listen.clone(), file.listen, vec![ListenAddress::DEFAULT]),
             data: match from.choose("data", said.data.clone().map(Some), file.data.map(Some), None) {
@@ -140,11 +143,11 @@ impl Settings {
             release: from.choose("release", said.release, file.release, ReleaseRule::Node),
             tls_certificate: from.choose("tls_certificate", said.tls_certificate.clone().map(Some), file.tls_certificate.map(Some), None),
             tls_key: from.choose("tls_key", said.tls_key.clone().map(Some), file.tls_key.map(Some), None),
-            in_flight_max: from.choose("in_flight_max", said.in_flight_max, file.in_flight_max, 1 << 14),
-            connections_max: from.choose("connections_max", said.connections_max, file.connections_max, 1 << 14),
-            body_bytes_max: from.choose("body_bytes_max", said.body_bytes_max, file.body_bytes_max, 64 << 20),
-            upload_bytes_max: from.choose("upload_bytes_max", said.upload_bytes_max, file.upload_bytes_max, 16 << 30),
-            drain_seconds: from.choose("drain_seconds", said.drain_seconds, file.drain_seconds, 30),
+            in_flight_max: from.choose("in_flight_max", said.in_flight_max, file.in_flight_max, EngineOptions::default().in_flight_max),
+            connections_max: from.choose("connections_max", said.connections_max, file.connections_max, limits.connections_max),
+            body_bytes_max: from.choose("body_bytes_max", said.body_bytes_max, file.body_bytes_max, limits.body_bytes_max),
+            upload_bytes_max: from.choose("upload_bytes_max", said.upload_bytes_max, file.upload_bytes_max, limits.upload_bytes_max),
+            drain_seconds: from.choose("drain_seconds", said.drain_seconds, file.drain_seconds, limits.drain.as_secs()),
             log_format: from.choose("log_format", said.log_format, file.log_format, LogFormat::Human),
             otlp_endpoint: from.choose("otlp_endpoint", said.otlp_endpoint.clone().map(Some), file.otlp_endpoint.map(Some), None),
             record: from.choose("record", said.record.clone().map(Some), file.record.map(Some), None),

@@ -7,7 +7,6 @@ use cellwright_bundle::{Bundle, PluginBytes};
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
 use cellwright_cell_graph::{Attribute, AttributeValue, Tensor, TypedCell, Weights};
 use cellwright_plugin_runtime::Runtime;
-use cellwright_scheduler::Config;
 use cellwright_simulator::Random;
 
 use crate::cli::{CellArguments, CellKind};
@@ -38,7 +37,7 @@ pub(super) fn cell(arguments: &CellArguments) -> anyhow::Result<Arc<TypedCell>> 
 }
 
 fn resolve(bundle: &Bundle, name: &str, arguments: &CellArguments) -> anyhow::Result<Arc<TypedCell>> {
-    let setup = Setup { scheduler: Config::default(), in_flight_max: 1, trace: None, observer: None, recalibrate: false };
+    let setup = Setup { in_flight_max: 1, ..Setup::default() };
     let runtime = Runtime::new(host::serving_options(setup, host::default_cache())?.runtime)?;
     let plugin = runtime.compile(bundle.plugin_name(), bundle.plugin_bytes())?;
     let model = plugin.with_parameters(bundle.parameters(), bundle.files(), &bundle.limits().plugin())?;

@@ -558,7 +558,7 @@ fn a_check_looks_at_the_whole_folder_that_would_be_sent() {
     }
     let ran = check();
     assert_status(&ran, 1);
-    assert_error(&ran, &["no server would take this bundle", "files, more than 1000"]);
+    assert_error(&ran, &["no server would be sent this bundle", "a bundle has at most 1000 files"]);
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod host;
 mod local_server;
 mod policy;
 mod progress;
+mod table;
 mod telemetry;
 mod trace;
 mod worker;

@@ -13,9 +13,10 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use serde_json::json;
 
-use super::remote::{block_on, connect, table, trust};
+use super::remote::{block_on, connect, trust};
 use super::serve::data_folder;
 use crate::cli::{AdminArguments, KeyScope, KeysAction, KeysArguments, SettingsArguments, TenantsAction, TenantsArguments};
+use crate::table::table;
 
 /// Where the change is made.
 enum Place {

@@ -8,8 +8,9 @@ use cellwright_protocol::messages::admin::Model;
 use cellwright_protocol::messages::metadata::{ModelMetadata, TensorMetadata};
 use serde_json::json;
 
-use super::remote::{block_on, table};
+use super::remote::block_on;
 use crate::cli::{ModelsAction, ModelsArguments};
+use crate::table::table;
 
 pub(crate) fn models(arguments: &ModelsArguments) -> anyhow::Result<ExitCode> {
     let client = arguments.server.client()?;

@@ -9,8 +9,8 @@ use cellwright_simulator::{Outcome, Recording, replay as play};
 use serde::Serialize;
 
 use crate::cli::ReplayArguments;
-use crate::commands::remote::table;
 use crate::progress;
+use crate::table::table;
 
 /// Nothing else is asked for.
 const AS_IT_WAS: &str = "as it was";

@@ -13,9 +13,9 @@ use cellwright_simulator::workload::{Decoding, Layers, Lengths, Pairs, Trees};
 use cellwright_simulator::{Arrivals, Device, Error, Gathering, Outcome, Setup, Timeline, Workload, plot, run};
 use serde::Serialize;
 
-use crate::cli::{ReleaseRule, SimulateArguments, WorkloadKind};
-use crate::commands::remote::table;
+use crate::cli::{SimulateArguments, WorkloadKind};
 use crate::progress;
+use crate::table::table;
 
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// Tasks in a picture of who ran when.

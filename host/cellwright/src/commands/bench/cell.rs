@@ -17,8 +17,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::cli::CellArguments;
-use crate::commands::remote::table;
 use crate::progress;
+use crate::table::table;
 
 use super::steps::{Drawn, Steps};
 

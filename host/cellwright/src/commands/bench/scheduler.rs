@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 
 use crate::allocations::{self, Allocated};
 use crate::cli::SchedulerBenchArguments;
-use crate::commands::remote::table;
 use crate::progress;
+use crate::table::table;
 
 /// Each crowd is measured in so many parts, of which the middle one is reported: what else a machine does falls on few of them.
 const PARTS: u32 = 50;

@@ -17,10 +17,12 @@ use cellwright_protocol::InferRequest;
 use serde_json::json;
 
 use crate::cli::{ServeBenchArguments, SweepRate};
-use crate::commands::remote::{block_on, connect, table, trust};
+use crate::commands::remote::{block_on, connect, trust};
+use crate::host;
 use crate::local_server::LocalServer;
 use crate::policy::PolicySpec;
 use crate::progress;
+use crate::table::table;
 
 /// Steps of a sweep, as shares of what the server can take at most.
 const SWEEP: [f64; 10] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95];

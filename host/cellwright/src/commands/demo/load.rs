@@ -12,7 +12,7 @@ use super::{Shown, say};
 use crate::cli::DemoArguments;
 use crate::commands::remote::{block_on, table};
 use crate::local_server::LocalServer;
-use crate::progress;
+use crate::table::table;
 
 const CONNECTIONS: usize = 64;
 /// Of what the server can do at most.

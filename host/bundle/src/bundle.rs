@@ -11,7 +11,7 @@ use cellwright_plugin_runtime::{Files, NoFiles};
 use cellwright_toml_faults as toml_faults;
 
 use crate::builtin;
-use crate::error::{BundleError, FileFault};
+use crate::error::BundleError;
 use crate::folder::Folder;
 use crate::manifest::{self, CellSettings, LimitSettings, Manifest};
 use crate::parameters;
@@ -118,13 +118,6 @@ impl Bundle {
         }
     }
 
-    /// The same bundle with other limits.
-    #[must_use]
-    pub fn with_limits(mut self, limits: LimitSettings) -> Self {
-        self.limits = limits;
-        self
-    }
-
     /// The same bundle computed at another precision; its samples keep their tolerance.
     #[must_use]
     pub fn with_precision(mut self, precision: Precision) -> Self {
@@ -217,8 +210,8 @@ impl PluginBytes {
     }
 
     fn read(folder: &Folder, name: &str) -> Result<Self, BundleError> {
-        if let Some(stock) = name.strip_prefix(builtin::PREFIX) {
-            return Self::builtin(stock).ok_or_else(|| BundleError::File { file: name.to_owned(), fault: FileFault::Missing });
+        if let Some(stock) = name.strip_prefix(builtin::PREFIX).and_then(Self::builtin) {
+            return Ok(stock);
         }
         let bytes = folder.read(name, PLUGIN_BYTES_MAX).map_err(|fault| BundleError::File { file: name.to_owned(), fault })?;
         Ok(Self { name: name.to_owned(), bytes: Cow::Owned(bytes) })

@@ -2,10 +2,9 @@
 
 mod loading;
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cellwright_backend::machine::memory_bytes;
 use cellwright_backend::{Backend, DeviceInfo, Peer};
@@ -177,12 +176,6 @@ impl Engine {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.gauges.snapshot()
-    }
-
-    /// Device time that a model's requests have had since it was loaded; of a task that several models shared, its part by rows.
-    #[must_use]
-    pub fn device_time(&self, model: &LoadedModel) -> Duration {
-        Duration::from_nanos(model.counters.device_ns.load(Ordering::Relaxed))
     }
 
     /// Submits a request's first growth. Results go to `sink`, which is called on the engine's thread or on a worker's.

@@ -35,15 +35,6 @@ pub struct Counters {
     pub lanes: AtomicU64,
 }
 
-impl Counters {
-    /// Rows per task so far.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a mean for people")]
-    pub fn batch_size_mean(&self) -> f64 {
-        self.rows.load(Ordering::Relaxed) as f64 / (self.tasks.load(Ordering::Relaxed) as f64).max(1.0)
-    }
-}
-
 /// What a loaded cell type has done since it was loaded, whichever models' nodes they were.
 #[derive(Debug, Default)]
 pub struct CellCounters {

@@ -1,6 +1,6 @@
 //! What a tracer sees of a task.
 
-use cellwright_scheduler::{CellTypeId, ModelId, WorkerId};
+use cellwright_scheduler::{CellTypeId, WorkerId};
 
 /// A row of a task, in the request's own terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,6 @@ pub struct TaskTrace<'a> {
     pub worker: WorkerId,
     /// What it runs.
     pub cell_type: CellTypeId,
-    /// Whose turn it was.
-    pub model: ModelId,
     /// Its number on that worker.
     pub seq: u64,
     /// Steps each row runs.

@@ -135,12 +135,6 @@ impl Server {
         &self.addresses
     }
 
-    /// How many connections may be open at once.
-    #[must_use]
-    pub fn connections_max(&self) -> usize {
-        self.app.limits.connections_max
-    }
-
     /// Answers until `stop` ends; then takes nothing new and finishes what has begun, within the limit for that. Gives whether every request whose
     /// head had come was answered, or left by its client. Connections without one are not waited for.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> bool {

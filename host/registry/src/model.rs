@@ -1,9 +1,5 @@
 //! Models and their versions, as the registry knows them: names, numbers, files and a report it keeps without reading it.
 
-use std::time::{Duration, SystemTime};
-
-use serde::Serialize;
-
 use crate::blob::Blob;
 use crate::digest::Digest;
 use crate::name::{ModelName, TenantName};
@@ -54,14 +50,6 @@ pub struct Version {
     pub created_ms: u64,
     /// What its checks said, as it was handed in; null in a list of models.
     pub report: serde_json::Value,
-}
-
-impl Version {
-    /// When it was committed.
-    #[must_use]
-    pub fn created(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_millis(self.created_ms)
-    }
 }
 
 /// A file of a version: where it stands in the bundle, and its bytes, which stay while this is held.

@@ -100,12 +100,6 @@ impl Serving {
         &self.inner.engine
     }
 
-    /// The plugin runtime.
-    #[must_use]
-    pub const fn runtime(&self) -> &Runtime {
-        &self.runtime
-    }
-
     /// Compiles a bundle's plugin, asks it for its description, resolves its cells and loads them on the devices.
     ///
     /// # Errors

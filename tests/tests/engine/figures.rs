@@ -73,7 +73,7 @@ fn what_models_and_cell_types_had_adds_up() {
     let together = read(&all.tasks) - alone.tasks();
     assert!(tasks.iter().all(|own| *own <= together), "{tasks:?} of {together} tasks: none is counted twice");
     assert!(tasks[0] + tasks[1] > together, "{tasks:?} of {together} tasks: some have rows of both");
-    let device_ns = |n: usize| engine.device_time(&models[n]).as_nanos() as u64;
+    let device_ns = |n: usize| counts(n).device_ns;
     let (charged, busy) = (device_ns(0) + device_ns(1), read(&all.busy_ns));
     // Each share is rounded down.
     assert!(charged <= busy && charged + read(&all.rows) >= busy, "{charged} of {busy} ns");

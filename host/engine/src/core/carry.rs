@@ -136,7 +136,6 @@ impl Core {
         trace(&TaskTrace {
             worker: launch.worker,
             cell_type: launch.cell_type,
-            model: launch.model,
             seq: launch.seq.0,
             steps: launch.steps,
             rows: &state.trace_rows,

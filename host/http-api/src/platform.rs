@@ -217,7 +217,6 @@ fn model_figures(model: platform::ModelFigures) -> ModelFigures {
         expired,
         last_ms,
         latency,
-        ..
     } = model.calls;
     let nanoseconds = |bucket| latency_bound(bucket).map(|bound| u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX));
     ModelFigures {

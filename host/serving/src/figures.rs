@@ -77,8 +77,6 @@ pub(crate) struct CallFigures {
     compute: Total,
     requests: AtomicU64,
     replayed: AtomicU64,
-    joins: AtomicU64,
-    joined_rows: AtomicU64,
     faults: AtomicU64,
     shed: AtomicU64,
     cancelled: AtomicU64,
@@ -104,10 +102,6 @@ pub struct CallFiguresView {
     pub requests: u64,
     /// Requests that have ended and began again before that because the device that had them was lost, if another was given some of them.
     pub replayed: u64,
-    /// Stages of requests that joined a task for the first time, and the rows of those tasks together.
-    pub joins: u64,
-    /// See `joins`.
-    pub joined_rows: u64,
     /// Of the failures: the plugin's fault.
     pub faults: u64,
     /// Of the failures: refused for load.
@@ -147,8 +141,6 @@ impl CallFigures {
         self.queue.add(times.waited());
         if times.first_task.is_some() {
             self.compute.add(times.ran());
-            self.joins.fetch_add(u64::from(times.joins), Ordering::Relaxed);
-            self.joined_rows.fetch_add(times.joined_rows, Ordering::Relaxed);
         }
     }
 
@@ -198,8 +190,6 @@ impl CallFigures {
             compute: self.compute.view(),
             requests: load(&self.requests),
             replayed: load(&self.replayed),
-            joins: load(&self.joins),
-            joined_rows: load(&self.joined_rows),
             faults: load(&self.faults),
             shed: load(&self.shed),
             cancelled: load(&self.cancelled),

@@ -11,8 +11,6 @@ use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
-
 use crate::digest::Digest;
 use crate::error::RegistryError;
 use crate::folder::Folder;
@@ -21,7 +19,7 @@ use crate::folder::Folder;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// What a collection freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Collected {
     /// Files removed.
     pub blobs: u64,

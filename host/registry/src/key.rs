@@ -6,13 +6,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use crate::name::TenantName;
 
 /// What a key allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// Sending requests to the tenant's models.
     Infer,
@@ -24,9 +21,8 @@ pub enum Scope {
 
 const SCOPES: [Scope; 3] = [Scope::Infer, Scope::Upload, Scope::Admin];
 
-/// A set of scopes; in JSON a list of their names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(from = "Vec<Scope>", into = "Vec<Scope>")]
+/// A set of scopes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Scopes(u8);
 
 impl Scopes {
@@ -68,28 +64,9 @@ impl FromIterator<Scope> for Scopes {
     }
 }
 
-impl From<Vec<Scope>> for Scopes {
-    fn from(scopes: Vec<Scope>) -> Self {
-        scopes.into_iter().collect()
-    }
-}
-
-impl From<Scopes> for Vec<Scope> {
-    fn from(scopes: Scopes) -> Self {
-        scopes.iter().collect()
-    }
-}
-
 /// What a key is known by, in lists and logs; it is part of the secret, and no secret itself.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId(Arc<str>);
-
-impl From<KeyId> for String {
-    fn from(id: KeyId) -> Self {
-        id.0.as_ref().to_owned()
-    }
-}
 
 impl KeyId {
     /// Whatever someone calls a key: one that does not exist is found by nobody.
@@ -112,7 +89,7 @@ impl fmt::Display for KeyId {
 }
 
 /// A key as it is listed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     /// What it is known by.
     pub id: KeyId,
@@ -127,7 +104,7 @@ pub struct Key {
 }
 
 /// A key that was just made. Its secret can be had only here.
-#[derive(Clone, Serialize)]
+#[derive(Clone)]
 pub struct NewKey {
     /// The key.
     pub key: Key,
@@ -235,12 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn scopes_are_a_set_and_a_list_in_json() {
+    fn scopes_are_a_set() {
         let scopes: Scopes = [Scope::Upload, Scope::Infer, Scope::Upload].into_iter().collect();
         assert!(scopes.contains(Scope::Infer) && scopes.contains(Scope::Upload) && !scopes.contains(Scope::Admin));
-        assert_eq!(serde_json::to_string(&scopes).unwrap(), r#"["infer","upload"]"#);
-        assert_eq!(serde_json::from_str::<Scopes>(r#"["upload","infer"]"#).unwrap(), scopes);
-        assert!(serde_json::from_str::<Scopes>(r#"["root"]"#).is_err());
+        assert_eq!(scopes.iter().collect::<Vec<_>>(), [Scope::Infer, Scope::Upload]);
         assert_eq!(Scopes::from_bits(i64::from(scopes.bits())), Some(scopes));
         assert_eq!((Scopes::from_bits(8), Scopes::from_bits(-1)), (None, None));
     }

@@ -5,7 +5,7 @@ use crate::digest::Digest;
 use crate::name::{ModelName, TenantName};
 
 /// A model: the versions of one name, and which of them serves.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// Whose it is.
     pub tenant: TenantName,
@@ -38,7 +38,7 @@ impl Model {
 }
 
 /// One version of a model. It never changes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Version {
     /// Counts up from 1 within the model's name; no number is ever given twice, not even after versions or the model were deleted.
     pub number: u64,

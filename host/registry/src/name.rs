@@ -3,8 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 const CHARACTERS_MAX: usize = 128;
 
 /// Why a name is refused.
@@ -43,8 +41,7 @@ fn parse(what: &'static str, name: &str) -> Result<Arc<str>, NameError> {
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(Arc<str>);
 
         impl $name {
@@ -73,14 +70,6 @@ macro_rules! name {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = NameError;
-
-            fn try_from(name: String) -> Result<Self, NameError> {
-                Self::parse(&name)
             }
         }
 
@@ -149,11 +138,5 @@ mod tests {
             r"`a\n` cannot be the name of a tenant: letters, digits, `.`, `_` and `-` are allowed, and it must not start with `.`"
         );
         assert_eq!(ModelName::parse("").unwrap_err().to_string(), "the name of a model has 1 to 128 characters, not 0");
-    }
-
-    #[test]
-    fn names_are_checked_when_they_are_read_from_json() {
-        assert_eq!(serde_json::to_string(&ModelName::parse("m").unwrap()).unwrap(), "\"m\"");
-        assert!(serde_json::from_str::<ModelName>("\"../m\"").is_err());
     }
 }

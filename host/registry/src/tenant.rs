@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::name::TenantName;
 
 /// Someone who has models and keys of their own, and sees nobody else's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Tenant {
     /// What it is called.
     pub name: TenantName,

@@ -155,12 +155,6 @@ pub enum InferError {
         /// Which plugin.
         plugin: String,
     },
-    /// A session's chunks come faster than they are computed.
-    #[error("{limit} chunks of this session wait to be computed: send the next one later")]
-    ChunksWait {
-        /// How many may wait.
-        limit: usize,
-    },
     /// A part of a session came after its end.
     #[error("the session has ended")]
     SessionOver,
@@ -245,7 +239,7 @@ impl InferError {
             | Self::Waits { .. } => ErrorKind::PluginFault,
             Self::AnswerTooLarge { .. } | Self::PartsWait { .. } => ErrorKind::TooLarge,
             Self::Broken { .. } => ErrorKind::Unavailable,
-            Self::Submit(SubmitError::Full) | Self::ChunksWait { .. } => ErrorKind::Busy,
+            Self::Submit(SubmitError::Full) => ErrorKind::Busy,
             Self::Submit(SubmitError::Stopped) => ErrorKind::Unavailable,
             Self::Engine(failure) => match failure {
                 RequestFailure::Cancelled => ErrorKind::Cancelled,

@@ -188,8 +188,8 @@ impl Active {
         serving.engine.submit_urgent(urgency, self.model.loaded(), growth, tensors, sink).map(drop)
     }
 
-    /// More input of a session. If as many chunks as allowed wait, it waits too, or is refused.
-    pub(crate) fn push(self: &Arc<Self>, tensors: Vec<Arc<Tensor>>, wait: bool) -> Result<(), InferError> {
+    /// More input of a session. If as many chunks as allowed wait, it waits too.
+    pub(crate) fn push(self: &Arc<Self>, tensors: Vec<Arc<Tensor>>) -> Result<(), InferError> {
         let limit = self.model.limits.chunks_waiting_max;
         let mut front = lock(&self.front);
         loop {
@@ -198,9 +198,6 @@ impl Active {
             }
             if front.chunks.len() < limit {
                 break;
-            }
-            if !wait {
-                return Err(InferError::ChunksWait { limit });
             }
             front = self.room.wait(front).unwrap_or_else(PoisonError::into_inner);
         }

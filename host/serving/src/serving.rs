@@ -267,28 +267,16 @@ pub struct Session {
 }
 
 impl Session {
-    /// The next chunk.
-    ///
-    /// # Errors
-    /// If it is not what the model takes, too many chunks wait, or the session has ended.
-    pub fn push(&self, chunk: InferRequest) -> Result<(), InferError> {
-        self.active.push(self.inputs(chunk)?, false)
-    }
-
     /// The next chunk, waiting until fewer chunks wait than may.
     ///
     /// # Errors
     /// If it is not what the model takes, or the session has ended.
-    pub fn push_when_room(&self, chunk: InferRequest) -> Result<(), InferError> {
-        self.active.push(self.inputs(chunk)?, true)
-    }
-
-    fn inputs(&self, chunk: InferRequest) -> Result<Vec<Arc<Tensor>>, InferError> {
+    pub fn push(&self, chunk: InferRequest) -> Result<(), InferError> {
         if !chunk.parameters.is_empty() || !chunk.outputs.is_empty() {
             let sentence = "a session's parameters and outputs are those that it began with: what follows brings inputs alone";
             return Err(InferError::Invalid(sentence.to_owned()));
         }
-        arrange(&self.active.model.inputs, chunk.inputs)
+        self.active.push(arrange(&self.active.model.inputs, chunk.inputs)?)
     }
 
     /// The next part of the answer, waiting for it; none once the session has ended.

@@ -70,7 +70,7 @@ fn parts_that_nobody_reads_end_their_session() {
     bundle.edit("model.toml", "[samples]", "[limits]\nanswer_mb = 1\n[samples]");
     let model = host.load(&bundle).expect("the bundle loads");
     let session = host.serving().open_session(&model, requests::session(1, 1)).expect("a session opens");
-    let refused = (0..20_000).find_map(|n| session.push_when_room(requests::sum(n, 1)).err());
+    let refused = (0..20_000).find_map(|n| session.push(requests::sum(n, 1)).err());
     assert!(matches!(refused, Some(InferError::SessionOver)), "20,000 parts wait for a client that reads none: {refused:?}");
     assert_eq!(session.next_part(), None);
     assert_eq!(complaint("parts that wait", session.wait().map(|_| ()), &["1048576 bytes", "too slowly"]), None);

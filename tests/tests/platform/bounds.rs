@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cellwright_serving::{Deployed, Platform};
+use cellwright_serving::{Deployed, NewUpload, Platform};
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::devices::{Gate, domain, worker};
 use cellwright_tests::platform::{Answer, archive, begin, call, infer, model, options, start, start_on, summing, tenant};
@@ -16,7 +16,7 @@ fn limited(limits: &str) -> BundleFolder {
 }
 
 fn upload(platform: &Arc<Platform>, name: &str, bundle: &BundleFolder) -> Arc<Deployed> {
-    platform.upload(&tenant(), &model(name), archive(bundle).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model(name), archive(bundle).as_slice(), NewUpload::default()).unwrap();
     platform.find(&tenant(), name, None).unwrap()
 }
 

@@ -8,7 +8,7 @@ use cellwright_cell_graph::Tensor;
 use cellwright_engine::PolicyKind;
 use cellwright_protocol::{InferRequest, InferResponse};
 use cellwright_registry::TenantSettings;
-use cellwright_serving::{Call, Client, Deployed, ErrorKind, InferError, Platform, Readiness};
+use cellwright_serving::{Call, Client, Deployed, ErrorKind, InferError, NewUpload, Platform, Readiness};
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::devices::{Gate, domain, worker};
 use cellwright_tests::graphs::wait_until;
@@ -26,7 +26,7 @@ fn a_model_and_a_tenant_may_have_so_many_calls_in_flight() {
     let platform = start_with(folder.path(), cellwright_serving::PlatformOptions { model_in_flight_max: 3, ..options() });
     let other = other_tenant(&platform, "other");
     for tenant in [&tenant(), &other] {
-        platform.upload(tenant, &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+        platform.upload(tenant, &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     }
     platform.set_tenant(&tenant(), &TenantSettings { queued_max: 0, ..TenantSettings::default() }).unwrap();
     platform.set_tenant(&other, &TenantSettings { in_flight_max: 2, queued_max: 0, ..TenantSettings::default() }).unwrap();
@@ -59,7 +59,7 @@ fn a_call_whose_time_is_up_is_cancelled() {
     // The default refuses what cannot be in time before it runs, if it has learned how long that takes.
     patient.serving.engine.scheduler.policy = PolicyKind::Cellular;
     let platform = start_with(folder.path(), patient);
-    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     let deployed = platform.find(&tenant(), "sums", None).unwrap();
     let within = |timeout, rows| Call { timeout: Some(timeout), ..call(requests::sum(1, rows)) };
     let late = begin(&platform, &deployed, within(Duration::from_micros(1), LONG)).unwrap().recv().unwrap().unwrap_err();
@@ -92,7 +92,7 @@ fn a_calls_time_and_its_figures_begin_when_it_came() {
 fn no_row_is_begun_when_the_time_is_up() {
     let folder = TempDir::new().unwrap();
     let platform = start(folder.path());
-    platform.upload(&tenant(), &model("sums"), archive(&BundleFolder::summing_rows()).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&BundleFolder::summing_rows()).as_slice(), NewUpload::default()).unwrap();
     let deployed = platform.find(&tenant(), "sums", None).unwrap();
     let rows = InferRequest { inputs: vec![Tensor::from_f32("x", &[100, 1, 4], &[1.0; 400])], ..InferRequest::default() };
     let engine = platform.serving().engine().counters();
@@ -109,7 +109,7 @@ fn no_row_is_begun_when_the_time_is_up() {
 fn a_plugin_that_only_fails_is_known_to_be_slow() {
     let folder = TempDir::new().unwrap();
     let platform = start(folder.path());
-    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     let deployed = platform.find(&tenant(), "sums", None).unwrap();
     let quick = Duration::from_millis(1);
     assert!(deployed.unfold_usual() > quick, "what nobody knows counts as slow");
@@ -128,7 +128,7 @@ fn a_plugin_that_only_fails_is_known_to_be_slow() {
 fn draining_lets_calls_end_and_takes_no_more() {
     let folder = TempDir::new().unwrap();
     let platform = start(folder.path());
-    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     let deployed = platform.find(&tenant(), "sums", None).unwrap();
     let answers: Vec<_> = (0..4).map(|seed| begin(&platform, &deployed, call(requests::sum(seed, LONG))).unwrap()).collect();
     assert_eq!(platform.drain(Duration::from_secs(600)).left, 0);
@@ -188,7 +188,7 @@ fn a_call_of_high_priority_goes_before_those_that_came_first() {
     let folder = TempDir::new().unwrap();
     let held_up = HeldUp::new(&folder);
     let platform = &held_up.platform;
-    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     let deployed = platform.find(&tenant(), "sums", None).unwrap();
     let before = held_up.ended_before(&deployed, (&deployed, 1));
     assert!(before < 100, "{before} of 400 calls went before the one of the highest priority");
@@ -203,7 +203,7 @@ fn a_tenant_that_floods_does_not_keep_others_waiting() {
     let platform = &held_up.platform;
     let other = other_tenant(platform, "other");
     for tenant in [&tenant(), &other] {
-        platform.upload(tenant, &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+        platform.upload(tenant, &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     }
     let flooding = platform.find(&tenant(), "sums", None).unwrap();
     let quiet = platform.find(&other, "sums", None).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cellwright_cell_graph::Tensor;
 use cellwright_protocol::InferResponse;
 use cellwright_registry::TenantSettings;
-use cellwright_serving::{Call, Client, Deployed, ErrorKind, InferError, Platform, PlatformOptions, Readiness};
+use cellwright_serving::{Call, Client, Deployed, ErrorKind, InferError, NewUpload, Platform, PlatformOptions, Readiness};
 use cellwright_tests::devices::{Gate, domain, worker};
 use cellwright_tests::platform::{Answer, archive, begin, begin_to_leave, call, model, options, start_on, summing, tenant};
 use cellwright_tests::requests;
@@ -35,7 +35,7 @@ impl Bench {
         let (folder, gate) = (TempDir::new().unwrap(), Gate::default());
         let platform = start_on(folder.path(), options, vec![gate.before(worker(&domain(16)))]);
         for name in ["sums", "twice"] {
-            platform.upload(&tenant(), &model(name), archive(&summing(1.0)).as_slice(), true).unwrap();
+            platform.upload(&tenant(), &model(name), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
         }
         let sums = platform.find(&tenant(), "sums", None).unwrap();
         let bench = Self { gate, platform, sums, _folder: folder };

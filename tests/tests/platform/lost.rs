@@ -9,7 +9,7 @@ use cellwright_engine::EngineOptions;
 use cellwright_protocol::{InferRequest, InferResponse};
 use cellwright_registry::TenantSettings;
 use cellwright_serving::figures::CallFiguresView;
-use cellwright_serving::{Call, Client, Deployed, ErrorKind, InferError, Platform, PlatformOptions, Running, ServingOptions};
+use cellwright_serving::{Call, Client, Deployed, ErrorKind, InferError, NewUpload, Platform, PlatformOptions, Running, ServingOptions};
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::devices::{Fuse, Gate, domain, worker};
 use cellwright_tests::graphs::{settled, wait_until};
@@ -37,7 +37,7 @@ impl Bench {
         let serving = ServingOptions { plugin_threads, engine, ..options.serving };
         let platform = start_on(folder.path(), PlatformOptions { serving, ..options }, backends);
         for (name, bundle) in bundles {
-            platform.upload(&tenant(), &model(name), archive(bundle).as_slice(), true).unwrap();
+            platform.upload(&tenant(), &model(name), archive(bundle).as_slice(), NewUpload::default()).unwrap();
         }
         Self { gate, fuses, platform, _folder: folder }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cellwright_cell_graph::generate::{Rng, more_seeds, seeds, try_each};
 use cellwright_protocol::InferRequest;
 use cellwright_registry::{ModelName, TenantName, TenantSettings};
-use cellwright_serving::{Call, ChangeError, ErrorKind, Platform, PlatformOptions};
+use cellwright_serving::{Call, ChangeError, ErrorKind, NewUpload, Platform, PlatformOptions};
 use cellwright_tests::graphs::wait_until;
 use cellwright_tests::platform::{archive, begin_to_leave, call, model, options, other_tenant, start_with, summing, tenant};
 use cellwright_tests::requests;
@@ -72,7 +72,7 @@ impl World {
         let bytes = &self.archives[bias as usize];
         let whole = !rng.one_in(6);
         let bytes = if whole { &bytes[..] } else { &bytes[..rng.below(bytes.len() as u64) as usize] };
-        let uploaded = platform.upload(tenant, name, bytes, !rng.one_in(3))?;
+        let uploaded = platform.upload(tenant, name, bytes, NewUpload { activate: !rng.one_in(3), ..NewUpload::default() })?;
         assert!(whole, "half of an archive is no version");
         let version = (tenant.clone(), name.as_str().to_owned(), uploaded.version);
         let before = self.versions.lock().unwrap().insert(version, bias);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cellwright_registry::TenantSettings;
-use cellwright_serving::{ErrorKind, Platform};
+use cellwright_serving::{ErrorKind, NewUpload, Platform};
 use cellwright_tests::platform::{Answer, archive, begin, call, infer, model, start, summing, tenant};
 use cellwright_tests::requests;
 use tempfile::TempDir;
@@ -15,7 +15,7 @@ fn set(platform: &Platform, device_share: Option<f64>, queued_max: u32) {
 /// A platform whose tenant will not have its share of the devices again for hours.
 fn used_up(folder: &TempDir) -> std::sync::Arc<Platform> {
     let platform = start(folder.path());
-    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     set(&platform, Some(1e-6), 1);
     // Its share is reckoned from the first call on.
     infer(&platform, &tenant(), "sums", requests::sum(1, 1000)).unwrap();
@@ -52,7 +52,7 @@ fn calls_beyond_a_share_wait_and_more_are_refused() {
 fn what_plugins_take_counts_towards_a_share() {
     let folder = TempDir::new().unwrap();
     let platform = start(folder.path());
-    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     set(&platform, Some(1e-6), 0);
     let refused = || infer(&platform, &tenant(), "sums", requests::misbehaving("refuse-input")).unwrap_err();
     assert_eq!(refused(), "I do not like this input");
@@ -65,7 +65,7 @@ fn a_tenant_has_its_share_of_the_devices_and_no_more() {
     const SHARE: f64 = 0.02;
     let folder = TempDir::new().unwrap();
     let platform = start(folder.path());
-    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     set(&platform, Some(SHARE), 1);
     let used = || Duration::from_nanos(platform.figures(None).models[0].device.device_ns).as_secs_f64();
     let (started, ahead) = (Instant::now(), 0.1);
@@ -84,7 +84,7 @@ fn a_call_that_waits_stays_with_its_version() {
     let folder = TempDir::new().unwrap();
     let platform = used_up(&folder);
     let waits = wait_in_line(&platform);
-    platform.upload(&tenant(), &model("sums"), archive(&summing(2.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&summing(2.0)).as_slice(), NewUpload::default()).unwrap();
     platform.unload(&tenant(), &model("sums")).unwrap();
     set(&platform, None, 1);
     let response = waits.recv().unwrap().unwrap();
@@ -106,9 +106,9 @@ fn calls_that_wait_hear_that_the_host_has_stopped() {
 fn a_version_that_was_replaced_counts_as_well() {
     let folder = TempDir::new().unwrap();
     let platform = start(folder.path());
-    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     let first = platform.find(&tenant(), "sums", None).unwrap();
-    platform.upload(&tenant(), &model("sums"), archive(&summing(2.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&summing(2.0)).as_slice(), NewUpload::default()).unwrap();
     set(&platform, Some(1e-6), 0);
     let ask = || begin(&platform, &first, call(requests::sum(1, 1000)));
     // Its share is reckoned from the first call on.

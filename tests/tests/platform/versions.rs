@@ -22,7 +22,7 @@ fn answered(platform: &Platform, bias: f32) {
 }
 
 fn upload(platform: &Arc<Platform>, bundle: &BundleFolder) -> cellwright_serving::Uploaded {
-    platform.upload(&tenant(), &model("sums"), archive(bundle).as_slice(), true).unwrap()
+    platform.upload(&tenant(), &model("sums"), archive(bundle).as_slice(), NewUpload::default()).unwrap()
 }
 
 fn blobs(folder: &std::path::Path) -> usize {
@@ -65,7 +65,8 @@ fn a_version_that_is_not_active_waits_until_it_is_activated() {
     let folder = TempDir::new().unwrap();
     let platform = start(folder.path());
     let bundle = archive(&summing(1.0));
-    let uploaded = platform.upload(&tenant(), &model("sums"), bundle.as_slice(), false).unwrap();
+    let uploaded =
+        platform.upload(&tenant(), &model("sums"), bundle.as_slice(), NewUpload { activate: false, ..NewUpload::default() }).unwrap();
     assert!(!uploaded.active);
     let sentence = infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap_err();
     assert_eq!(sentence, "model `sums` does not serve: none of its versions is active");
@@ -115,7 +116,7 @@ fn what_fails_its_checks_changes_nothing() {
     ];
     for (bytes, sentence) in cases {
         for name in ["sums", "new"] {
-            let error = platform.upload(&tenant(), &model(name), bytes.as_slice(), true).unwrap_err();
+            let error = platform.upload(&tenant(), &model(name), bytes.as_slice(), NewUpload::default()).unwrap_err();
             assert!(error.to_string().starts_with(sentence), "{error}");
             assert_eq!(error.kind(), ErrorKind::BadInput);
         }
@@ -135,7 +136,7 @@ fn what_an_upload_that_fails_costs_does_not_grow_with_what_others_stored() {
     // Whoever looks at all blobs finds this one.
     drop(platform.registry().new_blob().unwrap().finish().unwrap());
     for bytes in [archive(&broken()), half(archive(&summing(2.0)))] {
-        platform.upload(&tenant(), &model("sums"), bytes.as_slice(), true).unwrap_err();
+        platform.upload(&tenant(), &model("sums"), bytes.as_slice(), NewUpload::default()).unwrap_err();
         assert_eq!(blobs(folder.path()), kept + 1, "its own files are gone, and nobody looked for others");
     }
 }
@@ -227,7 +228,7 @@ fn a_restart_brings_back_what_served() {
     let platform = start(folder.path());
     upload(&platform, &summing(1.0));
     upload(&platform, &summing(2.0));
-    platform.upload(&tenant(), &model("asleep"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("asleep"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     platform.unload(&tenant(), &model("asleep")).unwrap();
     drop(platform);
 
@@ -309,7 +310,7 @@ fn every_version_keeps_its_own_figures() {
     let folder = TempDir::new().unwrap();
     let platform = start(folder.path());
     // The same weights, so that both models run the same type of cell.
-    platform.upload(&tenant(), &model("twin"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("twin"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     upload(&platform, &summing(1.0));
     let ask =
         |name: &str, calls: usize| (0..calls).for_each(|seed| drop(infer(&platform, &tenant(), name, requests::sum(seed, 3)).unwrap()));
@@ -358,7 +359,9 @@ fn an_upload_whose_tenant_goes_meanwhile_ends() {
     let platform = start(folder.path());
     let gone = other_tenant(&platform, "gone");
     let bytes = archive(&summing(1.0));
-    let error = platform.upload(&gone, &model("sums"), Then(&bytes, Some(|| platform.delete_tenant(&gone).unwrap())), true).unwrap_err();
+    let error = platform
+        .upload(&gone, &model("sums"), Then(&bytes, Some(|| platform.delete_tenant(&gone).unwrap())), NewUpload::default())
+        .unwrap_err();
     assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::NotFound, "there is no tenant `gone`"));
     assert_eq!((platform.index(None).len(), blobs(folder.path())), (0, 0));
 
@@ -367,7 +370,7 @@ fn an_upload_whose_tenant_goes_meanwhile_ends() {
         platform.delete_tenant(&gone).unwrap();
         let _ = other_tenant(&platform, "gone");
     };
-    assert!(platform.upload(&gone, &model("sums"), Then(&bytes, Some(deleted_and_made)), true).unwrap().active);
+    assert!(platform.upload(&gone, &model("sums"), Then(&bytes, Some(deleted_and_made)), NewUpload::default()).unwrap().active);
     infer(&platform, &gone, "sums", requests::sum(1, 1)).unwrap();
 }
 
@@ -379,7 +382,7 @@ fn an_upload_that_nobody_waits_for_changes_nothing() {
     let mut leaving = Some(abandoned.on_drop());
     let bytes = archive(&summing(1.0));
     let upload = NewUpload { activate: true, abandoned };
-    let error = platform.upload_while(&tenant(), &model("sums"), Then(&bytes, Some(|| drop(leaving.take()))), upload).unwrap_err();
+    let error = platform.upload(&tenant(), &model("sums"), Then(&bytes, Some(|| drop(leaving.take()))), upload).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
     assert_eq!((platform.index(None).len(), blobs(folder.path())), (0, 0));
 }
@@ -395,13 +398,13 @@ fn an_upload_beyond_what_its_tenant_may_have_is_refused_before_it_has_come() {
     let refused = |settings: TenantSettings, name: &str| {
         platform.set_tenant(&tenant(), &settings).unwrap();
         let mut left = second.as_slice();
-        let error = platform.upload(&tenant(), &model(name), &mut left, true).unwrap_err();
+        let error = platform.upload(&tenant(), &model(name), &mut left, NewUpload::default()).unwrap_err();
         assert!(matches!(error, ChangeError::Registry(RegistryError::Quota { .. })), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Conflict);
         assert_eq!(blobs(folder.path()), kept);
         second.len() - left.len()
     };
     let settings = TenantSettings::default;
-        assert_eq!(error.kind(), ErrorKind::Conflict);
     let stored = platform.registry().model(&tenant(), &model("sums")).unwrap().unwrap().versions[0].bytes;
     assert_eq!(refused(TenantSettings { models_max: 1, ..settings() }, "other"), 0);
     assert!(refused(TenantSettings { bytes_max: 10, ..settings() }, "sums") < second.len());
@@ -410,7 +413,7 @@ fn an_upload_beyond_what_its_tenant_may_have_is_refused_before_it_has_come() {
     assert!(refused(TenantSettings { versions_max: 1, ..settings() }, "sums") > 0);
     // Files that are there may come again, whatever there is room for.
     platform.set_tenant(&tenant(), &TenantSettings { models_max: 1, versions_max: 1, ..settings() }).unwrap();
-    assert!(platform.upload(&tenant(), &model("sums"), first.as_slice(), true).unwrap().existed);
+    assert!(platform.upload(&tenant(), &model("sums"), first.as_slice(), NewUpload::default()).unwrap().existed);
 }
 
 #[test]
@@ -420,7 +423,7 @@ fn tenants_do_not_see_each_other() {
     let other = other_tenant(&platform, "other");
     upload(&platform, &summing(1.0));
     assert_eq!(infer(&platform, &other, "sums", requests::sum(1, 1)).unwrap_err(), "there is no model `sums`");
-    platform.upload(&other, &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.upload(&other, &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     let keys = |tenant| platform.find(tenant, "sums", None).unwrap().cells().iter().map(|cell| cell.key).collect::<Vec<_>>();
     assert_ne!(keys(&tenant()), keys(&other), "equal cells of two tenants are two types");
     assert_eq!(platform.index(Some(&other)).len(), 1);

@@ -1,6 +1,6 @@
 //! Sessions: how many chunks may wait, what comes after the end, and sessions that nobody holds any more.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cellwright_cell_graph::Tensor;
 use cellwright_protocol::{InferRequest, RequestedOutput};
@@ -19,25 +19,29 @@ fn sum_after(chunks: usize) -> Tensor {
 
 #[test]
 fn chunks_that_wait_are_bounded() {
+    /// As many as may wait.
+    const WAITING_MAX: usize = 64;
     let host = host();
     let model = host.model("honest");
     host.gate.close();
     let session = host.serving.open_session(&model, requests::session(1, 2)).unwrap();
-    let mut taken = 0;
-    let refusal = loop {
-        match session.push(requests::sum(2, 2)) {
-            Ok(()) => taken += 1,
-            refusal => break refused(refusal),
-        }
-        assert!(taken < 1000, "chunks that wait are bounded");
-    };
-    assert_eq!(taken, 64);
-    assert_eq!(refusal, (ErrorKind::Busy, "64 chunks of this session wait to be computed: send the next one later".to_owned()));
-    host.gate.open();
-    let parts: Vec<Tensor> = (0..=taken).map(|_| session.next_part().unwrap()).collect();
-    assert_eq!(parts, (0..=taken).map(sum_after).collect::<Vec<_>>(), "an answer to each chunk");
-    session.push(requests::sum(2, 2)).unwrap();
-    assert_eq!(session.next_part(), Some(sum_after(taken + 1)), "there is room again");
+    let (taken, is_open) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let parts = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for chunks in 1..=2 * WAITING_MAX {
+                session.push(requests::sum(2, 2)).unwrap();
+                assert!(chunks <= WAITING_MAX || is_open.load(Ordering::SeqCst), "{chunks} chunks were taken and none is computed");
+                taken.store(chunks, Ordering::SeqCst);
+            }
+        });
+        wait_until("as many wait as may", || taken.load(Ordering::SeqCst) == WAITING_MAX);
+        // One more would be taken at once.
+        (0..1000).for_each(|_| std::thread::yield_now());
+        is_open.store(true, Ordering::SeqCst);
+        host.gate.open();
+        (0..=2 * WAITING_MAX).map(|_| session.next_part().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(parts, (0..=2 * WAITING_MAX).map(sum_after).collect::<Vec<_>>(), "an answer to each chunk");
     session.wait().unwrap();
     host.is_whole_again();
 }
@@ -48,7 +52,7 @@ fn who_waits_for_room_gets_it() {
     let model = host.model("honest");
     let session = host.serving.open_session(&model, requests::session(1, 2)).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| (0..300).for_each(|_| session.push_when_room(requests::sum(2, 2)).unwrap()));
+        scope.spawn(|| (0..300).for_each(|_| session.push(requests::sum(2, 2)).unwrap()));
         for chunks in 0..=300 {
             assert_eq!(session.next_part(), Some(sum_after(chunks)));
         }
@@ -65,7 +69,7 @@ fn later_chunks_bring_inputs_alone() {
     let inputs_alone = bad_input("a session's parameters and outputs are those that it began with: what follows brings inputs alone");
     assert_eq!(refused(session.push(requests::session(2, 2))), inputs_alone);
     let outputs = vec![RequestedOutput { name: "sum".to_owned(), parameters: Vec::new() }];
-    assert_eq!(refused(session.push_when_room(InferRequest { outputs, ..requests::sum(2, 2) })), inputs_alone);
+    assert_eq!(refused(session.push(InferRequest { outputs, ..requests::sum(2, 2) })), inputs_alone);
     session.push(requests::sum(2, 2)).unwrap();
     assert_eq!([session.next_part(), session.next_part()], [Some(sum_after(0)), Some(sum_after(1))]);
     session.wait().unwrap();
@@ -94,7 +98,7 @@ fn nothing_is_taken_after_the_end() {
     session.push(requests::sum(2, 2)).unwrap();
     session.finish();
     assert_eq!(refused(session.push(requests::sum(2, 2))), over, "no more was to come");
-    assert_eq!(refused(session.push_when_room(requests::sum(2, 2))), over);
+    assert_eq!(refused(session.push(requests::sum(2, 2))), over);
     host.gate.open();
     let parts: Vec<Tensor> = std::iter::from_fn(|| session.next_part()).collect();
     assert_eq!(parts, [sum_after(0), sum_after(1)], "what came before is answered");

@@ -36,6 +36,12 @@ pub struct NewUpload {
     pub abandoned: Abandoned,
 }
 
+impl Default for NewUpload {
+    fn default() -> Self {
+        Self { activate: true, abandoned: Abandoned::default() }
+    }
+}
+
 /// What came of an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uploaded {
@@ -66,23 +72,9 @@ impl Platform {
     /// and makes it a version if they pass.
     ///
     /// # Errors
-    /// If the archive or the bundle does not hold, a sample fails, or there is no room; nothing has changed then, and the version that
-    /// answered goes on.
+    /// If the archive or the bundle does not hold, a sample fails, there is no room, or nobody waited for it any more before it was a version; nothing has
+    /// changed then, and the version that answered goes on.
     pub fn upload(
-        self: &Arc<Self>,
-        tenant: &TenantName,
-        model: &ModelName,
-        archive: impl Read,
-        activate: bool,
-    ) -> Result<Uploaded, ChangeError> {
-        self.upload_while(tenant, model, archive, NewUpload { activate, abandoned: Abandoned::default() })
-    }
-
-    /// The same, as long as somebody waits for it.
-    ///
-    /// # Errors
-    /// As [`Platform::upload`], and if it was abandoned before it was a version.
-    pub fn upload_while(
         self: &Arc<Self>,
         tenant: &TenantName,
         model: &ModelName,

@@ -37,4 +37,4 @@ pub use model::{CellSummary, ServedModel};
 pub use platform::{Activated, Drained, NewUpload, Platform, PlatformOptions, Readiness, Uploaded};
 pub use reply::{Client, Delivery, Reply};
 pub use request::Running;
-pub use serving::{Owner, Serving, ServingOptions, Session};
+pub use serving::{Serving, ServingOptions, Session};

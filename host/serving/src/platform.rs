@@ -194,7 +194,7 @@ impl Platform {
                 let unfolding = Instant::now();
                 // Somebody may have kept it until now; of one that stood in line, that is told by whoever took it out.
                 model.figures.calls.waited(unfolding.saturating_duration_since(started));
-                let begun = self.serving.begin_urgent(&model.served, (call.request, urgency), call.delivery, tracked);
+                let begun = self.serving.inner().begin(&model.served, (call.request, urgency), call.delivery, tracked);
                 let took = unfolding.elapsed();
                 // A plugin that only fails keeps its caller's thread as well.
                 model.unfold_usual.took(took);

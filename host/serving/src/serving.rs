@@ -42,15 +42,15 @@ pub struct ServingOptions {
 
 /// Whose a model is.
 #[derive(Clone, Copy, Debug)]
-pub struct Owner<'a> {
+pub(crate) struct Owner<'a> {
     /// Cells are shared among the models of one tenant only.
-    pub tenant: &'a str,
+    pub(crate) tenant: &'a str,
     /// The same as the scheduler knows it.
-    pub number: u32,
+    pub(crate) number: u32,
     /// The tenant's share of device time, relative to others; at least 1.
-    pub weight: u32,
+    pub(crate) weight: u32,
     /// Counters of whose share it is charged to: device time and processor time of its plugin, in nanoseconds.
-    pub charged: &'a [Arc<AtomicU64>],
+    pub(crate) charged: &'a [Arc<AtomicU64>],
 }
 
 /// What requests need of the host.
@@ -60,6 +60,25 @@ pub(crate) struct Inner {
     pub(crate) plugin_threads: PluginThreads,
     /// The plugin runtime's.
     pub(crate) on_long_call: fn(),
+}
+
+impl Inner {
+    /// As [`Serving::begin`], for a request of that urgency. Of ranks 0 goes first among the requests of a model (of a tenant, where they wait for
+    /// memory), then 1, and so on.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        model: &Arc<ServedModel>,
+        (request, urgency): (InferRequest, Urgency),
+        delivery: Delivery,
+        client: Box<dyn Client>,
+    ) -> Result<Running, InferError> {
+        if model.description().rows_are_requests {
+            return rows::begin(self, model, (request, urgency), client);
+        }
+        let mut running = Running::default();
+        running.add(&Active::begin(self, Begin::new(model, request, delivery)?.urgent(urgency), client)?);
+        Ok(running)
+    }
 }
 
 /// A host: a plugin runtime, an engine, and the models that serve on them.
@@ -112,7 +131,7 @@ impl Serving {
     ///
     /// # Errors
     /// As [`Serving::load`].
-    pub fn load_as(&self, bundle: &Bundle, name: &str, owner: Owner<'_>) -> Result<Arc<ServedModel>, LoadError> {
+    pub(crate) fn load_as(&self, bundle: &Bundle, name: &str, owner: Owner<'_>) -> Result<Arc<ServedModel>, LoadError> {
         let plugin_name = bundle.plugin_name().to_owned();
         let compiled = self
             .runtime
@@ -168,21 +187,7 @@ impl Serving {
         Ok(reply.of(self.begin(model, request, delivery, Box::new(writer))?))
     }
 
-    /// Takes a request whose answer goes to `client`.
-    ///
-    /// # Errors
-    /// If the request is refused before anything of it runs; `client` hears nothing then.
-    pub fn infer_to(
-        &self,
-        model: &Arc<ServedModel>,
-        request: InferRequest,
-        delivery: Delivery,
-        client: Box<dyn Client>,
-    ) -> Result<(), InferError> {
-        self.begin(model, request, delivery, client).map(drop)
-    }
-
-    /// As [`Serving::infer_to`]; what it gives can cancel the request.
+    /// Takes a request whose answer goes to `client`; what it gives can cancel the request.
     ///
     /// # Errors
     /// If the request is refused before anything of it runs; `client` hears nothing then.
@@ -193,22 +198,7 @@ impl Serving {
         delivery: Delivery,
         client: Box<dyn Client>,
     ) -> Result<Running, InferError> {
-        self.begin_urgent(model, (request, Urgency::default()), delivery, client)
-    }
-
-    /// As [`Serving::begin`], for a request of that urgency. Of ranks 0 goes first among the requests of a model (of a tenant, where they wait for
-    /// memory), then 1, and so on.
-    ///
-    /// # Errors
-    /// If the request is refused before anything of it runs; `client` hears nothing then.
-    pub fn begin_urgent(
-        &self,
-        model: &Arc<ServedModel>,
-        (request, urgency): (InferRequest, Urgency),
-        delivery: Delivery,
-        client: Box<dyn Client>,
-    ) -> Result<Running, InferError> {
-        begin(&self.inner, model, (request, urgency), delivery, client)
+        self.inner.begin(model, (request, Urgency::default()), delivery, client)
     }
 
     pub(crate) const fn inner(&self) -> &Arc<Inner> {
@@ -242,22 +232,6 @@ fn policy(bundle: &Bundle) -> Result<Option<PolicyKind>, LoadError> {
         }
         (policy, _) => policy,
     }))
-}
-
-/// See [`Serving::begin_urgent`].
-pub(crate) fn begin(
-    inner: &Arc<Inner>,
-    model: &Arc<ServedModel>,
-    (request, urgency): (InferRequest, Urgency),
-    delivery: Delivery,
-    client: Box<dyn Client>,
-) -> Result<Running, InferError> {
-    if model.description().rows_are_requests {
-        return rows::begin(inner, model, (request, urgency), client);
-    }
-    let mut running = Running::default();
-    running.add(&Active::begin(inner, Begin::new(model, request, delivery)?.urgent(urgency), client)?);
-    Ok(running)
 }
 
 /// A request whose inputs keep arriving. Dropping it before its end cancels it.

@@ -21,7 +21,7 @@ use crate::error::{InferError, Whose};
 use crate::plugin_threads::{NotTaken, PluginCalls};
 use crate::reply::Client;
 use crate::request::Running;
-use crate::serving::{self, Inner};
+use crate::serving::Inner;
 
 /// Bytes of inputs that one tenant's waiting calls may hold together.
 const BYTES_MAX: u64 = 256 << 20;
@@ -345,13 +345,8 @@ impl Waiting {
         tracked.waited(begun);
         let urgency = call.urgency(tracked.until());
         let kept = Arc::new(Mutex::new(Some(tracked)));
-        let running = serving::begin(
-            &serving,
-            &deployed.served,
-            (call.request, urgency),
-            call.delivery,
-            Box::new(Lent(kept.clone(), ticket.clone())),
-        );
+        let client = Box::new(Lent(kept.clone(), ticket.clone()));
+        let running = serving.begin(&deployed.served, (call.request, urgency), call.delivery, client);
         deployed.unfold_usual.took(begun.elapsed());
         match running {
             Ok(running) => {

@@ -158,7 +158,7 @@ impl Counts {
 
 fn submit(serving: &Serving, model: &Arc<ServedModel>, work: &Work, number: u32, waiting: Waiting) -> anyhow::Result<()> {
     match work.requests.get(number as usize) {
-        Some(Prepared::Request(request)) => serving.infer_to(model, request.clone(), Delivery::Whole, Box::new(waiting))?,
+        Some(Prepared::Request(request)) => drop(serving.begin(model, request.clone(), Delivery::Whole, Box::new(waiting))?),
         Some(Prepared::Graph(growth, tensors)) => {
             serving.engine().submit(model.loaded(), Arc::clone(growth), tensors.clone(), |_| Box::new(waiting))?;
         }

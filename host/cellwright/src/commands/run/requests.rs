@@ -78,7 +78,7 @@ impl Desk<'_> {
             roll.enter(id, rows_of(self.model, &request));
         }
         let client = Box::new(Reporter::new(inbox.clone(), asked.clone()));
-        let taken = self.serving.infer_to(self.model, request, self.delivery, client);
+        let taken = self.serving.begin(self.model, request, self.delivery, client).map(drop);
         if let Some(roll) = self.roll.filter(|_| taken.is_err()) {
             roll.strike_last();
         }

@@ -32,6 +32,13 @@ pub(crate) use simulate::{FiguresArguments, SimulateArguments, WorkloadKind};
 
 /// Where options that several verbs have stand in a verb's help: behind its own, before `--help`.
 pub(crate) const BEHIND_ITS_OWN: usize = 800;
+/// What a worker may be.
+const WORKER_FORMS: &str = "`cpu`, `cpu:threads=N`, with `node=N` on the cores and in the memory of a NUMA node, with `table_mib=N` MiB for tables by token (`cpu:threads=2,table_mib=0`: none), with `amx=true` for products of 32-bit floats by AMX, `cuda:N` or `cuda:all`, with `tf32=true` for products of 32-bit floats in tf32 and `debug=true` to find faults (`cuda:0,tf32=true`), or `auto` for every GPU, and the CPU where there is none";
+/// What workers there are where nothing is said.
+const WORKERS_DEFAULT: &str =
+    "[default: one of one thread for each core, at most 8 for each NUMA node, which lend each other their threads]";
+/// What a policy is, and which there are.
+const POLICIES: &str = "Who decides what runs together: `adaptive`, `cellular`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`)";
 
 /// Serves recurrent and dynamically structured neural networks, batched cell by cell.
 #[derive(Debug, Parser)]
@@ -124,8 +131,7 @@ pub(crate) struct RunArguments {
     /// Requests in flight at once
     #[arg(long, alias = "max-in-flight", value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) in_flight_max: u32,
-    /// Who decides what runs together: `adaptive`, `cellular`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`)
-    #[arg(long, value_name = "POLICY", hide_possible_values = true, default_value_t = PolicySpec::default())]
+    #[arg(long, value_name = "POLICY", hide_possible_values = true, default_value_t = PolicySpec::default(), help = POLICIES)]
     pub(crate) policy: PolicySpec,
     /// When a cell may be queued behind cells it waits for: one by one (`node`), or when its whole subgraph may run (`subgraph`)
     #[arg(long, value_enum, default_value_t = ReleaseRule::Node)]
@@ -162,8 +168,7 @@ pub(crate) struct CheckArguments {
 /// What every verb that runs models takes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct HostArguments {
-    /// A worker: `cpu`, `cpu:threads=N`, with `node=N` on the cores and in the memory of a NUMA node, with `table_mib=N` MiB for tables by token (`cpu:threads=2,table_mib=0`: none), with `amx=true` for products of 32-bit floats by AMX, `cuda:N` or `cuda:all`, with `tf32=true` for products of 32-bit floats in tf32 and `debug=true` to find faults (`cuda:0,tf32=true`), or `auto` for every GPU, and the CPU where there is none; may be given several times [default: one of one thread for each core, at most 8 for each NUMA node, which lend each other their threads]
-    #[arg(long = "worker", value_name = "SPEC")]
+    #[arg(long = "worker", value_name = "SPEC", help = format!("A worker: {WORKER_FORMS}; may be given several times {WORKERS_DEFAULT}"))]
     pub(crate) workers: Vec<WorkerSpec>,
     /// Where compiled plugins and measured batch sizes are kept; `none` keeps nothing [default: the user's cache folder]
     #[arg(long, env = "CELLWRIGHT_CACHE", value_name = "FOLDER")]
@@ -321,8 +326,10 @@ pub(crate) struct ServeBenchArguments {
     /// Print JSON lines
     #[arg(long)]
     pub(crate) json: bool,
-    /// A worker of the server that is started: `cpu`, `cpu:threads=N`, `cuda:N`, `cuda:all` or `auto`; may be given several times
-    #[arg(long = "worker", value_name = "SPEC", conflicts_with = "server")]
+    #[arg(
+        long = "worker", value_name = "SPEC", conflicts_with = "server",
+        help = format!("A worker of the server that is started: {WORKER_FORMS}; may be given several times {WORKERS_DEFAULT}")
+    )]
     pub(crate) workers: Vec<WorkerSpec>,
     /// The policy of the server that is started; of several, with commas between them, each has a server, and they take turns
     #[arg(long, value_name = "POLICY", hide_possible_values = true, default_values_t = [PolicySpec::default()], value_delimiter = ',', conflicts_with = "server")]
@@ -430,9 +437,10 @@ pub(crate) struct EngineArguments {
     /// Print JSON lines
     #[arg(long)]
     pub(crate) json: bool,
-    /// Who decides what runs together: `adaptive`, `cellular`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`); several, with commas
-    /// between them, are measured one after the other
-    #[arg(long, value_name = "POLICY", hide_possible_values = true, default_values_t = [PolicySpec::default()], value_delimiter = ',')]
+    #[arg(
+        long, value_name = "POLICY", hide_possible_values = true, default_values_t = [PolicySpec::default()], value_delimiter = ',',
+        help = format!("{POLICIES}; several, with commas between them, are measured one after the other")
+    )]
     pub(crate) policy: Vec<PolicySpec>,
     /// When a cell may be queued behind cells it waits for: one by one (`node`), or when its whole subgraph may run (`subgraph`)
     #[arg(long, value_enum, default_value_t = ReleaseRule::Node)]

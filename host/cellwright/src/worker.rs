@@ -43,7 +43,7 @@ impl FromStr for WorkerSpec {
             ("cuda", device) => device.parse().map(Self::Cuda),
             ("auto", "") => Ok(Self::Auto),
             (device, _) => {
-                let known = ["cpu", cpu::FORM, cuda::FORM, "cuda:all", "auto"].map(|form| format!("`{form}`")).join(", ");
+                let known = ["cpu", cpu::FORM, cuda::WHOLE_FORM, "cuda:all", "auto"].map(|form| format!("`{form}`")).join(", ");
                 Err(format!("there is no device `{device}`; the devices are {known}"))
             }
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::BEHIND_ITS_OWN;
+use super::{BEHIND_ITS_OWN, WORKER_FORMS, WORKERS_DEFAULT};
 use crate::worker::WorkerSpec;
 
 /// Which server, and who is asking.
@@ -46,8 +46,7 @@ pub(crate) struct DemoArguments {
     /// The folder with the bundles `digits`, `dates` and `listops` [default: `examples` here or above]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) examples: Option<PathBuf>,
-    /// A worker: `cpu`, `cpu:threads=N`, with `node=N` on the cores and in the memory of a NUMA node, with `table_mib=N` MiB for tables by token (`cpu:threads=2,table_mib=0`: none), with `amx=true` for products of 32-bit floats by AMX, `cuda:N`, `cuda:all`, or `auto` for every GPU, and the CPU where there is none; may be given several times [default: one of one thread for each core, at most 8 for each NUMA node, which lend each other their threads]
-    #[arg(long = "worker", value_name = "SPEC")]
+    #[arg(long = "worker", value_name = "SPEC", help = format!("A worker: {WORKER_FORMS}; may be given several times {WORKERS_DEFAULT}"))]
     pub(crate) workers: Vec<WorkerSpec>,
 }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 
-use super::{ReleaseRule, one_or_more};
+use super::{POLICIES, ReleaseRule, WORKER_FORMS, WORKERS_DEFAULT, one_or_more};
 use crate::policy::PolicySpec;
 use crate::telemetry::CollectorUrl;
 use crate::worker::WorkerSpec;
@@ -44,11 +44,12 @@ pub(crate) struct ServeArguments {
     /// Where models, tenants and keys are kept [default: the user's data folder]
     #[arg(long, env = "CELLWRIGHT_DATA", value_name = "FOLDER")]
     pub(crate) data: Option<PathBuf>,
-    /// A worker: `cpu`, `cpu:threads=N`, with `node=N` on the cores and in the memory of a NUMA node, with `table_mib=N` MiB for tables by token (`cpu:threads=2,table_mib=0`: none), with `amx=true` for products of 32-bit floats by AMX, `cuda:N` or `cuda:all`, with `tf32=true` for products of 32-bit floats in tf32 and `debug=true` to find faults (`cuda:0,tf32=true`), or `auto` for every GPU, and the CPU where there is none; may be given several times, in the environment with blanks [default: one of one thread for each core, at most 8 for each NUMA node, which lend each other their threads]
-    #[arg(long = "worker", env = "CELLWRIGHT_WORKERS", value_name = "SPEC", value_delimiter = ' ')]
+    #[arg(
+        long = "worker", env = "CELLWRIGHT_WORKERS", value_name = "SPEC", value_delimiter = ' ',
+        help = format!("A worker: {WORKER_FORMS}; may be given several times, in the environment with blanks {WORKERS_DEFAULT}")
+    )]
     pub(crate) workers: Option<Vec<WorkerSpec>>,
-    /// Who decides what runs together: `adaptive`, `cellular`, or whole graphs (`graph`, `graph:WIDTH` in steps per bucket, `graph:WIDTH:WINDOW_MS`, `serial`), or graphs merged level by level (`merge`, `merge:REQUESTS`), or LazyBatching (`lazy`, `lazy:OBJECTIVE_MS:PERCENTILE`) [default: adaptive]
-    #[arg(long, env = "CELLWRIGHT_POLICY", value_name = "POLICY", hide_possible_values = true)]
+    #[arg(long, env = "CELLWRIGHT_POLICY", value_name = "POLICY", hide_possible_values = true, help = format!("{POLICIES} [default: adaptive]"))]
     pub(crate) policy: Option<PolicySpec>,
     /// When a cell may be queued behind cells it waits for: one by one, or when its whole subgraph may run [default: node]
     #[arg(long, env = "CELLWRIGHT_RELEASE", value_enum)]

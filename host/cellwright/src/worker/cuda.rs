@@ -6,10 +6,10 @@ use std::str::FromStr;
 use cellwright_backend::Backend;
 
 /// How such a worker is written.
-pub(super) const FORM: &str = "cuda:N";
+const FORM: &str = "cuda:N";
 
 /// What may stand behind it.
-const WHOLE_FORM: &str = "cuda:N,tf32=true,debug=true";
+pub(super) const WHOLE_FORM: &str = "cuda:N,tf32=true,debug=true";
 
 /// Which GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use cellwright_bundle::{Bundle, Sample};
 use cellwright_cell_graph::Tensor;
 use cellwright_engine::RequestFailure;
 use cellwright_plugin_runtime::RequestView;
-use cellwright_protocol::{InferRequest, InferResponse};
+use cellwright_protocol::{InferRequest, InferResponse, RowsFault, split_rows};
 
 use crate::abandoned::Abandoned;
 use crate::error::{ChangeError, ErrorKind, InferError};
@@ -162,6 +162,16 @@ pub fn view(model: &ServedModel, request: InferRequest) -> RequestView {
     let mut inputs = request.inputs;
     inputs.sort_by_key(|input| model.description().inputs.iter().position(|spec| spec.name == input.name));
     RequestView::new(inputs.into_iter().map(Arc::new), request.parameters)
+}
+
+/// The same of the first of its rows, where rows are requests by themselves.
+///
+/// # Errors
+/// Its rows cannot be taken apart.
+pub fn view_of_first(model: &ServedModel, request: &InferRequest) -> Result<RequestView, RowsFault> {
+    let first =
+        if model.description().rows_are_requests { split_rows(request, model.limits().rows_max)?.swap_remove(0) } else { request.clone() };
+    Ok(view(model, first))
 }
 
 fn shortened(id: &str) -> String {

@@ -2,20 +2,15 @@
 
 use std::sync::Arc;
 
-use super::{Fault, view};
+use super::{Fault, view_of_first};
 use crate::error::InferError;
 use crate::model::ServedModel;
 use cellwright_plugin_runtime::CallError;
-use cellwright_protocol::{InferRequest, split_rows};
+use cellwright_protocol::InferRequest;
 
 /// Unfolds the request on a used and on two fresh instances.
 pub(crate) fn check(model: &ServedModel, request: &InferRequest) -> Result<(), Fault> {
-    let first = if model.description().rows_are_requests {
-        split_rows(request, model.limits().rows_max).map_err(|fault| (fault.to_string(), None))?.swap_remove(0)
-    } else {
-        request.clone()
-    };
-    let view = Arc::new(view(model, first));
+    let view = Arc::new(view_of_first(model, request).map_err(|fault| (fault.to_string(), None))?);
     let failed = |which: &str, error: CallError| {
         let error = InferError::Plugin(error);
         (format!("on a {which} instance it failed: {error}"), Some(error.kind()))

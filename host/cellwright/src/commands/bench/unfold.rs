@@ -10,7 +10,7 @@ use cellwright_bundle::Bundle;
 use cellwright_cell_graph::graph::Growth;
 use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
 use cellwright_plugin_runtime::{CallError, RequestView};
-use cellwright_protocol::{InferRequest, split_rows};
+use cellwright_protocol::InferRequest;
 use cellwright_scheduler::Config;
 use cellwright_serving::{ServedModel, samples};
 use serde_json::json;
@@ -75,12 +75,7 @@ fn cases(arguments: &UnfoldArguments) -> anyhow::Result<Vec<Case>> {
 }
 
 fn measure(model: &ServedModel, case: &Case, arguments: &UnfoldArguments) -> anyhow::Result<()> {
-    let request = if model.description().rows_are_requests {
-        split_rows(&case.request, model.limits().rows_max)?.swap_remove(0)
-    } else {
-        case.request.clone()
-    };
-    let view = Arc::new(samples::view(model, request));
+    let view = Arc::new(samples::view_of_first(model, &case.request)?);
     let tensors: Vec<Arc<Tensor>> = view.tensors.iter().map(|tensor| Arc::clone(&tensor.contents)).collect();
     let timed = |call: &mut dyn FnMut(&Arc<RequestView>) -> Result<Growth, CallError>| -> anyhow::Result<Duration> {
         let start = Instant::now();

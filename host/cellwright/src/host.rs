@@ -50,11 +50,7 @@ impl From<ReleaseRule> for Release {
 
 /// The scheduler's configuration under that policy and rule.
 pub(crate) fn scheduler(policy: PolicySpec, release: ReleaseRule) -> Config {
-    let release = match release {
-        ReleaseRule::Node => Release::Node,
-        ReleaseRule::Subgraph => Release::Subgraph,
-    };
-    Config { policy: policy.0, release, ..Config::default() }
+    Config { policy: policy.0, release: release.into(), ..Config::default() }
 }
 
 impl HostArguments {

@@ -98,7 +98,6 @@ pub(crate) fn calibrate(arguments: &CalibrateArguments) -> anyhow::Result<()> {
     let setup = Setup {
         scheduler: Config { policy: arguments.policy.0, ..Config::default() },
         in_flight_max: IN_FLIGHT_MAX as u32 + SLACK,
-        trace: None,
         observer: Some(Box::new(Watching(Arc::clone(&watching.0)))),
         ..Setup::default()
     };
@@ -144,7 +143,7 @@ fn in_process(arguments: &CalibrateArguments, setup: Setup, watching: &Watching)
 }
 
 fn over_http(arguments: &CalibrateArguments, folder: &Path, setup: Setup, watching: &Watching) -> anyhow::Result<Measured> {
-    let asked = asked(folder, arguments.input.as_deref())?;
+    let asked = asked(&host::open(folder)?, arguments.input.as_deref())?;
     let service = Service::start(&arguments.host, setup)?;
     let spinner = progress::spinner(format!("loading {}", asked.name));
     let model = service.push(folder, &asked.name)?;
@@ -159,7 +158,7 @@ fn over_http(arguments: &CalibrateArguments, folder: &Path, setup: Setup, watchi
 fn load(arguments: &CalibrateArguments, random: &mut Random) -> anyhow::Result<(Bundle, Work)> {
     if let Some(folder) = &arguments.bundle {
         let bundle = host::open(folder)?;
-        let Asked { requests, .. } = asked(folder, arguments.input.as_deref())?;
+        let Asked { requests, .. } = asked(&bundle, arguments.input.as_deref())?;
         let order = (0..requests.len() as u32).collect();
         return Ok((bundle, Work { requests: requests.into_iter().map(Prepared::Request).collect(), order }));
     }

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use cellwright_bundle::{Bundle, Sample};
+use cellwright_bundle::Sample;
 use cellwright_client::{Client, PushOptions};
 use serde_json::{Value, json};
 
 use super::remote::block_on;
 use crate::cli::DemoArguments;
+use crate::host;
 use crate::local_server::LocalServer;
 use crate::progress;
 
@@ -100,7 +101,7 @@ fn examples(given: Option<&Path>) -> anyhow::Result<PathBuf> {
 fn open(examples: &Path) -> anyhow::Result<Vec<Shown>> {
     let open = |name: &'static str| {
         let folder = examples.join(name);
-        let bundle = Bundle::open(&folder).with_context(|| format!("the bundle {} cannot be used", folder.display()))?;
+        let bundle = host::open(&folder)?;
         let samples = bundle.samples().all.clone();
         if samples.iter().any(|sample| sample.expected.is_none()) {
             bail!("the bundle {} does not say what its samples' answers must be", folder.display());

@@ -3,18 +3,17 @@
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-use anyhow::Context;
-use cellwright_bundle::Bundle;
 use cellwright_client::PushOptions;
 use cellwright_protocol::messages::admin::SampleResult;
 
 use super::remote;
 use crate::cli::PushArguments;
+use crate::host;
 use crate::progress;
 
 pub(crate) fn push(arguments: &PushArguments) -> anyhow::Result<ExitCode> {
     // What is wrong with the bundle is better heard before it has been sent.
-    let bundle = Bundle::open(&arguments.bundle).with_context(|| format!("the bundle {} cannot be used", arguments.bundle.display()))?;
+    let bundle = host::open(&arguments.bundle)?;
     let name = arguments.name.clone().unwrap_or_else(|| bundle.name().to_owned());
     drop(bundle);
     let client = arguments.server.client()?;

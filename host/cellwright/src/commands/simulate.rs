@@ -5,7 +5,7 @@ use std::io::{Write, stderr, stdout};
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use cellwright_scheduler::{Config, PolicyKind, Release};
+use cellwright_scheduler::{Config, PolicyKind};
 use cellwright_simulator::arrivals::Trace;
 use cellwright_simulator::outcome::Spread;
 use cellwright_simulator::plot::{Line, Picture};
@@ -115,11 +115,13 @@ fn with_a_device(error: Error) -> anyhow::Error {
 }
 
 fn setup(arguments: &SimulateArguments, device: Device, arrivals: Arrivals, policy: PolicyKind) -> Setup {
-    let release = match arguments.release {
-        ReleaseRule::Node => Release::Node,
-        ReleaseRule::Subgraph => Release::Subgraph,
+    let config = Config {
+        policy,
+        release: arguments.release.into(),
+        max_tasks_to_submit: arguments.max_tasks,
+        low_water: arguments.low_water,
+        ..Config::default()
     };
-    let config = Config { policy, release, max_tasks_to_submit: arguments.max_tasks, low_water: arguments.low_water, ..Config::default() };
     let gathering = arguments.scheduling_ns.map_or(Gathering::Curve, |ns| Gathering::Moved { scheduling_ns_per_row: ns });
     let trace = arguments.trace.is_some();
     Setup {

@@ -115,13 +115,13 @@ impl<'a> Bench<'a> {
         let (limits, stepping) = (turn.mul_f64(LIMITS_SHARE), turn.mul_f64(1.0 - 2.0 * LIMITS_SHARE));
         let mut roofline = Roofline::new(&self.domain, self.arguments.threads.into(), self.work.packed_bytes, self.arguments.precision)?;
         let mut steps = self.steps(batch, None)?;
-        run(&mut steps, stepping)?;
+        steps.median(stepping)?;
         let (mut times, mut peaks, mut reads) = (vec![], vec![], vec![]);
         let (mut peak_shares, mut read_shares, mut roof_shares) = (vec![], vec![], vec![]);
         let flops = self.work.row_flops as f64 * f64::from(batch);
         for _ in 0..TURNS {
             let peak = roofline.flops_per_s(limits);
-            let time = run(&mut steps, stepping)?;
+            let time = steps.median(stepping)?.as_secs_f64();
             let read = roofline.read_bytes_per_s(limits);
             let (of_peak, of_read) = (flops / time / peak, self.work.packed_bytes as f64 / time / read);
             peak_shares.push(of_peak);
@@ -161,7 +161,7 @@ impl<'a> Bench<'a> {
         let mut steps = self.steps(batch, Some(&account))?;
         let taken = || std::mem::take(&mut *account.lock().unwrap_or_else(PoisonError::into_inner));
         // Steps that find everything cold do not count.
-        run(&mut steps, time)?;
+        steps.median(time)?;
         taken();
         let (mut parts, began) = (Vec::new(), Instant::now());
         while parts.is_empty() || began.elapsed() < time * ACCOUNTED_TURNS {
@@ -218,17 +218,6 @@ fn row(figures: &Figures) -> Vec<String> {
         format!("{:.1}", figures.gemm_us),
         format!("{:.1}", figures.element_us),
     ]
-}
-
-/// Runs steps for about so much time, one at least; the median of their times in seconds.
-fn run(steps: &mut Steps, time: Duration) -> anyhow::Result<f64> {
-    let (mut times, mut spent) = (Vec::new(), Duration::ZERO);
-    while times.is_empty() || spent < time {
-        let took = steps.step()?;
-        spent += took;
-        times.push(took.as_secs_f64());
-    }
-    Ok(median(times))
 }
 
 /// Medians of the steps' parts, each by itself, in microseconds.

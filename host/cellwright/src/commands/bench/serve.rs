@@ -52,7 +52,11 @@ struct Point {
 }
 
 pub(crate) fn serve(arguments: &ServeBenchArguments) -> anyhow::Result<()> {
-    let asked = arguments.bundles.iter().map(|folder| asked(folder, arguments.input.as_deref())).collect::<anyhow::Result<Vec<_>>>()?;
+    let asked = arguments
+        .bundles
+        .iter()
+        .map(|folder| asked(&host::open(folder)?, arguments.input.as_deref()))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let drawn = arguments.plot.is_none() || arguments.rate.iter().any(|rate| *rate != SweepRate::Max);
     ensure!(drawn, "--plot has nothing to draw of `--rate max` alone: give several rates, or `--rate sweep`");
     let folder = tempfile::tempdir().context("a temporary folder for data of servers")?;
@@ -110,9 +114,24 @@ impl Contender {
     }
 }
 
+/// Offers a load, and shows how far that is.
+pub(crate) fn offer(plan: &Plan, what: &'static str) -> anyhow::Result<Report> {
+    let bar = progress::clock(what, plan.warm_up + plan.measured);
+    let started = Instant::now();
+    let report = thread::scope(|scope| {
+        let running = scope.spawn(|| load::run(plan));
+        while !running.is_finished() {
+            bar.set_position(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX));
+            thread::sleep(Duration::from_millis(50));
+        }
+        running.join()
+    });
+    bar.finish_and_clear();
+    Ok(report.map_err(|_| anyhow::anyhow!("the load generator failed"))??)
+}
+
 /// What will be asked of a bundle's model.
-pub(crate) fn asked(folder: &Path, requests: Option<&Path>) -> anyhow::Result<Asked> {
-    let bundle = Bundle::open(folder).with_context(|| format!("the bundle {} cannot be used", folder.display()))?;
+pub(crate) fn asked(bundle: &Bundle, requests: Option<&Path>) -> anyhow::Result<Asked> {
     let requests = match requests {
         None => bundle.samples().all.iter().map(|sample| sample.request.clone()).collect(),
         Some(file) => {
@@ -191,19 +210,7 @@ impl Bench<'_> {
             measured,
             seed,
         };
-        let bar = progress::clock("offering load", plan.warm_up + plan.measured);
-        let started = Instant::now();
-        let report = thread::scope(|scope| {
-            let running = scope.spawn(|| load::run(&plan));
-            while !running.is_finished() {
-                bar.set_position(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX));
-                thread::sleep(Duration::from_millis(50));
-            }
-            running.join()
-        });
-        bar.finish_and_clear();
-        let report = report.map_err(|_| anyhow::anyhow!("the load generator failed"))??;
-        Ok(Point { policy: contender.policy.clone(), rate, report })
+        Ok(Point { policy: contender.policy.clone(), rate, report: offer(&plan, "offering load")? })
     }
 
     fn print_line(&self, Point { policy, rate, report }: &Point) -> std::io::Result<()> {

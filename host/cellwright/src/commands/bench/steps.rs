@@ -70,6 +70,18 @@ impl Steps {
         self.worker.recycle(completed);
         Ok(took)
     }
+
+    /// Runs steps for about so much time, one at least; the median of their times.
+    pub(super) fn median(&mut self, time: Duration) -> anyhow::Result<Duration> {
+        let (mut times, mut spent) = (Vec::new(), Duration::ZERO);
+        while times.is_empty() || spent < time {
+            let took = self.step()?;
+            spent += took;
+            times.push(took);
+        }
+        times.sort_unstable();
+        Ok(times[times.len() / 2])
+    }
 }
 
 /// What an input sees: at the first step zeros where it is fed back, always a row of its own otherwise. The tensor is that row.

@@ -1,16 +1,16 @@
 //! A few seconds of mixed load on all models at once, under two policies.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
-use cellwright_client::load::{self, Arrivals, Figures, Plan, Report, Target};
+use cellwright_client::load::{Arrivals, Figures, Plan, Report, Target};
 use cellwright_client::{Address, Form, PushOptions, Trust};
 use serde_json::{Value, json};
 
 use super::{Shown, say};
 use crate::cli::DemoArguments;
-use crate::commands::remote::{block_on, table};
+use crate::commands::bench::serve::offer;
+use crate::commands::remote::block_on;
 use crate::local_server::LocalServer;
 use crate::table::table;
 
@@ -67,18 +67,7 @@ fn run(server: &LocalServer, models: &[Shown], arrivals: Arrivals, measured: Dur
         measured,
         seed: 1,
     };
-    let bar = progress::clock(what, WARM_UP + measured);
-    let started = Instant::now();
-    let report = thread::scope(|scope| {
-        let running = scope.spawn(|| load::run(&plan));
-        while !running.is_finished() {
-            bar.set_position(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX));
-            thread::sleep(Duration::from_millis(50));
-        }
-        running.join()
-    });
-    bar.finish_and_clear();
-    Ok(report.map_err(|_| anyhow::anyhow!("the load generator failed"))??)
+    offer(&plan, what)
 }
 
 fn row(report: &Report, number: usize, policy: &str) -> Vec<String> {

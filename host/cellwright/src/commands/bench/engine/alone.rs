@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use cellwright_backend::Backend;
@@ -52,7 +52,7 @@ fn steps(backends: Vec<Box<dyn Backend>>, cell: &Arc<TypedCell>, rows: u32, seed
                     let warm = catch_unwind(AssertUnwindSafe(|| warm(backend, cell, rows, (worker, seed))));
                     // Whoever fails goes no further, so that nobody waits for it there.
                     together.wait();
-                    run(warm.map_err(|_| anyhow!("steps of the cell `{}` failed", cell.name))??)
+                    warm.map_err(|_| anyhow!("steps of the cell `{}` failed", cell.name))??.median(MEASURED)
                 })
             })
             .collect();
@@ -67,13 +67,4 @@ fn warm(backend: Box<dyn Backend>, cell: &Arc<TypedCell>, rows: u32, (worker, se
         steps.step()?;
     }
     Ok(steps)
-}
-
-fn run(mut steps: Steps) -> anyhow::Result<Duration> {
-    let (began, mut times) = (Instant::now(), Vec::new());
-    while times.is_empty() || began.elapsed() < MEASURED {
-        times.push(steps.step()?);
-    }
-    times.sort_unstable();
-    Ok(times[times.len() / 2])
 }

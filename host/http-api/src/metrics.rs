@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::StatusCode;
 
-use crate::figures::{Figures, ModelFigures};
+use crate::figures::{CellFigures, Figures, ModelFigures};
 
 /// Counts of the HTTP layer.
 #[derive(Debug, Default)]
@@ -93,6 +93,22 @@ const OF_MODELS: &[OfModel] = &[
     ("cellwright_device_ns", "counter", "Device time of calls' cells, nanoseconds", |model| model.device_ns),
 ];
 
+/// A figure of each cell that has it.
+type OfCell = (&'static str, &'static str, &'static str, fn(&CellFigures) -> Option<u64>);
+
+const OF_CELLS: &[OfCell] = &[
+    ("cellwright_cell_busy_ns", "counter", "Device time of the batches of a cell's type, nanoseconds", |cell| Some(cell.busy_ns)),
+    ("cellwright_cell_batch_max", "gauge", "A cell's batch limit", |cell| Some(cell.batch_max)),
+    (
+        "cellwright_cell_table_bytes",
+        "gauge",
+        "Bytes that the tables of a cell's results by token may take; of cells that may have some",
+        |cell| Some(cell.table?.bytes),
+    ),
+    ("cellwright_cell_table_tokens", "gauge", "Tokens that there are, of all of them together", |cell| Some(cell.table?.tokens)),
+    ("cellwright_cell_table_filled", "gauge", "Tokens whose results they have", |cell| Some(cell.table?.filled)),
+];
+
 fn models(page: &mut Page, models: &[ModelFigures]) {
     for (name, kind, help, value) in OF_MODELS {
         page.family(name, kind, help);
@@ -143,36 +159,24 @@ fn cells(page: &mut Page, models: &[ModelFigures]) {
     );
     for model in models {
         for cell in &model.cells {
-            let labels = [&labels_of(model)[..], &[("cell", &cell.name as &dyn Display), ("type", &cell.key)]].concat();
+            let labels = labels_of_cell(model, cell);
             histogram(page, BATCH, &labels, cell.batches.iter().copied());
             page.sample(&format!("{BATCH}_sum"), &labels, cell.rows);
         }
     }
-    for (name, kind, help, value) in [
-        ("cellwright_cell_busy_ns", "counter", "Device time of the batches of a cell's type, nanoseconds", 0),
-        ("cellwright_cell_batch_max", "gauge", "A cell's batch limit", 1),
-    ] {
+    for (name, kind, help, value) in OF_CELLS {
         page.family(name, kind, help);
         for model in models {
-            for cell in &model.cells {
-                let labels = [&labels_of(model)[..], &[("cell", &cell.name as &dyn Display), ("type", &cell.key)]].concat();
-                page.sample(name, &labels, [cell.busy_ns, cell.batch_max][value]);
+            for (cell, value) in model.cells.iter().filter_map(|cell| Some((cell, value(cell)?))) {
+                page.sample(name, &labels_of_cell(model, cell), value);
             }
         }
     }
-    for (name, help, value) in [
-        ("cellwright_cell_table_bytes", "Bytes that the tables of a cell's results by token may take; of cells that may have some", 0),
-        ("cellwright_cell_table_tokens", "Tokens that there are, of all of them together", 1),
-        ("cellwright_cell_table_filled", "Tokens whose results they have", 2),
-    ] {
-        page.family(name, "gauge", help);
-        for model in models {
-            for (cell, table) in model.cells.iter().filter_map(|cell| Some((cell, cell.table?))) {
-                let labels = [&labels_of(model)[..], &[("cell", &cell.name as &dyn Display), ("type", &cell.key)]].concat();
-                page.sample(name, &labels, [table.bytes, table.tokens, table.filled][value]);
-            }
-        }
-    }
+}
+
+fn labels_of_cell<'a>(model: &'a ModelFigures, cell: &'a CellFigures) -> [Label<'a>; 5] {
+    let [name, version, tenant] = labels_of(model);
+    [name, version, tenant, ("cell", &cell.name), ("type", &cell.key)]
 }
 
 fn engine(page: &mut Page, figures: &Figures) {

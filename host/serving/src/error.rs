@@ -337,9 +337,6 @@ pub enum PlatformError {
     /// The registry cannot be read.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// No thread.
-    #[error("a thread could not be started")]
-    Thread(#[source] std::io::Error),
 }
 
 /// Why nothing answers under a name.

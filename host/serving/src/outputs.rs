@@ -43,6 +43,13 @@ struct ChainEnd {
     cancelled: bool,
 }
 
+impl ChainEnd {
+    /// The chain with a stop that must end before it is known where this `chain` does: itself, or the one that it follows.
+    fn awaited(&self, chain: u32) -> Option<u32> {
+        self.root.or_else(|| self.stops.then_some(chain))
+    }
+}
+
 /// All that has arrived for one request.
 #[derive(Debug)]
 pub(crate) struct Outputs {
@@ -210,9 +217,8 @@ impl Outputs {
     /// How many steps a chain executed, once that is known.
     fn executed(&self, chain: u32) -> Option<u32> {
         let end = self.chains.get(&chain)?;
-        let stopped = match end.root {
+        let stopped = match end.awaited(chain) {
             Some(root) => self.chains.get(&root)?.executed?,
-            None if end.stops => end.executed?,
             None => end.bound,
         };
         Some(stopped.min(end.bound))

@@ -21,7 +21,7 @@ pub use self::views::{CellFigures, Figures, IndexEntry, ModelFigures, ModelState
 use crate::calls::{Call, Taken, Tracked};
 use crate::catalog::{Catalog, Deployed, Reason, Retiring};
 use crate::deadlines::{Deadline, Deadlines};
-use crate::error::{InferError, LookupError, PlatformError};
+use crate::error::{InferError, LookupError, PlatformError, StartError};
 use crate::reply::Client;
 use crate::request::Running;
 use crate::serving::{Serving, ServingOptions};
@@ -93,7 +93,7 @@ impl Platform {
     /// If the host does not start or the registry cannot be read.
     pub fn start(options: PlatformOptions, registry: Registry, backends: Vec<Box<dyn Backend>>) -> Result<Arc<Self>, PlatformError> {
         let serving = Serving::start(options.serving, backends)?;
-        let deadlines = Arc::new(Deadlines::start().map_err(PlatformError::Thread)?);
+        let deadlines = Arc::new(Deadlines::start().map_err(StartError::Thread)?);
         let catalog = Catalog::new(Beginning {
             serving: Arc::downgrade(serving.inner()),
             plugin_calls: serving.inner().plugin_threads.calls(),
@@ -115,7 +115,7 @@ impl Platform {
         platform.starting.total.store(models.len(), Ordering::Release);
         let starter = platform.clone();
         let load = move || starter.load_remembered(models);
-        std::thread::Builder::new().name("loading".to_owned()).spawn(load).map_err(PlatformError::Thread)?;
+        std::thread::Builder::new().name("loading".to_owned()).spawn(load).map_err(StartError::Thread)?;
         Ok(platform)
     }
 

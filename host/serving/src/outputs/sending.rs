@@ -68,7 +68,7 @@ impl Outputs {
             return line.pending.push_back(Given::Graph(from));
         };
         sending.streams.entry(*key).or_default().push(output);
-        if let Some(root) = self.chains.get(&key.0).and_then(|end| end.root.or_else(|| end.stops.then_some(key.0))) {
+        if let Some(root) = self.chains.get(&key.0).and_then(|end| end.awaited(key.0)) {
             sending.by_root.entry(root).or_default().push(output);
         }
         if self.columns.get(key).is_some_and(|column| column.in_order > 0) {

@@ -40,7 +40,7 @@ impl Outputs {
         keys.dedup();
         let mut by_root: BTreeMap<u32, Vec<Key>> = BTreeMap::new();
         for key in keys {
-            if let Some(root) = self.chains.get(&key.0).and_then(|end| end.root.or_else(|| end.stops.then_some(key.0))) {
+            if let Some(root) = self.chains.get(&key.0).and_then(|end| end.awaited(key.0)) {
                 by_root.entry(root).or_default().push(key);
             }
         }

@@ -119,7 +119,7 @@ fn key(folder: &Path) -> io::Result<[u8; 32]> {
         None => {}
     }
     let mut key = [0; 32];
-    File::open("/dev/urandom")?.read_exact(&mut key)?;
+    getrandom::fill(&mut key).map_err(io::Error::other)?;
     let temporary = temporary(folder);
     write_synced(&temporary, &[&key])?;
     // Linking fails where another process was first; its key counts then.

@@ -54,7 +54,7 @@ fn push_all<R: BufRead>(session: &Session, mut lines: Lines<R>) -> anyhow::Resul
 
 fn push_lines<R: BufRead>(session: &Session, lines: &mut Lines<R>) -> anyhow::Result<()> {
     while let Some((number, line)) = lines.next()? {
-        session.push_when_room(chunk(number, &line)?).with_context(|| format!("line {number}"))?;
+        session.push(chunk(number, &line)?).with_context(|| format!("line {number}"))?;
     }
     Ok(())
 }

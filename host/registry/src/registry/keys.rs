@@ -88,7 +88,8 @@ impl Registry {
         let now = now_ms();
         self.change_keys(Space::Ordinary, |database| {
             let id = require_tenant(database, tenant)?.id;
-            if !(tenant.is_operator() && scopes.contains(Scope::Admin)) && !had_keys(database)? {
+            let makes_more = tenant.is_operator() && scopes.contains(Scope::Admin);
+            if !makes_more && !had_keys(database)? {
                 return Err(RegistryError::FirstKey);
             }
             let keys: i64 = database.query_row("SELECT count(*) FROM key WHERE tenant = ?1", [id], |row| row.get(0))?;

@@ -1,7 +1,7 @@
 //! Bodies at random, by every kind of kernels, on one thread and on several, with weights in tables and without, ahead of their steps or within them.
 
 use cellwright_backend::Backend;
-use cellwright_backend::conformance::bodies::{self, Body, Company, Size};
+use cellwright_backend::conformance::bodies::{Body, Company, Size};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_cell_graph::generate::{more_seeds, seeds, try_each};
 use cellwright_cell_graph::typed::Precision;

@@ -323,6 +323,8 @@ impl Drop for Parts {
 
 #[cfg(test)]
 mod tests {
+    use cellwright_registry::TenantName;
+
     use super::*;
     use crate::budget::Budget;
 

@@ -73,7 +73,7 @@ fn a_call_whose_time_is_up_is_cancelled() {
 fn a_calls_time_and_its_figures_begin_when_it_came() {
     let folder = TempDir::new().unwrap();
     let platform = start(folder.path());
-    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), true).unwrap();
+    platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     let deployed = platform.find(&tenant(), "sums", None).unwrap();
     let minute = Duration::from_secs(60);
     let kept = |timeout| Call { timeout, since: Instant::now().checked_sub(minute).unwrap(), ..call(requests::sum(1, 3)) };

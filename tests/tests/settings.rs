@@ -1,7 +1,5 @@
 //! A server's settings: flags, the environment and a file, and what `--print-config` shows of them.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::Command;
 

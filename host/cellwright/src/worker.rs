@@ -135,7 +135,7 @@ mod tests {
         }
         assert_eq!("cpu:".parse(), Ok(WorkerSpec::Cpu(CpuSpec::default())));
         let refused = |text: &str| text.parse::<WorkerSpec>().unwrap_err();
-        assert!(refused("tpu").contains("no device `tpu`") && refused("tpu").contains("`cuda:N`"));
+        assert!(refused("tpu").contains("no device `tpu`") && refused("tpu").contains("`cuda:N,tf32=true,debug=true`"));
         assert!(refused("auto:2").contains("no device `auto`"));
         assert!(refused("cuda").contains("`` is no GPU; write `cuda:N`"));
         assert!(refused("cuda:0,fast=true").contains("no setting `fast=true`"));

@@ -2,7 +2,7 @@
 
 use cellwright_tests::binary::{Ran, Running, cellwright, cellwright_in, root};
 use cellwright_tests::bundle_folder::BundleFolder;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Fails with everything that the program said.
 #[track_caller]
@@ -205,6 +205,39 @@ fn check_says_what_a_bundle_is_made_of() {
     assert!(error(0).abs() < f64::MIN_POSITIVE, "{report}");
     assert!((1..4).zip([0.01, 0.05, 0.2]).all(|(at, most)| error(at) > 0.0 && error(at) < most), "{report}");
     assert!(precisions.iter().all(|of| of["labelled"] == 10 && of["right"] == 10 && of["same"] == 10), "{report}");
+}
+
+#[test]
+fn run_answers_what_a_request_asks_for_as_a_server_does() {
+    let samples = std::fs::read_to_string(root().join("examples/digits/samples.jsonl")).expect("samples");
+    let sample: Value = serde_json::from_str(samples.lines().next().expect("a sample")).expect("JSON");
+    let asking = |name: &str, value: Value| {
+        let mut request = sample.clone();
+        request[name] = value;
+        format!("{request}\n")
+    };
+    let outputs = |names: &[&str]| asking("outputs", names.iter().map(|name| json!({ "name": name })).collect());
+    let given = |name: &str, value: u64| asking("parameters", json!({ name: value }));
+    let input =
+        [outputs(&["label"]), outputs(&["label", "logits"]), given("timeout", 1), outputs(&["nothing"]), given("sequence_id", 1)].concat();
+    for more in [&[][..], &["--stream"]] {
+        let ran = cellwright(&[&["run", "examples/digits", "--input", "-"], more].concat(), &input);
+        assert_status(&ran, 1);
+        let mut answers = lines(&ran);
+        // As they come.
+        answers.sort_by_key(|answer| answer.get("error").map(Value::to_string));
+        let names = |at: usize| -> Vec<&str> {
+            let outputs = answers[at]["outputs"].as_array().unwrap_or_else(|| panic!("{}", answers[at]));
+            outputs.iter().map(|output| output["name"].as_str().expect("a name")).collect()
+        };
+        if more.is_empty() {
+            assert_eq!([names(0), names(1), names(2)], [&["label"][..], &["label", "logits"], &["logits", "label"]]);
+        }
+        assert!((0..3).any(|at| names(at) == ["label"]), "{answers:?}");
+        let error = |at: usize| answers[at]["error"].as_str().expect("an error");
+        assert!(error(3).starts_with("line 4: requested output `nothing`: the model has no such output"), "{}", error(3));
+        assert!(error(4).starts_with("line 5: sequences"), "{}", error(4));
+    }
 }
 
 #[test]

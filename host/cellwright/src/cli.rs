@@ -102,7 +102,7 @@ const RUN_EXAMPLES: &str = "Examples:
 
 The input holds one Open Inference Protocol v2 request per line; blank lines are skipped. All of them are in flight at once, up to \
 --in-flight-max; answers are printed in the order of the input, one line each. With --stream, parts and ends are printed as they come, whoever's \
-they are: each line has its request's id (`line-N` for one without). A request that fails prints {\"id\":…,\"error\":…} and lets the others be; the \
+they are: each line has its request's id (`line-N` for one without). What a request says of outputs holds here as on a server, its `timeout` and `priority` do not. A request that fails prints {\"id\":…,\"error\":…} and lets the others be; the \
 exit status is 1 then.";
 
 #[derive(Debug, Args)]

@@ -68,6 +68,12 @@ impl Wanted {
         own.unwrap_or(self.binary)
     }
 
+    /// Whether an output is wanted at all.
+    #[must_use]
+    pub fn takes(&self, output: &str) -> bool {
+        self.outputs.is_empty() || self.outputs.iter().any(|(name, _)| name == output)
+    }
+
     /// Whether a model with these outputs can answer that, so that a request need not run in vain.
     ///
     /// # Errors
@@ -79,8 +85,7 @@ impl Wanted {
                 return Err(RequestFault::Output { name: name.clone(), fault: OutputFault::Unknown { has: has() } });
             }
         }
-        let asked = |spec: &&TensorSpec| self.outputs.is_empty() || self.outputs.iter().any(|(name, _)| *name == spec.name);
-        for spec in model.iter().filter(asked) {
+        for spec in model.iter().filter(|spec| self.takes(&spec.name)) {
             if matches!(spec.datatype, Datatype::Fp16 | Datatype::Bf16) && !self.is_binary(&spec.name) {
                 return Err(RequestFault::Output { name: spec.name.clone(), fault: OutputFault::BinaryOnly(spec.datatype) });
             }

@@ -54,21 +54,30 @@ impl InferResponse {
         serde_json::to_string(&print).map_err(|cause| BadResponse::Json(cause.to_string()))
     }
 
+    /// The same with those outputs alone that the client wants, in its order.
+    ///
+    /// # Errors
+    /// If there is no such output.
+    pub fn only(mut self, wanted: &Wanted) -> Result<Self, BadResponse> {
+        if !wanted.outputs.is_empty() {
+            self.outputs = select(self.outputs, wanted)?;
+        }
+        Ok(self)
+    }
+
     /// Writes the outputs that the client wants, in its order and in the forms it asked for.
     ///
     /// # Errors
     /// If there is no such output, or it is to be JSON and has no form there (see [`BadResponse::is_clients_fault`]).
-    pub fn into_body(mut self, wanted: &Wanted) -> Result<Body, BadResponse> {
-        if !wanted.outputs.is_empty() {
-            self.outputs = select(self.outputs, wanted)?;
-        }
-        let print = self.print(|output| wanted.is_binary(&output.name))?;
+    pub fn into_body(self, wanted: &Wanted) -> Result<Body, BadResponse> {
+        let answer = self.only(wanted)?;
+        let print = answer.print(|output| wanted.is_binary(&output.name))?;
         // Most answers are short, and a long one is mostly numbers of up to 13 bytes for 4.
-        let expected = self.outputs.iter().map(|output| output.data.len().saturating_mul(3).min(JSON_EXPECTED_MAX)).sum::<usize>();
+        let expected = answer.outputs.iter().map(|output| output.data.len().saturating_mul(3).min(JSON_EXPECTED_MAX)).sum::<usize>();
         let mut json = Vec::with_capacity(expected + 256);
         serde_json::to_writer(&mut json, &print).map_err(|cause| BadResponse::Json(cause.to_string()))?;
         let is_binary = |output: &Tensor| wanted.is_binary(&output.name);
-        let binary = self.outputs.into_iter().filter(is_binary).map(|output| output.data).collect();
+        let binary = answer.outputs.into_iter().filter(is_binary).map(|output| output.data).collect();
         Ok(Body { json, binary })
     }
 

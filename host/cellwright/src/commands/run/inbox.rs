@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use cellwright_cell_graph::Tensor;
 use cellwright_engine::RequestFailure;
-use cellwright_protocol::InferResponse;
+use cellwright_protocol::{InferResponse, Wanted};
 use cellwright_serving::{Client, InferError};
 
 /// Where the news lie.
@@ -46,6 +46,8 @@ pub(crate) struct Asked {
     /// Its place in the input, from 0.
     pub(crate) number: usize,
     pub(crate) id: Option<String>,
+    /// What it wants to be answered.
+    pub(crate) wanted: Wanted,
     stage: Mutex<Stage>,
 }
 
@@ -63,8 +65,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Asked {
-    pub(crate) fn new(number: usize, id: Option<String>) -> Arc<Self> {
-        Arc::new(Self { number, id, stage: Mutex::new(Stage::HandingOver) })
+    pub(crate) fn new(number: usize, id: Option<String>, wanted: Wanted) -> Arc<Self> {
+        Arc::new(Self { number, id, wanted, stage: Mutex::new(Stage::HandingOver) })
     }
 }
 
@@ -214,7 +216,7 @@ mod tests {
     }
 
     fn asked(inbox: &Arc<Inbox>) -> (Arc<Asked>, Box<Reporter>) {
-        let asked = Asked::new(7, None);
+        let asked = Asked::new(7, None, Wanted::default());
         (asked.clone(), Box::new(Reporter::new(inbox.clone(), asked)))
     }
 

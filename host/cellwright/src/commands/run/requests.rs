@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::bail;
-use cellwright_protocol::InferRequest;
+use cellwright_protocol::{InferRequest, InferResponse, RequestFault, Wanted};
 use cellwright_serving::{Delivery, ServedModel, Serving};
 use indicatif::ProgressBar;
 
@@ -68,11 +68,18 @@ impl Desk<'_> {
             Ok(request) => request,
             Err(bad) => {
                 let message = no_request(line_number, &bad);
-                return inbox.handed_over(&Asked::new(number, named(bad.id)), Err(message));
+                return inbox.handed_over(&Asked::new(number, named(bad.id), Wanted::default()), Err(message));
             }
         };
         request.id = named(request.id.take());
-        let asked = Asked::new(number, request.id.clone());
+        let wanted = match wanted_of(self.model, &mut request) {
+            Ok(wanted) => wanted,
+            Err(fault) => {
+                let asked = Asked::new(number, request.id, Wanted::default());
+                return inbox.handed_over(&asked, Err(format!("line {line_number}: {fault}")));
+            }
+        };
+        let asked = Asked::new(number, request.id.clone(), wanted);
         if let Some(roll) = self.roll {
             let id = request.id.clone().unwrap_or_else(|| format!("line-{line_number}"));
             roll.enter(id, rows_of(self.model, &request));
@@ -83,6 +90,25 @@ impl Desk<'_> {
             roll.strike_last();
         }
         inbox.handed_over(&asked, taken.map_err(|error| error.to_string()));
+    }
+}
+
+/// The outputs that a request asks for, all of them as JSON, whatever form it would have from a server.
+fn wanted_of(model: &ServedModel, request: &mut InferRequest) -> Result<Wanted, RequestFault> {
+    let outputs = request.take_options()?.wanted.outputs;
+    let wanted = Wanted { binary: false, outputs: outputs.into_iter().map(|(name, _)| (name, None)).collect() };
+    wanted.check(&model.description().outputs)?;
+    Ok(wanted)
+}
+
+/// What is wanted of an answer, of which parts may have come before.
+fn wanted_in(mut answer: InferResponse, wanted: &Wanted, delivery: Delivery) -> Result<InferResponse, String> {
+    match delivery {
+        Delivery::Whole => answer.only(wanted).map_err(|bad| bad.to_string()),
+        Delivery::Parts => {
+            answer.outputs.retain(|output| wanted.takes(&output.name));
+            Ok(answer)
+        }
     }
 }
 
@@ -100,7 +126,9 @@ fn print<W: Write>(inbox: &Inbox, delivery: Delivery, answers: &mut Answers<W>, 
         for news in all {
             let result = match news.what {
                 What::Part(part) => {
-                    answers.part(news.of.id.as_deref(), part)?;
+                    if news.of.wanted.takes(&part.name) {
+                        answers.part(news.of.id.as_deref(), part)?;
+                    }
                     continue;
                 }
                 What::End(result) => result,
@@ -108,7 +136,7 @@ fn print<W: Write>(inbox: &Inbox, delivery: Delivery, answers: &mut Answers<W>, 
             let number = if delivery == Delivery::Parts { turn } else { news.of.number };
             early.insert(number, (news.of, result));
             while let Some((of, result)) = early.remove(&turn) {
-                answers.result(of.id.as_deref(), result)?;
+                answers.result(of.id.as_deref(), result.and_then(|answer| wanted_in(answer, &of.wanted, delivery)))?;
                 inbox.close();
                 bar.inc(1);
                 turn += 1;

@@ -27,6 +27,26 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a folder of the repository")
 }
 
+/// What a run printed that did what it was asked for.
+///
+/// # Panics
+/// If it did not.
+#[track_caller]
+pub fn done(ran: Ran) -> String {
+    assert_eq!(ran.status, Some(0), "{}\n{}", ran.stdout, ran.stderr);
+    ran.stdout
+}
+
+/// What a run said that could not do what it was asked for.
+///
+/// # Panics
+/// If it did.
+#[track_caller]
+pub fn refused(ran: Ran) -> String {
+    assert_eq!(ran.status, Some(1), "{}\n{}", ran.stdout, ran.stderr);
+    ran.stderr
+}
+
 /// Runs `cellwright` from the root of the repository.
 ///
 /// # Panics

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cellwright_tests::binary::{Ran, Running, cellwright, cellwright_in, program, root};
+use cellwright_tests::binary::{Ran, Running, cellwright, cellwright_in, done, program, refused, root};
 use cellwright_tests::server;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -46,16 +46,6 @@ impl Server {
     fn ask_in(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Ran {
         cellwright_in(environment, &[arguments, &["--server", &self.url]].concat(), "")
     }
-}
-
-fn done(ran: Ran) -> String {
-    assert_eq!(ran.status, Some(0), "{}\n{}", ran.stdout, ran.stderr);
-    ran.stdout
-}
-
-fn refused(ran: Ran) -> String {
-    assert_eq!(ran.status, Some(1), "{}\n{}", ran.stdout, ran.stderr);
-    ran.stderr
 }
 
 fn json(text: &str) -> Value {

@@ -3,18 +3,8 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::Command;
 
-use cellwright_tests::binary::{Ran, cellwright, cellwright_in, program};
+use cellwright_tests::binary::{cellwright, cellwright_in, done, program, refused};
 use tempfile::TempDir;
-
-fn done(ran: Ran) -> String {
-    assert_eq!(ran.status, Some(0), "{}\n{}", ran.stdout, ran.stderr);
-    ran.stdout
-}
-
-fn refused(ran: Ran) -> String {
-    assert_eq!(ran.status, Some(1), "{}\n{}", ran.stdout, ran.stderr);
-    ran.stderr
-}
 
 #[test]
 fn the_environment_goes_before_the_file_and_after_flags() {
